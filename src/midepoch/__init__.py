@@ -1,0 +1,58 @@
+"""Feed PyTorch from Arrow and Parquet files in place, and stop and resume at any row."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from midepoch.dataset import Dataset, read
+    from midepoch.errors import (
+        CheckpointMismatchError,
+        DataChangedError,
+        DataFormatError,
+        MidepochError,
+        MissingExtraError,
+        NoDataError,
+        SchemaMismatchError,
+    )
+    from midepoch.state import merge_states
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CheckpointMismatchError": "errors",
+    "DataChangedError": "errors",
+    "DataFormatError": "errors",
+    "Dataset": "dataset",
+    "MidepochError": "errors",
+    "MissingExtraError": "errors",
+    "NoDataError": "errors",
+    "SchemaMismatchError": "errors",
+    "merge_states": "state",
+    "read": "dataset",
+}
+
+__all__ = [
+    "CheckpointMismatchError",
+    "DataChangedError",
+    "DataFormatError",
+    "Dataset",
+    "MidepochError",
+    "MissingExtraError",
+    "NoDataError",
+    "SchemaMismatchError",
+    "merge_states",
+    "read",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that importing the package costs next to nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'midepoch' has no attribute {name!r}")
+    value = getattr(import_module(f"midepoch.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

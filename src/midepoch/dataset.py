@@ -1,0 +1,370 @@
+"""The data set that users build: lazy, immutable but for where its own iteration stands."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from midepoch.errors import CheckpointMismatchError
+from midepoch.fingerprint import data_difference, pipeline_difference
+from midepoch.indexing import open_index
+from midepoch.leg import Progress, begin, check_part
+from midepoch.order import Cut, Level, Shuffle
+from midepoch.pipeline import Pipeline
+from midepoch.reader import take_turns
+from midepoch.stages.batch import Batch, FilterBatches, MapBatches
+from midepoch.stages.stage import Call, Stage
+from midepoch.stages.transform import Filter, Map, Reform, Select
+from midepoch.state import State
+from midepoch.storage import Source
+from midepoch.values import FORMS, Form, torch_module
+
+Mode = Literal["auto", "file", "example"]
+FILTER_ROWS = 1000
+
+
+def read(
+    source: Source,
+    *,
+    format: str | None = None,
+    columns: Sequence[str] | None = None,
+    index_dir: str | os.PathLike[str] | None = None,
+) -> "Dataset":
+    """Open Arrow and Parquet files in place.
+
+    ``source`` is a file, a folder (with its subfolders), a glob, or a list of those. Files are told apart by
+    their bytes; ``format`` ("arrow" or "parquet") only insists. ``columns`` reads those columns only. Nothing
+    is read but headers and footers, whose index is kept in ``index_dir``, by default ``MIDEPOCH_INDEX_DIR`` or a
+    folder in the user's cache.
+    """
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}].")
+    index = open_index(source, format=format, index_dir=index_dir)
+    pipeline = Pipeline(index=index, columns=None if columns is None else tuple(columns))
+    _ = pipeline.schema  # files that disagree are told here, not at the first row
+    return Dataset(Plan(pipeline=pipeline))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A pipeline, and who reads it. Only the pipeline is part of a checkpoint."""
+
+    pipeline: Pipeline
+    ranks: int = 1
+    rank: int = 0
+    mode: Literal["file", "example"] = "example"
+    lanes: int | None = None
+    passes: int | None = 1
+
+
+class Dataset:
+    """Rows of files, in an order, through stages. Every method that changes something returns a new data set.
+
+    Iterating goes on where the data set stands: at the beginning, where the last loop stopped, where
+    ``load_state_dict`` or ``set_epoch`` put it. After a full pass that is the next epoch.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        """Use :func:`midepoch.read`."""
+        self._plan = plan
+        self._state = State()
+        self._progress: Progress | None = None
+        self._iterating = 0
+        self._fingerprint: dict[str, Any] | None = None
+
+    def shuffle(self, seed: int | None = None, *, level: Level = "block", window: int = 8192) -> "Dataset":
+        """Permute the rows, anew in every epoch, by a pure function of seed and epoch.
+
+        ``level="file"`` permutes the files. ``"block"`` permutes the blocks of all files (record batches, row
+        groups) and then the rows inside windows of about ``window`` rows. ``"row"`` is a true permutation of all
+        rows in constant memory, for memory-mapped Arrow. Without a seed it is 0, so that all ranks agree.
+        """
+        if level not in ("file", "block", "row"):
+            raise ValueError(f"level is {level!r}; it can be 'file', 'block' or 'row'.")
+        seed = 0 if seed is None else _whole("seed", seed, least=None)
+        return self._ordered("shuffle", Shuffle(seed=seed, level=level, window=_whole("window", window, least=1)))
+
+    def take(self, n: int) -> "Dataset":
+        """Only the first ``n`` rows of the order. Nothing is read for it."""
+        return self._ordered("take", Cut(start=0, stop=_whole("n", n)))
+
+    def skip(self, n: int) -> "Dataset":
+        """All but the first ``n`` rows of the order. Nothing is read for it."""
+        return self._ordered("skip", Cut(start=_whole("n", n), stop=None))
+
+    def shard(self, num_shards: int | None = None, index: int | None = None, mode: Mode = "auto") -> "Dataset":
+        """The part of rank ``index`` of ``num_shards``: parts are disjoint and together complete.
+
+        Without arguments both come from ``torch.distributed`` or the launcher's environment. ``mode="file"``
+        gives whole files to each rank; "example" cuts evenly; "auto" cuts evenly, which is at whole files
+        where those are equal.
+        """
+        if mode not in ("auto", "file", "example"):
+            raise ValueError(f"mode is {mode!r}; it can be 'auto', 'file' or 'example'.")
+        if (num_shards is None) != (index is None):
+            raise ValueError("Pass both num_shards and index, or neither.")
+        if num_shards is None or index is None:
+            index, num_shards = launched_rank()
+        ranks, rank = _whole("num_shards", num_shards, least=1), _whole("index", index)
+        if rank >= ranks:
+            raise ValueError(f"index is {rank} of {ranks} shards; it must lie in 0 … {ranks - 1}.")
+        plan = self._plan
+        cut: Literal["file", "example"] = "file" if mode == "file" else "example"
+        return Dataset(replace(plan, ranks=plan.ranks * ranks, rank=plan.rank + plan.ranks * rank, mode=cut))
+
+    def lanes(self, n: int) -> "Dataset":
+        """Cut every epoch into ``n`` lanes, so that runs on other numbers of readers have the same order."""
+        return Dataset(replace(self._plan, lanes=_whole("n", n, least=1)))
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        batched: bool = False,
+        batch_size: int = 1000,
+        with_rng: bool = False,
+        remove_columns: Sequence[str] | str | None = None,
+    ) -> "Dataset":
+        """Apply a function to every item, when it is asked for.
+
+        A dict that ``fn`` returns is laid over the item's columns, less ``remove_columns``; anything else takes
+        the item's place. With ``batched=True`` it gets the columns of ``batch_size`` items and may return any number
+        of rows. With ``with_rng=True`` it also gets a NumPy generator that depends on seed, epoch and row alone.
+        """
+        removed = (remove_columns,) if isinstance(remove_columns, str) else tuple(remove_columns or ())
+        call = Call(function=fn, stage="map", number=len(self._plan.pipeline.stages) + 1, with_rng=with_rng)
+        if batched:
+            return self._staged(MapBatches(call=call, size=batch_size, remove_columns=removed))
+        return self._staged(Map(call=call, remove_columns=removed))
+
+    def filter(self, fn: Callable[..., Any], *, batched: bool = False) -> "Dataset":
+        """Keep the items for which a function is true; with ``batched=True`` it gets columns and returns a mask."""
+        call = Call(function=fn, stage="filter", number=len(self._plan.pipeline.stages) + 1)
+        return self._staged(FilterBatches(call=call, size=FILTER_ROWS) if batched else Filter(call=call))
+
+    def batch(self, n: int, drop_last: bool = False) -> "Dataset":
+        """Make one item of ``n``: a dict of columns. The last of each lane may be smaller, or is left out."""
+        return self._staged(Batch(size=n, drop_last=drop_last))
+
+    def select_columns(self, names: Sequence[str] | str) -> "Dataset":
+        """Only these columns. Directly after ``read`` the others are not even read."""
+        chosen = (names,) if isinstance(names, str) else tuple(names)
+        pipeline = self._plan.pipeline
+        if not any(not isinstance(stage, Reform) for stage in pipeline.stages):
+            selected = replace(pipeline, columns=chosen)
+            _ = selected.schema
+            return Dataset(replace(self._plan, pipeline=selected))
+        return self._staged(Select(names=chosen))
+
+    def with_format(self, form: Form) -> "Dataset":
+        """From here on, items hold "python", "numpy" or "torch" values, or are Arrow record batches ("arrow")."""
+        if form not in FORMS:
+            raise ValueError(f"The format is {form!r}; it can be {', '.join(map(repr, FORMS))}.")
+        if form == "torch":
+            torch_module()
+        return self._staged(Reform(form=form))
+
+    def repeat(self, n: int | None = None) -> "Dataset":
+        """Let one loop run through ``n`` epochs, or for ever, each with its own shuffle."""
+        return Dataset(replace(self._plan, passes=None if n is None else _whole("n", n, least=1)))
+
+    def _ordered(self, name: str, step: Shuffle | Cut) -> "Dataset":
+        """A data set with one more step of its order, which must not depend on what stages make of the rows."""
+        pipeline = self._plan.pipeline
+        for stage in pipeline.stages:
+            if stage.splits or stage.count(7) != 7:
+                what = type(stage).__name__.removesuffix("Batches").lower()
+                raise ValueError(
+                    f"{name} after {what} is not possible: {what} changes the number of items, and {name} acts on rows "
+                    f"without reading them. Put {name} first."
+                )
+        return Dataset(replace(self._plan, pipeline=replace(pipeline, steps=(*pipeline.steps, step))))
+
+    def _staged(self, stage: Stage) -> "Dataset":
+        pipeline = self._plan.pipeline
+        return Dataset(replace(self._plan, pipeline=replace(pipeline, stages=(*pipeline.stages, stage))))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows that are read."""
+        return self._plan.pipeline.schema
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which the data set stands."""
+        return self._now().epoch
+
+    def __len__(self) -> int:
+        """How many items this rank gets in a loop, known without reading."""
+        plan = self._plan
+        if not plan.pipeline.uniform:
+            stage = next(one for one in plan.pipeline.stages if one.count(1) is None)
+            what = type(stage).__name__.removesuffix("Batches").lower()
+            raise TypeError(f"The length is unknown: only reading the rows tells how many items {what} gives.")
+        if plan.passes is None:
+            raise TypeError("The length is unknown: repeat() goes on for ever.")
+        fresh = begin(
+            plan.pipeline,
+            State(),
+            reader=plan.rank,
+            readers=plan.ranks,
+            workers=1,
+            lanes=plan.lanes,
+            mode=plan.mode,
+        )
+        return plan.passes * sum(limit for limit in fresh.limits if limit is not None)
+
+    def __repr__(self) -> str:
+        pipeline = self._plan.pipeline
+        told = " → ".join(str(one["op"]) for one in pipeline.describe())
+        files = f"{pipeline.index.rows:,} rows in {len(pipeline.index.names):,} files"
+        return f"<midepoch.Dataset of {files}{told and ': '}{told}>"
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go on from where the data set stands."""
+        worker, workers = torch_worker()
+        plan = self._plan
+        reader, readers = plan.rank + plan.ranks * worker, plan.ranks * workers
+        self._iterating += 1
+        try:
+            while True:
+                begun = self._now()
+                progress = self._progress = begin(
+                    plan.pipeline,
+                    begun,
+                    reader=reader,
+                    readers=readers,
+                    workers=workers,
+                    lanes=plan.lanes,
+                    mode=plan.mode,
+                )
+                before = progress.items
+                if not (plan.pipeline.uniform and begun.lanes is not None and progress.leg.is_over):
+                    yield from progress.follow(take_turns(progress))
+                if self._progress is not progress:
+                    return
+                self._go_to(begun.epoch + 1)
+                if self._loop_is_over(begun, empty=progress.items == before, alone=readers == 1):
+                    return
+        finally:
+            self._iterating -= 1
+
+    def _loop_is_over(self, begun: State, *, empty: bool, alone: bool) -> bool:
+        """Whether a loop that has come to the end of an epoch ends there.
+
+        Nothing left of an epoch that had begun is no epoch, and the loop goes on to the next. A reader that is not
+        alone knows that of a uniform pipeline only.
+        """
+        plan = self._plan
+        if empty and begun.lanes is not None and (plan.pipeline.uniform or alone):
+            return False
+        return empty or (plan.passes is not None and (begun.epoch + 1) % plan.passes == 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch; in the epoch in which the data set stands, this changes nothing."""
+        if _whole("epoch", epoch) != self._now().epoch:
+            self._go_to(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the data set stands: what the loop has received, and nothing it has not. Plain values, about 1 KB."""
+        return self._now().to_dict(self._fingerprinted())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where a state says; whatever does not fit is told, and nothing changes."""
+        if self._iterating:
+            raise CheckpointMismatchError(
+                "load_state_dict came too late: this data set is being iterated, and the loop would go on where it is. "
+                "Load the state before the loop."
+            )
+        loaded = State.from_dict(state)
+        self._check_fingerprint(state.get("fingerprint"))
+        origin = self._plan.pipeline.origin
+        if any(len(standing.cursor) != len(origin) for _, standing in loaded.standings.runs):
+            raise CheckpointMismatchError(f"The state is damaged: its cursors do not have {len(origin)} numbers.")
+        worker, workers = torch_worker()
+        ranks, rank = self._plan.ranks, self._plan.rank
+        if loaded.part is not None and len(loaded.part.items) != loaded.part.workers:
+            check_part(loaded.part, reader=rank + ranks * worker, readers=ranks * workers, workers=workers)
+        self._state, self._progress = loaded, None
+
+    def _now(self) -> State:
+        """Where the data set stands, as a value."""
+        return self._state if self._progress is None else self._progress.state()
+
+    def _go_to(self, epoch: int) -> None:
+        self._state, self._progress = State(epoch=epoch), None
+
+    def _fingerprinted(self) -> dict[str, Any]:
+        if self._fingerprint is None:
+            pipeline = self._plan.pipeline
+            self._fingerprint = {"data": pipeline.index.fingerprint, "pipeline": pipeline.describe()}
+        return self._fingerprint
+
+    def _check_fingerprint(self, then: Any) -> None:
+        """Raise, and say what differs, unless a state is of this data and this pipeline."""
+        now = self._fingerprinted()
+        if not isinstance(then, Mapping) or not {"data", "pipeline"} <= set(then):
+            raise CheckpointMismatchError("The state is damaged: it has no fingerprint. Load an earlier checkpoint.")
+        told = data_difference(then["data"], self._plan.pipeline.index.facts, now["data"])
+        if told is not None:
+            raise CheckpointMismatchError(told)
+        told = pipeline_difference(then["pipeline"], now["pipeline"])
+        if told is not None:
+            raise CheckpointMismatchError(
+                f"The pipeline is not the one of the checkpoint: {told}. "
+                "Build it as it was, or start anew without the state."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"plan": self._plan, "state": self._now()}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        Dataset.__init__(self, values["plan"])
+        self._state = values["state"]
+
+    @property
+    def __class__(self) -> type:
+        # torch asks isinstance(dataset, IterableDataset), which looks here. Being registered only then means that
+        # neither library has to import the other, whichever comes first.
+        data = sys.modules.get("torch.utils.data")
+        if data is not None and hasattr(data, "IterableDataset"):
+            data.IterableDataset.register(Dataset)
+        return Dataset
+
+    @__class__.setter
+    def __class__(self, _: type) -> None:
+        raise TypeError("A Dataset's class cannot be changed.")
+
+
+def torch_worker() -> tuple[int, int]:
+    """Which worker of a DataLoader this process is, and of how many; (0, 1) outside of one."""
+    data = sys.modules.get("torch.utils.data")
+    info = data.get_worker_info() if data is not None else None
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+def launched_rank() -> tuple[int, int]:
+    """This process's rank and how many there are: from torch.distributed, else the launcher's environment."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        if rank in os.environ and world in os.environ:
+            return int(os.environ[rank]), int(os.environ[world])
+    raise ValueError(
+        "shard() found neither an initialised torch.distributed nor RANK and WORLD_SIZE in the environment. "
+        "Start with torchrun, or pass num_shards and index."
+    )
+
+
+def _whole(name: str, value: Any, *, least: int | None = 0) -> int:
+    """The value, if it is a whole number that is large enough."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be a whole number, got {value!r}.")
+    number = int(value.__index__())
+    if least is not None and number < least:
+        raise ValueError(f"{name} is {number}; it must be at least {least}.")
+    return number

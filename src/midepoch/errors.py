@@ -1,0 +1,46 @@
+"""What midepoch raises.
+
+    MidepochError
+    ├── NoDataError (FileNotFoundError)         nothing to read: no such path, no match, no bytes
+    ├── DataFormatError (ValueError)            a file is truncated, broken or of a format we do not read
+    ├── SchemaMismatchError (ValueError)        two files of one data set disagree, or a column is missing
+    ├── DataChangedError (RuntimeError)         a file is not the one that was indexed
+    ├── CheckpointMismatchError (ValueError)    a state does not fit: other data, pipeline, seed, version, moment
+    └── MissingExtraError (ImportError)         an optional dependency is not installed
+
+Wrong arguments raise plain ``ValueError`` and ``TypeError`` on the line that passes them.
+"""
+
+
+class MidepochError(Exception):
+    """Everything that midepoch raises about data and checkpoints."""
+
+
+class NoDataError(MidepochError, FileNotFoundError):
+    """There is nothing to read."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class DataFormatError(MidepochError, ValueError):
+    """A file is truncated, broken, or not of a format that midepoch reads."""
+
+
+class SchemaMismatchError(MidepochError, ValueError):
+    """Two files of one data set disagree about a column, or a column does not exist."""
+
+
+class DataChangedError(MidepochError, RuntimeError):
+    """A file is no longer the one that was indexed."""
+
+
+class CheckpointMismatchError(MidepochError, ValueError):
+    """A state does not fit what it is loaded into, or is loaded too late."""
+
+
+class MissingExtraError(MidepochError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'midepoch[{extra}]'")

@@ -1,0 +1,168 @@
+"""Arrow IPC, stream and file alike, memory-mapped.
+
+Both are a schema followed by messages, each with a small header that gives its kind, its length and its rows,
+so one walk over the headers finds every record batch without reading any.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from midepoch.errors import DataFormatError
+from midepoch.formats.block import Block, Scan
+
+MAPPED = True
+CONTINUATION = b"\xff\xff\xff\xff"
+FILE_MAGIC = b"ARROW1"
+HEAD_BYTES = 1024
+SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
+
+
+class Message(NamedTuple):
+    """One message of a stream: ``length`` covers header and body."""
+
+    kind: int
+    offset: int
+    length: int
+    rows: int
+
+
+def is_legacy_stream(head: bytes) -> bool:
+    """Whether these first bytes may be a stream as written before Arrow 0.15, which begins with a length."""
+    return len(head) == 8 and 0 < int.from_bytes(head[:4], "little") < 1 << 24 and head[5:8] == b"\0\0\0"
+
+
+def scan(path: str) -> Scan:
+    """The schema and the record batches of a stream or file, from the message headers."""
+    messages = _walk(path)
+    if not messages or messages[0].kind != SCHEMA:
+        raise DataFormatError(f"{path} does not begin with an Arrow schema; it is no Arrow file, or a broken one.")
+    blocks = [(message.offset, message.length, message.rows) for message in messages if message.kind == RECORD_BATCH]
+    return Scan("arrow", MappedArrow(path, ()).schema, blocks)
+
+
+def open_blocks(path: str, columns: Sequence[str]) -> "MappedArrow":
+    """The file, mapped."""
+    return MappedArrow(path, columns)
+
+
+class MappedArrow:
+    """A memory-mapped Arrow file. Its record batches are views of the map."""
+
+    def __init__(self, path: str, columns: Sequence[str]) -> None:
+        self._path, self._columns = path, list(columns)
+        with pa.memory_map(path) as file:
+            self._map = file.read_buffer()
+        self._is_file = self._map.slice(0, min(len(FILE_MAGIC), self._map.size)).to_pybytes() == FILE_MAGIC
+        self._start = 8 if self._is_file else 0
+        try:
+            self.schema = pa.ipc.read_schema(self._map.slice(self._start))
+        except (pa.ArrowException, OSError) as error:
+            raise DataFormatError(f"{path} has a broken Arrow schema: {error}") from error
+        self._has_dictionaries = any(_holds_dictionary(field.type) for field in self.schema)
+
+    def read(self, block: Block) -> pa.RecordBatch:
+        """The record batch at a block."""
+        try:
+            batch = self._read(block)
+        except (pa.ArrowException, OSError) as error:
+            raise DataFormatError(f"{self._path} is broken at byte {block.offset:,}: {error}") from error
+        return batch if batch.schema.names == self._columns else batch.select(self._columns)
+
+    def _read(self, block: Block) -> pa.RecordBatch:
+        if not self._has_dictionaries:
+            return pa.ipc.read_record_batch(self._map.slice(block.offset, block.length), self.schema)
+        if self._is_file:
+            return self._file.get_batch(block.number)
+        # Arrow has no way to read one batch of a stream against its dictionaries, so it is handed a stream of
+        # the schema, the dictionaries so far and this batch. This is the one case that copies a block.
+        before = [message for message in self._preamble if message.offset < block.offset]
+        parts = [self._map.slice(message.offset, message.length) for message in before]
+        stream = b"".join([*parts, self._map.slice(block.offset, block.length)])
+        return pa.ipc.open_stream(stream).read_next_batch()
+
+    @cached_property
+    def _file(self) -> pa.ipc.RecordBatchFileReader:
+        return pa.ipc.open_file(self._map)
+
+    @cached_property
+    def _preamble(self) -> list[Message]:
+        return [message for message in _walk(self._path) if message.kind in (SCHEMA, DICTIONARY)]
+
+
+def _holds_dictionary(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_holds_dictionary(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _walk(path: str) -> list[Message]:
+    """All messages of a file; reading by position lets other threads run while the disk is waited for."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return list(_messages(fd, path, os.fstat(fd).st_size))
+    finally:
+        os.close(fd)
+
+
+def _messages(fd: int, path: str, size: int) -> Iterator[Message]:
+    is_file = os.pread(fd, len(FILE_MAGIC), 0) == FILE_MAGIC
+    if is_file and (size < 16 or os.pread(fd, len(FILE_MAGIC), size - len(FILE_MAGIC)) != FILE_MAGIC):
+        raise _truncated(path, size)
+    offset = 8 if is_file else 0
+    while offset < size:
+        head = os.pread(fd, HEAD_BYTES, offset)
+        prefix = 8 if head.startswith(CONTINUATION) else 4
+        if len(head) < prefix:
+            raise _truncated(path, size)
+        (metadata,) = struct.unpack_from("<i", head, prefix - 4)
+        if metadata == 0:
+            return
+        if metadata < 0:
+            raise DataFormatError(f"{path} is broken at byte {offset:,}: a message of negative length.")
+        if len(head) < prefix + metadata:
+            head = os.pread(fd, prefix + metadata, offset)
+        try:
+            kind, body, rows = _parse_header(head, prefix)
+        except struct.error:
+            raise _truncated(path, size) from None
+        length = prefix + metadata + body
+        if offset + length > size:
+            raise _truncated(path, size)
+        yield Message(kind, offset, length, rows)
+        offset += length
+
+
+def _parse_header(head: bytes, root: int) -> tuple[int, int, int]:
+    """Kind, body length and rows of the flatbuffer ``Message`` that begins at ``root``."""
+    table = root + struct.unpack_from("<I", head, root)[0]
+    kind_at, header_at, body_at = (_field(head, table, number) for number in (1, 2, 3))
+    kind = head[kind_at] if kind_at else 0
+    body = struct.unpack_from("<q", head, body_at)[0] if body_at else 0
+    rows = 0
+    if kind == RECORD_BATCH and header_at:
+        batch = header_at + struct.unpack_from("<I", head, header_at)[0]
+        rows_at = _field(head, batch, 0)
+        rows = struct.unpack_from("<q", head, rows_at)[0] if rows_at else 0
+    return kind, body, rows
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Where field ``number`` of a flatbuffer table lies, or 0 if it has its default."""
+    vtable: int = table - struct.unpack_from("<i", data, table)[0]
+    entry = 4 + 2 * number
+    if entry >= struct.unpack_from("<H", data, vtable)[0]:
+        return 0
+    place: int = struct.unpack_from("<H", data, vtable + entry)[0]
+    return table + place if place else 0
+
+
+def _truncated(path: str, size: int) -> DataFormatError:
+    return DataFormatError(
+        f"{path} is truncated: it ends after {size:,} bytes in the middle of a message. "
+        "Copy or write it again, or leave it out."
+    )

@@ -1,0 +1,57 @@
+"""Parquet: a block is a row group, found from the footer and decoded alone."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from midepoch.errors import DataFormatError
+from midepoch.formats.block import Block, Scan
+
+MAPPED = False
+
+
+def scan(path: str) -> Scan:
+    """The schema and the row groups of a file, from its footer."""
+    with _open(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        blocks = [(_offset(group), group.total_byte_size, group.num_rows) for group in groups]
+        return Scan("parquet", file.schema_arrow, blocks)
+
+
+def open_blocks(path: str, columns: Sequence[str]) -> "ParquetBlocks":
+    """The file, with its footer read."""
+    return ParquetBlocks(path, columns)
+
+
+class ParquetBlocks:
+    """An open Parquet file. Each read decodes one row group, and of it only the columns asked for."""
+
+    def __init__(self, path: str, columns: Sequence[str]) -> None:
+        self._path, self._columns = path, list(columns)
+        self._file = _open(path)
+
+    def read(self, block: Block) -> pa.Table:
+        """The row group with the block's number."""
+        try:
+            table = self._file.read_row_group(block.number, columns=self._columns, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise DataFormatError(f"{self._path}: row group {block.number} cannot be decoded: {error}") from error
+        return table if table.schema.names == self._columns else table.select(self._columns)
+
+
+def _open(path: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path, memory_map=True)
+    except (pa.ArrowException, OSError) as error:
+        raise DataFormatError(
+            f"{path} is no whole Parquet file: {error}. It may be truncated; copy or write it again."
+        ) from error
+
+
+def _offset(group: pq.RowGroupMetaData) -> int:
+    """Where the row group's first byte lies; a file of no columns has none."""
+    if group.num_columns == 0:
+        return 0
+    first = group.column(0)
+    return int(first.dictionary_page_offset or first.data_page_offset)

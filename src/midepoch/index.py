@@ -1,0 +1,266 @@
+"""The files of a data set and the blocks in them: a view of an index, wherever its bytes are.
+
+The bytes are two Arrow streams, the files and their blocks, followed by a checksum. They are mapped, not read,
+so a data set of a million blocks opens at once.
+"""
+
+import os
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from midepoch.errors import DataChangedError, NoDataError, SchemaMismatchError
+from midepoch.fingerprint import FileFacts, data_fingerprint
+from midepoch.formats import Block, Scan
+from midepoch.order import Sequential
+from midepoch.permute import I64
+from midepoch.storage import FileStamp, Listing
+
+MAGIC = 0x3144494D
+TRAILER = struct.Struct("<QII")
+
+
+class Index:
+    """Which blocks a data set has, without any of their data."""
+
+    def __init__(self, root: str, content: pa.Buffer, origin: str | None = None) -> None:
+        """Open the bytes of an index, which lie in the file ``origin``; raise ``ValueError`` if they are broken."""
+        self.root, self._content, self._origin = root, content, origin
+        if content.size < TRAILER.size:
+            raise ValueError("the index is too short")
+        body = content.slice(0, content.size - TRAILER.size)
+        split, self._checksum, magic = TRAILER.unpack(content.slice(body.size).to_pybytes())
+        if magic != MAGIC or split > body.size or zlib.crc32(memoryview(body)) != self._checksum:
+            raise ValueError("the index has a wrong checksum")
+        self._files = pa.ipc.open_stream(body.slice(0, split)).read_all()
+        self._blocks = pa.ipc.open_stream(body.slice(split)).read_all()
+
+    @classmethod
+    def load(cls, root: str, path: str) -> "Index":
+        """Map an index file."""
+        with pa.memory_map(path) as file:
+            return cls(root, file.read_buffer(), path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._origin is None:
+            return _from_bytes, (self.root, self._content.to_pybytes())
+        return _from_file, (self.root, self._origin, self._checksum)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The files' names below the root."""
+        return list(self._files["name"].to_pylist())
+
+    @cached_property
+    def stamps(self) -> list[FileStamp]:
+        """The files' sizes and times of change when they were indexed."""
+        return list(map(FileStamp, self._files["size"].to_pylist(), self._files["mtime_ns"].to_pylist()))
+
+    @cached_property
+    def formats(self) -> list[str]:
+        """The files' formats."""
+        return list(self._files["format"].to_pylist())
+
+    @cached_property
+    def first_blocks(self) -> I64:
+        """The number, through the whole data set, of each file's first block, and at last that of all blocks."""
+        return _starts(_numbers(self._files, "blocks"))
+
+    @cached_property
+    def block_starts(self) -> I64:
+        """The first row of each block, and at last the number of all rows."""
+        return _starts(_numbers(self._blocks, "rows"))
+
+    @cached_property
+    def file_starts(self) -> I64:
+        """The first row of each file, and at last the number of all rows."""
+        return self.block_starts[self.first_blocks]
+
+    @cached_property
+    def places(self) -> tuple[I64, I64, I64]:
+        """The offsets, lengths and rows of all blocks."""
+        return (
+            _numbers(self._blocks, "offset"),
+            _numbers(self._blocks, "length"),
+            _numbers(self._blocks, "rows"),
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return int(self.block_starts[-1])
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """How many bytes a row has on average, at least one."""
+        return max(1, int(self.places[1].sum()) // max(1, self.rows))
+
+    def block(self, number: int) -> tuple[int, Block]:
+        """The file, and the place in it, of a block numbered through the whole data set."""
+        file = int(np.searchsorted(self.first_blocks, number, "right")) - 1
+        offset, length, rows = (int(values[number]) for values in self.places)
+        return file, Block(number - int(self.first_blocks[file]), offset, length, rows)
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The file that holds a row, and the row's number in it."""
+        file = int(np.searchsorted(self.file_starts, row, "right")) - 1
+        return self.names[file], row - int(self.file_starts[file])
+
+    def path(self, file: int) -> str:
+        """Where a file lies."""
+        return os.path.join(self.root, self.names[file])
+
+    def order(self) -> Sequential:
+        """File order, row order."""
+        return Sequential(self.file_starts, self.block_starts)
+
+    @cached_property
+    def facts(self) -> list[FileFacts]:
+        """What the fingerprint is made of."""
+        rows: list[int] = np.diff(self.file_starts).tolist()
+        return list(zip(self.names, (stamp.size for stamp in self.stamps), rows, strict=True))
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """What a state remembers of this data."""
+        return data_fingerprint(self.facts)
+
+    def matches(self, listing: Listing) -> bool:
+        """Whether these are exactly the files listed, unchanged."""
+        return self.names == list(listing.names) and self.stamps == list(listing.stamps)
+
+    def scans(self) -> Mapping[tuple[str, FileStamp], Scan]:
+        """What is known of each version of a file, so that it need not be scanned again."""
+        blocks = np.stack(self.places, axis=1).tolist()
+        bounds = self.first_blocks.tolist()
+        return {
+            (name, self.stamps[file]): Scan(
+                self.formats[file],
+                self._schemas[file],
+                [tuple(row) for row in blocks[bounds[file] : bounds[file + 1]]],
+            )
+            for file, name in enumerate(self.names)
+        }
+
+    @cached_property
+    def _schema_numbers(self) -> list[int]:
+        return list(self._files["schema"].to_pylist())
+
+    @cached_property
+    def _schemas(self) -> list[pa.Schema | None]:
+        stored = (self._files.schema.metadata or {}).get(b"schemas", b"").split()
+        kinds = [pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text.decode()))) for text in stored]
+        return [None if number < 0 else kinds[number] for number in self._schema_numbers]
+
+    def schema(self, columns: Sequence[str] | None) -> pa.Schema:
+        """The schema of these columns, or of all, once every file is known to have them alike."""
+        kinds: dict[int, tuple[str, pa.Schema]] = {}
+        for number, name, schema in zip(self._schema_numbers, self.names, self._schemas, strict=True):
+            if schema is not None and number not in kinds:
+                kinds[number] = name, _choose(schema, columns, name)
+        if not kinds:
+            raise NoDataError(
+                f"{os.path.join(self.root, self.names[0])} is empty (0 bytes), and so is every other file of the "
+                "source: there are no columns to read. Write the files again."
+            )
+        (first_name, first), *others = kinds.values()
+        for name, schema in others:
+            _check_alike(first_name, first, name, schema)
+        return first
+
+
+def index_bytes(listing: Listing, scans: Sequence[Scan]) -> pa.Buffer:
+    """An index of these files, as bytes."""
+    kinds: dict[bytes, int] = {}
+    stored: list[str] = []
+    numbers = []
+    for scan in scans:
+        if scan.schema is None:
+            numbers.append(-1)
+            continue
+        bare = scan.schema.remove_metadata().serialize().to_pybytes()
+        if bare not in kinds:
+            kinds[bare] = len(kinds)
+            stored.append(scan.schema.serialize().to_pybytes().hex())
+        numbers.append(kinds[bare])
+    files = pa.table(
+        {
+            "name": pa.array(listing.names, pa.string()),
+            "size": pa.array([stamp.size for stamp in listing.stamps], pa.int64()),
+            "mtime_ns": pa.array([stamp.mtime_ns for stamp in listing.stamps], pa.int64()),
+            "format": pa.array([scan.format for scan in scans], pa.string()),
+            "schema": pa.array(numbers, pa.int64()),
+            "blocks": pa.array([len(scan.blocks) for scan in scans], pa.int64()),
+        }
+    ).replace_schema_metadata({"schemas": " ".join(stored)})
+    places = np.array([block for scan in scans for block in scan.blocks], np.int64).reshape(-1, 3)
+    columns = {
+        name: np.ascontiguousarray(places[:, number]) for number, name in enumerate(("offset", "length", "rows"))
+    }
+    first, second = _stream(files), _stream(pa.table(columns))
+    body = first + second
+    return pa.py_buffer(body + TRAILER.pack(len(first), zlib.crc32(body), MAGIC))
+
+
+def _stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _from_bytes(root: str, content: bytes) -> Index:
+    return Index(root, pa.py_buffer(content))
+
+
+def _from_file(root: str, origin: str, checksum: int) -> Index:
+    """Open the index that another process holds, not one that has since taken its place."""
+    index = Index.load(root, origin)
+    if index._checksum != checksum:
+        raise DataChangedError(f"The files below {root} changed and were indexed anew. Open the data set again.")
+    return index
+
+
+def _numbers(table: pa.Table, column: str) -> I64:
+    return np.asarray(table[column].combine_chunks(), np.int64)
+
+
+def _starts(counts: I64) -> I64:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def _choose(schema: pa.Schema, columns: Sequence[str] | None, name: str) -> pa.Schema:
+    """The part of a file's schema that is read."""
+    twice = sorted({column for column in schema.names if schema.names.count(column) > 1})
+    if twice:
+        raise SchemaMismatchError(f"{name} has the column {twice[0]!r} more than once; rows could not be told apart.")
+    if columns is None:
+        return schema
+    missing = [column for column in columns if column not in schema.names]
+    if missing:
+        raise SchemaMismatchError(f"{name} has no column {missing[0]!r}. It has: {', '.join(schema.names)}.")
+    return pa.schema([schema.field(column) for column in columns], schema.metadata)
+
+
+def _check_alike(first_name: str, first: pa.Schema, name: str, schema: pa.Schema) -> None:
+    """Raise unless both have the same columns of the same types, in whatever order."""
+    for one, other, where, elsewhere in (
+        (first, schema, first_name, name),
+        (schema, first, name, first_name),
+    ):
+        for field in one:
+            if field.name not in other.names:
+                raise SchemaMismatchError(
+                    f"{where} has a column {field.name!r} ({field.type}) that {elsewhere} has not. "
+                    "Pass columns= to read only what they share, or read them as two data sets."
+                )
+            if not field.type.equals(other.field(field.name).type):
+                raise SchemaMismatchError(
+                    f"The column {field.name!r} is {field.type} in {where} and {other.field(field.name).type} in "
+                    f"{elsewhere}. Write one of them anew, or pass columns= without it."
+                )

@@ -1,0 +1,131 @@
+"""Building an index and keeping it on disk: fresh, whole, and safe with many processes at once."""
+
+import contextlib
+import logging
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from hashlib import blake2b
+from pathlib import Path
+
+from midepoch.errors import DataFormatError, NoDataError
+from midepoch.formats import EMPTY, FORMATS, Scan, scan_file
+from midepoch.index import Index, index_bytes
+from midepoch.storage import FileStamp, Listing, Source, find
+
+log = logging.getLogger("midepoch")
+
+SCAN_THREADS = 16
+QUIET_SECONDS = 1.0
+
+
+def open_index(source: Source, *, format: str | None, index_dir: str | os.PathLike[str] | None) -> Index:
+    """The index of a source: from the cache where that is whole and fresh, else built, and cached."""
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"format is {format!r}; it can be {', '.join(map(repr, FORMATS))}, or left out.")
+    listing = find(source)
+    folder = Path(index_dir) if index_dir is not None else default_index_dir()
+    path = folder / f"{blake2b(listing.spec.encode(), digest_size=12).hexdigest()}.index"
+    index = _load(listing.root, path)
+    if index is None or not index.matches(listing):
+        with _one_at_a_time(path):
+            index = _load(listing.root, path)
+            if index is None or not index.matches(listing):
+                index = _save(path, listing, _scan_all(listing, index.scans() if index else {}))
+    for number, found in enumerate(index.formats):
+        if format is not None and found not in (format, EMPTY):
+            raise DataFormatError(f"{index.path(number)} is {found}, but format={format!r} was asked for.")
+    return index
+
+
+def default_index_dir() -> Path:
+    """``MIDEPOCH_INDEX_DIR``, or a folder in the user's cache."""
+    chosen = os.environ.get("MIDEPOCH_INDEX_DIR")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(chosen) if chosen else Path(cache) / "midepoch" / "index"
+
+
+def _load(root: str, path: Path) -> Index | None:
+    """The cached index, or None where there is none that can be trusted."""
+    try:
+        return Index.load(root, str(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError) as error:
+        log.warning("The index %s cannot be used (%s); it is built again.", path, error)
+        return None
+
+
+def _save(path: Path, listing: Listing, scans: list[Scan]) -> Index:
+    """Write the index under another name, rename it, and map it. Where that cannot be, keep it in memory."""
+    content = index_bytes(listing, scans)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        log.warning("The index cannot be kept in %s (%s): it is built at every start.", path.parent, error)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        return Index(listing.root, content)
+    loaded = _load(listing.root, path)
+    return loaded if loaded is not None and loaded.matches(listing) else Index(listing.root, content)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Let one process of many build an index while the others wait for it.
+
+    The lock goes with its process, so a killed one leaves nothing behind. Where locks do not work, all build:
+    that costs time, never a wrong index.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, ImportError):
+            import fcntl
+
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(open(path.with_suffix(".lock"), "w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _scan_all(listing: Listing, known: Mapping[tuple[str, FileStamp], Scan]) -> list[Scan]:
+    """Scan the files that are not known yet, several at once."""
+    scans = [known.get(key) for key in zip(listing.names, listing.stamps, strict=True)]
+    missing = [number for number, scan in enumerate(scans) if scan is None]
+    progress = _progress(len(missing))
+    with ThreadPoolExecutor(SCAN_THREADS) as pool:
+        waiting = {pool.submit(_scan_one, os.path.join(listing.root, listing.names[n])): n for n in missing}
+        try:
+            for finished, future in enumerate(as_completed(waiting), start=1):
+                scans[waiting[future]] = future.result()
+                progress(finished)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    return [scan for scan in scans if scan is not None]
+
+
+def _scan_one(path: str) -> Scan:
+    try:
+        return scan_file(path)
+    except OSError as error:
+        raise NoDataError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _progress(total: int) -> Callable[[int], None]:
+    """Tell a terminal how far indexing is, once it takes longer than a moment."""
+    begun = time.monotonic()
+
+    def tell(finished: int) -> None:
+        if not sys.stderr.isatty() or time.monotonic() - begun < QUIET_SECONDS:
+            return
+        filled = 30 * finished // total
+        end = "\n" if finished == total else ""
+        bar = "#" * filled + "-" * (30 - filled)
+        print(f"\rmidepoch: indexing [{bar}] {finished:,}/{total:,} files", end=end, file=sys.stderr, flush=True)  # noqa: T201
+
+    return tell

@@ -1,0 +1,223 @@
+"""Order: position in the epoch → row of the data set, as pure functions that compose.
+
+Rows are numbered through the whole data set, file after file. An order maps positions ``[0, size)`` to them,
+and knows where it can be cut into *pieces* whose rows lie together, so that a further shuffle, or a reader
+that looks ahead, can treat a piece as one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from midepoch.permute import I64, key_of, permute
+
+Level = Literal["file", "block", "row"]
+ROW_PIECE = 8192
+
+
+class Order(Protocol):
+    """A fixed sequence of rows."""
+
+    @property
+    def size(self) -> int:
+        """How many positions there are."""
+
+    def rows(self, positions: I64) -> I64:
+        """The rows at these positions."""
+
+    def pieces(self, level: Literal["file", "block"]) -> I64:
+        """Where the pieces begin, in rising positions, and at last ``size``."""
+
+
+class Sequential:
+    """File order, row order."""
+
+    def __init__(self, file_starts: I64, block_starts: I64) -> None:
+        """Take the first row of each file and of each block, both with the number of all rows at the end."""
+        self._starts = {"file": file_starts, "block": block_starts}
+        self.size = int(file_starts[-1])
+
+    def rows(self, positions: I64) -> I64:
+        """The positions themselves."""
+        return positions
+
+    def pieces(self, level: Literal["file", "block"]) -> I64:
+        """The files, or the blocks."""
+        return self._starts[level]
+
+
+class Interval:
+    """The positions from ``start`` to ``stop`` of another order."""
+
+    def __init__(self, inner: Order, start: int, stop: int) -> None:
+        self._inner = inner
+        self._start = min(start, inner.size)
+        self.size = max(0, min(stop, inner.size) - self._start)
+
+    def rows(self, positions: I64) -> I64:
+        """Those of the inner order, moved by the start."""
+        return self._inner.rows(positions + self._start)
+
+    def pieces(self, level: Literal["file", "block"]) -> I64:
+        """Those of the inner order, with the first and the last cut."""
+        bounds = self._inner.pieces(level)
+        first = np.searchsorted(bounds, self._start, "right")
+        last = np.searchsorted(bounds, self._start + self.size, "left")
+        inside = bounds[first:last]
+        return np.concatenate([[0], inside - self._start, [self.size]]).astype(np.int64)
+
+
+class ShuffledPieces:
+    """Another order with its pieces permuted; inside a piece nothing moves."""
+
+    def __init__(self, inner: Order, level: Literal["file", "block"], key: int) -> None:
+        self._inner, self._level = inner, level
+        bounds = inner.pieces(level)
+        count = len(bounds) - 1
+        order = permute(np.arange(count), count, key)
+        self._bounds = bounds
+        self._firsts = bounds[:-1][order]
+        self._starts = np.concatenate([[0], np.cumsum(np.diff(bounds)[order])]).astype(np.int64)
+        self._place = np.empty(count, np.int64)
+        self._place[order] = np.arange(count)
+        self.size = inner.size
+
+    def rows(self, positions: I64) -> I64:
+        """Those of the piece in which each position falls."""
+        piece = np.searchsorted(self._starts, positions, "right") - 1
+        return self._inner.rows(self._firsts[piece] + positions - self._starts[piece])
+
+    def pieces(self, level: Literal["file", "block"]) -> I64:
+        """The permuted pieces, or the finer ones inside them, where they have moved to."""
+        if level == self._level or self.size == 0:
+            return self._starts
+        if level == "file":
+            raise _files_torn("block")
+        return self._finer
+
+    @cached_property
+    def _finer(self) -> I64:
+        """The blocks of the inner order at their new places."""
+        finer = self._inner.pieces("block")[:-1]
+        piece = np.searchsorted(self._bounds[:-1], finer, "right") - 1
+        moved = self._starts[self._place[piece]] + finer - self._bounds[piece]
+        return np.unique(np.concatenate([moved, self._starts]))
+
+
+class ShuffledWindows:
+    """Another order with the rows permuted inside runs of whole pieces, each of about ``window`` rows."""
+
+    def __init__(self, inner: Order, window: int, key: int) -> None:
+        self._inner, self._key = inner, key
+        bounds = inner.pieces("block")
+        opens = np.flatnonzero(np.diff(bounds[:-1] // window, prepend=-1))
+        self._starts = np.append(bounds[:-1][opens], inner.size).astype(np.int64)
+        self.size = inner.size
+
+    def rows(self, positions: I64) -> I64:
+        """Those of the permuted positions, window by window."""
+        windows = np.searchsorted(self._starts, positions, "right") - 1
+        moved = np.empty_like(positions)
+        for window in np.unique(windows):
+            start = self._starts[window]
+            inside = windows == window
+            length = int(self._starts[window + 1] - start)
+            moved[inside] = start + permute(positions[inside] - start, length, key_of(self._key, int(window)))
+        return self._inner.rows(moved)
+
+    def pieces(self, level: Literal["file", "block"]) -> I64:
+        """The windows."""
+        if level == "file":
+            raise _files_torn("block")
+        return self._starts
+
+
+class ShuffledRows:
+    """Another order with all its rows permuted, in constant memory."""
+
+    def __init__(self, inner: Order, key: int) -> None:
+        self._inner, self._key = inner, key
+        self.size = inner.size
+
+    def rows(self, positions: I64) -> I64:
+        """Those of the permuted positions."""
+        return self._inner.rows(permute(positions, self.size, self._key))
+
+    def pieces(self, level: Literal["file", "block"]) -> I64:
+        """Runs of some length: no rows lie together any more."""
+        if level == "file":
+            raise _files_torn("row")
+        return np.append(np.arange(0, self.size, ROW_PIECE), self.size)
+
+
+def _files_torn(level: str) -> ValueError:
+    return ValueError(
+        f"The rows of a file do not stay together after shuffle(level={level!r}), so nothing can be done file by "
+        "file any more. Put shuffle(level='file') first, or use level='block' and shard(mode='example')."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffle:
+    """A shuffle as it was asked for."""
+
+    seed: int
+    level: Level
+    window: int
+
+    def apply(self, inner: Order, *key: int | str) -> Order:
+        """The inner order, shuffled under a key that the caller may make more special."""
+        if self.level == "file":
+            return ShuffledPieces(inner, "file", key_of(self.seed, "file", *key))
+        if self.level == "block":
+            blocks = ShuffledPieces(inner, "block", key_of(self.seed, "block", *key))
+            return ShuffledWindows(blocks, self.window, key_of(self.seed, "window", *key))
+        return ShuffledRows(inner, key_of(self.seed, "row", *key))
+
+    def describe(self) -> dict[str, Any]:
+        """What a state remembers of it."""
+        window = {"window": self.window} if self.level == "block" else {}
+        return {"op": "shuffle", "level": self.level, "seed": self.seed, **window}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A take or skip: the positions from ``start`` to ``stop``, or to the end."""
+
+    start: int
+    stop: int | None
+
+    def apply(self, inner: Order, *_key: int | str) -> Order:
+        """The inner order between the two."""
+        return Interval(inner, self.start, inner.size if self.stop is None else self.stop)
+
+    def describe(self) -> dict[str, Any]:
+        """What a state remembers of it."""
+        return {"op": "skip", "n": self.start} if self.stop is None else {"op": "take", "n": self.stop}
+
+
+def build_order(base: Order, steps: Sequence[Shuffle | Cut], epoch: int) -> Order:
+    """The order of an epoch. Two shuffles in one pipeline never share a key."""
+    for number, step in enumerate(steps):
+        base = step.apply(base, epoch, number)
+    return base
+
+
+def lanes_by_file(base: Order, steps: Sequence[Shuffle | Cut], epoch: int, lanes: int) -> list[Order]:
+    """One order a lane such that no file is in two: files are dealt first, and shuffled further inside a lane."""
+    last = steps[-1] if steps else None
+    if not isinstance(last, Shuffle) or last.level == "file":
+        return _cut_at_files(build_order(base, steps, epoch), lanes)
+    whole = build_order(base, steps[:-1], epoch)
+    files = ShuffledPieces(whole, "file", key_of(last.seed, "file", epoch))
+    return [last.apply(lane, epoch, len(steps), number) for number, lane in enumerate(_cut_at_files(files, lanes))]
+
+
+def _cut_at_files(order: Order, lanes: int) -> list[Order]:
+    bounds = order.pieces("file")
+    cuts = [int(bounds[lane * (len(bounds) - 1) // lanes]) for lane in range(lanes + 1)]
+    return [Interval(order, start, stop) for start, stop in pairwise(cuts)]

@@ -1,0 +1,164 @@
+"""Stages that work on groups of items: batches, and the user's functions of columns."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from midepoch.deal import Cursor
+from midepoch.stages.flow import Context, Flow, Run, Step, outputs_of
+from midepoch.stages.stage import Call
+from midepoch.stages.transform import without
+from midepoch.values import Form, Rows, collate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """``size`` items in, one out. The last of a lane may be smaller, or is left out."""
+
+    size: int
+    drop_last: bool = False
+    splits: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if type(self.size) is not int or self.size < 1:
+            raise ValueError(f"A batch needs a whole number of items from 1, got {self.size!r}.")
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        """The batches: slices of whole columns as long as no function made single items of them."""
+        if inputs.runs is not None:
+            return Flow(single=self._from_runs(inputs.groups(self.size)), form=inputs.form)
+        return Flow(single=self._from_steps(inputs.steps(), inputs.form), form=inputs.form)
+
+    def _from_runs(self, groups: Iterator[Run]) -> Iterator[Step]:
+        for run in groups:
+            whole = len(run) // self.size * self.size
+            stop = whole if self.drop_last else len(run)
+            last = [*range(self.size - 1, whole, self.size), len(run) - 1] if stop > whole else None
+            ends = run.ends[last] if last else run.ends[self.size - 1 : whole : self.size]
+            cursors = Run(run.rows, ends, run.keys).cursors()
+            yield from zip(
+                run.rows.slice(0, stop).batches(self.size),
+                cursors,
+                run.keys[: stop : self.size].tolist(),
+                strict=True,
+            )
+
+    def _from_steps(self, steps: Iterator[Step], form: Form) -> Iterator[Step]:
+        while some := list(islice(steps, self.size)):
+            if len(some) == self.size or not self.drop_last:
+                yield collate([item for item, _, _ in some], form), some[-1][1], some[0][2]
+
+    def count(self, inputs: int) -> int | None:
+        """One for each group."""
+        return inputs // self.size if self.drop_last else -(-inputs // self.size)
+
+    def describe(self) -> dict[str, Any] | None:
+        """Nothing: a run may go on with another batch size."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapBatches:
+    """A function of the columns of ``size`` items, which may return any number of rows."""
+
+    call: Call
+    size: int
+    remove_columns: tuple[str, ...] = ()
+    splits: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if type(self.size) is not int or self.size < 1:
+            raise ValueError(f"batch_size must be a whole number from 1, got {self.size!r}.")
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        """The rows that the function returns for each group."""
+        return Flow(
+            runs=_grouped(inputs, self.size, cursor, lambda group: self._outputs(group, context)),
+            form=inputs.form,
+        )
+
+    def _outputs(self, group: Run, context: Context) -> Rows:
+        columns = group.rows.columns()
+        result = self.call(columns, int(group.keys[0]), context)
+        if isinstance(result, pa.Table):
+            result = (
+                result.combine_chunks().to_batches()[0]
+                if len(result)
+                else pa.RecordBatch.from_pylist([], result.schema)
+            )
+        if isinstance(result, pa.RecordBatch):
+            return Rows(result, group.rows.form)
+        if not isinstance(result, Mapping):
+            raise TypeError(
+                f"{self.call.stage}(batched=True) needs a function that returns a dict of columns (or an Arrow batch), "
+                f"but it returned {type(result).__name__}."
+            )
+        kept = {} if isinstance(columns, pa.RecordBatch) else without(columns, self.remove_columns)
+        merged = {**kept, **result}
+        lengths = {name: len(column) for name, column in merged.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(
+                f"{self.call.stage}(batched=True) returned columns of different lengths: {lengths}. Columns that the "
+                "function does not return keep their length: name them in remove_columns if the number of rows changes."
+            )
+        return Rows(merged, group.rows.form)
+
+    def count(self, inputs: int) -> int | None:
+        """Unknown."""
+        return None
+
+    def describe(self) -> dict[str, Any] | None:
+        """The function and its parameters; the size decides which rows the function sees together."""
+        return self.call.describe(batched=True, batch_size=self.size, remove_columns=list(self.remove_columns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterBatches:
+    """A function of the columns of ``size`` items, which returns one truth value for each."""
+
+    call: Call
+    size: int
+    splits: ClassVar[bool] = True
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        """The rows that stay."""
+        return Flow(
+            runs=_grouped(inputs, self.size, cursor, lambda group: self._outputs(group, context)),
+            form=inputs.form,
+        )
+
+    def _outputs(self, group: Run, context: Context) -> Rows:
+        result = self.call(group.rows.columns(), int(group.keys[0]), context)
+        mask = result.to_pylist() if isinstance(result, pa.Array | pa.ChunkedArray) else np.asarray(result).tolist()
+        if not isinstance(mask, list) or len(mask) != len(group):
+            raise ValueError(
+                f"filter(batched=True) needs a function that returns one truth value for each of the {len(group)} "
+                f"rows; it returned {len(mask) if isinstance(mask, list) else mask!r}."
+            )
+        return group.rows.keep([bool(keep) for keep in mask])
+
+    def count(self, inputs: int) -> int | None:
+        """Unknown."""
+        return None
+
+    def describe(self) -> dict[str, Any] | None:
+        """The function and its parameters."""
+        return self.call.describe(batched=True)
+
+
+def _grouped(inputs: Flow, size: int, cursor: Cursor, outputs: Callable[[Run], Rows]) -> Iterator[Run]:
+    """Turn groups of ``size`` inputs into outputs, from the cursor on: the resume rule, for all such stages."""
+    *at, delivered = cursor
+    start = tuple(at)
+    for groups in inputs.groups(size):
+        for first in range(0, len(groups), size):
+            group = groups.slice(first, min(first + size, len(groups)))
+            made = outputs_of(group, start, outputs(group))
+            start = tuple(group.ends[-1].tolist())
+            if len(made) > delivered:
+                yield made.slice(delivered, len(made))
+            delivered = 0

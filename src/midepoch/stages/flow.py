@@ -1,0 +1,132 @@
+"""What flows between stages, and the one rule by which all of them resume.
+
+A stage groups its inputs and turns each group into outputs. Behind an output, the stage's cursor is that of its
+input at the group's start plus the number of the group's outputs delivered, or, behind the last one, that of its
+input at the group's end. To resume, the input is opened there, the group formed again, and what was delivered dropped.
+
+Rows flow in runs, column-wise, for as long as no function wants them one by one; then in steps.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from midepoch.deal import Cursor
+from midepoch.permute import I64, key_of, mix
+from midepoch.values import Form, Rows, collate, concat
+
+Step = tuple[Any, Cursor, int]
+"""An item, the cursor behind it, and its key: the number of its row, or a hash that stands for its origin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Some rows that follow each other, with one line of ``ends`` (the cursor behind it) and one key each."""
+
+    rows: Rows
+    ends: I64
+    keys: I64
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def slice(self, start: int, stop: int) -> "Run":
+        """The rows from ``start`` to ``stop``."""
+        return Run(self.rows.slice(start, stop), self.ends[start:stop], self.keys[start:stop])
+
+    def cursors(self) -> Iterable[Cursor]:
+        """The cursors behind the rows."""
+        return map(tuple, self.ends.tolist()) if self.ends.shape[1] > 1 else zip(self.ends[:, 0].tolist(), strict=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a stage may know besides its inputs: pure values, the same on every reader."""
+
+    seed: int
+    epoch: int
+    rows_until: int
+    """The first stage whose items' keys are not row numbers any more."""
+    locate: Callable[[int], tuple[str, int]]
+
+    def name_row(self, stage: int, key: int) -> str:
+        """Where an item comes from, as far as that is known at a stage."""
+        if stage >= self.rows_until:
+            return ""
+        name, row = self.locate(key)
+        return f", at row {row:,} of {name}"
+
+    def rng(self, salt: int, key: int) -> np.random.Generator:
+        """The random generator of one item in one stage."""
+        return np.random.Generator(np.random.Philox(key=key_of(self.seed, self.epoch, salt, key)))
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The outputs of a stage: either runs or steps, whichever it makes. ``form`` is that of its items."""
+
+    runs: Iterator[Run] | None = None
+    single: Iterator[Step] | None = None
+    form: Form = "python"
+
+    def steps(self) -> Iterator[Step]:
+        """The outputs one by one."""
+        if self.single is not None:
+            return self.single
+        assert self.runs is not None
+        return chain.from_iterable(
+            zip(run.rows.items(), run.cursors(), run.keys.tolist(), strict=True) for run in self.runs
+        )
+
+    def groups(self, size: int) -> Iterator[Run]:
+        """The outputs in runs of a multiple of ``size`` rows; only the last may have a rest."""
+        return _regroup(self.runs, size) if self.runs is not None else _collect(self.steps(), size, self.form)
+
+
+def _regroup(runs: Iterator[Run], size: int) -> Iterator[Run]:
+    waiting: list[Run] = []
+    for run in runs:
+        missing = (size - sum(map(len, waiting))) if waiting else 0
+        if missing > len(run):
+            waiting.append(run)
+            continue
+        if waiting:
+            yield _concat_runs([*waiting, run.slice(0, missing)])
+        whole = missing + (len(run) - missing) // size * size
+        if whole > missing:
+            yield run.slice(missing, whole)
+        waiting = [run.slice(whole, len(run))] if whole < len(run) else []
+    if waiting:
+        yield _concat_runs(waiting)
+
+
+def _concat_runs(runs: list[Run]) -> Run:
+    rows = concat([run.rows for run in runs])
+    return Run(rows, np.concatenate([run.ends for run in runs]), np.concatenate([run.keys for run in runs]))
+
+
+def _collect(steps: Iterator[Step], size: int, form: Form) -> Iterator[Run]:
+    while some := list(islice(steps, size)):
+        items, ends, keys = zip(*some, strict=True)
+        columns = collate(items, form)
+        if isinstance(columns, list):
+            raise TypeError(
+                f"A batched function needs dict items to make columns of, but got {type(items[0]).__name__} items. "
+                "Let the map before it return dicts, or pass batched=False."
+            )
+        yield Run(Rows(columns, form), np.array(ends, np.int64), np.array(keys, np.int64))
+
+
+def outputs_of(group: Run, start: Cursor, outputs: Rows) -> Run:
+    """The outputs of one group as a run, with the cursors that the resume rule gives them."""
+    count = len(outputs)
+    ends = np.empty((count, len(start) + 1), np.int64)
+    ends[:, :-1] = start
+    ends[:, -1] = np.arange(1, count + 1)
+    if count:
+        ends[-1, :-1], ends[-1, -1] = group.ends[-1], 0
+    numbers = np.arange(count, dtype=np.uint64) + np.uint64(key_of(int(group.keys[0])))
+    return Run(outputs, ends, mix(numbers).astype(np.int64))

@@ -1,0 +1,127 @@
+"""Stages that call a user's function on each item, and those that only change how items look."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from midepoch.deal import Cursor
+from midepoch.errors import SchemaMismatchError
+from midepoch.stages.flow import Context, Flow, Run, Step
+from midepoch.stages.stage import Call
+from midepoch.values import Form, convert_item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """One item in, one out. A dict that the function returns is laid over the item; anything else replaces it."""
+
+    call: Call
+    remove_columns: tuple[str, ...] = ()
+    splits: ClassVar[bool] = False
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        """Each item's result, computed when it is asked for."""
+        return Flow(single=self._steps(inputs.steps(), context), form=inputs.form)
+
+    def _steps(self, steps: Iterator[Step], context: Context) -> Iterator[Step]:
+        call, removed = self.call, self.remove_columns
+        for item, end, key in steps:
+            result = call(item, key, context)
+            if isinstance(result, Mapping) and isinstance(item, Mapping):
+                result = {**(without(item, removed) if removed else item), **result}
+            yield result, end, key
+
+    def count(self, inputs: int) -> int | None:
+        """As many."""
+        return inputs
+
+    def describe(self) -> dict[str, Any] | None:
+        """The function and its parameters."""
+        return self.call.describe(remove_columns=list(self.remove_columns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Keeps the items for which the function is true."""
+
+    call: Call
+    splits: ClassVar[bool] = False
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        """The items that stay."""
+        call = self.call
+        kept = (step for step in inputs.steps() if call(step[0], step[2], context))
+        return Flow(single=kept, form=inputs.form)
+
+    def count(self, inputs: int) -> int | None:
+        """Unknown."""
+        return None
+
+    def describe(self) -> dict[str, Any] | None:
+        """The function and its parameters."""
+        return self.call.describe()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Select:
+    """Some of the columns."""
+
+    names: tuple[str, ...]
+    splits: ClassVar[bool] = False
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        """The items with these columns only."""
+        if inputs.runs is not None:
+            chosen = (Run(run.rows.select(self.names), run.ends, run.keys) for run in inputs.runs)
+            return Flow(runs=chosen, form=inputs.form)
+        return Flow(single=((self._pick(item), end, key) for item, end, key in inputs.steps()), form=inputs.form)
+
+    def _pick(self, item: Any) -> Any:
+        if isinstance(item, pa.RecordBatch):
+            return item.select(self.names)
+        missing = [name for name in self.names if name not in item]
+        if missing:
+            raise SchemaMismatchError(f"select_columns: an item has no column {missing[0]!r}; it has {list(item)}.")
+        return {name: item[name] for name in self.names}
+
+    def count(self, inputs: int) -> int | None:
+        """As many."""
+        return inputs
+
+    def describe(self) -> dict[str, Any] | None:
+        """The columns."""
+        return {"op": "select_columns", "columns": list(self.names)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reform:
+    """The items in another form: Python, NumPy, torch or Arrow values."""
+
+    form: Form
+    splits: ClassVar[bool] = False
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        """The same items in the form."""
+        if inputs.runs is not None:
+            reformed = (Run(run.rows.to(self.form), run.ends, run.keys) for run in inputs.runs)
+            return Flow(runs=reformed, form=self.form)
+        steps = ((convert_item(item, self.form), end, key) for item, end, key in inputs.steps())
+        return Flow(single=steps, form=self.form)
+
+    def count(self, inputs: int) -> int | None:
+        """As many."""
+        return inputs
+
+    def describe(self) -> dict[str, Any] | None:
+        """Nothing: the rows are the same."""
+        return None
+
+
+def without(columns: Mapping[str, Any], removed: tuple[str, ...]) -> dict[str, Any]:
+    """The columns but those removed, each of which must be there."""
+    missing = [name for name in removed if name not in columns]
+    if missing:
+        raise SchemaMismatchError(f"remove_columns names {missing[0]!r}, which is not among {list(columns)}.")
+    return {name: value for name, value in columns.items() if name not in removed}

@@ -1,0 +1,288 @@
+"""Values: how Arrow columns and user functions' results become Python, NumPy, torch or Arrow items.
+
+``Rows`` is some rows in one of two shapes, an Arrow record batch or a dict of columns, together with the form in
+which they are handed to users. It is converted column by column and fanned out to single rows last.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import repeat
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from midepoch.errors import MissingExtraError
+
+Form = Literal["python", "numpy", "torch", "arrow"]
+FORMS: tuple[str, ...] = get_args(Form)
+Columns = dict[str, Any]
+"""One sequence a column, all of the same length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows, in the form in which users get them: ``data`` is Arrow's, or columns already in that form."""
+
+    data: pa.RecordBatch | Columns
+    form: Form = "python"
+
+    def __len__(self) -> int:
+        if isinstance(self.data, pa.RecordBatch):
+            return int(self.data.num_rows)
+        return len(next(iter(self.data.values()), ()))
+
+    def slice(self, start: int, stop: int) -> "Rows":
+        """The rows from ``start`` to ``stop``, without copying."""
+        if isinstance(self.data, pa.RecordBatch):
+            return Rows(self.data.slice(start, stop - start), self.form)
+        return Rows({name: column[start:stop] for name, column in self.data.items()}, self.form)
+
+    def keep(self, mask: Sequence[bool]) -> "Rows":
+        """The rows where ``mask`` is true."""
+        if isinstance(self.data, pa.RecordBatch):
+            return Rows(self.data.filter(pa.array(mask, pa.bool_())), self.form)
+        kept = np.flatnonzero(mask).tolist()
+        columns = {
+            name: [column[number] for number in kept] if isinstance(column, list) else column[kept]
+            for name, column in self.data.items()
+        }
+        return Rows(columns, self.form)
+
+    def select(self, names: Sequence[str]) -> "Rows":
+        """Some of the columns."""
+        if isinstance(self.data, pa.RecordBatch):
+            return Rows(self.data.select(names), self.form)
+        return Rows({name: self.data[name] for name in names}, self.form)
+
+    def to(self, form: Form) -> "Rows":
+        """The same rows in another form. Arrow data is converted only when it is used."""
+        if isinstance(self.data, pa.RecordBatch):
+            return replace(self, form=form)
+        if form == "arrow":
+            return Rows(pa.RecordBatch.from_pydict(self.data), form)
+        return Rows({name: convert(column, form) for name, column in self.data.items()}, form)
+
+    def columns(self) -> Any:
+        """The rows as one object: a dict of columns, or for the form "arrow" a record batch."""
+        if isinstance(self.data, pa.RecordBatch):
+            return arrow_columns(self.data, self.form)
+        return self.data
+
+    def batches(self, size: int) -> Iterator[Any]:
+        """The rows as ``columns()`` of ``size`` rows each, the last of what is left."""
+        whole = self
+        if self.form == "python" and isinstance(self.data, pa.RecordBatch):
+            whole = Rows(arrow_columns(self.data, "python"), "python")
+        for start in range(0, len(self), size):
+            yield whole.slice(start, start + size).columns()
+
+    def items(self) -> Iterable[Any]:
+        """The rows one by one."""
+        if isinstance(self.data, pa.RecordBatch) and self.form == "arrow":
+            return map(self.data.slice, range(len(self)), repeat(1))
+        columns = self.columns()
+        if not columns:
+            return ({} for _ in range(len(self)))
+        return _row_maker(tuple(columns))(*columns.values())
+
+
+def concat(parts: Sequence[Rows]) -> Rows:
+    """The rows of several parts, one after the other. All have the same columns and form."""
+    if len(parts) == 1:
+        return parts[0]
+    form = parts[0].form
+    if all(isinstance(part.data, pa.RecordBatch) for part in parts):
+        return Rows(pa.concat_batches([part.data for part in parts]), form)
+    columns = [part.columns() for part in parts]
+    return Rows({name: _join([one[name] for one in columns], form) for name in columns[0]}, form)
+
+
+def collate(items: Sequence[Any], form: Form) -> Any:
+    """Make a batch of single items: a dict of columns for dicts, a record batch for Arrow, else a list."""
+    first = items[0]
+    if isinstance(first, pa.RecordBatch):
+        return pa.concat_batches(items)
+    if not isinstance(first, Mapping):
+        return convert(list(items), form)
+    return {name: convert([item[name] for item in items], form) for name in first}
+
+
+@lru_cache(maxsize=256)
+def _row_maker(names: tuple[str, ...]) -> Callable[..., list[dict[str, Any]]]:
+    """A function of columns that returns rows as dicts.
+
+    Its source is written out for these names, as namedtuple does: a dict display is twice as fast as
+    ``dict(zip(...))``, and this is where a text data set spends its time.
+    """
+    values = [f"v{number}" for number in range(len(names))]
+    columns = [f"c{number}" for number in range(len(names))]
+    display = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
+    code = f"lambda {', '.join(columns)}: [{{{display}}} for {', '.join(values)}, in zip({', '.join(columns)})]"
+    maker: Callable[..., list[dict[str, Any]]] = eval(code)
+    return maker
+
+
+def arrow_columns(batch: pa.RecordBatch, form: Form) -> Any:
+    """A record batch in a form."""
+    if form == "arrow":
+        return batch
+    make = {"python": pa.Array.to_pylist, "numpy": to_numpy, "torch": to_torch}[form]
+    return {name: make(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+
+
+def to_numpy(column: pa.Array) -> Any:
+    """A column as an array, a view of Arrow's memory where there are no nulls.
+
+    Null floats become NaN and null times NaT, as Arrow does. Nulls among other values make an array of objects with
+    None, so that ints stay ints. Lists of equal length become one more dimension; others a list of arrays.
+    """
+    kind = column.type
+    if isinstance(column, pa.ExtensionArray):
+        return to_numpy(column.storage)
+    if pa.types.is_dictionary(kind):
+        return to_numpy(column.dictionary_decode())
+    if pa.types.is_boolean(kind) or _is_number(kind):
+        if column.null_count and not pa.types.is_floating(kind):
+            return _objects(column.to_pylist())
+        return column.to_numpy(zero_copy_only=False)
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind):
+        return column.to_numpy(zero_copy_only=False)
+    if _is_list(kind) and not column.null_count:
+        return _list_to_numpy(column)
+    return _objects(column.to_pylist())
+
+
+def to_torch(column: pa.Array) -> Any:
+    """A column as a tensor of its own memory where it holds numbers, else as a list."""
+    array = to_numpy(column)
+    if _is_list(column.type) and isinstance(array, list):
+        return [_tensor(one) for one in array]
+    tensor = _tensor(array)
+    return column.to_pylist() if tensor is array else tensor
+
+
+def convert(column: Any, form: Form) -> Any:
+    """A sequence of values from user code in a form; what cannot be converted stays as it is."""
+    if form == "python":
+        return column.tolist() if isinstance(column, np.ndarray) else list(column)
+    if form == "arrow":
+        return column if isinstance(column, pa.Array) else pa.array(column)
+    if form == "torch":
+        return _stack_torch(column)
+    return _stack_numpy(column)
+
+
+def convert_item(item: Any, form: Form) -> Any:
+    """One item from user code in a form."""
+    if form == "arrow":
+        return pa.RecordBatch.from_pylist([item])
+    if isinstance(item, pa.RecordBatch):
+        rows = Rows(item, form)
+        return rows.columns() if len(rows) != 1 else next(iter(rows.items()))
+    if isinstance(item, Mapping):
+        return {name: _convert_value(value, form) for name, value in item.items()}
+    return _convert_value(item, form)
+
+
+def _convert_value(value: Any, form: Form) -> Any:
+    if form == "python":
+        return value.tolist() if hasattr(value, "tolist") else value
+    if not _holds_numbers(value):
+        return value
+    return torch_module().as_tensor(value) if form == "torch" else np.asarray(value)
+
+
+def torch_module() -> Any:
+    """Torch, or an error that says how to get it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("torch", "torch", "The form 'torch'") from error
+    return torch
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _objects(values: Sequence[Any]) -> Any:
+    return np.fromiter(values, object, len(values))
+
+
+def _list_to_numpy(column: pa.Array) -> Any:
+    """Lists as a matrix where they are equally long, else as a list of arrays."""
+    values = to_numpy(column.flatten())
+    if pa.types.is_fixed_size_list(column.type):
+        ends = np.arange(len(column) + 1) * column.type.list_size
+    else:
+        ends = np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy(zero_copy_only=False))])
+    lengths = np.diff(ends)
+    if len(lengths) and (lengths == lengths[0]).all() and isinstance(values, np.ndarray):
+        return values.reshape(len(column), int(lengths[0]), *values.shape[1:])
+    return [values[start:stop] for start, stop in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+
+
+def _tensor(array: Any) -> Any:
+    """A tensor with a copy of an array of numbers; anything else as it was."""
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        return array
+    torch = torch_module()
+    # Arrow's memory may be a read-only map of the file, which a write to the tensor would crash on: copy.
+    return torch.from_numpy(array.copy())
+
+
+def _stack_numpy(column: Any) -> Any:
+    if isinstance(column, np.ndarray):
+        return column
+    if type(column).__module__.startswith("torch"):
+        return column.numpy()
+    arrays = [np.asarray(value) for value in column] if _are_numbers(column) else []
+    if arrays and all(one.shape == arrays[0].shape and one.dtype.kind in "biuf" for one in arrays):
+        return np.stack(arrays)
+    return arrays if arrays and arrays[0].ndim else _objects(column)
+
+
+def _stack_torch(column: Any) -> Any:
+    torch = torch_module()
+    if isinstance(column, torch.Tensor):
+        return column
+    if isinstance(column, np.ndarray):
+        return _tensor(column)
+    if not _are_numbers(column):
+        return list(column)
+    tensors = [value if isinstance(value, torch.Tensor) else torch.as_tensor(value) for value in column]
+    if tensors and all(one.shape == tensors[0].shape for one in tensors):
+        return torch.stack(tensors)
+    return tensors
+
+
+def _are_numbers(column: Sequence[Any]) -> bool:
+    """Whether every value is a number, an array of numbers or a list of numbers, all of one kind."""
+    return all(_holds_numbers(value) for value in column)
+
+
+def _holds_numbers(value: Any) -> bool:
+    if isinstance(value, bool | int | float | np.number | np.bool_):
+        return True
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biuf"
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(one, bool | int | float) for one in value)
+    return type(value).__module__ == "torch" and type(value).__name__ == "Tensor"
+
+
+def _join(parts: Sequence[Any], form: Form) -> Any:
+    """One column out of its parts."""
+    if all(isinstance(part, np.ndarray) and part.shape[1:] == parts[0].shape[1:] for part in parts):
+        return np.concatenate(parts)
+    if form == "torch" and all(not isinstance(part, list | np.ndarray) for part in parts):
+        shapes = {tuple(part.shape[1:]) for part in parts}
+        if len(shapes) == 1:
+            return torch_module().cat(list(parts))
+    return [value for part in parts for value in part]
