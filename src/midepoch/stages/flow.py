@@ -77,9 +77,8 @@ class Flow:
         if self.single is not None:
             return self.single
         assert self.runs is not None
-        return chain.from_iterable(
-            zip(run.rows.items(), run.cursors(), run.keys.tolist(), strict=True) for run in self.runs
-        )
+        lists = ((run.rows.items(), run.cursors(), run.keys.tolist()) for run in self.runs)
+        return chain.from_iterable(zip(*columns, strict=True) for columns in lists)
 
     def groups(self, size: int) -> Iterator[Run]:
         """The outputs in runs of a multiple of ``size`` rows; only the last may have a rest."""

@@ -39,6 +39,7 @@ class Call:
             raise TypeError(f"{self.stage} needs a function, got {self.function!r}.")
 
     def __call__(self, item: Any, key: int, context: Context) -> Any:
+        """Call the function; an error that it raises is given the row at which it did."""
         try:
             return self.function(item, context.rng(self.number, key)) if self.with_rng else self.function(item)
         except Exception as error:
