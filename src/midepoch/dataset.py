@@ -11,7 +11,7 @@ import pyarrow as pa
 from midepoch.errors import CheckpointMismatchError
 from midepoch.fingerprint import data_difference, pipeline_difference
 from midepoch.indexing import open_index
-from midepoch.leg import Progress, begin, check_part
+from midepoch.leg import Progress, begin
 from midepoch.order import Cut, Level, Shuffle
 from midepoch.pipeline import Pipeline
 from midepoch.reader import take_turns
@@ -206,15 +206,7 @@ class Dataset:
             raise TypeError(f"The length is unknown: only reading the rows tells how many items {what} gives.")
         if plan.passes is None:
             raise TypeError("The length is unknown: repeat() goes on for ever.")
-        fresh = begin(
-            plan.pipeline,
-            State(),
-            reader=plan.rank,
-            readers=plan.ranks,
-            workers=1,
-            lanes=plan.lanes,
-            mode=plan.mode,
-        )
+        fresh = Dataset(plan)._begin(State())
         return plan.passes * sum(limit for limit in fresh.limits if limit is not None)
 
     def __repr__(self) -> str:
@@ -225,32 +217,30 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Any]:
         """Go on from where the data set stands."""
-        worker, workers = torch_worker()
         plan = self._plan
-        reader, readers = plan.rank + plan.ranks * worker, plan.ranks * workers
         self._iterating += 1
         try:
             while True:
                 begun = self._now()
-                progress = self._progress = begin(
-                    plan.pipeline,
-                    begun,
-                    reader=reader,
-                    readers=readers,
-                    workers=workers,
-                    lanes=plan.lanes,
-                    mode=plan.mode,
-                )
+                progress = self._progress = self._begin(begun)
                 before = progress.items
                 if not (plan.pipeline.uniform and begun.lanes is not None and progress.leg.is_over):
                     yield from progress.follow(take_turns(progress))
                 if self._progress is not progress:
                     return
                 self._go_to(begun.epoch + 1)
-                if self._loop_is_over(begun, empty=progress.items == before, alone=readers == 1):
+                if self._loop_is_over(begun, empty=progress.items == before, alone=progress.leg.deal.readers == 1):
                     return
         finally:
             self._iterating -= 1
+
+    def _begin(self, state: State) -> Progress:
+        """Where this process, which may be a worker of a DataLoader, goes on from a state."""
+        plan, (worker, workers) = self._plan, torch_worker()
+        reader, readers = plan.rank + plan.ranks * worker, plan.ranks * workers
+        return begin(
+            plan.pipeline, state, reader=reader, readers=readers, workers=workers, lanes=plan.lanes, mode=plan.mode
+        )
 
     def _loop_is_over(self, begun: State, *, empty: bool, alone: bool) -> bool:
         """Whether a loop that has come to the end of an epoch ends there.
@@ -284,10 +274,7 @@ class Dataset:
         origin = self._plan.pipeline.origin
         if any(len(standing.cursor) != len(origin) for _, standing in loaded.standings.runs):
             raise CheckpointMismatchError(f"The state is damaged: its cursors do not have {len(origin)} numbers.")
-        worker, workers = torch_worker()
-        ranks, rank = self._plan.ranks, self._plan.rank
-        if loaded.part is not None and len(loaded.part.items) != loaded.part.workers:
-            check_part(loaded.part, reader=rank + ranks * worker, readers=ranks * workers, workers=workers)
+        self._begin(loaded)
         self._state, self._progress = loaded, None
 
     def _now(self) -> State:

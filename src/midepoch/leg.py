@@ -165,13 +165,13 @@ def begin(
     if part.reader is None and len(part.items) == part.workers:
         reached = Leg(pipeline, whole, part.readers).after_each(part.items)
         return Progress(Leg(pipeline, _regrouped(pipeline, reached), readers), reader, workers=workers)
-    check_part(part, reader=reader, readers=readers, workers=workers)
+    _check_part(part, reader=reader, readers=readers, workers=workers)
     if state.item_rows != pipeline.item_rows and (part.reader is None or Leg(pipeline, whole, readers).deal.stride > 1):
         raise _other_batches(state.item_rows, pipeline.item_rows)
     return Progress(Leg(pipeline, whole, readers), reader, workers=workers, part=part)
 
 
-def check_part(part: Part, *, reader: int, readers: int, workers: int) -> None:
+def _check_part(part: Part, *, reader: int, readers: int, workers: int) -> None:
     """Raise unless a partial state is this reader's own."""
     if part.readers != readers or (part.reader is None and part.workers != workers):
         raise CheckpointMismatchError(

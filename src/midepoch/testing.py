@@ -11,14 +11,13 @@ Both leave the data set as it was, read one epoch of it many times over, and say
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from midepoch.dataset import Dataset, Plan
-from midepoch.leg import begin
 from midepoch.reader import take_turns
 from midepoch.state import State, merge_states
 
@@ -58,14 +57,17 @@ def assert_elastic(dataset: Dataset, layouts: Sequence[Layout], *, steps: int | 
         last = number == len(layouts) - 1
         share = None if last else steps if steps is not None else len(whole) // (len(layouts) * ranks)
         runs = [
-            RankRun(Dataset(_with(plan, ranks=ranks, rank=rank, lanes=lanes)), state, rank, ranks, workers)
-            for rank in range(ranks)
+            RankRun(Dataset(_with(plan, ranks=ranks, rank=rank, lanes=lanes)), state, workers) for rank in range(ranks)
         ]
-        delivered = [item for run in runs for item in run.deliver(share)]
-        got += [item for _, item in sorted(delivered, key=lambda pair: pair[0])]
+        delivered = [list(run.deliver(share)) for run in runs]
+        got += [item for _, item in sorted(chain.from_iterable(delivered), key=lambda pair: pair[0])]
         in_step = in_step and (last or not any(run.passed_empty for run in runs))
         if not last:
-            state = merge_states([json.loads(json.dumps(run.state_dict())) for run in runs])
+            states = [json.loads(json.dumps(run.state_dict())) for run in runs]
+            if plan.pipeline.uniform:  # ranks that have run out have left the loop; those still in it speak for all
+                most = max(map(len, delivered))
+                states = [one for one, items in zip(states, delivered, strict=True) if len(items) == most]
+            state = merge_states(states)
     how = " → ".join(f"{ranks}×{workers}" for ranks, workers in layouts)
     if in_step:
         _assert_same(got, whole, f"run as {how} (ranks×workers)")
@@ -76,19 +78,10 @@ def assert_elastic(dataset: Dataset, layouts: Sequence[Layout], *, steps: int | 
 class RankRun:
     """A rank whose workers are run side by side in this process, as a loader would run them."""
 
-    def __init__(self, dataset: Dataset, state: Mapping[str, Any], rank: int, ranks: int, workers: int) -> None:
+    def __init__(self, dataset: Dataset, state: Mapping[str, Any], workers: int) -> None:
         dataset.load_state_dict(state)
-        plan = dataset._plan
         self._dataset = dataset
-        self._progress = begin(
-            plan.pipeline,
-            State.from_dict(state),
-            reader=rank,
-            readers=ranks,
-            workers=1,
-            lanes=plan.lanes,
-            mode=plan.mode,
-        )
+        self._progress = dataset._begin(State.from_dict(state))
         self._steps = _side_by_side([take_turns(self._progress, worker, workers) for worker in range(workers)])
 
     def deliver(self, items: int | None) -> Iterator[tuple[int, Any]]:

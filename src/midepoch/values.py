@@ -61,7 +61,7 @@ class Rows:
         if isinstance(self.data, pa.RecordBatch):
             return replace(self, form=form)
         if form == "arrow":
-            return Rows(pa.RecordBatch.from_pydict(self.data), form)
+            return Rows(pa.RecordBatch.from_pydict({name: convert(one, form) for name, one in self.data.items()}), form)
         return Rows({name: convert(column, form) for name, column in self.data.items()}, form)
 
     def columns(self) -> Any:
@@ -82,7 +82,11 @@ class Rows:
         """The rows one by one."""
         if isinstance(self.data, pa.RecordBatch) and self.form == "arrow":
             return map(self.data.slice, range(len(self)), repeat(1))
-        columns = self.columns()
+        if isinstance(self.data, pa.RecordBatch):
+            names = self.data.schema.names
+            columns = {name: row_values(self.data.column(name), self.form) for name in names}
+        else:
+            columns = self.data
         if not columns:
             return ({} for _ in range(len(self)))
         return _row_maker(tuple(columns))(*columns.values())
@@ -94,7 +98,7 @@ def concat(parts: Sequence[Rows]) -> Rows:
         return parts[0]
     form = parts[0].form
     if all(isinstance(part.data, pa.RecordBatch) for part in parts):
-        return Rows(pa.concat_batches([part.data for part in parts]), form)
+        return Rows(_concat_batches([part.data for part in parts]), form)
     columns = [part.columns() for part in parts]
     return Rows({name: _join([one[name] for one in columns], form) for name in columns[0]}, form)
 
@@ -103,10 +107,24 @@ def collate(items: Sequence[Any], form: Form) -> Any:
     """Make a batch of single items: a dict of columns for dicts, a record batch for Arrow, else a list."""
     first = items[0]
     if isinstance(first, pa.RecordBatch):
-        return pa.concat_batches(items)
+        return _concat_batches(items)
     if not isinstance(first, Mapping):
         return convert(list(items), form)
+    for item in items:
+        if set(item) != set(first):
+            raise ValueError(
+                f"A batch needs items with the same columns, but one has {list(first)} and another {list(item)}. "
+                "Let the function return the same keys for every item."
+            )
     return {name: convert([item[name] for item in items], form) for name in first}
+
+
+def _concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch out of several, whose types may differ where they were inferred from single items."""
+    if all(batch.schema.equals(batches[0].schema) for batch in batches):
+        return pa.concat_batches(batches)
+    tables = [pa.Table.from_batches([batch]) for batch in batches]
+    return pa.concat_tables(tables, promote_options="permissive").combine_chunks().to_batches()[0]
 
 
 @lru_cache(maxsize=256)
@@ -136,39 +154,52 @@ def to_numpy(column: pa.Array) -> Any:
     """A column as an array, a view of Arrow's memory where there are no nulls.
 
     Null floats become NaN and null times NaT, as Arrow does. Nulls among other values make an array of objects with
-    None, so that ints stay ints. Lists of equal length become one more dimension; others a list of arrays.
+    None, so that ints stay ints. Lists of equal length become one more dimension; others, and those with nulls
+    among them, a list of arrays.
     """
+    column = _storage(column)
     kind = column.type
-    if isinstance(column, pa.ExtensionArray):
-        return to_numpy(column.storage)
-    if pa.types.is_dictionary(kind):
-        return to_numpy(column.dictionary_decode())
     if pa.types.is_boolean(kind) or _is_number(kind):
         if column.null_count and not pa.types.is_floating(kind):
             return _objects(column.to_pylist())
         return column.to_numpy(zero_copy_only=False)
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind):
         return column.to_numpy(zero_copy_only=False)
-    if _is_list(kind) and not column.null_count:
-        return _list_to_numpy(column)
+    if _is_list(kind):
+        return row_values(column, "numpy") if column.null_count else _list_to_numpy(column)
     return _objects(column.to_pylist())
 
 
 def to_torch(column: pa.Array) -> Any:
-    """A column as a tensor of its own memory where it holds numbers, else as a list."""
+    """A column as a tensor of its own memory where it holds numbers, as a list of those for ragged lists, or a list."""
     array = to_numpy(column)
-    if _is_list(column.type) and isinstance(array, list):
-        return [_tensor(one) for one in array]
-    tensor = _tensor(array)
-    return column.to_pylist() if tensor is array else tensor
+    return _tensors(array) if _are_arrays(array) else column.to_pylist()
+
+
+def row_values(column: pa.Array, form: Form) -> Any:
+    """The values of a column one by one, each as if it were alone.
+
+    What a row looks like must not depend on the rows beside it, which are others after a resume: an int next to a
+    null stays what it is next to an int.
+    """
+    if form == "python":
+        return column.to_pylist()
+    make = to_torch if form == "torch" else to_numpy
+    if _is_steady(column):
+        return make(column)
+    column = _storage(column)
+    if column.null_count:
+        present = iter(row_values(column.drop_null(), form))
+        return [next(present) if valid else None for valid in column.is_valid().to_pylist()]
+    return [make(one.values) for one in column]
 
 
 def convert(column: Any, form: Form) -> Any:
     """A sequence of values from user code in a form; what cannot be converted stays as it is."""
     if form == "python":
-        return column.tolist() if isinstance(column, np.ndarray) else list(column)
+        return _to_python(column)
     if form == "arrow":
-        return column if isinstance(column, pa.Array) else pa.array(column)
+        return column if isinstance(column, pa.Array) else pa.array(_to_python(column))
     if form == "torch":
         return _stack_torch(column)
     return _stack_numpy(column)
@@ -176,11 +207,19 @@ def convert(column: Any, form: Form) -> Any:
 
 def convert_item(item: Any, form: Form) -> Any:
     """One item from user code in a form."""
+    if form == "arrow" and isinstance(item, Mapping):
+        return pa.RecordBatch.from_pylist([_convert_item_values(item, "python")])
     if form == "arrow":
-        return pa.RecordBatch.from_pylist([item])
+        if isinstance(item, pa.RecordBatch):
+            return item
+        raise TypeError(f"The form 'arrow' needs items that are dicts or record batches, got {type(item).__name__}.")
     if isinstance(item, pa.RecordBatch):
         rows = Rows(item, form)
         return rows.columns() if len(rows) != 1 else next(iter(rows.items()))
+    return _convert_item_values(item, form)
+
+
+def _convert_item_values(item: Any, form: Form) -> Any:
     if isinstance(item, Mapping):
         return {name: _convert_value(value, form) for name, value in item.items()}
     return _convert_value(item, form)
@@ -188,7 +227,7 @@ def convert_item(item: Any, form: Form) -> Any:
 
 def _convert_value(value: Any, form: Form) -> Any:
     if form == "python":
-        return value.tolist() if hasattr(value, "tolist") else value
+        return _to_python(value)
     if not _holds_numbers(value):
         return value
     return torch_module().as_tensor(value) if form == "torch" else np.asarray(value)
@@ -211,6 +250,36 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
+def _storage(column: pa.Array) -> pa.Array:
+    """The column without what only says how to see it: extension types and dictionaries."""
+    if isinstance(column, pa.ExtensionArray):
+        return _storage(column.storage)
+    return _storage(column.dictionary_decode()) if pa.types.is_dictionary(column.type) else column
+
+
+def _is_steady(column: pa.Array) -> bool:
+    """Whether no value of the column would be converted otherwise without the others."""
+    column = _storage(column)
+    kind = column.type
+    if _is_list(kind):
+        even = pa.types.is_fixed_size_list(kind) or not _is_list(kind.value_type)
+        return even and not column.null_count and _is_steady(column.flatten())
+    return not column.null_count or not (pa.types.is_boolean(kind) or pa.types.is_integer(kind))
+
+
+def _to_python(value: Any) -> Any:
+    """Plain Python values in place of arrays and tensors."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    elif isinstance(value, pa.Array | pa.ChunkedArray):
+        return value.to_pylist()
+    return [_to_python(one) for one in value] if type(value) is list and _has_arrays(value) else value
+
+
+def _has_arrays(values: list[Any]) -> bool:
+    return any(hasattr(one, "tolist") or (type(one) is list and _has_arrays(one)) for one in values)
+
+
 def _objects(values: Sequence[Any]) -> Any:
     return np.fromiter(values, object, len(values))
 
@@ -223,9 +292,22 @@ def _list_to_numpy(column: pa.Array) -> Any:
     else:
         ends = np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy(zero_copy_only=False))])
     lengths = np.diff(ends)
-    if len(lengths) and (lengths == lengths[0]).all() and isinstance(values, np.ndarray):
+    if isinstance(values, np.ndarray) and pa.types.is_fixed_size_list(column.type):
+        return values.reshape(len(column), column.type.list_size, *values.shape[1:])
+    if isinstance(values, np.ndarray) and len(lengths) and (lengths == lengths[0]).all():
         return values.reshape(len(column), int(lengths[0]), *values.shape[1:])
     return [values[start:stop] for start, stop in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+
+
+def _are_arrays(column: Any) -> bool:
+    """Whether a column is an array of numbers, or a list of such and None."""
+    if isinstance(column, list):
+        return all(one is None or _are_arrays(one) for one in column)
+    return isinstance(column, np.ndarray) and column.dtype.kind in "biuf"
+
+
+def _tensors(column: Any) -> Any:
+    return [_tensors(one) for one in column] if isinstance(column, list) else _tensor(column)
 
 
 def _tensor(array: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
-from midepoch.formats.block import Block, Scan
+from midepoch.formats.block import Block, Scan, as_read, read_as
 
 MAPPED = True
 CONTINUATION = b"\xff\xff\xff\xff"
@@ -42,7 +42,7 @@ def scan(path: str) -> Scan:
     if not messages or messages[0].kind != SCHEMA:
         raise DataFormatError(f"{path} does not begin with an Arrow schema; it is no Arrow file, or a broken one.")
     blocks = [(message.offset, message.length, message.rows) for message in messages if message.kind == RECORD_BATCH]
-    return Scan("arrow", MappedArrow(path, ()).schema, blocks)
+    return Scan("arrow", as_read(MappedArrow(path, ()).schema), blocks)
 
 
 def open_blocks(path: str, columns: Sequence[str]) -> "MappedArrow":
@@ -54,7 +54,7 @@ class MappedArrow:
     """A memory-mapped Arrow file. Its record batches are views of the map."""
 
     def __init__(self, path: str, columns: Sequence[str]) -> None:
-        self._path, self._columns = path, list(columns)
+        self._path = path
         with pa.memory_map(path) as file:
             self._map = file.read_buffer()
         self._is_file = self._map.slice(0, min(len(FILE_MAGIC), self._map.size)).to_pybytes() == FILE_MAGIC
@@ -63,15 +63,15 @@ class MappedArrow:
             self.schema = pa.ipc.read_schema(self._map.slice(self._start))
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{path} has a broken Arrow schema: {error}") from error
+        self._as_read = as_read(pa.schema([self.schema.field(name) for name in columns]))
         self._has_dictionaries = any(_holds_dictionary(field.type) for field in self.schema)
 
     def read(self, block: Block) -> pa.RecordBatch:
         """The record batch at a block."""
         try:
-            batch = self._read(block)
+            return read_as(self._read(block), self._as_read)
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path} is broken at byte {block.offset:,}: {error}") from error
-        return batch if batch.schema.names == self._columns else batch.select(self._columns)
 
     def _read(self, block: Block) -> pa.RecordBatch:
         if not self._has_dictionaries:
@@ -124,12 +124,16 @@ def _messages(fd: int, path: str, size: int) -> Iterator[Message]:
             return
         if metadata < 0:
             raise DataFormatError(f"{path} is broken at byte {offset:,}: a message of negative length.")
+        if offset + prefix + metadata > size:
+            raise _truncated(path, size)
         if len(head) < prefix + metadata:
             head = os.pread(fd, prefix + metadata, offset)
         try:
             kind, body, rows = _parse_header(head, prefix)
-        except struct.error:
-            raise _truncated(path, size) from None
+        except (struct.error, IndexError):
+            raise DataFormatError(f"{path} is broken at byte {offset:,}: this is no Arrow message.") from None
+        if body < 0 or rows < 0:
+            raise DataFormatError(f"{path} is broken at byte {offset:,}: a message of negative length.")
         length = prefix + metadata + body
         if offset + length > size:
             raise _truncated(path, size)

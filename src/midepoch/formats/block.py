@@ -1,4 +1,4 @@
-"""What every format gives: the blocks of a file, and a reader of one block."""
+"""What every format gives: the blocks of a file, a reader of one block, and columns of the same kinds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,3 +44,49 @@ class Format(Protocol):
 
     def open_blocks(self, path: str, columns: Sequence[str]) -> BlockReader:
         """The file, opened to read these columns of its blocks."""
+
+
+def as_read(schema: pa.Schema) -> pa.Schema:
+    """The schema under which a file's rows are read.
+
+    Whether a column may be null is forgotten: files of one data set often differ in that alone, and Arrow would not
+    join their rows. Views are read as what they show, because Arrow cannot gather them.
+    """
+    return pa.schema([field.with_type(_gatherable(field.type)).with_nullable(True) for field in schema], schema.metadata)
+
+
+def read_as(data: "pa.Table | pa.RecordBatch", schema: pa.Schema) -> "pa.Table | pa.RecordBatch":
+    """The columns of a block that a schema names, under that schema."""
+    if data.schema.equals(schema) or not len(schema):
+        return data.select(schema.names)
+    columns = [data.column(field.name) for field in schema]
+    same = [one if one.type == field.type else one.cast(field.type) for one, field in zip(columns, schema, strict=True)]
+    return type(data).from_arrays(same, schema=schema)
+
+
+def _gatherable(kind: pa.DataType) -> pa.DataType:
+    """The type, with plain strings and bytes in place of views of them."""
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _gatherable(kind.value_type), kind.ordered)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_gatherable(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(
+            key.with_type(_gatherable(key.type)), item.with_type(_gatherable(item.type)), keys_sorted=kind.keys_sorted
+        )
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_gatherable(kind.value_type)), kind.list_size)
+    for is_kind, make in (
+        (pa.types.is_list, pa.list_),
+        (pa.types.is_large_list, pa.large_list),
+        (pa.types.is_list_view, pa.list_view),
+        (pa.types.is_large_list_view, pa.large_list_view),
+    ):
+        if is_kind(kind):
+            return make(kind.value_field.with_type(_gatherable(kind.value_type)))
+    return kind

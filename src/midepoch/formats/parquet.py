@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from midepoch.errors import DataFormatError
-from midepoch.formats.block import Block, Scan
+from midepoch.formats.block import Block, Scan, as_read, read_as
 
 MAPPED = False
 
@@ -16,7 +16,7 @@ def scan(path: str) -> Scan:
     with _open(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         blocks = [(_offset(group), group.total_byte_size, group.num_rows) for group in groups]
-        return Scan("parquet", file.schema_arrow, blocks)
+        return Scan("parquet", as_read(file.schema_arrow), blocks)
 
 
 def open_blocks(path: str, columns: Sequence[str]) -> "ParquetBlocks":
@@ -30,23 +30,26 @@ class ParquetBlocks:
     def __init__(self, path: str, columns: Sequence[str]) -> None:
         self._path, self._columns = path, list(columns)
         self._file = _open(path)
+        self._as_read = as_read(pa.schema([self._file.schema_arrow.field(name) for name in columns]))
 
     def read(self, block: Block) -> pa.Table:
         """The row group with the block's number."""
         try:
             table = self._file.read_row_group(block.number, columns=self._columns, use_threads=False)
+            return read_as(table, self._as_read)
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path}: row group {block.number} cannot be decoded: {error}") from error
-        return table if table.schema.names == self._columns else table.select(self._columns)
 
 
 def _open(path: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path, memory_map=True)
-    except (pa.ArrowException, OSError) as error:
+        file = pq.ParquetFile(path, memory_map=True)
+        _ = file.schema_arrow
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFormatError(
             f"{path} is no whole Parquet file: {error}. It may be truncated; copy or write it again."
         ) from error
+    return file
 
 
 def _offset(group: pq.RowGroupMetaData) -> int:

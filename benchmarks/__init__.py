@@ -1,0 +1,1 @@
+"""Measurements of midepoch, as ratios within one run."""

@@ -1,0 +1,137 @@
+"""The data that is measured on: made on demand below benchmarks/data, the same on every machine."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+FOLDER = Path(__file__).parent / "data"
+INDEX = FOLDER / "index"
+BATCH_ROWS = 1000
+MEDIAN_LETTERS, SPREAD = 1300, 0.8
+TOKENS = 2048
+GROUP_BYTES = 50 << 20
+
+
+def texts(rows: int, files: int = 4) -> Path:
+    """Rows of text with three other columns, in Arrow streams as ``datasets`` writes them."""
+
+    def write(folder: Path) -> None:
+        rng, pool = np.random.default_rng(1), _pool()
+        for number, first in enumerate(range(0, rows, rows // files)):
+            starts = range(first, min(first + rows // files, rows), BATCH_ROWS)
+            _write_stream(folder / f"part-{number:04}.arrow", (_texts(rng, pool, at, BATCH_ROWS) for at in starts))
+
+    return _made(f"texts-{rows}", write)
+
+
+def tokens(rows: int) -> Path:
+    """Rows of ``TOKENS`` int32 tokens, in one Arrow stream."""
+
+    def write(folder: Path) -> None:
+        rng = np.random.default_rng(2)
+        _write_stream(folder / "tokens.arrow", (_tokens(rng) for _ in range(0, rows, BATCH_ROWS)))
+
+    return _made(f"tokens-{rows}", write)
+
+
+def many(files: int, rows: int) -> Path:
+    """Many files of many small rows: hard links of three."""
+
+    def write(folder: Path) -> None:
+        rng = np.random.default_rng(3)
+        for number in range(3):
+            _write_stream(folder / f"part-{number:04}.arrow", (_numbers(rng) for _ in range(0, rows, BATCH_ROWS)))
+        for number in range(3, files):
+            os.link(folder / f"part-{number % 3:04}.arrow", folder / f"part-{number:04}.arrow")
+
+    return _made(f"many-{files}-{rows}", write)
+
+
+def tiny(files: int) -> Path:
+    """Very many files of one row, a thousand a folder; a file system allows some 65,000 links of one."""
+
+    def write(folder: Path) -> None:
+        first: list[Path] = []
+        for number in range(files):
+            path = folder / f"{number // 1000:04}" / f"{number % 1000:03}.arrow"
+            path.parent.mkdir(exist_ok=True)
+            if number < 10:
+                _write_stream(path, iter([pa.RecordBatch.from_pydict({"id": [number]})]))
+                first.append(path)
+            else:
+                os.link(first[number % 10], path)
+
+    return _made(f"tiny-{files}", write)
+
+
+def parquet(groups: int, files: int = 3) -> Path:
+    """The same rows as :func:`texts`, in Parquet row groups of about ``GROUP_BYTES`` decoded."""
+
+    def write(folder: Path) -> None:
+        rng, pool = np.random.default_rng(4), _pool()
+        rows = int(GROUP_BYTES / (MEDIAN_LETTERS * np.exp(SPREAD**2 / 2)))
+        for number, first in enumerate(range(0, groups, groups // files)):
+            path = folder / f"part-{number:04}.parquet"
+            with pq.ParquetWriter(path, _texts(rng, pool, 0, 1).schema, use_dictionary=False) as writer:
+                for group in range(first, min(first + groups // files, groups)):
+                    writer.write_batch(_texts(rng, pool, group * rows, rows), row_group_size=rows)
+
+    return _made(f"parquet-{groups}", write)
+
+
+def _made(name: str, write: Callable[[Path], None]) -> Path:
+    """The folder of that name, written first where it is not there; never left half written."""
+    folder, unfinished = FOLDER / name, FOLDER / f"{name}.unfinished"
+    if not folder.exists():
+        print(f"making {folder} ...", flush=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        write(unfinished)
+        unfinished.rename(folder)
+    return folder
+
+
+def _write_stream(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
+    first = next(batches)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, first.schema) as writer:
+        writer.write_batch(first)
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def _pool(letters: int = 16 << 20) -> str:
+    """Much text of random words, from which rows are cut."""
+    rng = np.random.default_rng(0)
+    alphabet = np.frombuffer(b"etaoinshrdlucmfwypvbgkqjxz", np.uint8)
+    weights = 1 / np.arange(1, len(alphabet) + 1)
+    text = rng.choice(alphabet, letters, p=weights / weights.sum()).astype(np.uint8)
+    text[np.cumsum(rng.integers(2, 12, letters // 8)) % letters] = ord(" ")
+    return text.tobytes().decode("ascii")
+
+
+def _texts(rng: np.random.Generator, pool: str, first: int, rows: int) -> pa.RecordBatch:
+    lengths = np.clip(rng.lognormal(np.log(MEDIAN_LETTERS), SPREAD, rows), 1, len(pool) // 2).astype(np.int64)
+    starts = rng.integers(0, len(pool) - lengths)
+    numbers = np.arange(first, first + rows)
+    return pa.RecordBatch.from_pydict(
+        {
+            "id": [f"doc-{number:09}" for number in numbers.tolist()],
+            "text": [pool[at : at + n] for at, n in zip(starts.tolist(), lengths.tolist(), strict=True)],
+            "number": numbers,
+            "score": rng.random(rows),
+        }
+    )
+
+
+def _tokens(rng: np.random.Generator) -> pa.RecordBatch:
+    values = pa.array(rng.integers(0, 50_000, BATCH_ROWS * TOKENS, dtype=np.int32))
+    return pa.RecordBatch.from_pydict({"tokens": pa.FixedSizeListArray.from_arrays(values, TOKENS)})
+
+
+def _numbers(rng: np.random.Generator) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": np.arange(BATCH_ROWS), "value": rng.random(BATCH_ROWS, np.float32)})

@@ -1,0 +1,95 @@
+"""Timing contenders side by side, running things in fresh processes, and telling the figures as a table."""
+
+import gc
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One measured number; ``bound`` is ">=" or "<=" where there is a target."""
+
+    what: str
+    value: float
+    unit: str = ""
+    bound: str = ""
+    target: float = 0.0
+
+    @property
+    def met(self) -> str:
+        """Whether the target is met, or "" where there is none."""
+        if not self.bound:
+            return ""
+        return "yes" if (self.value >= self.target if self.bound == ">=" else self.value <= self.target) else "NO"
+
+
+def at_least(target: float, what: str, value: float, unit: str = "") -> Figure:
+    """A figure that should not be smaller."""
+    return Figure(what=what, value=value, unit=unit, bound=">=", target=target)
+
+
+def at_most(target: float, what: str, value: float, unit: str = "") -> Figure:
+    """A figure that should not be larger."""
+    return Figure(what=what, value=value, unit=unit, bound="<=", target=target)
+
+
+def told(what: str, value: float, unit: str = "") -> Figure:
+    """A figure without a target."""
+    return Figure(what=what, value=value, unit=unit)
+
+
+def show(title: str, figures: Iterable[Figure]) -> None:
+    """Print figures as the lines of a Markdown table."""
+    print(f"\n### {title}\n\n| measured | figure | target | met |\n| --- | ---: | ---: | --- |")
+    for one in figures:
+        target = f"{one.bound} {_number(one.target)}" if one.bound else ""
+        print(f"| {one.what} | {_number(one.value)} {one.unit} | {target} | {one.met} |", flush=True)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """How long one call takes."""
+    gc.collect()
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+def in_turn(contenders: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """The times of each contender, all of them run once in each round, so that noise hits all alike."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(repeats):
+        for name, call in contenders.items():
+            times[name].append(seconds(call))
+    return times
+
+
+def best(contenders: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """The shortest time of each: what it takes when nothing disturbs it."""
+    return {name: min(times) for name, times in in_turn(contenders, repeats).items()}
+
+
+def medians(contenders: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """The median time of each."""
+    return {name: median(times) for name, times in in_turn(contenders, repeats).items()}
+
+
+def exhaust(items: Iterable[Any]) -> None:
+    """Take every item, as a loop does."""
+    for _ in items:
+        pass
+
+
+def fresh(code: str, *arguments: object) -> str:
+    """What a new Python process prints last for some code."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return done.stdout.strip().rpartition("\n")[2]

@@ -1,0 +1,77 @@
+"""How much memory an epoch takes: a billion permuted positions, and row groups that must not pile up."""
+
+from benchmarks import data
+from benchmarks.measure import Figure, fresh, told
+
+PEAK = """
+import sys, threading, time
+def megabytes(name):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(name)) / 1024
+def watch(seen):
+    while True:
+        seen[0] = max(seen[0], megabytes("RssAnon"))
+        time.sleep(0.002)
+seen = [0.0]
+threading.Thread(target=watch, args=(seen,), daemon=True).start()
+import numpy, midepoch
+midepoch.read
+{work}
+time.sleep(0.01)
+print(seen[0], megabytes("VmHWM"))
+"""
+
+POSITIONS = """
+from midepoch.order import Sequential, ShuffledRows
+bounds = numpy.array([0, int(sys.argv[1])])
+order = ShuffledRows(Sequential(bounds, bounds), 1)
+for first in range(0, int(sys.argv[2]), 8192):
+    order.rows(numpy.arange(first, first + 8192))
+"""
+
+READ_ROWS = """
+from itertools import islice
+for row in islice(midepoch.read(sys.argv[1], index_dir=sys.argv[2]).shuffle(1, level="row"), int(sys.argv[3])):
+    pass
+"""
+
+READ_ALL = """
+dataset = midepoch.read(sys.argv[1], index_dir=sys.argv[2])
+for row in (dataset.shuffle(1) if sys.argv[3] == "block" else dataset):
+    pass
+"""
+
+
+def positions(many: tuple[int, int], count: int, read: int) -> list[Figure]:
+    """A row-level shuffle of very many positions: no array of their number is made."""
+    files, file_rows = many
+    plain, _ = _peak("")
+    permuted, _ = _peak(POSITIONS, count, read)
+    rows, mapped = _peak(READ_ROWS, data.many(files, file_rows), data.INDEX, read // 10)
+    return [
+        told("imports alone: peak anonymous memory", plain, "MB"),
+        told(f"{read:,} of {count:,} permuted positions: more than that", permuted - plain, "MB"),
+        told(f"{read // 10:,} rows of {files * file_rows:,}, shuffle (row): more than that", rows - plain, "MB"),
+        told("the same, with the files' mapped pages: peak RSS", mapped, "MB"),
+    ]
+
+
+def row_groups(groups: int) -> list[Figure]:
+    """A full pass over Parquet, in row groups of some 50 MB decoded."""
+    folder = data.parquet(groups)
+    plain, plain_mapped = _peak("")
+    figures = []
+    for order in ("sequential", "block"):
+        peak, mapped = _peak(READ_ALL, folder, data.INDEX, order)
+        for name, more in (("anonymous memory", peak - plain), ("RSS, mapped pages too", mapped - plain_mapped)):
+            figures.append(told(f"{groups} row groups, {order}: {name}", more * 2**20 / data.GROUP_BYTES, "row groups"))
+    return figures
+
+
+def _peak(work: str, *arguments: object) -> tuple[float, float]:
+    """Peak anonymous memory and peak RSS, in MB, of a fresh process that imports and does some work.
+
+    VmHWM and not ru_maxrss, which a child process takes over from its parent.
+    """
+    anonymous, rss = map(float, fresh(PEAK.replace("{work}", work), *arguments).split())
+    return anonymous, rss

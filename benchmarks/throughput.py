@@ -1,0 +1,138 @@
+"""How fast rows and batches come, against the plainest loop over the same files and against ``datasets``."""
+
+import os
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import midepoch as me
+from benchmarks import data
+from benchmarks.measure import Figure, at_least, best, exhaust, told
+
+BATCH = 64
+
+
+def rows(text_rows: int, peer_rows: int, repeats: int) -> list[Figure]:
+    """Rows as dicts in one process."""
+    folder = data.texts(text_rows)
+    dataset = me.read(folder, index_dir=data.INDEX)
+    times = best(
+        {
+            "plain": lambda: exhaust(_plain_rows(folder)),
+            "sequential": lambda: exhaust(dataset),
+            "block": lambda: exhaust(dataset.shuffle(1)),
+            "row": lambda: exhaust(dataset.shuffle(1, level="row")),
+        },
+        repeats,
+    )
+    peer = _datasets(folder)
+    peers = best(
+        {
+            "single": lambda: exhaust(peer.take(peer_rows)),
+            "batched": lambda: _exhaust_batched(peer.take(peer_rows).iter(batch_size=1000)),
+        },
+        repeats=3,
+    )
+    speed = {name: text_rows / time for name, time in times.items()}
+    rival = {name: peer_rows / time for name, time in peers.items()}
+    return [
+        at_least(0.85, "sequential / plain to_pylist loop", speed["sequential"] / speed["plain"], "×"),
+        at_least(0.7, "shuffle (block) / plain to_pylist loop", speed["block"] / speed["plain"], "×"),
+        told("shuffle (row) / plain to_pylist loop", speed["row"] / speed["plain"], "×"),
+        at_least(15, "sequential / datasets to_iterable_dataset", speed["sequential"] / rival["single"], "×"),
+        at_least(15, "shuffle (block) / datasets to_iterable_dataset", speed["block"] / rival["single"], "×"),
+        told("sequential / datasets .iter(batch_size=1000), fanned out", speed["sequential"] / rival["batched"], "×"),
+        *(
+            told(f"rows/s, {name}", value)
+            for name, value in (speed | {f"datasets {k}": v for k, v in rival.items()}).items()
+        ),
+    ]
+
+
+def batches(text_rows: int, repeats: int) -> list[Figure]:
+    """Batches as columns of Python lists."""
+    folder = data.texts(text_rows)
+    dataset = me.read(folder, index_dir=data.INDEX)
+    times = best(
+        {
+            "plain": lambda: exhaust(_plain_batches(folder)),
+            "sequential": lambda: exhaust(dataset.batch(BATCH)),
+            "block": lambda: exhaust(dataset.shuffle(1).batch(BATCH)),
+        },
+        repeats,
+    )
+    return [
+        at_least(0.8, "batch(64) / plain slice(i, 64).to_pydict() loop", times["plain"] / times["sequential"], "×"),
+        told("shuffle (block) + batch(64) / the same", times["plain"] / times["block"], "×"),
+        *(told(f"rows/s, {name}", text_rows / time) for name, time in times.items()),
+    ]
+
+
+def tensors(token_rows: int, repeats: int) -> list[Figure]:
+    """Batches of token rows as torch tensors, against copying the same bytes out of the mapped pages."""
+    folder = data.tokens(token_rows)
+    dataset = me.read(folder, index_dir=data.INDEX)
+    tensor = dataset.with_format("torch").batch(BATCH)
+    times = best(
+        {
+            "memcpy into one buffer": lambda: _copy(folder, reuse=True),
+            "memcpy into new memory": lambda: _copy(folder, reuse=False),
+            "sequential": lambda: exhaust(tensor),
+            "block": lambda: exhaust(dataset.shuffle(1).with_format("torch").batch(BATCH)),
+        },
+        repeats,
+    )
+    size = token_rows * data.TOKENS * 4 / 1e9
+    plain, new = times["memcpy into one buffer"], times["memcpy into new memory"]
+    return [
+        at_least(0.5, "torch batches / memcpy into one buffer", plain / times["sequential"], "×"),
+        told("torch batches / memcpy into new memory", new / times["sequential"], "×"),
+        told("shuffle (block) + torch batches / memcpy into one buffer", plain / times["block"], "×"),
+        *(told(f"GB/s, {name}", size / time) for name, time in times.items()),
+    ]
+
+
+def _streams(folder: Path) -> Iterator[pa.RecordBatch]:
+    """The record batches of a folder, as plainly as can be."""
+    for path in sorted(folder.glob("*.arrow")):
+        with pa.memory_map(str(path)) as file:
+            yield from pa.ipc.open_stream(file)
+
+
+def _plain_rows(folder: Path) -> Iterator[dict[str, object]]:
+    """The plain loop. Handed to chain, so that only its own work counts, no generator's."""
+    return chain.from_iterable(batch.to_pylist() for batch in _streams(folder))
+
+
+def _plain_batches(folder: Path) -> Iterator[dict[str, list[object]]]:
+    for batch in _streams(folder):
+        for start in range(0, batch.num_rows, BATCH):
+            yield batch.slice(start, BATCH).to_pydict()
+
+
+def _copy(folder: Path, *, reuse: bool) -> None:
+    """Copy all tokens, a batch at a time."""
+    buffer = np.empty(BATCH * data.TOKENS, np.int32)
+    for batch in _streams(folder):
+        values = batch.column(0).flatten().to_numpy()
+        for start in range(0, len(values), len(buffer)):
+            part = values[start : start + len(buffer)]
+            np.copyto(buffer[: len(part)] if reuse else np.empty_like(part), part)
+
+
+def _datasets(folder: Path) -> object:
+    """The same files as an iterable data set of ``datasets``, which reads Arrow streams as its own cache."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import datasets
+
+    parts = [datasets.Dataset.from_file(str(path)) for path in sorted(folder.glob("*.arrow"))]
+    return datasets.concatenate_datasets(parts).to_iterable_dataset()
+
+
+def _exhaust_batched(batches: Iterator[dict[str, list[object]]]) -> None:
+    """Make rows of columns, as a user who cares for speed would."""
+    for batch in batches:
+        exhaust(dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))

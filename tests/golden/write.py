@@ -1,0 +1,34 @@
+"""Write the golden states of this release: a state of each kind, and the rows that come after it."""
+
+import json
+import sys
+import tempfile
+from itertools import islice
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import midepoch as me
+from worlds import ids, is_kept, write_files
+
+PIPELINES = {
+    "uniform": lambda ds: ds.shuffle(1, window=12).lanes(3).batch(4),
+    "filter": lambda ds: ds.shuffle(1, window=12).lanes(3).filter(is_kept),
+    "row": lambda ds: ds.shuffle(5, level="row"),
+}
+
+
+def main(version: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        data = write_files(Path(folder) / "data", [20, 0, 7, 33], kinds=["stream"])
+        for name, build in PIPELINES.items():
+            dataset = build(me.read(data, index_dir=folder))
+            items = iter(dataset)
+            list(islice(items, 7))
+            golden = {"pipeline": name, "state": dataset.state_dict(), "rest": ids(items)}
+            path = Path(__file__).parent / f"{version}-{name}.json"
+            path.write_text(json.dumps(golden, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

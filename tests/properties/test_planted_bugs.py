@@ -1,0 +1,116 @@
+"""The tests are themselves tested: each of these mistakes, planted, must be found."""
+
+from dataclasses import replace
+
+import pytest
+
+import midepoch as me
+from midepoch import leg, state
+from midepoch.deal import Deal, Standing
+from midepoch.stages import batch, flow
+from midepoch.testing import assert_elastic, assert_resumes
+from worlds import is_kept, spread, write_files
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_files(tmp_path / "data", [20, 7, 33])
+
+
+@pytest.fixture
+def uniform(folder):
+    return me.read(folder).shuffle(1, window=20).lanes(3).batch(2)
+
+
+@pytest.fixture
+def filtering(folder):
+    return me.read(folder).shuffle(1, window=20).lanes(3).filter(is_kept)
+
+
+@pytest.fixture
+def spreading(folder):
+    options = {"batched": True, "batch_size": 5, "remove_columns": ["text", "tokens", "maybe"]}
+    return me.read(folder).lanes(2).map(spread, **options)
+
+
+def prove(dataset):
+    assert_resumes(dataset)
+    assert_elastic(dataset, [(2, 2), (3, 1), (1, 3), (4, 1)], steps=2)
+
+
+def test_without_a_planted_bug_all_is_well(uniform, filtering, spreading):
+    for dataset in (uniform, filtering, spreading):
+        prove(dataset)
+
+
+def found(dataset):
+    with pytest.raises(AssertionError, match=r"differs from the uninterrupted run|items instead of"):
+        prove(dataset)
+
+
+@pytest.mark.parametrize("error", [-1, 1])
+def test_a_uniform_cursor_that_is_off_by_one_row(uniform, monkeypatch, error):
+    right = state.Standings.advanced
+
+    def wrong(self, turn, turns, rows):
+        moved = right(self, turn, turns, rows)
+        shifted = [(count, Standing((max(0, at.cursor[0] + error),))) for count, at in moved.runs]
+        return state.Standings.pack(shifted)
+
+    monkeypatch.setattr(state.Standings, "advanced", wrong)
+    found(uniform)
+
+
+@pytest.mark.parametrize("error", [-1, 1])
+def test_a_turn_that_is_off_by_one(uniform, monkeypatch, error):
+    right = leg.Leg.after
+    monkeypatch.setattr(
+        leg.Leg, "after", lambda self, items: replace(at := right(self, items), turn=max(0, at.turn + error))
+    )
+    found(uniform)
+
+
+@pytest.mark.parametrize("error", [-1, 1])
+def test_a_filters_cursor_that_is_off_by_one_row(filtering, monkeypatch, error):
+    right = Standing.after
+
+    def wrong(self, delivered, cursor):
+        return right(self, delivered, (max(0, cursor[0] + error), *cursor[1:]) if cursor else cursor)
+
+    monkeypatch.setattr(Standing, "after", wrong)
+    found(filtering)
+
+
+def test_a_group_whose_delivered_outputs_are_not_dropped(spreading, monkeypatch):
+    right = batch._grouped
+    monkeypatch.setattr(
+        batch, "_grouped", lambda inputs, size, at, outputs: right(inputs, size, (*at[:-1], 0), outputs)
+    )
+    found(spreading)
+
+
+def test_a_group_that_forgets_where_it_began(spreading, monkeypatch):
+    right = flow.outputs_of
+    monkeypatch.setattr(batch, "outputs_of", lambda group, start, rows: right(group, (start[0] + 1, *start[1:]), rows))
+    found(spreading)
+
+
+def test_readers_that_start_at_a_neighbours_turn(filtering, monkeypatch):
+    right = Deal.phase
+    monkeypatch.setattr(Deal, "phase", lambda self, reader, place: (right(self, reader, place) + 1) % self.stride)
+    found(filtering)
+
+
+def test_a_state_that_runs_ahead_of_what_was_delivered(filtering, monkeypatch):
+    right = leg.Progress.follow
+
+    def eager(self, steps):
+        waiting = []
+        for item in right(self, steps):
+            waiting.append(item)
+            if len(waiting) > 1:
+                yield waiting.pop(0)
+        yield from waiting
+
+    monkeypatch.setattr(leg.Progress, "follow", eager)
+    found(filtering)

@@ -1,0 +1,293 @@
+"""The data set's own behaviour: what each method gives, what it refuses, and where iteration stands."""
+
+import json
+import logging
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import midepoch as me
+from worlds import ids, is_kept, jitter, plus_one, spread, write_files
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_files(tmp_path / "data", [20, 0, 7, 33])
+
+
+def test_one_process_reads_file_after_file_row_after_row(folder):
+    assert ids(me.read(folder)) == list(range(60))
+
+
+def test_every_method_leaves_the_data_set_as_it_was(folder):
+    dataset = me.read(folder)
+    dataset.shuffle(1).take(3).lanes(2).map(plus_one).batch(2).repeat(2)
+    assert ids(dataset) == list(range(60))
+
+
+def test_epochs_follow_each_other(folder):
+    dataset = me.read(folder).shuffle(4, window=10)
+    first, second = ids(dataset), ids(dataset)
+    assert sorted(first) == sorted(second) == list(range(60))
+    assert first != second
+    assert dataset.epoch == 2
+    dataset.set_epoch(0)
+    assert ids(dataset) == first
+
+
+def test_a_loop_that_was_left_is_gone_on_with(folder):
+    dataset = me.read(folder)
+    for row in dataset:
+        if row["id"] == 9:
+            break
+    assert ids(dataset) == list(range(10, 60))
+
+
+def test_set_epoch_with_the_restored_epoch_changes_nothing(folder):
+    first = me.read(folder)
+    iterator = iter(first)
+    for _ in range(5):
+        next(iterator)
+    second = me.read(folder)
+    second.load_state_dict(first.state_dict())
+    second.set_epoch(0)
+    assert ids(second) == list(range(5, 60))
+    second.load_state_dict(first.state_dict())
+    second.set_epoch(1)
+    assert ids(second) == list(range(60))
+
+
+def test_a_finished_epoch_is_followed_by_the_next_never_by_an_empty_one(folder):
+    for dataset in (me.read(folder).batch(7), me.read(folder).filter(is_kept)):
+        whole = list(dataset)
+        dataset.set_epoch(0)
+        iterator = iter(dataset)
+        for _ in whole:
+            next(iterator)
+        state = dataset.state_dict()
+        assert state["epoch"] == 0
+        del iterator
+        dataset.set_epoch(5)
+        dataset.load_state_dict(state)
+        assert dataset.state_dict() == state
+        assert list(dataset) == whole
+
+
+def test_repeat_runs_through_epochs_and_resumes_in_each(folder):
+    whole = ids(me.read(folder).shuffle(2, window=9).repeat(3))
+    epochs = me.read(folder).shuffle(2, window=9)
+    assert whole == ids(epochs) + ids(epochs) + ids(epochs)
+    for cut in (0, 59, 60, 61, 125, 179):
+        first = me.read(folder).shuffle(2, window=9).repeat(3)
+        iterator = iter(first)
+        got = [next(iterator)["id"] for _ in range(cut)]
+        second = me.read(folder).shuffle(2, window=9).repeat(3)
+        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        assert got + ids(second) == whole
+
+
+def test_repeat_for_ever_goes_on(folder):
+    endless = iter(me.read(folder).take(3).repeat())
+    assert [next(endless)["id"] for _ in range(10)] == [0, 1, 2] * 3 + [0]
+
+
+def test_an_empty_data_set_ends(folder):
+    assert list(me.read(folder).take(0)) == []
+    assert list(me.read(folder).take(0).repeat()) == []
+    assert list(me.read(folder).take(0).shuffle(level="row")) == []
+
+
+def test_lengths_are_known_without_reading(folder, monkeypatch):
+    monkeypatch.setattr("midepoch.stages.blocks.Files.read", None)
+    dataset = me.read(folder)
+    assert len(dataset) == 60
+    assert len(dataset.map(plus_one).take(50).skip(8)) == 42
+    assert len(dataset.batch(7)) == 9
+    assert len(dataset.batch(7, drop_last=True)) == 8
+    assert len(dataset.lanes(4).batch(7)) == 12
+    assert len(dataset.repeat(3)) == 180
+    assert [len(dataset.shard(7, rank)) for rank in range(7)] == [9, 9, 9, 9, 8, 8, 8]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 61])
+def test_the_length_of_a_shard_is_the_number_of_its_items(folder, ranks):
+    for build in (lambda ds: ds, lambda ds: ds.lanes(5).batch(4), lambda ds: ds.batch(3, drop_last=True)):
+        parts = [build(me.read(folder)).shard(ranks, rank) for rank in range(ranks)]
+        assert [len(part) for part in parts] == [len(list(part)) for part in parts]
+
+
+def test_a_length_that_only_reading_tells_is_refused(folder):
+    for dataset, what in (
+        (me.read(folder).filter(is_kept), "filter"),
+        (me.read(folder).map(spread, batched=True), "map"),
+    ):
+        with pytest.raises(TypeError, match=f"unknown: only reading the rows tells how many items {what}"):
+            len(dataset)
+    with pytest.raises(TypeError, match="for ever"):
+        len(me.read(folder).repeat())
+
+
+def test_a_map_lays_its_result_over_the_item(folder):
+    row = next(iter(me.read(folder).map(plus_one)))
+    assert row == {"id": 0, "text": "row 0", "tokens": [], "maybe": None, "next": 1}
+    assert next(iter(me.read(folder).map(plus_one, remove_columns=["text", "tokens", "maybe"]))) == {"id": 0, "next": 1}
+    assert next(iter(me.read(folder).map(lambda row: row["id"] * 2).skip(4))) == 8
+
+
+def test_a_batched_map_may_return_more_and_fewer_rows(folder):
+    options = {"batched": True, "batch_size": 4, "remove_columns": ["text", "tokens", "maybe"]}
+    expected = [number for number in range(60) for _ in range(number % 3)]
+    assert ids(me.read(folder).map(spread, **options)) == expected
+    assert ids(me.read(folder).map(spread, **options).batch(7)) == expected
+    assert (
+        ids(me.read(folder).map(plus_one).map(spread, batched=True, remove_columns=["text", "tokens", "maybe", "next"]))
+        == expected
+    )
+
+
+def test_a_batched_map_that_forgets_columns_is_told_so(folder):
+    with pytest.raises(ValueError, match=r"different lengths.*remove_columns"):
+        list(me.read(folder).map(spread, batched=True, batch_size=4))
+
+
+def test_arrow_functions_get_and_return_record_batches(folder):
+    def double(batch):
+        return pa.RecordBatch.from_pydict({"id": pa.compute.multiply(batch["id"], 2)})
+
+    doubled = me.read(folder).with_format("arrow").map(double, batched=True)
+    assert ids(doubled.batch(8)) == [2 * number for number in range(60)]
+    kept = me.read(folder).with_format("arrow").filter(lambda batch: pa.compute.less(batch["id"], 5), batched=True)
+    assert ids(kept.batch(8)) == [0, 1, 2, 3, 4]
+
+
+def test_a_batched_filter_needs_a_value_for_each_row(folder):
+    with pytest.raises(ValueError, match="one truth value for each of the 60 rows"):
+        list(me.read(folder).filter(lambda columns: [True], batched=True))
+
+
+def test_random_numbers_depend_on_seed_epoch_and_row_alone(folder):
+    def noise(dataset, epoch=0):
+        dataset.set_epoch(epoch)
+        return {row["id"]: row["noise"] for row in dataset}
+
+    first = noise(me.read(folder).shuffle(1).map(jitter, with_rng=True))
+    assert first == noise(me.read(folder).map(jitter, with_rng=True).shuffle(1).lanes(7))
+    assert first != noise(me.read(folder).shuffle(1).map(jitter, with_rng=True), epoch=1)
+    assert first != noise(me.read(folder).shuffle(2).map(jitter, with_rng=True))
+    assert len(set(first.values())) == 60
+
+
+def test_shuffle_take_and_skip_act_on_the_order_wherever_they_stand(folder):
+    assert ids(me.read(folder).map(plus_one).skip(3).take(4)) == [3, 4, 5, 6]
+    before = ids(me.read(folder).shuffle(1).map(plus_one).take(9))
+    assert before == ids(me.read(folder).map(plus_one).shuffle(1).take(9))
+
+
+@pytest.mark.parametrize("name", ["shuffle", "take", "skip"])
+@pytest.mark.parametrize("stage", ["filter", "batch", "map"])
+def test_they_are_refused_after_stages_that_change_the_number_of_items(folder, name, stage):
+    dataset = me.read(folder)
+    staged = {
+        "filter": dataset.filter(is_kept),
+        "batch": dataset.batch(2),
+        "map": dataset.map(spread, batched=True),
+    }[stage]
+    with pytest.raises(ValueError, match=f"{name} after {stage} is not possible.*Put {name} first"):
+        getattr(staged, name)(*([] if name == "shuffle" else [3]))
+
+
+@pytest.mark.parametrize("mode", ["auto", "file", "example"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 9])
+def test_A6_shards_are_disjoint_and_together_complete(folder, mode, ranks):
+    for level in ("file", "block", "row"):
+        parts = [ids(me.read(folder).shuffle(3, level=level).shard(ranks, rank, mode)) for rank in range(ranks)]
+        assert sorted(number for part in parts for number in part) == list(range(60))
+
+
+def test_file_mode_opens_no_file_twice(folder):
+    parts = [set(ids(me.read(folder).shuffle(3, window=5).shard(2, rank, "file"))) for rank in range(2)]
+    for first, last in ((0, 20), (20, 27), (27, 60)):
+        assert sum(bool(part & set(range(first, last))) for part in parts) == 1
+
+
+def test_a_shard_of_a_shard(folder):
+    parts = [me.read(folder).shard(2, one).shard(3, other) for one in range(2) for other in range(3)]
+    assert sorted(number for part in parts for number in ids(part)) == list(range(60))
+
+
+def test_shard_takes_the_launchers_environment(folder, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert ids(me.read(folder).shard()) == ids(me.read(folder).shard(3, 1))
+    monkeypatch.delenv("RANK")
+    with pytest.raises(ValueError, match="torchrun"):
+        me.read(folder).shard()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "told"),
+    [
+        (lambda ds: ds.shuffle(level="rows"), ValueError, "'rows'; it can be 'file', 'block' or 'row'"),
+        (lambda ds: ds.shuffle(seed=1.5), TypeError, "seed must be a whole number, got 1.5"),
+        (lambda ds: ds.shuffle(window=0), ValueError, "window is 0; it must be at least 1"),
+        (lambda ds: ds.lanes(0), ValueError, "n is 0; it must be at least 1"),
+        (lambda ds: ds.take(-1), ValueError, "n is -1; it must be at least 0"),
+        (lambda ds: ds.batch(0), ValueError, "from 1, got 0"),
+        (lambda ds: ds.map(plus_one, batched=True, batch_size=0), ValueError, "from 1, got 0"),
+        (lambda ds: ds.map(3), TypeError, "map needs a function, got 3"),
+        (lambda ds: ds.shard(2, 2), ValueError, "index is 2 of 2 shards"),
+        (lambda ds: ds.shard(2), ValueError, "both num_shards and index"),
+        (lambda ds: ds.shard(2, 0, "rows"), ValueError, "mode is 'rows'"),
+        (lambda ds: ds.with_format("pandas"), ValueError, "'pandas'; it can be 'python', 'numpy', 'torch', 'arrow'"),
+        (lambda ds: ds.repeat(0), ValueError, "n is 0"),
+        (lambda ds: ds.set_epoch(-1), ValueError, "epoch is -1"),
+        (lambda ds: ds.select_columns(["nope"]), me.SchemaMismatchError, "no column 'nope'. It has: id, text"),
+        (lambda ds: list(ds.map(plus_one).select_columns("nope")), me.SchemaMismatchError, "no column 'nope'"),
+        (
+            lambda ds: list(ds.map(plus_one, remove_columns="nope")),
+            me.SchemaMismatchError,
+            "'nope', which is not among",
+        ),
+    ],
+)
+def test_wrong_arguments_are_told_where_they_are_passed(folder, call, error, told):
+    with pytest.raises(error, match=told):
+        call(me.read(folder))
+
+
+def test_columns_that_are_not_asked_for_are_not_read(folder):
+    assert next(iter(me.read(folder, columns=["text", "id"]))) == {"text": "row 0", "id": 0}
+    assert next(iter(me.read(folder).select_columns("id"))) == {"id": 0}
+    assert me.read(folder).select_columns("id").schema.names == ["id"]
+
+
+def test_batches_are_columns(folder):
+    batch = next(iter(me.read(folder).batch(3)))
+    assert batch == {
+        "id": [0, 1, 2],
+        "text": ["row 0", "row 1", "row 2"],
+        "tokens": [[], [1], [2, 2]],
+        "maybe": [None, 1, 2],
+    }
+    arrays = next(iter(me.read(folder).with_format("numpy").batch(3)))
+    assert arrays["id"].dtype == np.int64
+    mapped = next(iter(me.read(folder).map(plus_one).batch(3)))
+    assert mapped["next"] == [1, 2, 3]
+
+
+def test_shared_lanes_are_warned_of_once_with_the_factor(folder, caplog):
+    with caplog.at_level(logging.WARNING, "midepoch"):
+        for rank in range(3):
+            list(me.read(folder).lanes(2).filter(is_kept).shard(3, rank))
+    assert [record.message for record in caplog.records if "keep one item in 3" in record.message]
+    assert len(caplog.records) == 1
+
+
+def test_a_data_set_survives_pickling_with_its_position(folder):
+    dataset = me.read(folder).shuffle(1).map(plus_one)
+    iterator = iter(dataset)
+    got = [next(iterator)["id"] for _ in range(10)]
+    copied = pickle.loads(pickle.dumps(dataset))
+    assert got + ids(copied) == ids(me.read(folder).shuffle(1))

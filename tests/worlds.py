@@ -1,0 +1,180 @@
+"""Small data sets and pipelines for tests: files with numbered rows, and hypothesis strategies over them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import strategies as st
+
+import midepoch as me
+
+FORMATS = ("stream", "file", "parquet")
+SUFFIXES = {"stream": ".arrow", "file": ".arrow", "parquet": ".parquet"}
+
+
+def table(first: int, rows: int) -> pa.Table:
+    """Rows numbered from ``first`` on, with a text, a list and a number that may be null."""
+    ids = range(first, first + rows)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "text": pa.array([f"row {number}" for number in ids], pa.string()),
+            "tokens": pa.array([[number] * (number % 4) for number in ids], pa.list_(pa.int32())),
+            "maybe": pa.array([None if number % 5 == 0 else number for number in ids], pa.int32()),
+        }
+    )
+
+
+def write(path: Path, rows: pa.Table, kind: str, block: int) -> None:
+    """One file of blocks of ``block`` rows."""
+    if kind == "parquet":
+        pq.write_table(rows, path, row_group_size=block)
+        return
+    open_writer = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+    with pa.OSFile(str(path), "wb") as sink, open_writer(sink, rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=block)
+
+
+def write_files(folder: Path, sizes: Sequence[int], kinds: Sequence[str] = FORMATS, block: int = 10) -> Path:
+    """Files with these numbers of rows, whose ids run through all of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    first = 0
+    for number, size in enumerate(sizes):
+        kind = kinds[number % len(kinds)]
+        write(folder / f"part-{number:04d}{SUFFIXES[kind]}", table(first, size), kind, block)
+        first += size
+    return folder
+
+
+def ids(items: Any) -> list[int]:
+    """The row numbers in items that are rows or batches of rows."""
+    found: list[int] = []
+    for item in items:
+        value = item["id"]
+        if isinstance(value, pa.Array):
+            found += value.to_pylist()
+        elif hasattr(value, "tolist"):
+            found += value.tolist() if getattr(value, "ndim", 0) else [value.tolist()]
+        else:
+            found += value if isinstance(value, list) else [value]
+    return found
+
+
+def plus_one(item: dict[str, Any]) -> dict[str, Any]:
+    return {"next": item["id"] + 1}
+
+
+def jitter(item: dict[str, Any], rng: Any) -> dict[str, Any]:
+    return {"noise": float(rng.random())}
+
+
+def is_kept(item: dict[str, Any]) -> bool:
+    return item["id"] % 3 != 1
+
+
+def is_late(item: dict[str, Any]) -> bool:
+    return item["id"] > 20
+
+
+def keep_even(columns: dict[str, Any]) -> list[bool]:
+    return [number % 2 == 0 for number in columns["id"]]
+
+
+def spread(columns: dict[str, Any]) -> dict[str, Any]:
+    """No, one or two rows for each."""
+    return {"id": [number for number in columns["id"] for _ in range(number % 3)]}
+
+
+def batch_is_kept(item: dict[str, Any]) -> bool:
+    return sum(item["id"]) % 4 != 0
+
+
+@dataclass(frozen=True)
+class World:
+    """Files and a pipeline over them, to be built as often as one likes."""
+
+    sizes: list[int]
+    kinds: list[str]
+    block: int
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+
+    def write(self, folder: Path) -> Path:
+        return write_files(folder, self.sizes, self.kinds, self.block)
+
+    def build(self, folder: Path) -> me.Dataset:
+        dataset = me.read(folder)
+        for name, args, options in self.calls:
+            dataset = getattr(dataset, name)(*args, **options)
+        return dataset
+
+
+ORDERS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("shuffle"),
+            st.tuples(st.integers(0, 3)),
+            st.fixed_dictionaries({"level": st.sampled_from(["file", "block", "row"]), "window": st.integers(1, 30)}),
+        ),
+        st.tuples(st.just("take"), st.tuples(st.integers(0, 60)), st.just({})),
+        st.tuples(st.just("skip"), st.tuples(st.integers(0, 20)), st.just({})),
+    ),
+    max_size=2,
+).filter(lambda steps: not _files_after_rows(steps))
+
+ROW_STAGES = [
+    ("map", (plus_one,), {}),
+    ("map", (jitter,), {"with_rng": True}),
+    ("filter", (is_kept,), {}),
+    ("filter", (is_late,), {}),
+    ("filter", (keep_even,), {"batched": True}),
+    ("map", (spread,), {"batched": True, "batch_size": 5, "remove_columns": ["text", "tokens", "maybe"]}),
+    ("select_columns", (["id", "tokens", "text", "maybe"],), {}),
+]
+BATCHES = [("batch", (size,), {"drop_last": drop}) for size in (1, 2, 3, 7) for drop in (False, True)]
+BATCH_STAGES = [("filter", (batch_is_kept,), {}), ("batch", (2,), {})]
+
+
+def _files_after_rows(steps: list[tuple[str, Any, dict[str, Any]]]) -> bool:
+    """Whether files would have to be shuffled after their rows were scattered, which is refused."""
+    levels = [options["level"] for name, _, options in steps if name == "shuffle"]
+    return any(level == "file" and set(levels[:number]) & {"row", "block"} for number, level in enumerate(levels))
+
+
+@st.composite
+def stages(draw: Any, uniform: bool = False) -> list[Any]:
+    """Up to four stages that fit together."""
+    allowed = [
+        stage
+        for stage in ROW_STAGES
+        if not uniform or stage[0] in ("select_columns",) or stage[1][0] in (plus_one, jitter)
+    ]
+    chosen: list[Any] = []
+    spreads = 0
+    for _ in range(draw(st.integers(0, 2))):
+        stage = draw(st.sampled_from(allowed))
+        if stage[0] == "select_columns" and chosen:
+            continue
+        if stage[1][0] is spread:
+            spreads += 1
+            if spreads > 1 or any(one[1][0] in (plus_one, jitter) for one in chosen):
+                continue
+        chosen.append(stage)
+    if draw(st.booleans()):
+        chosen.append(draw(st.sampled_from(BATCHES)))
+        if draw(st.booleans()) and not uniform:
+            chosen.append(BATCH_STAGES[0])
+    return chosen
+
+
+@st.composite
+def worlds(draw: Any, uniform: bool = False, lanes: bool = True) -> World:
+    """Files of random sizes and formats, and a pipeline over them."""
+    sizes = draw(st.lists(st.sampled_from([0, 1, 2, 7, 13, 20, 33]), min_size=1, max_size=4))
+    kinds = draw(st.lists(st.sampled_from(FORMATS), min_size=1, max_size=3))
+    calls = [*draw(ORDERS), *draw(stages(uniform=uniform))]
+    if lanes:
+        calls.append(("lanes", (draw(st.integers(1, 6)),), {}))
+    return World(sizes, kinds, draw(st.integers(1, 12)), calls)
