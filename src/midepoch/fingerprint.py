@@ -1,8 +1,9 @@
 """What a state remembers of its data and pipeline, and how a difference is told. Pure functions.
 
 A state must stay small for any number of files, so the files are kept as sums: one over the hashes of their
-names, and for rows and bytes one plain and one weighted by those hashes. Of a single file that changed, went
-or came, the differences of the sums give which one and what it was. A short list of files is kept as it is.
+names, one over the hashes' squares, and for rows and bytes one plain and one weighted by those hashes. Of a single
+file that changed, went, came or was renamed, the differences of the sums give which one and what it was. A short list
+of files is kept as it is.
 """
 
 import json
@@ -16,6 +17,7 @@ FileFacts = tuple[str, int, int]
 
 LISTED = 300
 WORD = 1 << 64
+REORDERED = "The files are the same, but in another order."
 
 
 def data_fingerprint(files: Sequence[FileFacts]) -> dict[str, Any]:
@@ -38,12 +40,13 @@ def data_fingerprint(files: Sequence[FileFacts]) -> dict[str, Any]:
 
 
 def _sums(files: Sequence[FileFacts]) -> list[int]:
-    """The sums of the names' hashes, of hash times rows, and of hash times bytes."""
-    names = rows = sizes = 0
+    """The sums of the names' hashes, of hash times rows, of hash times bytes, and of the hashes' squares."""
+    names = rows = sizes = squares = 0
     for name, size, count in files:
         weight = _weight(name)
         names, rows, sizes = names + weight, rows + weight * count, sizes + weight * size
-    return [names % WORD, rows % WORD, sizes % WORD]
+        squares += weight * weight
+    return [names % WORD, rows % WORD, sizes % WORD, squares % WORD]
 
 
 def _weight(name: str) -> int:
@@ -54,6 +57,8 @@ def data_difference(then: Mapping[str, Any], files: Sequence[FileFacts], now: Ma
     """What differs between a state's data and the files that are here, or None."""
     if then.get("digest") == now["digest"]:
         return None
+    if not {"files", "rows"} <= set(then) or not {"list", "sums"} & set(then):
+        return "The state is damaged: its fingerprint of the data is not whole. Load an earlier checkpoint."
     if "list" in then:
         told = _listed_difference({name: (size, rows) for name, size, rows in then["list"]}, files)
     else:
@@ -72,6 +77,8 @@ def _listed_difference(then: Mapping[str, tuple[int, int]], files: Sequence[File
     for name, (size, rows) in here.items():
         if name in then and then[name] != (size, rows):
             told.append(_changed(name, then[name][1], rows, then[name][0], size))
+    if not told:
+        return REORDERED
     return " ".join(told[:5]) + (f" (and {len(told) - 5} more)" if len(told) > 5 else "")
 
 
@@ -83,21 +90,30 @@ def _changed(name: str, rows_then: int, rows: int, size_then: int, size: int) ->
 
 def _summed_difference(then: Mapping[str, Any], files: Sequence[FileFacts], now: Mapping[str, Any]) -> str:
     sums = now.get("sums") or _sums(files)
-    names, rows_at, bytes_at = ((here - there) % WORD for here, there in zip(sums, then["sums"], strict=True))
+    names, rows_at, bytes_at, squares = ((here - there) % WORD for here, there in zip(sums, then["sums"], strict=True))
     count, rows, size = (now[key] - then[key] for key in ("files", "rows", "bytes"))
+    if not any((count, rows, size, names, rows_at, bytes_at)):
+        return REORDERED
     if count == 0 and names == 0:
         for name, size_now, rows_now in files:
             weight = _weight(name)
             if (weight * rows % WORD, weight * size % WORD) == (rows_at, bytes_at):
                 return _changed(name, rows_now - rows, rows_now, size_now - size, size_now)
         return "Several files have other rows or bytes than then, under the same names."
-    if count == 1:
-        for name, *_ in files:
-            if _weight(name) == names:
-                return f"{name} is new."
+    for name, *_ in files:
+        weight = _weight(name)
+        if count == 1 and weight == names:
+            return f"{name} is new."
+        if count == 0 and (weight * weight - (weight - names) ** 2) % WORD == squares:
+            gone = next(
+                (gap for gap in _gaps(files) if (weight - _weight(gap)) % WORD == names), "a file that was there"
+            )
+            return f"{name} is new, and {gone} is missing."
     if count == -1:
         gone = next((name for name in _gaps(files) if (-_weight(name)) % WORD == names), "A file")
         return f"{gone}, with {-rows:,} rows in {-size:,} bytes, is missing."
+    if count == 0:
+        return "Several files have other names than then."
     return f"The files have other names, and there are {abs(count):,} {'more' if count > 0 else 'fewer'} of them."
 
 

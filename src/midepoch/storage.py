@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 from midepoch.errors import DataChangedError, NoDataError
@@ -95,7 +96,9 @@ def _find_glob(path: str, source: str) -> tuple[str, list[str]]:
     root = Path(*parts[:fixed])
     if not root.is_dir():
         raise NoDataError(f"{source} matches nothing: the folder {root} does not exist.")
-    found = sorted(match for match in root.glob(str(Path(*parts[fixed:]))) if match.is_file())
+    # As in a shell, a star matches no hidden name; pathlib's own glob would.
+    matches = map(Path, glob(os.path.join(*parts), recursive=True))
+    found = sorted(match for match in matches if match.is_file())
     if not found:
         raise NoDataError(f"{source} matches no file below {root}. Check the pattern, or pass the folder itself.")
     return str(root), [str(match) for match in found]

@@ -52,7 +52,9 @@ def as_read(schema: pa.Schema) -> pa.Schema:
     Whether a column may be null is forgotten: files of one data set often differ in that alone, and Arrow would not
     join their rows. Views are read as what they show, because Arrow cannot gather them.
     """
-    return pa.schema([field.with_type(_gatherable(field.type)).with_nullable(True) for field in schema], schema.metadata)
+    return pa.schema(
+        [field.with_type(_gatherable(field.type)).with_nullable(True) for field in schema], schema.metadata
+    )
 
 
 def read_as(data: "pa.Table | pa.RecordBatch", schema: pa.Schema) -> "pa.Table | pa.RecordBatch":
