@@ -13,7 +13,9 @@ if TYPE_CHECKING:
         MissingExtraError,
         NoDataError,
         SchemaMismatchError,
+        UnknownStateError,
     )
+    from midepoch.loader import Loader
     from midepoch.state import merge_states
 
 __version__ = "0.1.0"
@@ -23,10 +25,12 @@ _HOMES = {
     "DataChangedError": "errors",
     "DataFormatError": "errors",
     "Dataset": "dataset",
+    "Loader": "loader",
     "MidepochError": "errors",
     "MissingExtraError": "errors",
     "NoDataError": "errors",
     "SchemaMismatchError": "errors",
+    "UnknownStateError": "errors",
     "merge_states": "state",
     "read": "dataset",
 }
@@ -36,10 +40,12 @@ __all__ = [
     "DataChangedError",
     "DataFormatError",
     "Dataset",
+    "Loader",
     "MidepochError",
     "MissingExtraError",
     "NoDataError",
     "SchemaMismatchError",
+    "UnknownStateError",
     "merge_states",
     "read",
 ]

@@ -3,17 +3,16 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from midepoch.errors import CheckpointMismatchError
-from midepoch.fingerprint import data_difference, pipeline_difference
 from midepoch.indexing import open_index
-from midepoch.leg import Progress, begin
+from midepoch.leg import Progress
 from midepoch.order import Cut, Level, Shuffle
 from midepoch.pipeline import Pipeline
+from midepoch.position import Plan, Position, SharedWithWorkers
 from midepoch.reader import take_turns
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches
 from midepoch.stages.stage import Call, Stage
@@ -48,18 +47,6 @@ def read(
     return Dataset(Plan(pipeline=pipeline))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A pipeline, and who reads it. Only the pipeline is part of a checkpoint."""
-
-    pipeline: Pipeline
-    ranks: int = 1
-    rank: int = 0
-    mode: Literal["file", "example"] = "example"
-    lanes: int | None = None
-    passes: int | None = 1
-
-
 class Dataset:
     """Rows of files, in an order, through stages. Every method that changes something returns a new data set.
 
@@ -70,10 +57,7 @@ class Dataset:
     def __init__(self, plan: Plan) -> None:
         """Use :func:`midepoch.read`."""
         self._plan = plan
-        self._state = State()
-        self._progress: Progress | None = None
-        self._iterating = 0
-        self._fingerprint: dict[str, Any] | None = None
+        self._position = Position(State())
 
     def shuffle(self, seed: int | None = None, *, level: Level = "block", window: int = 8192) -> "Dataset":
         """Permute the rows, anew in every epoch, by a pure function of seed and epoch.
@@ -113,11 +97,11 @@ class Dataset:
             raise ValueError(f"index is {rank} of {ranks} shards; it must lie in 0 … {ranks - 1}.")
         plan = self._plan
         cut: Literal["file", "example"] = "file" if mode == "file" else "example"
-        return Dataset(replace(plan, ranks=plan.ranks * ranks, rank=plan.rank + plan.ranks * rank, mode=cut))
+        return self._new(replace(plan, ranks=plan.ranks * ranks, rank=plan.rank + plan.ranks * rank, mode=cut))
 
     def lanes(self, n: int) -> "Dataset":
         """Cut every epoch into ``n`` lanes, so that runs on other numbers of readers have the same order."""
-        return Dataset(replace(self._plan, lanes=_whole("n", n, least=1)))
+        return self._new(replace(self._plan, lanes=_whole("n", n, least=1)))
 
     def map(
         self,
@@ -156,7 +140,7 @@ class Dataset:
         if not any(not isinstance(stage, Reform) for stage in pipeline.stages):
             selected = replace(pipeline, columns=chosen)
             _ = selected.schema
-            return Dataset(replace(self._plan, pipeline=selected))
+            return self._new(replace(self._plan, pipeline=selected))
         return self._staged(Select(names=chosen))
 
     def with_format(self, form: Form) -> "Dataset":
@@ -169,7 +153,10 @@ class Dataset:
 
     def repeat(self, n: int | None = None) -> "Dataset":
         """Let one loop run through ``n`` epochs, or for ever, each with its own shuffle."""
-        return Dataset(replace(self._plan, passes=None if n is None else _whole("n", n, least=1)))
+        return self._new(replace(self._plan, passes=None if n is None else _whole("n", n, least=1)))
+
+    def _new(self, plan: Plan) -> "Dataset":
+        return type(self)(plan)
 
     def _ordered(self, name: str, step: Shuffle | Cut) -> "Dataset":
         """A data set with one more step of its order, which must not depend on what stages make of the rows."""
@@ -181,11 +168,11 @@ class Dataset:
                     f"{name} after {what} is not possible: {what} changes the number of items, and {name} acts on rows "
                     f"without reading them. Put {name} first."
                 )
-        return Dataset(replace(self._plan, pipeline=replace(pipeline, steps=(*pipeline.steps, step))))
+        return self._new(replace(self._plan, pipeline=replace(pipeline, steps=(*pipeline.steps, step))))
 
     def _staged(self, stage: Stage) -> "Dataset":
         pipeline = self._plan.pipeline
-        return Dataset(replace(self._plan, pipeline=replace(pipeline, stages=(*pipeline.stages, stage))))
+        return self._new(replace(self._plan, pipeline=replace(pipeline, stages=(*pipeline.stages, stage))))
 
     @property
     def schema(self) -> pa.Schema:
@@ -195,7 +182,7 @@ class Dataset:
     @property
     def epoch(self) -> int:
         """The epoch in which the data set stands."""
-        return self._now().epoch
+        return self._position.now().epoch
 
     def __len__(self) -> int:
         """How many items this rank gets in a loop, known without reading."""
@@ -206,7 +193,7 @@ class Dataset:
             raise TypeError(f"The length is unknown: only reading the rows tells how many items {what} gives.")
         if plan.passes is None:
             raise TypeError("The length is unknown: repeat() goes on for ever.")
-        fresh = Dataset(plan)._begin(State())
+        fresh = plan.begin(State())
         return plan.passes * sum(limit for limit in fresh.limits if limit is not None)
 
     def __repr__(self) -> str:
@@ -217,120 +204,56 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Any]:
         """Go on from where the data set stands."""
-        plan = self._plan
-        self._iterating += 1
-        try:
-            while True:
-                begun = self._now()
-                progress = self._progress = self._begin(begun)
-                before = progress.items
-                if not (plan.pipeline.uniform and begun.lanes is not None and progress.leg.is_over):
-                    yield from progress.follow(take_turns(progress))
-                if self._progress is not progress:
-                    return
-                self._go_to(begun.epoch + 1)
-                if self._loop_is_over(begun, empty=progress.items == before, alone=progress.leg.deal.readers == 1):
-                    return
-        finally:
-            self._iterating -= 1
-
-    def _begin(self, state: State) -> Progress:
-        """Where this process, which may be a worker of a DataLoader, goes on from a state."""
-        plan, (worker, workers) = self._plan, torch_worker()
-        reader, readers = plan.rank + plan.ranks * worker, plan.ranks * workers
-        return begin(
-            plan.pipeline, state, reader=reader, readers=readers, workers=workers, lanes=plan.lanes, mode=plan.mode
-        )
-
-    def _loop_is_over(self, begun: State, *, empty: bool, alone: bool) -> bool:
-        """Whether a loop that has come to the end of an epoch ends there.
-
-        Nothing left of an epoch that had begun is no epoch, and the loop goes on to the next. A reader that is not
-        alone knows that of a uniform pipeline only.
-        """
-        plan = self._plan
-        if empty and begun.lanes is not None and (plan.pipeline.uniform or alone):
-            return False
-        return empty or (plan.passes is not None and (begun.epoch + 1) % plan.passes == 0)
+        self._position.enter_worker()
+        yield from self._position.run(self._plan, _read_here)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch; in the epoch in which the data set stands, this changes nothing."""
-        if _whole("epoch", epoch) != self._now().epoch:
-            self._go_to(epoch)
+        self._position.set_epoch(_whole("epoch", epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the data set stands: what the loop has received, and nothing it has not. Plain values, about 1 KB."""
-        return self._now().to_dict(self._fingerprinted())
+        return self._position.state_dict(self._plan)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where a state says; whatever does not fit is told, and nothing changes."""
-        if self._iterating:
-            raise CheckpointMismatchError(
-                "load_state_dict came too late: this data set is being iterated, and the loop would go on where it is. "
-                "Load the state before the loop."
-            )
-        loaded = State.from_dict(state)
-        self._check_fingerprint(state.get("fingerprint"))
-        origin = self._plan.pipeline.origin
-        if any(len(standing.cursor) != len(origin) for _, standing in loaded.standings.runs):
-            raise CheckpointMismatchError(f"The state is damaged: its cursors do not have {len(origin)} numbers.")
-        self._begin(loaded)
-        self._state, self._progress = loaded, None
-
-    def _now(self) -> State:
-        """Where the data set stands, as a value."""
-        return self._state if self._progress is None else self._progress.state()
-
-    def _go_to(self, epoch: int) -> None:
-        self._state, self._progress = State(epoch=epoch), None
-
-    def _fingerprinted(self) -> dict[str, Any]:
-        if self._fingerprint is None:
-            pipeline = self._plan.pipeline
-            self._fingerprint = {"data": pipeline.index.fingerprint, "pipeline": pipeline.describe()}
-        return self._fingerprint
-
-    def _check_fingerprint(self, then: Any) -> None:
-        """Raise, and say what differs, unless a state is of this data and this pipeline."""
-        now = self._fingerprinted()
-        if not isinstance(then, Mapping) or not {"data", "pipeline"} <= set(then):
-            raise CheckpointMismatchError("The state is damaged: it has no fingerprint. Load an earlier checkpoint.")
-        told = data_difference(then["data"], self._plan.pipeline.index.facts, now["data"])
-        if told is not None:
-            raise CheckpointMismatchError(told)
-        told = pipeline_difference(then["pipeline"], now["pipeline"])
-        if told is not None:
-            raise CheckpointMismatchError(
-                f"The pipeline is not the one of the checkpoint: {told}. "
-                "Build it as it was, or start anew without the state."
-            )
+        self._position.load_state_dict(self._plan, state)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"plan": self._plan, "state": self._now()}
+        values = {"plan": self._plan, "state": self._position.now()}
+        if self._position.workers is not None and _is_starting_a_process():
+            values["workers"] = self._position.workers
+        return values
 
     def __setstate__(self, values: dict[str, Any]) -> None:
-        Dataset.__init__(self, values["plan"])
-        self._state = values["state"]
+        self._plan = values["plan"]
+        self._position = Position(values["state"])
+        self._position.workers = values.get("workers")
 
     @property
     def __class__(self) -> type:
-        # torch asks isinstance(dataset, IterableDataset), which looks here. Being registered only then means that
-        # neither library has to import the other, whichever comes first.
+        # torch asks isinstance(dataset, IterableDataset) before it uses one, which looks here. To register only then
+        # means that neither library has to import the other, whichever comes first.
         data = sys.modules.get("torch.utils.data")
         if data is not None and hasattr(data, "IterableDataset"):
             data.IterableDataset.register(Dataset)
-        return Dataset
+            if self._position.workers is None:
+                self._position.workers = SharedWithWorkers()
+        return type(self)
 
     @__class__.setter
     def __class__(self, _: type) -> None:
         raise TypeError("A Dataset's class cannot be changed.")
 
 
-def torch_worker() -> tuple[int, int]:
-    """Which worker of a DataLoader this process is, and of how many; (0, 1) outside of one."""
-    data = sys.modules.get("torch.utils.data")
-    info = data.get_worker_info() if data is not None else None
-    return (0, 1) if info is None else (info.id, info.num_workers)
+def _read_here(progress: Progress) -> Iterator[Any]:
+    return progress.follow(take_turns(progress))
+
+
+def _is_starting_a_process() -> bool:
+    """Whether this is pickled for a child process, which alone can be given shared memory."""
+    context = sys.modules.get("multiprocessing.context")
+    return context is not None and context.get_spawning_popen() is not None
 
 
 def launched_rank() -> tuple[int, int]:

@@ -6,6 +6,7 @@
     ├── SchemaMismatchError (ValueError)        two files of one data set disagree, or a column is missing
     ├── DataChangedError (RuntimeError)         a file is not the one that was indexed
     ├── CheckpointMismatchError (ValueError)    a state does not fit: other data, pipeline, seed, version, moment
+    ├── UnknownStateError (RuntimeError)        a state is asked for where nobody knows it
     └── MissingExtraError (ImportError)         an optional dependency is not installed
 
 Wrong arguments raise plain ``ValueError`` and ``TypeError`` on the line that passes them.
@@ -37,6 +38,10 @@ class DataChangedError(MidepochError, RuntimeError):
 
 class CheckpointMismatchError(MidepochError, ValueError):
     """A state does not fit what it is loaded into, or is loaded too late."""
+
+
+class UnknownStateError(MidepochError, RuntimeError):
+    """A state is asked for that nobody can know."""
 
 
 class MissingExtraError(MidepochError, ImportError):

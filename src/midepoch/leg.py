@@ -97,7 +97,7 @@ class Progress:
                 delivered = (end - 1 - deal.phase(reader, place)) // deal.stride + 1 if end else 0
                 if delivered < deal.taken(self.turns, place):
                     self.limits[place] = delivered
-        self._begun = self.turns
+        self.repeated = 0
 
     def follow(self, steps: Iterable[Step | None]) -> Iterator[Any]:
         """Hand over the items of this reader's turns; None is a turn that finds its lane run out."""
@@ -122,8 +122,10 @@ class Progress:
 
     @property
     def items(self) -> int:
-        """How many items were handed over."""
-        return self.turns if self.turns <= self._never_empty else sum(map(self.delivered, range(len(self.limits))))
+        """How many items were handed over, with those that were repeated to keep ranks even."""
+        if self.turns <= self._never_empty:
+            return self.turns
+        return sum(map(self.delivered, range(len(self.limits)))) + self.repeated
 
     @cached_property
     def _never_empty(self) -> int:

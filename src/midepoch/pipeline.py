@@ -1,6 +1,6 @@
 """A pipeline, and its lanes in one epoch: all that decides which items there are, nothing about who reads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from midepoch.deal import Cursor, Standing, lane_cuts
+from midepoch.errors import CheckpointMismatchError
+from midepoch.fingerprint import data_difference, pipeline_difference
 from midepoch.index import Index
 from midepoch.order import Cut, Interval, Order, Shuffle, build_order, lanes_by_file
 from midepoch.stages.batch import Batch
@@ -84,6 +86,25 @@ class Pipeline:
         told: list[dict[str, Any]] = [] if self.columns is None else [{"op": "read", "columns": list(self.columns)}]
         told += [step.describe() for step in self.steps]
         return told + [one for one in (stage.describe() for stage in self.stages) if one is not None]
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """What a state remembers of data and pipeline."""
+        return {"data": self.index.fingerprint, "pipeline": self.describe()}
+
+    def check_fingerprint(self, then: Any) -> None:
+        """Raise, and say what differs, unless a state is of this data and this pipeline."""
+        if not isinstance(then, Mapping) or not {"data", "pipeline"} <= set(then):
+            raise CheckpointMismatchError("The state is damaged: it has no fingerprint. Load an earlier checkpoint.")
+        told = data_difference(then["data"], self.index.facts, self.fingerprint["data"])
+        if told is not None:
+            raise CheckpointMismatchError(told)
+        told = pipeline_difference(then["pipeline"], self.fingerprint["pipeline"])
+        if told is not None:
+            raise CheckpointMismatchError(
+                f"The pipeline is not the one of the checkpoint: {told}. "
+                "Build it as it was, or start anew without the state."
+            )
 
     def context(self, epoch: int) -> Context:
         """What the stages may know."""

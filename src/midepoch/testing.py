@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from midepoch.dataset import Dataset, Plan
+from midepoch.dataset import Dataset
+from midepoch.position import Plan
 from midepoch.reader import take_turns
 from midepoch.state import State, merge_states
 
@@ -81,7 +82,7 @@ class RankRun:
     def __init__(self, dataset: Dataset, state: Mapping[str, Any], workers: int) -> None:
         dataset.load_state_dict(state)
         self._dataset = dataset
-        self._progress = dataset._begin(State.from_dict(state))
+        self._progress = dataset._plan.begin(State.from_dict(state))
         self._steps = _side_by_side([take_turns(self._progress, worker, workers) for worker in range(workers)])
 
     def deliver(self, items: int | None) -> Iterator[tuple[int, Any]]:
@@ -97,7 +98,7 @@ class RankRun:
 
     def state_dict(self) -> dict[str, Any]:
         """The rank's state."""
-        return self._progress.state().to_dict(self._dataset._fingerprinted())
+        return self._progress.state().to_dict(self._dataset._plan.pipeline.fingerprint)
 
 
 def _side_by_side(workers: list[Iterator[Any]]) -> Iterator[Any]:
@@ -114,7 +115,7 @@ def _side_by_side(workers: list[Iterator[Any]]) -> Iterator[Any]:
 
 def _fresh(dataset: Dataset, epoch: int) -> Dataset:
     fresh = copy.copy(dataset)
-    fresh._go_to(epoch)
+    fresh._position.go_to(epoch)
     return fresh
 
 

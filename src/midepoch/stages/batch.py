@@ -21,6 +21,8 @@ class Batch:
 
     size: int
     drop_last: bool = False
+    collate: Callable[[list[Any]], Any] | None = None
+    """What makes one item of several, instead of laying them out as columns."""
     splits: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -29,7 +31,7 @@ class Batch:
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The batches: slices of whole columns as long as no function made single items of them."""
-        if inputs.runs is not None:
+        if inputs.runs is not None and self.collate is None:
             return Flow(single=self._from_runs(inputs.groups(self.size)), form=inputs.form)
         return Flow(single=self._from_steps(inputs.steps(), inputs.form), form=inputs.form)
 
@@ -50,7 +52,8 @@ class Batch:
     def _from_steps(self, steps: Iterator[Step], form: Form) -> Iterator[Step]:
         while some := list(islice(steps, self.size)):
             if len(some) == self.size or not self.drop_last:
-                yield collate([item for item, _, _ in some], form), some[-1][1], some[0][2]
+                items = [item for item, _, _ in some]
+                yield self.collate(items) if self.collate else collate(items, form), some[-1][1], some[0][2]
 
     def count(self, inputs: int) -> int | None:
         """One for each group."""
@@ -58,6 +61,27 @@ class Batch:
 
     def describe(self) -> dict[str, Any] | None:
         """Nothing: a run may go on with another batch size."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collate:
+    """A function of each item that changes how it looks, not what it is."""
+
+    function: Callable[[Any], Any]
+    splits: ClassVar[bool] = False
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        """Each item's result."""
+        function = self.function
+        return Flow(single=((function(item), end, key) for item, end, key in inputs.steps()), form=inputs.form)
+
+    def count(self, inputs: int) -> int | None:
+        """As many."""
+        return inputs
+
+    def describe(self) -> dict[str, Any] | None:
+        """Nothing: the rows are the same."""
         return None
 
 

@@ -1,0 +1,284 @@
+"""Loader: a torch DataLoader that knows what it has delivered.
+
+Workers take a rank's turns side by side and send, with each item, its turn and the cursor behind it. The state moves
+when the loop receives the item, so what is prefetched and never received is not consumed. A turn whose lane has run
+out is sent as one without an item, which keeps the workers in step, and is dropped here.
+"""
+
+import pickle
+import queue
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal, Protocol
+
+from midepoch.dataset import Dataset
+from midepoch.errors import MissingExtraError
+from midepoch.leg import Leg, Progress, begin
+from midepoch.position import Plan
+from midepoch.reader import take_turns
+from midepoch.stages.batch import Batch, Collate
+from midepoch.stages.flow import Step
+from midepoch.stages.stage import Stage, name_of
+from midepoch.state import State
+
+try:
+    import torch.multiprocessing
+    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+except ImportError as error:
+    raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
+
+Even = Literal["pad", "drop"]
+Message = tuple[int, tuple[int, ...] | None, Any]
+"""A turn of the rank, the cursor behind its item (or None for a turn without one), and the item."""
+
+
+class Loader(DataLoader[Any]):
+    """Feeds a training loop, and says at any moment what the loop has received.
+
+    ``batch_size=n`` is ``dataset.batch(n)``, or, with a ``collate_fn``, that function of ``n`` items; without a batch
+    size ``collate_fn`` gets each item. Nothing else is converted: use ``dataset.with_format("torch")`` for tensors.
+    Iterating goes on where the data set stands, and after a full pass that is the next epoch. ``even`` gives every rank
+    the same number of batches in an epoch, by repeating ("pad") or leaving out ("drop") at most one a rank.
+    Workers, ranks, batch size, prefetching and start method may all be others after a resume.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[..., Any] | None = None,
+        pin_memory: bool = False,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        multiprocessing_context: Any = None,
+        drop_last: bool = False,
+        even: Even | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        timeout: float = 0,
+    ) -> None:
+        if not isinstance(dataset, Dataset):
+            raise TypeError(
+                f"Loader reads a midepoch data set, got {type(dataset).__name__}. Make one with midepoch.read(...)."
+            )
+        if even not in (None, "pad", "drop"):
+            raise ValueError(f"even is {even!r}; it can be 'pad', 'drop' or None.")
+        if drop_last and batch_size is None:
+            raise ValueError("drop_last needs a batch_size; for batches of the data set use .batch(n, drop_last=True).")
+        plan = dataset._plan
+        if even is not None and not plan.pipeline.uniform:
+            raise ValueError(
+                f"even={even!r} needs a pipeline whose number of items is known; after a filter or a batched map no "
+                "rank knows how many the others have. Use .repeat() and stop after a number of steps."
+            )
+        super().__init__(
+            dataset,  # type: ignore[arg-type]
+            batch_size=batch_size,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+        )
+        stages = (*plan.pipeline.stages, *_batching(batch_size, drop_last, collate_fn))
+        lanes = plan.lanes or plan.ranks * max(1, num_workers)
+        self._plan = replace(plan, lanes=lanes, pipeline=replace(plan.pipeline, stages=stages))
+        self._position = dataset._position
+        self._even = even
+        self._crew: Crew | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which the loader stands."""
+        return self._position.now().epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch; in the epoch in which the loader stands, this changes nothing."""
+        self._position.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the loop has received, the batch in its hands included, and nothing it has not."""
+        return self._position.state_dict(self._plan)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where a state says; whatever does not fit is told, and nothing changes."""
+        self._position.load_state_dict(self._plan, state)
+
+    def __len__(self) -> int:
+        """How many batches this rank gets in a loop, known without reading."""
+        if self._even is None:
+            return len(Dataset(self._plan))
+        if self._plan.passes is None:
+            raise TypeError("The length is unknown: repeat() goes on for ever.")
+        return self._plan.passes * _even_items(self._plan.begin(State()).leg, self._even)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """Go on from where the loader stands."""
+        return self._position.run(self._plan, self._items)
+
+    def _items(self, progress: Progress) -> Iterator[Any]:
+        """The rest of an epoch's items for this rank."""
+        if self._even is None:
+            yield from progress.follow(self._steps(progress))
+            return
+        target = _even_items(progress.leg, self._even)
+        steps = self._steps(progress) if target else iter(())
+        item = None
+        for item in progress.follow(steps):
+            yield item
+            if progress.items == target:
+                return
+        while progress.items < target:
+            if item is None:
+                item = self._first_item(progress.leg.start.epoch)
+            progress.repeated += 1
+            yield item
+
+    def _first_item(self, epoch: int) -> Any:
+        """What this rank got first in an epoch, to be repeated where it has nothing left of it."""
+        fresh = self._plan.begin(State(epoch=epoch))
+        return next(fresh.follow(take_turns(fresh)))
+
+    def _steps(self, progress: Progress) -> Iterator[Step | None]:
+        """The rank's turns, one after the other, as its workers take them."""
+        turn = progress.turns
+        for at, cursor, item in self._receive(progress.state()):
+            while turn < at:  # turns of workers whose lanes have all run out
+                yield None
+                turn += 1
+            yield None if cursor is None else (item, tuple(cursor), 0)
+            turn += 1
+
+    def _receive(self, state: State) -> Iterator[Message]:
+        """What the workers send when they all begin at a state."""
+        crew = self._crew or Crew(self, self._plan)
+        self._crew = crew if self.persistent_workers else None
+        try:
+            yield from crew.work(state)
+        except Exception:
+            self._crew = None
+            raise
+
+
+class Crew:
+    """The processes that read for a loader; with persistent workers, one crew for all epochs."""
+
+    def __init__(self, loader: Loader, plan: Plan) -> None:
+        workers = loader.num_workers
+        context = loader.multiprocessing_context or torch.multiprocessing
+        if workers and context.get_start_method() != "fork":
+            _check_sendable(plan, context.get_start_method())
+        orders: list[Orders] = [context.SimpleQueue() for _ in range(workers)] or [queue.SimpleQueue()]
+        self._orders, self._round = orders, 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch has to say of these arguments it said of the loader's
+            self._inner = DataLoader(
+                Feed(plan, orders),
+                batch_size=None,
+                num_workers=workers,
+                collate_fn=_as_it_is,  # type: ignore[arg-type]
+                pin_memory=loader.pin_memory,
+                timeout=loader.timeout,
+                worker_init_fn=loader.worker_init_fn,
+                multiprocessing_context=loader.multiprocessing_context,
+                prefetch_factor=loader.prefetch_factor,
+                persistent_workers=loader.persistent_workers,
+            )
+
+    def work(self, state: State) -> Iterator[Message]:
+        """Have all workers begin at a state, and receive what they send, in the order of the rank's turns."""
+        self._round += 1
+        messages = iter(self._inner)
+        for orders in self._orders:
+            orders.put((self._round, state))
+        try:
+            yield from messages
+        except RuntimeError as error:
+            dead = [
+                f"worker {number} of {len(self._orders)} (pid {process.pid}, exit code {process.exitcode})"
+                for number, process in enumerate(getattr(messages, "_workers", ()))
+                if process.exitcode is not None
+            ]
+            if dead:
+                error.add_note(
+                    f"midepoch: {', '.join(dead)} died. Nothing is lost: the loader's state is that of the last batch "
+                    "received, and iterating again, or loading that state in a new process, goes on behind it."
+                )
+            raise
+
+
+class Orders(Protocol):
+    """How a worker is told where to begin: a queue from the main process."""
+
+    def put(self, order: tuple[int, State]) -> None:
+        """Send."""
+
+    def get(self) -> tuple[int, State]:
+        """Wait and receive."""
+
+
+class Feed(IterableDataset[Message]):
+    """What runs in each worker: its share of the rank's turns, from the state it is told."""
+
+    def __init__(self, plan: Plan, orders: list[Orders]) -> None:
+        self._plan, self._orders, self._round = plan, orders, 0
+
+    def __iter__(self) -> Iterator[Message]:
+        """The messages of the next round; a worker that was never asked for any skips that round's order."""
+        self._round += 1
+        return self._messages(self._round)
+
+    def _messages(self, wanted: int) -> Iterator[Message]:
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        number, state = self._orders[worker].get()
+        while number < wanted:
+            number, state = self._orders[worker].get()
+        plan = self._plan
+        progress = begin(
+            plan.pipeline, state, reader=plan.rank, readers=plan.ranks, workers=1, lanes=plan.lanes, mode=plan.mode
+        )
+        turn = progress.turns + worker
+        for step in take_turns(progress, worker, workers):
+            yield (turn, None, None) if step is None else (turn, step[1], step[0])
+            turn += workers
+
+
+def _batching(size: int | None, drop_last: bool, collate: Callable[..., Any] | None) -> tuple[Stage, ...]:
+    if size is not None:
+        return (Batch(size=size, drop_last=drop_last, collate=collate),)
+    return () if collate is None else (Collate(function=collate),)
+
+
+def _even_items(leg: Leg, even: Even) -> int:
+    """How many items every rank gets from a leg."""
+    items = [
+        sum(leg.own(reader, place, lane) for place, lane in enumerate(leg.deal.rotation(reader)))
+        for reader in range(leg.deal.readers)
+    ]
+    return max(items) if even == "pad" else min(items)
+
+
+def _check_sendable(plan: Plan, method: str) -> None:
+    """Raise, naming the function, if a pipeline cannot be sent to a process that is not forked."""
+    for stage in plan.pipeline.stages:
+        call = getattr(stage, "call", None)
+        function = getattr(call or stage, "function", None) or getattr(stage, "collate", None)
+        if function is None:
+            continue
+        try:
+            pickle.dumps(function)
+        except Exception as error:
+            raise TypeError(
+                f"The function {name_of(function)} cannot be sent to workers, which are started by {method!r}: {error}. Define it at the top level of a module, or pass multiprocessing_context='fork'."
+            ) from error
+
+
+def _as_it_is(message: Message) -> Message:
+    return message

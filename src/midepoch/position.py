@@ -1,0 +1,167 @@
+"""Where an iteration stands, and the loop that moves it: the one thing about a data set that changes."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from midepoch.errors import CheckpointMismatchError, UnknownStateError
+from midepoch.leg import Progress, begin
+from midepoch.pipeline import Pipeline
+from midepoch.state import State
+
+Cut = Literal["file", "example"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A pipeline, and who reads it. Only the pipeline is part of a checkpoint."""
+
+    pipeline: Pipeline
+    ranks: int = 1
+    rank: int = 0
+    mode: Cut = "example"
+    lanes: int | None = None
+    passes: int | None = 1
+
+    def begin(self, state: State) -> Progress:
+        """Where this process, which may be a worker of a DataLoader, goes on from a state."""
+        worker, workers = torch_worker()
+        reader, readers = self.rank + self.ranks * worker, self.ranks * workers
+        return begin(
+            self.pipeline, state, reader=reader, readers=readers, workers=workers, lanes=self.lanes, mode=self.mode
+        )
+
+    def ends_loop(self, begun: State, progress: Progress, *, empty: bool) -> bool:
+        """Whether a loop that went through the rest of an epoch ends there.
+
+        Nothing left of an epoch that had begun is no epoch, and the loop goes on to the next. A reader that is not
+        alone knows that of a uniform pipeline only.
+        """
+        if empty and begun.lanes is not None and (self.pipeline.uniform or progress.leg.deal.readers == 1):
+            return False
+        return empty or (self.passes is not None and (begun.epoch + 1) % self.passes == 0)
+
+
+class Position:
+    """Where an iteration stands: at a state, or as far as the loop under way has come."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._progress: Progress | None = None
+        self._loops = 0
+        self.workers: SharedWithWorkers | None = None
+
+    def now(self) -> State:
+        """The state, as a value."""
+        return self._state if self._progress is None else self._progress.state()
+
+    def go_to(self, epoch: int) -> None:
+        """Stand at the beginning of an epoch."""
+        self._state, self._progress = State(epoch=epoch), None
+
+    def run(self, plan: Plan, items_of: Callable[[Progress], Iterator[Any]]) -> Iterator[Any]:
+        """The items from here to the end of the loop. Where that is in an epoch says ``items_of`` a reader's."""
+        self._loops += 1
+        try:
+            while True:
+                begun = self.now()
+                progress = self._progress = plan.begin(begun)
+                before = progress.items
+                if not (plan.pipeline.uniform and begun.lanes is not None and progress.leg.is_over):
+                    yield from items_of(progress)
+                if self._progress is not progress:
+                    return  # another loop, or set_epoch, has moved on
+                self.go_to(begun.epoch + 1)
+                if plan.ends_loop(begun, progress, empty=progress.items == before):
+                    return
+        finally:
+            self._loops -= 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, unless it is the one in which this stands."""
+        if epoch != self.now().epoch:
+            self.go_to(epoch)
+        if self.workers is not None:
+            self.workers.set_epoch(epoch)
+
+    def state_dict(self, plan: Plan) -> dict[str, Any]:
+        """The state as plain values."""
+        if self.workers is not None and self.workers.have_read and torch_worker() == (0, 1):
+            raise UnknownStateError(
+                "Workers of a DataLoader have read this data set, and nobody told this process what they delivered: "
+                "any state would be wrong. Use midepoch.Loader, or torchdata's StatefulDataLoader and its state_dict()."
+            )
+        return self.now().to_dict(plan.pipeline.fingerprint)
+
+    def load_state_dict(self, plan: Plan, values: Mapping[str, Any]) -> None:
+        """Go to where a state says. Whatever does not fit is told, and nothing changes."""
+        if self._loops:
+            raise CheckpointMismatchError(
+                "load_state_dict came too late: a loop is under way and would go on where it is. "
+                "Load the state before the loop."
+            )
+        state = State.from_dict(values)
+        plan.pipeline.check_fingerprint(values.get("fingerprint"))
+        origin = plan.pipeline.origin
+        if any(len(standing.cursor) != len(origin) for _, standing in state.standings.runs):
+            raise CheckpointMismatchError(f"The state is damaged: its cursors do not have {len(origin)} numbers.")
+        plan.begin(state)
+        self._state, self._progress = state, None
+        if self.workers is not None:
+            self.workers.loaded()
+
+    def enter_worker(self) -> None:
+        """In a worker of a DataLoader, before a loop: heed what the main process has chosen since."""
+        if self.workers is not None and torch_worker() != (0, 1):
+            epoch = self.workers.enter()
+            if epoch is not None and epoch != self.now().epoch:
+                self.go_to(epoch)
+
+
+class SharedWithWorkers:
+    """What a data set shares with its copies in the workers of a foreign DataLoader: four numbers."""
+
+    def __init__(self) -> None:
+        from multiprocessing.sharedctypes import RawArray
+
+        self._numbers = RawArray("q", 4)  # how often set_epoch was called, its epoch, loads, whether workers have read
+        self._seen = (0, 0)
+
+    @property
+    def have_read(self) -> bool:
+        """Whether a worker has begun to read since the main process last chose where to stand."""
+        return bool(self._numbers[3])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the workers, also those that are running already."""
+        self._numbers[1] = epoch
+        self._numbers[0] += 1
+        self._numbers[3] = 0
+        self._seen = (self._numbers[0], self._numbers[2])
+
+    def loaded(self) -> None:
+        """Remember that a state was loaded, which only workers started later get."""
+        self._numbers[2] += 1
+        self._numbers[3] = 0
+        self._seen = (self._numbers[0], self._numbers[2])
+
+    def enter(self) -> int | None:
+        """In a worker: the epoch that was chosen since it last asked, if any."""
+        chosen, loads = self._numbers[0], self._numbers[2]
+        self._numbers[3] = 1
+        if loads != self._seen[1]:
+            raise CheckpointMismatchError(
+                "A state was loaded while persistent workers of a DataLoader were running, and cannot reach them. "
+                "Load it before the first loop, or use midepoch.Loader."
+            )
+        changed = chosen != self._seen[0]
+        self._seen = (chosen, loads)
+        return self._numbers[1] if changed else None
+
+
+def torch_worker() -> tuple[int, int]:
+    """Which worker of a DataLoader this process is, and of how many; (0, 1) outside of one."""
+    data = sys.modules.get("torch.utils.data")
+    info = data.get_worker_info() if data is not None else None
+    return (0, 1) if info is None else (info.id, info.num_workers)
