@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         SchemaMismatchError,
         UnknownStateError,
     )
+    from midepoch.foreign import from_stateful_dataloader
     from midepoch.loader import Loader
     from midepoch.state import merge_states
 
@@ -31,6 +32,7 @@ _HOMES = {
     "NoDataError": "errors",
     "SchemaMismatchError": "errors",
     "UnknownStateError": "errors",
+    "from_stateful_dataloader": "foreign",
     "merge_states": "state",
     "read": "dataset",
 }
@@ -46,6 +48,7 @@ __all__ = [
     "NoDataError",
     "SchemaMismatchError",
     "UnknownStateError",
+    "from_stateful_dataloader",
     "merge_states",
     "read",
 ]

@@ -178,8 +178,8 @@ def _check_part(part: Part, *, reader: int, readers: int, workers: int) -> None:
     if part.readers != readers or (part.reader is None and part.workers != workers):
         raise CheckpointMismatchError(
             f"The state holds what one of {part.readers} readers delivered; now there are {readers}. "
-            "To go on with another number of ranks or workers, join the states of all ranks with merge_states "
-            "and load the result."
+            "To go on with another number of ranks or workers, join the states of all ranks with merge_states, "
+            "or those of a StatefulDataLoader's workers with from_stateful_dataloader, and load the result."
         )
     if part.reader is not None and part.reader != reader:
         raise CheckpointMismatchError(

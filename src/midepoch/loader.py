@@ -276,7 +276,8 @@ def _check_sendable(plan: Plan, method: str) -> None:
             pickle.dumps(function)
         except Exception as error:
             raise TypeError(
-                f"The function {name_of(function)} cannot be sent to workers, which are started by {method!r}: {error}. Define it at the top level of a module, or pass multiprocessing_context='fork'."
+                f"The function {name_of(function)} cannot be sent to workers started by {method!r}: {error}. "
+                "Define it at the top level of a module, or pass multiprocessing_context='fork'."
             ) from error
 
 

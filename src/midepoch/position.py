@@ -1,5 +1,6 @@
 """Where an iteration stands, and the loop that moves it: the one thing about a data set that changes."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class Plan:
 
     def begin(self, state: State) -> Progress:
         """Where this process, which may be a worker of a DataLoader, goes on from a state."""
-        worker, workers = torch_worker()
+        worker, workers = torch_worker() or (0, 1)
         reader, readers = self.rank + self.ranks * worker, self.ranks * workers
         return begin(
             self.pipeline, state, reader=reader, readers=readers, workers=workers, lanes=self.lanes, mode=self.mode
@@ -35,10 +36,11 @@ class Plan:
     def ends_loop(self, begun: State, progress: Progress, *, empty: bool) -> bool:
         """Whether a loop that went through the rest of an epoch ends there.
 
-        Nothing left of an epoch that had begun is no epoch, and the loop goes on to the next. A reader that is not
-        alone knows that of a uniform pipeline only.
+        Where nothing was left for any reader of an epoch that had begun, that is no epoch, and the loop goes on to
+        the next. What is left for others a reader knows of a uniform pipeline only.
         """
-        if empty and begun.lanes is not None and (self.pipeline.uniform or progress.leg.deal.readers == 1):
+        over = self.pipeline.uniform and progress.leg.is_over
+        if empty and begun.lanes is not None and (over or progress.leg.deal.readers == 1):
             return False
         return empty or (self.passes is not None and (begun.epoch + 1) % self.passes == 0)
 
@@ -50,6 +52,7 @@ class Position:
         self._state = state
         self._progress: Progress | None = None
         self._loops = 0
+        self._process = 0
         self.workers: SharedWithWorkers | None = None
 
     def now(self) -> State:
@@ -63,17 +66,19 @@ class Position:
     def run(self, plan: Plan, items_of: Callable[[Progress], Iterator[Any]]) -> Iterator[Any]:
         """The items from here to the end of the loop. Where that is in an epoch says ``items_of`` a reader's."""
         self._loops += 1
+        self._process = os.getpid()
         try:
             while True:
                 begun = self.now()
                 progress = self._progress = plan.begin(begun)
                 before = progress.items
-                if not (plan.pipeline.uniform and begun.lanes is not None and progress.leg.is_over):
-                    yield from items_of(progress)
+                yield from items_of(progress)
                 if self._progress is not progress:
                     return  # another loop, or set_epoch, has moved on
-                self.go_to(begun.epoch + 1)
-                if plan.ends_loop(begun, progress, empty=progress.items == before):
+                ends = plan.ends_loop(begun, progress, empty=progress.items == before)
+                if not (ends and torch_worker()):
+                    self.go_to(begun.epoch + 1)
+                if ends:
                     return
         finally:
             self._loops -= 1
@@ -82,12 +87,12 @@ class Position:
         """Go to the beginning of an epoch, unless it is the one in which this stands."""
         if epoch != self.now().epoch:
             self.go_to(epoch)
-        if self.workers is not None:
+        if self.workers is not None and torch_worker() is None:
             self.workers.set_epoch(epoch)
 
     def state_dict(self, plan: Plan) -> dict[str, Any]:
         """The state as plain values."""
-        if self.workers is not None and self.workers.have_read and torch_worker() == (0, 1):
+        if self.workers is not None and self.workers.have_read and torch_worker() is None:
             raise UnknownStateError(
                 "Workers of a DataLoader have read this data set, and nobody told this process what they delivered: "
                 "any state would be wrong. Use midepoch.Loader, or torchdata's StatefulDataLoader and its state_dict()."
@@ -108,15 +113,22 @@ class Position:
             raise CheckpointMismatchError(f"The state is damaged: its cursors do not have {len(origin)} numbers.")
         plan.begin(state)
         self._state, self._progress = state, None
-        if self.workers is not None:
+        if self.workers is not None and torch_worker() is None:
             self.workers.loaded()
 
     def enter_worker(self) -> None:
-        """In a worker of a DataLoader, before a loop: heed what the main process has chosen since."""
-        if self.workers is not None and torch_worker() != (0, 1):
-            epoch = self.workers.enter()
-            if epoch is not None and epoch != self.now().epoch:
-                self.go_to(epoch)
+        """Before a loop in a worker of a foreign DataLoader, where epochs are chosen by the main process.
+
+        A worker that has been through a loop begins its epoch again, as one that is started anew would; what it had
+        read ahead when that loop was left is not skipped. If another epoch was chosen since, it goes there.
+        """
+        if torch_worker() is None:
+            return
+        if self._progress is not None and self._process == os.getpid():
+            self.go_to(self.now().epoch)
+        epoch = self.workers.enter() if self.workers is not None else None
+        if epoch is not None and epoch != self.now().epoch:
+            self.go_to(epoch)
 
 
 class SharedWithWorkers:
@@ -160,8 +172,8 @@ class SharedWithWorkers:
         return self._numbers[1] if changed else None
 
 
-def torch_worker() -> tuple[int, int]:
-    """Which worker of a DataLoader this process is, and of how many; (0, 1) outside of one."""
+def torch_worker() -> tuple[int, int] | None:
+    """Which worker of a DataLoader this process is, and of how many; None outside of one."""
     data = sys.modules.get("torch.utils.data")
     info = data.get_worker_info() if data is not None else None
-    return (0, 1) if info is None else (info.id, info.num_workers)
+    return None if info is None else (info.id, info.num_workers)

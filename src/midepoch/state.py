@@ -76,6 +76,13 @@ class Part:
     turns: int = 0
     shares: tuple[tuple[int, int, Cursor], ...] = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        """The part as plain values."""
+        if self.reader is None:
+            return {"readers": self.readers, "workers": self.workers, "items": _plain_cursor(self.items)}
+        shares = [[lane, end, _plain_cursor(cursor)] for lane, end, cursor in self.shares]
+        return {"readers": self.readers, "reader": self.reader, "turns": self.turns, "shares": shares}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
@@ -92,7 +99,7 @@ class State:
 
     def to_dict(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
         """The state as plain values."""
-        values: dict[str, Any] = {
+        return {
             "version": VERSION,
             "epoch": self.epoch,
             "lanes": self.lanes,
@@ -100,20 +107,9 @@ class State:
             "turn": self.turn,
             "item_rows": self.item_rows,
             "cursors": [[count, _plain_standing(standing)] for count, standing in self.standings.runs],
+            "part": None if self.part is None else self.part.to_dict(),
             "fingerprint": fingerprint,
         }
-        part = self.part
-        if part is not None and part.reader is None:
-            items = part.items[0] if len(part.items) == 1 else list(part.items)
-            values["part"] = {"readers": part.readers, "workers": part.workers, "items": items}
-        elif part is not None:
-            values["part"] = {
-                "readers": part.readers,
-                "reader": part.reader,
-                "turns": part.turns,
-                "shares": [[lane, end, _plain_cursor(cursor)] for lane, end, cursor in part.shares],
-            }
-        return values
 
     @classmethod
     def from_dict(cls, values: Any) -> Self:
@@ -139,7 +135,7 @@ class State:
                 standings=Standings.pack(
                     (_whole(count, least=1), _read_standing(standing)) for count, standing in values["cursors"]
                 ),
-                part=None if values.get("part") is None else _read_part(values["part"]),
+                part=None if values["part"] is None else _read_part(values["part"]),
             )
             if len(state.standings) != (state.lanes or 0):
                 raise ValueError(f"{len(state.standings)} cursors for {state.lanes} lanes")
