@@ -20,18 +20,20 @@ class Sizes:
     tiny_files: int = 100_000
     groups: int = 30
     repeats: int = 7
+    processes: int = 15
     positions: int = 1_000_000
 
 
 QUICK = Sizes(
-    texts=20_000,
-    peer_rows=2_000,
+    texts=12_000,
+    peer_rows=1_000,
     tokens=2_000,
     files=12,
     file_rows=20_000,
-    tiny_files=2_000,
+    tiny_files=1_000,
     groups=3,
     repeats=3,
+    processes=3,
     positions=200_000,
 )
 
@@ -41,7 +43,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Sizes], list[Figure]]]] = {
     "tensors": ("Batches of 64 token rows as tensors", lambda s: throughput.tensors(s.tokens, s.repeats)),
     "first": ("First row after a resume", lambda s: resuming.first_item(s.texts, s.files, s.file_rows, 5 * s.repeats)),
     "state": ("state_dict()", lambda s: resuming.state(s.tiny_files, 10 * s.repeats)),
-    "imports": ("Importing", lambda s: opening.imports(3 * s.repeats)),
+    "imports": ("Importing", lambda s: opening.imports(s.processes)),
     "opening": ("Opening", lambda s: opening.opens(s.files, s.file_rows, s.tiny_files, s.repeats)),
     "positions": ("Memory: shuffle (row)", lambda s: memory.positions((s.files, s.file_rows), 10**9, s.positions)),
     "parquet": ("Memory: Parquet", lambda s: memory.row_groups(s.groups)),

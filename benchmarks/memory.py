@@ -41,6 +41,15 @@ for row in (dataset.shuffle(1) if sys.argv[3] == "block" else dataset):
     pass
 """
 
+PLAIN = """
+import pathlib, pyarrow.parquet
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*.parquet")):
+    file = pyarrow.parquet.ParquetFile(path)
+    for number in range(file.num_row_groups):
+        for row in file.read_row_group(number).to_pylist():
+            pass
+"""
+
 
 def positions(many: tuple[int, int], count: int, read: int) -> list[Figure]:
     """A row-level shuffle of very many positions: no array of their number is made."""
@@ -61,8 +70,13 @@ def row_groups(groups: int) -> list[Figure]:
     folder = data.parquet(groups)
     plain, plain_mapped = _peak("")
     figures = []
-    for order in ("sequential", "block"):
-        peak, mapped = _peak(READ_ALL, folder, data.INDEX, order)
+    passes = {
+        "plain read_row_group loop": (PLAIN, folder),
+        "sequential": (READ_ALL, folder, data.INDEX, "sequential"),
+        "shuffle (block)": (READ_ALL, folder, data.INDEX, "block"),
+    }
+    for order, work in passes.items():
+        peak, mapped = _peak(*work)
         for name, more in (("anonymous memory", peak - plain), ("RSS, mapped pages too", mapped - plain_mapped)):
             figures.append(told(f"{groups} row groups, {order}: {name}", more * 2**20 / data.GROUP_BYTES, "row groups"))
     return figures

@@ -1,6 +1,6 @@
 """Kill a reader in the middle of an epoch, go on with three others, and prove that every row came once, in order.
 
-    make demo
+make demo
 """
 
 import json
@@ -46,7 +46,9 @@ def main() -> None:
 
         together = [row for row in chain.from_iterable(zip_longest(*parts)) if row is not None]
         got = saved["ids"] + together
-        print(f"proof    {len(got):,} rows in all, {len(got) - len(set(got))} twice, {len(set(expected) - set(got))} lost")
+        print(
+            f"proof    {len(got):,} rows in all, {len(got) - len(set(got))} twice, {len(set(expected) - set(got))} lost"
+        )
         print(f"         the same order as in one uninterrupted process: {'yes' if got == expected else 'NO'}")
         if got != expected:
             sys.exit(1)
@@ -99,7 +101,10 @@ def write(folder: Path) -> None:
     for number in range(FILES):
         ids = range(number * ROWS, (number + 1) * ROWS)
         table = pa.table({"id": ids, "text": [f"row {row} of the data set" for row in ids]})
-        with pa.OSFile(str(folder / f"part-{number}.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as out:
+        with (
+            pa.OSFile(str(folder / f"part-{number}.arrow"), "wb") as sink,
+            pa.ipc.new_stream(sink, table.schema) as out,
+        ):
             out.write_table(table, max_chunksize=BLOCK)
 
 

@@ -53,12 +53,16 @@ def _weight(name: str) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") | 1
 
 
-def data_difference(then: Mapping[str, Any], files: Sequence[FileFacts], now: Mapping[str, Any]) -> str | None:
+def data_difference(then: Any, files: Sequence[FileFacts], now: Mapping[str, Any]) -> str | None:
     """What differs between a state's data and the files that are here, or None."""
-    if then.get("digest") == now["digest"]:
-        return None
-    if not {"files", "rows"} <= set(then) or not {"list", "sums"} & set(then):
+    if (
+        not isinstance(then, Mapping)
+        or not {"files", "rows", "digest"} <= set(then)
+        or not {"list", "sums"} & set(then)
+    ):
         return "The state is damaged: its fingerprint of the data is not whole. Load an earlier checkpoint."
+    if then["digest"] == now["digest"]:
+        return None
     if "list" in then:
         told = _listed_difference({name: (size, rows) for name, size, rows in then["list"]}, files)
     else:
@@ -131,8 +135,10 @@ def _gaps(files: Sequence[FileFacts]) -> Sequence[str]:
     return list(gaps)
 
 
-def pipeline_difference(then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str | None:
+def pipeline_difference(then: Any, now: Sequence[Mapping[str, Any]]) -> str | None:
     """The first stage or parameter that differs, or None."""
+    if not isinstance(then, list) or not all(isinstance(stage, Mapping) for stage in then):
+        return "what the state says of it is damaged"
     for number, (was, here) in enumerate(zip(then, now, strict=False), start=1):
         if was == here:
             continue

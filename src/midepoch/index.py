@@ -220,7 +220,12 @@ def _from_bytes(root: str, content: bytes) -> Index:
 
 def _from_file(root: str, origin: str, checksum: int) -> Index:
     """Open the index that another process holds, not one that has since taken its place."""
-    index = Index.load(root, origin)
+    try:
+        index = Index.load(root, origin)
+    except (OSError, ValueError) as error:
+        raise DataChangedError(
+            f"The index of {root} is gone from {origin} ({error}). Open the data set again."
+        ) from error
     if index._checksum != checksum:
         raise DataChangedError(f"The files below {root} changed and were indexed anew. Open the data set again.")
     return index

@@ -19,6 +19,7 @@ from midepoch.storage import FileStamp, Listing, Source, find
 log = logging.getLogger("midepoch")
 
 SCAN_THREADS = 16
+KEPT_VERSIONS = 8
 QUIET_SECONDS = 1.0
 
 
@@ -28,17 +29,32 @@ def open_index(source: Source, *, format: str | None, index_dir: str | os.PathLi
         raise ValueError(f"format is {format!r}; it can be {', '.join(map(repr, FORMATS))}, or left out.")
     listing = find(source)
     folder = Path(index_dir) if index_dir is not None else default_index_dir()
-    path = folder / f"{blake2b(listing.spec.encode(), digest_size=12).hexdigest()}.index"
+    source_key = _digest(listing.spec)
+    path = folder / f"{source_key}-{_digest(repr((listing.names, listing.stamps)))}.index"
     index = _load(listing.root, path)
     if index is None or not index.matches(listing):
-        with _one_at_a_time(path):
+        with _one_at_a_time(folder / f"{source_key}.lock"):
             index = _load(listing.root, path)
             if index is None or not index.matches(listing):
-                index = _save(path, listing, _scan_all(listing, index.scans() if index else {}))
+                earlier = _versions(folder, source_key)
+                known = _load(listing.root, earlier[0]) if earlier else None
+                index = _save(path, listing, _scan_all(listing, known.scans() if known else {}))
+                for old in earlier[KEPT_VERSIONS:]:
+                    old.unlink(missing_ok=True)
     for number, found in enumerate(index.formats):
         if format is not None and found not in (format, EMPTY):
             raise DataFormatError(f"{index.path(number)} is {found}, but format={format!r} was asked for.")
     return index
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+
+def _versions(folder: Path, source_key: str) -> list[Path]:
+    """The indexes of a source, the newest first. Older ones are kept for processes that still run on them."""
+    found = [(path.stat().st_mtime_ns, path) for path in folder.glob(f"{source_key}-*.index")]
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def default_index_dir() -> Path:
@@ -88,7 +104,7 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
             import fcntl
 
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(open(path.with_suffix(".lock"), "w"))
+            lock = stack.enter_context(open(path, "w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from midepoch.deal import Cursor, Deal, Share, Standing
 from midepoch.errors import CheckpointMismatchError
@@ -123,7 +123,7 @@ class Progress:
     @property
     def items(self) -> int:
         """How many items were handed over, with those that were repeated to keep ranks even."""
-        if self.turns <= self._never_empty:
+        if self.turns <= self._never_empty and not self.repeated:
             return self.turns
         return sum(map(self.delivered, range(len(self.limits)))) + self.repeated
 
@@ -153,7 +153,14 @@ class Progress:
 
 
 def begin(
-    pipeline: Pipeline, state: State, *, reader: int, readers: int, workers: int, lanes: int | None, mode: str
+    pipeline: Pipeline,
+    state: State,
+    *,
+    reader: int,
+    readers: int,
+    workers: int,
+    lanes: int | None,
+    mode: Literal["file", "example"],
 ) -> Progress:
     """Where a reader goes on from a state that some readers, maybe others, have reached."""
     part = state.part
@@ -188,7 +195,7 @@ def _check_part(part: Part, *, reader: int, readers: int, workers: int) -> None:
         )
 
 
-def _dealt(pipeline: Pipeline, state: State, lanes: int, mode: str) -> State:
+def _dealt(pipeline: Pipeline, state: State, lanes: int, mode: Literal["file", "example"]) -> State:
     """The beginning of an epoch, with its lanes dealt."""
     standings = Standings(((lanes, Standing(pipeline.origin)),))
     return replace(state, lanes=lanes, mode=mode, turn=0, item_rows=pipeline.item_rows, standings=standings)

@@ -129,20 +129,18 @@ class Loader(DataLoader[Any]):
             return
         target = _even_items(progress.leg, self._even)
         steps = self._steps(progress) if target else iter(())
-        item = None
         for item in progress.follow(steps):
             yield item
             if progress.items == target:
                 return
         while progress.items < target:
-            if item is None:
-                item = self._first_item(progress.leg.start.epoch)
             progress.repeated += 1
-            yield item
+            yield self._first_item(progress.leg)
 
-    def _first_item(self, epoch: int) -> Any:
-        """What this rank got first in an epoch, to be repeated where it has nothing left of it."""
-        fresh = self._plan.begin(State(epoch=epoch))
+    def _first_item(self, leg: Leg) -> Any:
+        """The first item of the epoch, which is what a rank repeats: the same one wherever and whenever it does."""
+        alone = replace(self._plan, ranks=1, rank=0, lanes=leg.deal.lanes, mode=leg.start.mode)
+        fresh = alone.begin(State(epoch=leg.start.epoch))
         return next(fresh.follow(take_turns(fresh)))
 
     def _steps(self, progress: Progress) -> Iterator[Step | None]:

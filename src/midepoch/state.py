@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from midepoch.deal import Cursor, Deal, Share, Standing, join
 from midepoch.errors import CheckpointMismatchError
@@ -90,7 +90,7 @@ class State:
 
     epoch: int = 0
     lanes: int | None = None
-    mode: str = "example"
+    mode: Literal["file", "example"] = "example"
     turn: int = 0
     item_rows: int = 1
     """How many rows make an item, by ``batch``: what a lane's ordinals count."""
@@ -129,7 +129,7 @@ class State:
             state = cls(
                 epoch=_whole(values["epoch"]),
                 lanes=None if values["lanes"] is None else _whole(values["lanes"], least=1),
-                mode=_one_of(values["mode"], ("example", "file")),
+                mode="file" if _one_of(values["mode"], ("example", "file")) == "file" else "example",
                 turn=_whole(values["turn"]),
                 item_rows=_whole(values["item_rows"], least=1),
                 standings=Standings.pack(

@@ -119,13 +119,18 @@ def _files_below(folder: str) -> list[str]:
     return sorted(found, key=lambda path: path.split(os.sep))
 
 
-def _walk(folder: str) -> Iterator[str]:
+def _walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:
+    """The files below a folder; a link to a folder ``above`` is not followed, or it would never end."""
+    found = os.stat(folder)
+    here = (found.st_dev, found.st_ino)
+    if here in above:
+        return
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith((".", "_")):
                 continue
             if entry.is_dir():
-                yield from _walk(entry.path)
+                yield from _walk(entry.path, above | {here})
             elif entry.is_file():
                 yield entry.path
 

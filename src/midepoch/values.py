@@ -219,6 +219,13 @@ def convert_item(item: Any, form: Form) -> Any:
     return _convert_item_values(item, form)
 
 
+def convert_batch(item: Any, form: Form) -> Any:
+    """One batch from a stage in a form: its values are columns."""
+    if isinstance(item, pa.RecordBatch):
+        return Rows(item, form).columns()
+    return Rows(dict(item)).to(form).columns() if isinstance(item, Mapping) else convert_item(item, form)
+
+
 def _convert_item_values(item: Any, form: Form) -> Any:
     if isinstance(item, Mapping):
         return {name: _convert_value(value, form) for name, value in item.items()}

@@ -73,6 +73,12 @@ class MappedArrow:
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path} is broken at byte {block.offset:,}: {error}") from error
 
+    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
+        """Whether a record batch lies in the map, which compressed ones and some with dictionaries do not."""
+        begin, end = self._map.address, self._map.address + self._map.size
+        buffers = (buffer for column in data.columns for buffer in column.buffers())
+        return all(begin <= buffer.address < end for buffer in buffers if buffer is not None and buffer.size)
+
     def _read(self, block: Block) -> pa.RecordBatch:
         if not self._has_dictionaries:
             return pa.ipc.read_record_batch(self._map.slice(block.offset, block.length), self.schema)

@@ -31,6 +31,9 @@ class BlockReader(Protocol):
     def read(self, block: Block) -> pa.Table | pa.RecordBatch:
         """The rows of a block."""
 
+    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
+        """Whether what was read is a view of the file, which costs nothing to hold."""
+
 
 class Format(Protocol):
     """A file format: a module of this package with these names."""

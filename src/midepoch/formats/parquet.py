@@ -40,6 +40,10 @@ class ParquetBlocks:
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path}: row group {block.number} cannot be decoded: {error}") from error
 
+    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
+        """It never is."""
+        return False
+
 
 def _open(path: str) -> pq.ParquetFile:
     try:

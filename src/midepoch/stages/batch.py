@@ -32,8 +32,8 @@ class Batch:
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The batches: slices of whole columns as long as no function made single items of them."""
         if inputs.runs is not None and self.collate is None:
-            return Flow(single=self._from_runs(inputs.groups(self.size)), form=inputs.form)
-        return Flow(single=self._from_steps(inputs.steps(), inputs.form), form=inputs.form)
+            return Flow(single=self._from_runs(inputs.groups(self.size)), form=inputs.form, batched=True)
+        return Flow(single=self._from_steps(inputs.steps(), inputs.form), form=inputs.form, batched=True)
 
     def _from_runs(self, groups: Iterator[Run]) -> Iterator[Step]:
         for run in groups:

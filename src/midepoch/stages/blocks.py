@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from midepoch.formats import FORMATS, BlockReader
@@ -26,17 +27,24 @@ class Files:
         self._pool: ThreadPoolExecutor | None = None
 
     def is_mapped(self, number: int) -> bool:
-        """Whether a block is a view of its file, so that holding it or reading it again costs nothing."""
+        """Whether a block's file is mapped, so that nothing is gained by reading it ahead."""
         return FORMATS[self.index.formats[self.index.block(number)[0]]].MAPPED
 
-    def read(self, number: int) -> Data:
-        """A block of the data set, once it is sure that its file is the one that was indexed."""
-        file, block = self.index.block(number)
-        check_unchanged(self.index.path(file), self.index.stamps[file])
-        return self._reader(file).read(block)
+    def check(self, numbers: Sequence[int]) -> None:
+        """Raise unless the files of these blocks are the ones that were indexed."""
+        files = np.unique(np.searchsorted(self.index.first_blocks, numbers, "right") - 1)
+        for file in files.tolist():
+            check_unchanged(self.index.path(file), self.index.stamps[file])
 
-    def read_ahead(self, number: int) -> "Future[Data]":
-        """A block of the data set, read in the background."""
+    def read(self, number: int) -> tuple[Data, bool]:
+        """A block of the data set, and whether it is a view of its file."""
+        file, block = self.index.block(number)
+        reader = self._reader(file)
+        data = reader.read(block)
+        return data, reader.is_view(data)
+
+    def read_ahead(self, number: int) -> "Future[tuple[Data, bool]]":
+        """A block of the data set, read in the background. Its file is checked when it is used."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="midepoch-read-ahead")
         return self._pool.submit(self.read, number)
@@ -60,7 +68,7 @@ class Files:
 
 @dataclass(slots=True)
 class _Held:
-    data: "Data | Future[Data]"
+    data: Data
     mapped: bool
     step: int
 
@@ -71,22 +79,26 @@ class HeldBlocks:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._held: dict[int, _Held] = {}
+        self._waiting: dict[int, Future[tuple[Data, bool]]] = {}
         self._step = 0
 
     def __getitem__(self, number: int) -> Data:
-        held = self._held[number]
-        assert not isinstance(held.data, Future)
-        return held.data
+        return self._held[number].data
 
-    def load(self, numbers: Iterable[int]) -> None:
+    def check(self, number: int) -> None:
+        """Raise if the file of a block has changed: a mapped one shows whatever the file now holds."""
+        if self._held[number].mapped:
+            self._files.check([number])
+
+    def load(self, numbers: Sequence[int]) -> None:
         """Begin a step that uses these blocks, and no others but those that are read ahead."""
         self._step += 1
+        self._files.check(numbers)
         for number in numbers:
             held = self._held.pop(number, None)
             if held is None:
-                held = _Held(self._files.read(number), self._files.is_mapped(number), 0)
-            elif isinstance(held.data, Future):
-                held.data = held.data.result()
+                waiting = self._waiting.pop(number, None)
+                held = _Held(*(self._files.read(number) if waiting is None else waiting.result()), step=0)
             held.step = self._step
             self._held[number] = held
         self._drop()
@@ -94,15 +106,14 @@ class HeldBlocks:
     def ahead(self, numbers: Iterable[int]) -> None:
         """Begin to read these blocks in the background, except those that are mapped or there already."""
         for number in numbers:
-            if number not in self._held and not self._files.is_mapped(number):
-                self._held[number] = _Held(self._files.read_ahead(number), False, self._step)
+            if not (number in self._held or number in self._waiting or self._files.is_mapped(number)):
+                self._waiting[number] = self._files.read_ahead(number)
 
     def _drop(self) -> None:
         """Let go of decoded blocks that neither this step nor the last used, and of mapped ones beyond a bound."""
         spare = len(self._held) - MAPPED_BLOCKS
         for number, held in list(self._held.items()):
             idle = self._step - held.step
-            waiting = isinstance(held.data, Future)
-            if (not held.mapped and idle > 1 and not waiting) or (held.mapped and spare > 0 and idle):
+            if (not held.mapped and idle > 1) or (held.mapped and spare > 0 and idle):
                 del self._held[number]
                 spare -= 1

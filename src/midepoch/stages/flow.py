@@ -49,15 +49,15 @@ class Context:
     seed: int
     epoch: int
     rows_until: int
-    """The first stage whose items' keys are not row numbers any more."""
+    """The number of the stage that first makes groups: behind it, keys are not row numbers any more."""
     locate: Callable[[int], tuple[str, int]]
 
     def name_row(self, stage: int, key: int) -> str:
         """Where an item comes from, as far as that is known at a stage."""
-        if stage >= self.rows_until:
+        if stage > self.rows_until:
             return ""
         name, row = self.locate(key)
-        return f", at row {row:,} of {name}"
+        return f", {'in the group from' if stage == self.rows_until else 'at'} row {row:,} of {name}"
 
     def rng(self, salt: int, key: int) -> np.random.Generator:
         """The random generator of one item in one stage."""
@@ -71,6 +71,8 @@ class Flow:
     runs: Iterator[Run] | None = None
     single: Iterator[Step] | None = None
     form: Form = "python"
+    batched: bool = False
+    """Whether each item is a batch, whose values are columns."""
 
     def steps(self) -> Iterator[Step]:
         """The outputs one by one."""

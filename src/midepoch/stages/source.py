@@ -102,6 +102,7 @@ class Lane:
             first = int(self._starts[block])
             for at in range(begin, end, self._pace.run):
                 count = min(end - at, self._pace.run)
+                self._blocks.check(block)
                 yield at, _batch(self._blocks[block].slice(int(numbers[at]) - first, count))
 
     def _gather(self, numbers: I64, blocks: I64) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -10,7 +10,7 @@ from midepoch.deal import Cursor
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.flow import Context, Flow, Run, Step
 from midepoch.stages.stage import Call
-from midepoch.values import Form, convert_item
+from midepoch.values import Form, convert_batch, convert_item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Map:
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """Each item's result, computed when it is asked for."""
-        return Flow(single=self._steps(inputs.steps(), context), form=inputs.form)
+        return Flow(single=self._steps(inputs.steps(), context), form=inputs.form, batched=inputs.batched)
 
     def _steps(self, steps: Iterator[Step], context: Context) -> Iterator[Step]:
         call, removed = self.call, self.remove_columns
@@ -53,7 +53,7 @@ class Filter:
         """The items that stay."""
         call = self.call
         kept = (step for step in inputs.steps() if call(step[0], step[2], context))
-        return Flow(single=kept, form=inputs.form)
+        return Flow(single=kept, form=inputs.form, batched=inputs.batched)
 
     def count(self, inputs: int) -> int | None:
         """Unknown."""
@@ -76,7 +76,8 @@ class Select:
         if inputs.runs is not None:
             chosen = (Run(run.rows.select(self.names), run.ends, run.keys) for run in inputs.runs)
             return Flow(runs=chosen, form=inputs.form)
-        return Flow(single=((self._pick(item), end, key) for item, end, key in inputs.steps()), form=inputs.form)
+        picked = ((self._pick(item), end, key) for item, end, key in inputs.steps())
+        return Flow(single=picked, form=inputs.form, batched=inputs.batched)
 
     def _pick(self, item: Any) -> Any:
         if isinstance(item, pa.RecordBatch):
@@ -107,8 +108,9 @@ class Reform:
         if inputs.runs is not None:
             reformed = (Run(run.rows.to(self.form), run.ends, run.keys) for run in inputs.runs)
             return Flow(runs=reformed, form=self.form)
-        steps = ((convert_item(item, self.form), end, key) for item, end, key in inputs.steps())
-        return Flow(single=steps, form=self.form)
+        make = convert_batch if inputs.batched else convert_item
+        steps = ((make(item, self.form), end, key) for item, end, key in inputs.steps())
+        return Flow(single=steps, form=self.form, batched=inputs.batched)
 
     def count(self, inputs: int) -> int | None:
         """As many."""

@@ -1,0 +1,106 @@
+"""accelerate: train, be killed at any moment, go on with exactly the rows that would have come next.
+
+python examples/accelerate_resume.py FOLDER [--kill-after STEP]
+
+Start it again in the same folder to resume. What each step received is appended to FOLDER/rows.jsonl.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from accelerate import Accelerator
+from accelerate.utils import send_to_device
+
+import midepoch as me
+from midepoch.distributed import Complete
+
+EPOCHS, SAVE_EVERY = 2, 7
+
+
+def train(folder: Path, kill_after: int | None) -> None:
+    """Train for two epochs, from the last checkpoint if there is one."""
+    accelerator = Accelerator(cpu=True)
+    data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).with_format("torch").batch(8)
+    data = data.shard(accelerator.num_processes, accelerator.process_index).repeat(EPOCHS)
+    loader = me.Loader(data, num_workers=2)
+
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    # The loader does not go through prepare, which would put a DataLoader of its own in its place. It is registered,
+    # so that save_state and load_state take care of it.
+    model, optimizer = accelerator.prepare(model, optimizer)
+    accelerator.register_for_checkpointing(Complete(loader))
+
+    done = 0
+    if checkpoints := sorted(folder.glob("step-*")):
+        accelerator.load_state(str(checkpoints[-1]))
+        done = int(checkpoints[-1].name.removeprefix("step-"))
+
+    # A loader that stands at the end of its last epoch would begin another one, so the steps are counted.
+    for step, batch in enumerate(islice(loader, len(loader) - done), start=done + 1):
+        batch = send_to_device(batch, accelerator.device)
+        loss = torch.nn.functional.mse_loss(model(batch["x"][:, None]), batch["y"][:, None])
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        log(folder, step, batch["id"])
+        if step % SAVE_EVERY == 0:
+            save(accelerator, folder, step)
+        if step == kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def save(accelerator: Accelerator, folder: Path, step: int) -> None:
+    """Write a checkpoint so that a kill leaves it whole or not at all: under another name, synced, then renamed."""
+    temporary = folder / "unfinished"
+    if accelerator.is_main_process:
+        shutil.rmtree(temporary, ignore_errors=True)
+    accelerator.wait_for_everyone()
+    accelerator.save_state(str(temporary))
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        for path in (*temporary.iterdir(), temporary):
+            sync(path)
+        temporary.rename(folder / f"step-{step:06d}")
+        sync(folder)
+
+
+def sync(path: Path) -> None:
+    """Have the disk keep a file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def log(folder: Path, step: int, ids: torch.Tensor) -> None:
+    """Write down which rows a step received."""
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write(json.dumps({"step": step, "ids": ids.tolist()}) + "\n")
+
+
+def write(folder: Path) -> None:
+    """Write a data set of 100 rows, unless it is there."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for part in range(4):
+            ids = range(25 * part, 25 * (part + 1))
+            table = pa.table({"id": ids, "x": [id / 100 for id in ids], "y": [1 - id / 50 for id in ids]})
+            table = table.cast(pa.schema([("id", pa.int64()), ("x", pa.float32()), ("y", pa.float32())]))
+            pq.write_table(table, folder / f"part-{part}.parquet", row_group_size=10)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="for the data, the checkpoints and the log")
+    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL once this step is done")
+    arguments = parser.parse_args()
+    write(arguments.folder / "data")
+    train(arguments.folder, arguments.kill_after)

@@ -1,0 +1,130 @@
+"""The transformers Trainer: train, be killed at any moment, go on with exactly the rows that would have come next.
+
+python examples/transformers_resume.py FOLDER [--kill-after STEP]
+
+Start it again in the same folder to resume. What each step received is appended to FOLDER/rows.jsonl.
+"""
+
+import argparse
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+import midepoch as me
+from midepoch.distributed import gather_state
+
+EPOCHS, SAVE_EVERY = 2, 7
+
+
+class LoaderTrainer(Trainer):
+    """A Trainer that takes its batches from a loader, and writes down what it receives."""
+
+    def __init__(self, *args: Any, loader: me.Loader, folder: Path, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._loader, self._folder = loader, folder
+
+    def get_train_dataloader(self) -> Iterator[Any]:
+        """The loader's batches, as an iterator: there is nothing in it to wrap, to skip or to set an epoch of."""
+        return iter(self._loader)
+
+    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any) -> torch.Tensor:
+        """One step."""
+        log(self._folder, self.state.global_step + 1, inputs.pop("id"))
+        return super().training_step(model, {**inputs, "labels": inputs["input_ids"].clone()}, *args)
+
+
+class SaveLoader(TrainerCallback):
+    """Keep the loader's state in every checkpoint. It comes last, so a checkpoint that has it is whole."""
+
+    def __init__(self, loader: me.Loader) -> None:
+        self._loader = loader
+
+    def on_save(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
+        """After the Trainer has written the rest."""
+        loader_state = gather_state(self._loader)
+        if state.is_world_process_zero:
+            path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / "loader.json"
+            temporary = path.with_suffix(".tmp")
+            with temporary.open("w") as file:
+                json.dump(loader_state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+
+
+class Kill(TrainerCallback):
+    """Die by SIGKILL once a step, and its checkpoint if one is due, are done."""
+
+    def __init__(self, after: int | None) -> None:
+        self._after = after
+
+    def on_step_begin(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
+        """Before the next step."""
+        if state.global_step == self._after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(folder: Path, kill_after: int | None) -> None:
+    """Train for two epochs, from the last checkpoint if there is one."""
+    args = TrainingArguments(
+        output_dir=str(folder),
+        ignore_data_skip=True,  # the loader stands where it should; nothing is to be skipped
+        save_steps=SAVE_EVERY,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).with_format("torch").batch(8)
+    loader = me.Loader(data.shard(args.world_size, args.process_index).repeat(EPOCHS), num_workers=2)
+    args.max_steps = len(loader)
+
+    checkpoint, done = None, 0
+    if states := sorted(folder.glob("checkpoint-*/loader.json"), key=step_of):
+        checkpoint, done = str(states[-1].parent), step_of(states[-1])
+        loader.load_state_dict(json.loads(states[-1].read_text()))
+
+    config = GPT2Config(vocab_size=128, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    model = GPT2LMHeadModel(config)
+    callbacks = [SaveLoader(loader), Kill(kill_after)]
+    trainer = LoaderTrainer(model, args, callbacks=callbacks, loader=loader, folder=folder)
+    if done < args.max_steps:  # the Trainer would do one more step
+        trainer.train(resume_from_checkpoint=checkpoint)
+
+
+def step_of(state: Path) -> int:
+    """The step after which a checkpoint was taken."""
+    return int(state.parent.name.removeprefix("checkpoint-"))
+
+
+def log(folder: Path, step: int, ids: torch.Tensor) -> None:
+    """Write down which rows a step received."""
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write(json.dumps({"step": step, "ids": ids.tolist()}) + "\n")
+
+
+def write(folder: Path) -> None:
+    """Write a data set of 100 rows, unless it is there."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for part in range(4):
+            ids = range(25 * part, 25 * (part + 1))
+            tokens = pa.array([[(id + place) % 128 for place in range(16)] for id in ids], pa.list_(pa.int64()))
+            table = pa.table({"id": pa.array(ids, pa.int64()), "input_ids": tokens})
+            pq.write_table(table, folder / f"part-{part}.parquet", row_group_size=10)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="for the data, the checkpoints and the log")
+    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL once this step is done")
+    arguments = parser.parse_args()
+    write(arguments.folder / "data")
+    train(arguments.folder, arguments.kill_after)

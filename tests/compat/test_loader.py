@@ -1,0 +1,322 @@
+"""The Loader with real worker processes: exact wherever it is cut, whatever changes at the resume."""
+
+import json
+import logging
+import os
+import re
+import signal
+from itertools import islice
+
+import pytest
+import torch
+
+import midepoch as me
+from worlds import ids, is_kept, is_late, spread, write_files
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+SPREAD = {"batched": True, "batch_size": 5, "remove_columns": ["text", "tokens", "maybe"]}
+PIPELINES = {
+    "rows": lambda ds: ds,
+    "batches": lambda ds: ds.batch(4),
+    "filtered": lambda ds: ds.filter(is_kept),
+    "late": lambda ds: ds.filter(is_late).batch(3),
+    "spread": lambda ds: ds.map(spread, **SPREAD),
+}
+WORKERS = [
+    {"num_workers": 0},
+    {"num_workers": 1},
+    {"num_workers": 3, "prefetch_factor": 4},
+    {"num_workers": 2, "persistent_workers": True},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("world") / "data", [20, 0, 7, 33])
+
+
+@pytest.fixture
+def build(folder):
+    def build(pipeline, lanes=4):
+        return PIPELINES[pipeline](me.read(folder).shuffle(1, window=20)).lanes(lanes)
+
+    return build
+
+
+def through_json(state):
+    return json.loads(json.dumps(state))
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_the_order_is_that_of_one_process(build, pipeline, workers):
+    whole = list(build(pipeline))
+    loader = me.Loader(build(pipeline), **workers)
+    assert list(loader) == whole
+    second = build(pipeline)
+    second.set_epoch(1)
+    assert list(loader) == list(second)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_cut_anywhere_and_resumed_twice_with_other_workers(build, pipeline):
+    whole = list(build(pipeline))
+    for number, cut in enumerate(range(0, len(whole) - 2, 1 + len(whole) // 7)):
+        first = me.Loader(build(pipeline), **WORKERS[number % 4])
+        got = list(islice(first, cut))
+        second = me.Loader(build(pipeline), **WORKERS[(number + 1) % 4])
+        second.load_state_dict(through_json(first.state_dict()))
+        assert second.state_dict() == first.state_dict()
+        got += list(islice(second, 2))
+        third = me.Loader(build(pipeline), **WORKERS[(number + 2) % 4])
+        third.load_state_dict(through_json(second.state_dict()))
+        assert got + list(third) == whole
+
+
+def test_the_state_in_the_loop_counts_the_batch_in_hand_and_no_later_one(build):
+    whole = ids(build("rows"))
+    loader = me.Loader(build("rows"), num_workers=2, prefetch_factor=8)
+    for number, row in enumerate(loader, start=1):
+        assert row["id"] == whole[number - 1]
+        if number % 9 == 0:
+            resumed = build("rows")
+            resumed.load_state_dict(through_json(loader.state_dict()))
+            assert ids(resumed) == whole[number:]
+
+
+def test_a_loop_that_was_left_is_gone_on_with(build):
+    whole = ids(build("filtered"))
+    for workers in WORKERS:
+        loader = me.Loader(build("filtered"), **workers)
+        got = []
+        for count in (5, 1, 7):
+            got += ids(islice(loader, count))
+        assert got + ids(loader) == whole
+        assert loader.epoch == 1
+
+
+def test_the_data_set_and_its_loader_stand_at_one_place(build):
+    dataset = build("rows")
+    loader = me.Loader(dataset, num_workers=2)
+    whole = ids(build("rows"))
+    got = ids(islice(loader, 7))
+    assert dataset.state_dict() == loader.state_dict()
+    assert got + ids(dataset) == whole
+
+
+def test_loading_too_late_is_an_error(build):
+    loader = me.Loader(build("rows"), num_workers=1)
+    state = loader.state_dict()
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(me.CheckpointMismatchError, match="too late"):
+        loader.load_state_dict(state)
+    assert len(list(iterator)) == 59
+
+
+def test_a_state_after_the_last_batch_starts_the_next_epoch(build):
+    for pipeline in PIPELINES:
+        first = me.Loader(build(pipeline), num_workers=2)
+        whole = list(build(pipeline))
+        iterator = iter(first)
+        for _ in whole:
+            next(iterator)
+        state = through_json(first.state_dict())
+        del iterator
+        resumed = me.Loader(build(pipeline), num_workers=3)
+        resumed.load_state_dict(state)
+        second = build(pipeline)
+        second.set_epoch(1)
+        assert list(resumed) == list(second)
+
+
+def test_set_epoch_with_the_restored_epoch_does_not_undo_the_resume(build):
+    first = me.Loader(build("rows"), num_workers=2)
+    list(first)
+    got = ids(islice(first, 11))
+    resumed = me.Loader(build("rows"))
+    resumed.load_state_dict(first.state_dict())
+    resumed.set_epoch(1)
+    whole = build("rows")
+    whole.set_epoch(1)
+    assert got + ids(resumed) == ids(whole)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_other_start_methods(build, method):
+    loader = me.Loader(build("filtered"), num_workers=2, multiprocessing_context=method, persistent_workers=True)
+    whole = ids(build("filtered"))
+    got = ids(islice(loader, 9))
+    resumed = me.Loader(build("filtered"), num_workers=1, multiprocessing_context=method)
+    resumed.load_state_dict(through_json(loader.state_dict()))
+    assert got + ids(resumed) == whole
+    assert got + ids(loader) == whole
+
+
+def test_a_function_that_cannot_be_sent_is_named(build):
+    loader = me.Loader(build("rows").map(lambda row: row), num_workers=1, multiprocessing_context="spawn")
+    with pytest.raises(
+        TypeError, match=r"<lambda> cannot be sent to workers started by 'spawn'.*top level of a module"
+    ):
+        list(loader)
+
+
+def test_batch_size_is_a_batch_of_columns_or_the_collate_function_of_items(build):
+    assert list(me.Loader(build("rows"), batch_size=7)) == list(build("rows").batch(7))
+    assert list(me.Loader(build("rows"), batch_size=7, drop_last=True)) == list(build("rows").batch(7, drop_last=True))
+    lists = list(me.Loader(build("rows"), batch_size=7, collate_fn=lambda rows: [row["id"] for row in rows]))
+    assert lists == [batch["id"] for batch in build("rows").batch(7)]
+    assert list(me.Loader(build("rows"), collate_fn=lambda row: row["id"])) == ids(build("rows"))
+
+
+def test_nothing_is_converted_that_was_not_asked_for(build):
+    batch = next(iter(me.Loader(build("rows"), batch_size=3)))
+    assert all(isinstance(column, list) for column in batch.values())
+    tensors = next(iter(me.Loader(build("rows").with_format("torch"), batch_size=3, num_workers=1)))
+    assert isinstance(tensors["id"], torch.Tensor)
+    assert isinstance(tensors["text"], list)
+
+
+def test_the_batch_size_may_change_at_the_resume(build):
+    first = me.Loader(build("rows"), batch_size=3, num_workers=2)
+    got = ids(islice(first, 8))
+    second = me.Loader(build("rows"), batch_size=5, num_workers=3)
+    second.load_state_dict(first.state_dict())
+    assert sorted(got + ids(second)) == list(range(60))
+
+
+def test_lengths(build):
+    assert len(me.Loader(build("rows"))) == 60
+    assert len(me.Loader(build("rows"), batch_size=7)) == 12
+    assert len(me.Loader(build("rows").repeat(2), batch_size=7)) == 24
+    with pytest.raises(TypeError, match="only reading"):
+        len(me.Loader(build("filtered")))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("lanes", [1, 4, 5])
+def test_even_gives_every_rank_the_same_number_of_batches(build, ranks, lanes):
+    whole = list(build("rows", lanes).batch(7))
+    for even in ("pad", "drop"):
+        loaders = [me.Loader(build("rows", lanes).shard(ranks, rank), batch_size=7, even=even) for rank in range(ranks)]
+        parts = [list(loader) for loader in loaders]
+        counts = [len(part) for part in parts]
+        assert counts == [len(loader) for loader in loaders] == [counts[0]] * ranks
+        assert counts[0] == (-(-len(whole) // ranks) if even == "pad" else len(whole) // ranks)
+        assert all(loader.epoch == 1 for loader in loaders)
+        delivered = [item for part in parts for item in part]
+        for item in whole if even == "pad" else delivered:
+            assert item in (delivered if even == "pad" else whole)
+
+
+@pytest.mark.parametrize("even", ["pad", "drop"])
+def test_even_ranks_resume_from_any_ones_state_at_every_step(build, even):
+    def loaders(state=None):
+        made = [me.Loader(build("rows", 5).shard(3, rank), batch_size=7, even=even) for rank in range(3)]
+        for loader in made:
+            if state is not None:
+                loader.load_state_dict(through_json(state))
+        return made
+
+    whole = [list(loader) for loader in loaders()]
+    for cut in range(1, len(whole[0])):
+        for rank in range(3):
+            first = loaders()
+            got = [list(islice(loader, cut)) for loader in first]
+            rest = [list(loader) for loader in loaders(first[rank].state_dict())]
+            assert [one + other for one, other in zip(got, rest, strict=True)] == whole
+
+
+def test_even_needs_a_known_number_of_items(build):
+    with pytest.raises(ValueError, match="known; after a filter"):
+        me.Loader(build("filtered"), even="pad")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"even": "yes"}, ValueError, "'yes'; it can be 'pad', 'drop' or None"),
+        ({"drop_last": True}, ValueError, "drop_last needs a batch_size"),
+        ({"batch_size": 0}, ValueError, "from 1, got 0|batch_size should be a positive"),
+    ],
+)
+def test_wrong_arguments_are_told(build, options, error, told):
+    with pytest.raises(error, match=told):
+        me.Loader(build("rows"), **options)
+
+
+def test_other_data_sets_are_refused():
+    with pytest.raises(TypeError, match=r"got list.*midepoch\.read"):
+        me.Loader([1, 2, 3])
+
+
+def fail_at_row_twenty(row):
+    if row["id"] == 20:
+        raise ZeroDivisionError("bad row")
+    return {}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_failing_function_names_worker_file_and_row_and_the_state_resumes(folder, workers):
+    loader = me.Loader(me.read(folder).lanes(2).map(fail_at_row_twenty), num_workers=workers)
+    got = []
+    with pytest.raises(ZeroDivisionError) as caught:  # noqa: PT012
+        for row in loader:
+            got.append(row["id"])
+    told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert "row 0 of part-0002.parquet" in told
+    if workers:
+        assert "worker process 0" in told
+    whole = ids(me.read(folder).lanes(2))
+    assert got == whole[: whole.index(20)]
+    state = through_json(loader.state_dict())
+    state["fingerprint"]["pipeline"] = []
+    resumed = me.read(folder)
+    resumed.load_state_dict(state)
+    assert got + ids(resumed) == whole
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch reports the kill once more
+def test_a_killed_worker_is_named_and_nothing_is_lost(build):
+    logging.disable(logging.CRITICAL)
+    whole = ids(build("filtered"))
+    for persistent in (False, True):
+        loader = me.Loader(build("filtered"), num_workers=2, persistent_workers=persistent, prefetch_factor=1)
+        others = {process.pid for process in torch.multiprocessing.active_children()}
+        iterator = iter(loader)
+        got = ids(islice(iterator, 6))
+        workers = {process.pid for process in torch.multiprocessing.active_children()} - others
+        os.kill(min(workers), signal.SIGKILL)
+        with pytest.raises(RuntimeError) as caught:  # noqa: PT012
+            for row in iterator:
+                got.append(row["id"])
+        told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+        assert re.search(r"worker \d of 2 \(pid \d+, exit code -9\) died. Nothing is lost", told)
+        del iterator
+        resumed = me.Loader(build("filtered"), num_workers=3)
+        resumed.load_state_dict(through_json(loader.state_dict()))
+        assert got + ids(resumed) == whole
+        assert got + ids(loader) == whole
+    logging.disable(logging.NOTSET)
+
+
+def test_empty_data_and_more_workers_than_rows(build):
+    assert list(me.Loader(build("rows").take(0), num_workers=2)) == []
+    assert sorted(ids(me.Loader(build("rows").take(3), num_workers=4))) == sorted(ids(build("rows").take(3)))
+
+
+def test_many_epochs_with_persistent_workers_stay_complete(build):
+    loader = me.Loader(build("late"), num_workers=2, persistent_workers=True)
+    epochs = [ids(loader) for _ in range(4)]
+    assert all(sorted(epoch) == sorted(epochs[0]) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+
+
+def test_repeat_runs_on_through_workers(build):
+    whole = ids(build("filtered").repeat(3))
+    loader = me.Loader(build("filtered").repeat(3), num_workers=2)
+    got = ids(islice(loader, 50))
+    resumed = me.Loader(build("filtered").repeat(3), num_workers=3)
+    resumed.load_state_dict(through_json(loader.state_dict()))
+    assert got + ids(resumed) == whole

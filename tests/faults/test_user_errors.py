@@ -1,0 +1,169 @@
+"""A user's function that raises: the row is told, nothing behind it is lost, and the run goes on after the fix."""
+
+import json
+from itertools import islice
+
+import pytest
+
+import midepoch as me
+from unit.files import KINDS, write_numbers
+
+ROWS = 60
+
+
+class Fault:
+    """A function that fails at one value until it is fixed."""
+
+    broken = True
+
+    def __init__(self, at):
+        self.at = at
+
+    def __call__(self, row):
+        if self.broken and row["x"] == self.at:
+            raise KeyError("missing in this row")
+        return {"y": row["x"] * 10}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number, kind in enumerate(KINDS):
+        write_numbers(tmp_path / "data" / f"{number}.arrow", 20 * number, 20 * number + 20, kind, rows=6)
+    return tmp_path / "data"
+
+
+@pytest.fixture(autouse=True)
+def _broken_again():
+    yield
+    Fault.broken = True
+
+
+def run_into(dataset):
+    """What the loop received before the error, the error, and the state at that moment."""
+    got = []
+    with pytest.raises(KeyError) as caught:
+        got.extend(dataset)
+    return got, caught.value, json.loads(json.dumps(dataset.state_dict()))
+
+
+def resumed(pipeline, state):
+    Fault.broken = False
+    dataset = pipeline()
+    dataset.load_state_dict(state)
+    return list(dataset)
+
+
+def uninterrupted(pipeline):
+    Fault.broken = False
+    whole = list(pipeline())
+    Fault.broken = True
+    return whole
+
+
+@pytest.mark.parametrize("at", [0, 1, 19, 20, 37, 59])
+def test_the_error_tells_file_and_row_and_the_run_goes_on_exactly(folder, at):
+    def pipeline():
+        return me.read(folder).map(Fault(at))
+
+    whole = uninterrupted(pipeline)
+    got, error, state = run_into(pipeline())
+    assert got == whole[:at]
+    assert error.__notes__ == [f"midepoch: in map(Fault), at row {at % 20} of {at // 20}.arrow"]
+    assert got + resumed(pipeline, state) == whole
+
+
+@pytest.mark.parametrize("level", ["file", "block", "row"])
+@pytest.mark.parametrize("at", [0, 33, 59])
+def test_of_a_shuffled_run_the_row_is_told_where_it_lies(folder, level, at):
+    def pipeline():
+        return me.read(folder).shuffle(seed=3, level=level).map(Fault(at))
+
+    whole = uninterrupted(pipeline)
+    before = [row["x"] for row in whole].index(at)
+    got, error, state = run_into(pipeline())
+    assert got == whole[:before]
+    assert f"at row {at % 20} of {at // 20}.arrow" in error.__notes__[0]
+    assert got + resumed(pipeline, state) == whole
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_batch_with_a_bad_row_is_not_delivered_and_comes_whole_after_the_fix(folder, drop_last):
+    def pipeline():
+        return me.read(folder).map(Fault(25)).batch(8, drop_last=drop_last)
+
+    whole = uninterrupted(pipeline)
+    got, error, state = run_into(pipeline())
+    assert got == whole[:3]
+    assert "at row 5 of 1.arrow" in error.__notes__[0]
+    assert got + resumed(pipeline, state) == whole
+
+
+def test_behind_a_filter(folder):
+    def pipeline():
+        return me.read(folder).filter(lambda row: row["x"] % 7 in (1, 2)).map(Fault(22))
+
+    whole = uninterrupted(pipeline)
+    got, error, state = run_into(pipeline())
+    assert [row["x"] for row in got] == [1, 2, 8, 9, 15, 16]
+    assert "at row 2 of 1.arrow" in error.__notes__[0]
+    assert got + resumed(pipeline, state) == whole
+
+
+def test_in_a_filter(folder):
+    class Check(Fault):
+        def __call__(self, row):
+            return super().__call__(row)["y"] % 20 == 0
+
+    def pipeline():
+        return me.read(folder).filter(Check(41))
+
+    whole = uninterrupted(pipeline)
+    got, error, state = run_into(pipeline())
+    assert [row["x"] for row in got] == list(range(0, 41, 2))
+    assert "in filter(" in error.__notes__[0]
+    assert "at row 1 of 2.arrow" in error.__notes__[0]
+    assert got + resumed(pipeline, state) == whole
+
+
+def double_all(part):
+    if Fault.broken and 33 in part["x"]:
+        raise KeyError("missing in this batch")
+    return {"x": [value for value in part["x"] for _ in range(2)]}
+
+
+def test_in_a_batched_function_the_rows_before_its_group_are_delivered(folder):
+    def pipeline():
+        return me.read(folder).map(double_all, batched=True, batch_size=9)
+
+    whole = uninterrupted(pipeline)
+    got, error, state = run_into(pipeline())
+    assert got == whole[: 2 * 27]
+    assert "in map(double_all)" in error.__notes__[0]
+    assert got + resumed(pipeline, state) == whole
+
+
+def test_the_same_dataset_goes_on_in_a_second_loop(folder):
+    dataset = me.read(folder).map(Fault(25))
+    got, _, _ = run_into(dataset)
+    again, _, _ = run_into(dataset)
+    assert again == []
+    Fault.broken = False
+    assert [row["x"] for row in [*got, *dataset]] == list(range(ROWS))
+
+
+def not_four(row):
+    return row["x"] != 4
+
+
+def test_two_ranks_of_which_one_fails_go_on_as_one_from_their_merged_states(folder):
+    def pipeline():
+        return me.read(folder).filter(not_four).map(Fault(36))
+
+    ranks = [pipeline().shard(2, rank) for rank in range(2)]
+    got = [[row["x"] for row in islice(iter(rank), 3)] for rank in ranks]
+    rest, _, _ = run_into(ranks[1])
+    got[1] += [row["x"] for row in rest]
+    assert got == [[0, 1, 2], [30, 31, 32, 33, 34, 35]]
+    merged = me.merge_states(json.loads(json.dumps(rank.state_dict())) for rank in ranks)
+    after = [row["x"] for row in resumed(pipeline, merged)]
+    assert sorted([*got[0], *got[1], *after]) == [value for value in range(ROWS) if value != 4]
