@@ -1,6 +1,8 @@
 """Measure the engine: ``python -m benchmarks.engine [--quick] [--only NAME]``."""
 
 import argparse
+import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,9 +58,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small data, to see that everything runs")
     parser.add_argument("--only", choices=BENCHMARKS, help="one benchmark alone")
     chosen = parser.parse_args()
+    failed = False
     for name, (title, run) in BENCHMARKS.items():
-        if chosen.only in (None, name):
+        if chosen.only not in (None, name):
+            continue
+        try:
             show(title, run(QUICK if chosen.quick else Sizes()))
+        except Exception:  # the figures of the others are worth having
+            traceback.print_exc()
+            failed = True
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

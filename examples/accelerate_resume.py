@@ -92,8 +92,9 @@ def write(folder: Path) -> None:
         folder.mkdir(parents=True)
         for part in range(4):
             ids = range(25 * part, 25 * (part + 1))
-            table = pa.table({"id": ids, "x": [id / 100 for id in ids], "y": [1 - id / 50 for id in ids]})
-            table = table.cast(pa.schema([("id", pa.int64()), ("x", pa.float32()), ("y", pa.float32())]))
+            x = pa.array([row / 100 for row in ids], pa.float32())
+            y = pa.array([1 - row / 50 for row in ids], pa.float32())
+            table = pa.table({"id": pa.array(ids, pa.int64()), "x": x, "y": y})
             pq.write_table(table, folder / f"part-{part}.parquet", row_group_size=10)
 
 

@@ -21,23 +21,11 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import midepoch as me
 
-EPOCHS, SAVE_EVERY = 2, 7
-
-
-class WithStates:
-    """A loader's batches, each with the state behind it, so that whoever reads ahead cannot lose count."""
-
-    def __init__(self, loader: me.Loader) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Go on from where the loader stands."""
-        for batch in self._loader:
-            yield batch, self._loader.state_dict()
+STEPS, SAVE_EVERY = 28, 7  # two epochs; Lightning is given steps, and the loader counts its epochs itself
 
 
 class Data(lightning.LightningDataModule):
-    """The data, whose checkpoint is the state that came with the batch in training."""
+    """The data, which stands in a checkpoint where training stands, not where Lightning has read to."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -46,14 +34,15 @@ class Data(lightning.LightningDataModule):
     def setup(self, stage: str) -> None:
         """Make the loader, now that the trainer knows its ranks."""
         data = me.read(self.folder / "data", index_dir=self.folder / "index")
-        data = data.shuffle(seed=42).with_format("torch").batch(8)
+        data = data.shuffle(seed=42).with_format("torch").batch(8).repeat()
         data = data.shard(self.trainer.world_size, self.trainer.global_rank)
         self.loader = me.Loader(data, num_workers=2)
         self.state = self.loader.state_dict()
 
-    def train_dataloader(self) -> WithStates:
-        """What Lightning iterates over, one batch ahead of training."""
-        return WithStates(self.loader)
+    def train_dataloader(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Every batch with the state behind it: Lightning asks for a batch while the one before is not trained yet."""
+        for batch in self.loader:
+            yield batch, self.loader.state_dict()
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Take the state off a batch as it comes up for training."""
@@ -101,10 +90,10 @@ class Kill(Callback):
 
 
 def train(folder: Path, kill_after: int | None) -> None:
-    """Train for two epochs, from the last checkpoint if there is one. Lightning writes checkpoints atomically."""
+    """Train from the last checkpoint, if there is one. Lightning itself writes checkpoints under another name first."""
     trainer = lightning.Trainer(
         accelerator="cpu",
-        max_epochs=EPOCHS,
+        max_steps=STEPS,
         callbacks=[ModelCheckpoint(folder, every_n_train_steps=SAVE_EVERY, save_last=True), Kill(kill_after)],
         logger=False,
         enable_progress_bar=False,
@@ -124,8 +113,9 @@ def write(folder: Path) -> None:
         folder.mkdir(parents=True)
         for part in range(4):
             ids = range(25 * part, 25 * (part + 1))
-            table = pa.table({"id": ids, "x": [id / 100 for id in ids], "y": [1 - id / 50 for id in ids]})
-            table = table.cast(pa.schema([("id", pa.int64()), ("x", pa.float32()), ("y", pa.float32())]))
+            x = pa.array([row / 100 for row in ids], pa.float32())
+            y = pa.array([1 - row / 50 for row in ids], pa.float32())
+            table = pa.table({"id": pa.array(ids, pa.int64()), "x": x, "y": y})
             pq.write_table(table, folder / f"part-{part}.parquet", row_group_size=10)
 
 

@@ -116,7 +116,7 @@ def write(folder: Path) -> None:
         folder.mkdir(parents=True)
         for part in range(4):
             ids = range(25 * part, 25 * (part + 1))
-            tokens = pa.array([[(id + place) % 128 for place in range(16)] for id in ids], pa.list_(pa.int64()))
+            tokens = pa.array([[(row + place) % 128 for place in range(16)] for row in ids], pa.list_(pa.int64()))
             table = pa.table({"id": pa.array(ids, pa.int64()), "input_ids": tokens})
             pq.write_table(table, folder / f"part-{part}.parquet", row_group_size=10)
 

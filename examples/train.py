@@ -1,0 +1,114 @@
+"""Train with torchrun, die at any moment, and go on with another number of processes, workers and batch size.
+
+    torchrun --nproc-per-node 2 examples/train.py --data DATA --out OUT --workers 2
+    torchrun --nproc-per-node 3 examples/train.py --data DATA --out OUT --workers 1 --batch-size 16
+
+DATA is a folder of Arrow or Parquet files with the columns ``id`` and ``x``. Every step appends the ids it received to
+``OUT/ids-RANK.jsonl``; the checkpoint is ``OUT/checkpoint.pt``.
+"""
+
+import argparse
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import midepoch as me
+from midepoch.distributed import gather_state
+
+
+def main() -> None:
+    """Train one epoch, from the checkpoint if there is one."""
+    options = arguments()
+    dist.init_process_group("gloo")
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+
+    dataset = me.read(options.data).shuffle(seed=42, window=64).lanes(4)
+    if options.keep_even:
+        dataset = dataset.filter(is_even)
+    loader = me.Loader(dataset.shard(), batch_size=options.batch_size, num_workers=options.workers)
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    step = 0
+    if (out / "checkpoint.pt").exists():
+        saved = torch.load(out / "checkpoint.pt", weights_only=True)
+        model.module.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        loader.load_state_dict(saved["loader"])
+        step = saved["step"]
+
+    batches = iter(loader)
+    while everyone_has(batch := next(batches, None)):
+        step += 1
+        x = torch.tensor(batch["x"]).unsqueeze(1)
+        loss = (model(x) - x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with (out / f"ids-{dist.get_rank()}.jsonl").open("a") as log:
+            log.write(json.dumps({"step": step, "ids": batch["id"]}) + "\n")
+
+        if step % options.save_every == 0:
+            state = gather_state(loader)  # every rank takes part; one writes
+            if dist.get_rank() == 0:
+                content = {
+                    "step": step,
+                    "model": model.module.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "loader": state,
+                }
+                save(content, out / "checkpoint.pt", die=step == options.die_saving_at)
+        if step == options.die_at and dist.get_rank() == dist.get_world_size() - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    dist.destroy_process_group()
+
+
+def save(content: dict[str, Any], path: Path, *, die: bool = False) -> None:
+    """Write a checkpoint so that whatever happens, the old one or the new one is there, whole."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        torch.save(content, file)
+        if die:
+            file.truncate(file.tell() // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def everyone_has(batch: Any) -> bool:
+    """Whether every rank has a batch: a filter leaves them with different numbers, and none may wait for ever."""
+    count = torch.tensor(int(batch is not None))
+    dist.all_reduce(count, dist.ReduceOp.MIN)
+    return bool(count)
+
+
+def is_even(row: dict[str, Any]) -> bool:
+    """A filter, as an example of a pipeline whose ranks must join their states."""
+    return int(row["id"]) % 2 == 0
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--save-every", type=int, default=2)
+    parser.add_argument("--keep-even", action="store_true", help="filter the rows")
+    parser.add_argument("--die-at", type=int, help="let the last rank kill itself after this step")
+    parser.add_argument("--die-saving-at", type=int, help="let rank 0 kill itself while it saves this step")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

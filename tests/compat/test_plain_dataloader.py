@@ -1,0 +1,97 @@
+"""torch's own DataLoader: right data with any workers, and never a silently wrong state."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+import midepoch as me
+from worlds import ids, is_kept, write_files
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("world") / "data", [20, 0, 7, 33])
+
+
+def loaded(dataset, workers, **options):
+    loader = DataLoader(dataset, num_workers=workers, batch_size=None, collate_fn=list_ids, **options)
+    return [number for item in loader for number in item]
+
+
+def list_ids(item):
+    return ids([item])
+
+
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (1, "fork"), (2, "fork"), (3, "spawn"), (8, "fork")])
+def test_every_row_once_with_any_workers(folder, workers, method):
+    options = {"multiprocessing_context": method} if workers else {}
+    for dataset in (me.read(folder).shuffle(1), me.read(folder).lanes(2).filter(is_kept), me.read(folder).batch(4)):
+        assert sorted(loaded(dataset, workers, **options)) == sorted(ids(dataset))
+
+
+def test_it_counts_as_an_iterable_data_set(folder):
+    assert isinstance(me.read(folder), IterableDataset)
+    batch = next(iter(DataLoader(me.read(folder).select_columns("id"), batch_size=4)))
+    assert torch.equal(batch["id"], torch.arange(4))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_set_epoch_reaches_the_workers(folder, persistent, method):
+    dataset = me.read(folder).shuffle(1)
+    loader = DataLoader(
+        dataset,
+        num_workers=2,
+        batch_size=None,
+        collate_fn=list_ids,
+        persistent_workers=persistent,
+        multiprocessing_context=method,
+    )
+    epochs = []
+    for epoch in (0, 1, 0, 0):
+        dataset.set_epoch(epoch)
+        epochs.append([number for item in loader for number in item])
+    assert all(sorted(epoch) == list(range(60)) for epoch in epochs)
+    assert epochs[0] == epochs[2] == epochs[3] != epochs[1]
+
+
+def test_a_loop_that_was_left_skips_nothing(folder):
+    dataset = me.read(folder)
+    loader = DataLoader(dataset, num_workers=2, batch_size=None, collate_fn=list_ids, persistent_workers=True)
+    next(iter(loader))
+    assert sorted(number for item in loader for number in item) == list(range(60))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_state_that_nobody_knows_is_refused(folder, method):
+    dataset = me.read(folder)
+    loader = DataLoader(dataset, num_workers=1, batch_size=None, collate_fn=list_ids, multiprocessing_context=method)
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(me.UnknownStateError, match=r"any state would be wrong. Use midepoch\.Loader"):
+        dataset.state_dict()
+    del iterator
+    dataset.set_epoch(0)
+    assert dataset.state_dict()["epoch"] == 0
+
+
+def test_a_state_that_cannot_reach_running_workers_is_refused(folder):
+    dataset = me.read(folder)
+    state = dataset.state_dict()
+    loader = DataLoader(dataset, num_workers=1, batch_size=None, collate_fn=list_ids, persistent_workers=True)
+    next(iter(loader))
+    dataset.load_state_dict(state)
+    with pytest.raises(me.CheckpointMismatchError, match="cannot reach them"):
+        next(iter(loader))
+
+
+def test_without_workers_the_state_is_that_of_the_loop(folder):
+    dataset = me.read(folder)
+    loader = DataLoader(dataset, batch_size=4, collate_fn=lambda rows: [row["id"] for row in rows])
+    iterator = iter(loader)
+    got = next(iterator) + next(iterator)
+    resumed = me.read(folder)
+    resumed.load_state_dict(dataset.state_dict())
+    assert got + ids(resumed) == list(range(60))

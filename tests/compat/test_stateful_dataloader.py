@@ -1,0 +1,170 @@
+"""torchdata's StatefulDataLoader over a data set: exact, and its checkpoints can leave their number of workers."""
+
+import io
+import json
+from itertools import chain, islice
+
+import pytest
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import midepoch as me
+from worlds import ids, is_kept, write_files
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning"),
+]
+
+PIPELINES = {
+    "rows": lambda ds: ds,
+    "batches": lambda ds: ds.batch(4),
+    "filtered": lambda ds: ds.filter(is_kept),
+}
+
+
+def list_ids(items):
+    return [number for item in items for number in ids([item])]
+
+
+def flat(lists):
+    return list(chain.from_iterable(lists))
+
+
+def one_ids(item):
+    return ids([item])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("world") / "data", [20, 0, 7, 33])
+
+
+@pytest.fixture
+def build(folder):
+    return lambda pipeline: PIPELINES[pipeline](me.read(folder).shuffle(1, window=20))
+
+
+def stateful(dataset, workers, batch_size=3, **options):
+    collate = one_ids if batch_size is None else list_ids
+    return StatefulDataLoader(dataset, num_workers=workers, batch_size=batch_size, collate_fn=collate, **options)
+
+
+def saved(loader):
+    """The loader's state, through torch.save and a weights-only torch.load."""
+    file = io.BytesIO()
+    torch.save(loader.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def take(loader, count):
+    iterator = iter(loader)
+    return list(islice(iterator, count)), saved(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3, 4, 8])
+@pytest.mark.parametrize(("pipeline", "batch_size"), [("rows", 3), ("batches", None), ("filtered", 3)])
+def test_A12_cut_and_resumed_twice(build, workers, pipeline, batch_size):
+    whole = list(stateful(build(pipeline), workers, batch_size))
+    assert sorted(flat(whole)) == sorted(ids(build(pipeline)))
+    for cut, every in ((1, 1), (4, 3), (len(whole) - 2, 1)):
+        options = {"snapshot_every_n_steps": every}
+        got, state = take(stateful(build(pipeline), workers, batch_size, **options), cut)
+        second = stateful(build(pipeline), workers, batch_size, **options)
+        second.load_state_dict(state)
+        more, state = take(second, 1)
+        third = stateful(build(pipeline), workers, batch_size, **options)
+        third.load_state_dict(state)
+        assert got + more + list(third) == whole
+
+
+@pytest.mark.parametrize("workers", [0, 2, 3])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_A14_epochs_are_complete_and_resume_in_their_own(build, workers, persistent):
+    options = {"persistent_workers": persistent and workers > 0}
+    dataset = build("rows")
+    loader = stateful(dataset, workers, **options)
+    epochs = []
+    for epoch in range(3):
+        dataset.set_epoch(epoch)
+        epochs.append(list(loader))
+        assert sorted(flat(epochs[-1])) == list(range(60))
+    assert len({str(epoch) for epoch in epochs}) == 3
+
+    dataset = build("rows")
+    loader = stateful(dataset, workers, **options)
+    for epoch in range(2):
+        dataset.set_epoch(epoch)
+        got, state = take(loader, 20 if epoch == 0 else 6)
+    dataset = build("rows")
+    loader = stateful(dataset, workers, **options)
+    loader.load_state_dict(state)
+    dataset.set_epoch(1)
+    assert got + list(loader) == epochs[1]
+    dataset.set_epoch(2)
+    assert list(loader) == epochs[2]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_A15_rank_zeros_checkpoint_restores_every_rank(build, workers):
+    def rank(number):
+        return stateful(build("rows").shard(2, number), workers)
+
+    whole = [list(rank(number)) for number in range(2)]
+    assert sorted(flat(flat(whole))) == list(range(60))
+    for cut in (1, 4, 7):
+        got = [take(rank(number), cut) for number in range(2)]
+        for number in range(2):
+            resumed = rank(number)
+            resumed.load_state_dict(got[0][1])
+            assert got[number][0] + list(resumed) == whole[number]
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_A16_a_checkpoint_goes_on_with_other_workers(build, pipeline, workers):
+    everything = sorted(ids(build(pipeline)))
+    for cut in (0, 1, 2, 5):
+        got, state = take(stateful(build(pipeline), workers, None), cut)
+        free = json.loads(json.dumps(me.from_stateful_dataloader(state)))
+        for others in (0, 2):
+            loader = me.Loader(build(pipeline), num_workers=others)
+            loader.load_state_dict(free)
+            assert sorted(flat(got) + ids(loader)) == everything
+            dataset = build(pipeline)
+            dataset.load_state_dict(free)
+            assert sorted(flat(got + list(stateful(dataset, others, None)))) == everything
+
+
+def test_filtering_ranks_need_all_checkpoints(build):
+    def rank(number):
+        return stateful(build("filtered").lanes(4).shard(2, number), 2, None)
+
+    got = [take(rank(number), 5) for number in range(2)]
+    free = me.from_stateful_dataloader(*(state for _, state in got))
+    resumed = me.Loader(build("filtered"), num_workers=3)
+    resumed.load_state_dict(free)
+    delivered = [number for part, _ in got for one in part for number in one]
+    assert sorted(delivered + ids(resumed)) == sorted(ids(build("filtered")))
+    with pytest.raises(me.CheckpointMismatchError, match="missing"):
+        me.from_stateful_dataloader(got[0][1])
+
+
+def test_a_checkpoint_between_snapshots_needs_the_batch_size(build):
+    loader = stateful(build("rows"), 2, 3, snapshot_every_n_steps=4)
+    got, state = take(loader, 6)
+    with pytest.raises(me.CheckpointMismatchError, match="2 steps after its last snapshot"):
+        me.from_stateful_dataloader(state)
+    resumed = me.Loader(build("rows"))
+    resumed.load_state_dict(me.from_stateful_dataloader(state, batch_size=3))
+    assert sorted(flat(got) + ids(resumed)) == list(range(60))
+
+
+def test_other_checkpoints_are_refused():
+    for other in ({}, {"_snapshot": {}}, {"dataset_state": None}):
+        with pytest.raises(me.CheckpointMismatchError, match="not the checkpoint of a StatefulDataLoader"):
+            me.from_stateful_dataloader(other)
+    with pytest.raises(ValueError, match="Pass the state_dict"):
+        me.from_stateful_dataloader()

@@ -1,0 +1,113 @@
+"""Real torchrun, real gloo, real SIGKILL: what all ranks received together is the uninterrupted run's sequence."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+
+import midepoch as me
+from worlds import ids, is_kept, write_files
+
+ROOT = Path(__file__).parents[2]
+ROWS = 600
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("torchrun") / "data"
+    folder.mkdir()
+    for number, first in enumerate(range(0, ROWS, 150)):
+        table = pa.table({"id": range(first, first + 150), "x": [float(row) for row in range(first, first + 150)]})
+        path = str(folder / f"{number}.arrow")
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=10)
+    return folder
+
+
+def torchrun(processes, script, *arguments):
+    """Start a script on some ranks, and wait for all of them."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", "127.0.0.1:0", "--nproc-per-node", str(processes), str(script), *map(str, arguments)]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": str(ROOT / "tests"),
+    }
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+
+def train(data, out, processes, *arguments, dies=False):
+    done = torchrun(processes, ROOT / "examples" / "train.py", "--data", data, "--out", out, *arguments)
+    assert (done.returncode != 0) == dies, done.stderr
+
+
+class Runs:
+    """The legs of one run: what their steps received, as far as a checkpoint kept it."""
+
+    def __init__(self, out):
+        self.out, self.kept, self.begun = out, [], 0
+
+    def leg_ended(self, *, killed):
+        """Take in the steps since the last checkpoint that the next leg goes on from, in the order of turns."""
+        until = torch.load(self.out / "checkpoint.pt", weights_only=True)["step"] if killed else 10**9
+        steps = []
+        for path in self.out.glob("ids-*.jsonl"):
+            rank = int(path.stem.split("-")[1])
+            steps += [(line["step"], rank, line["ids"]) for line in map(json.loads, path.read_text().splitlines())]
+            path.unlink()
+        self.kept += [step for step in sorted(steps) if self.begun < step[0] <= until]
+        self.begun = until
+
+    @property
+    def ids(self):
+        return [row for _, _, rows in self.kept for row in rows]
+
+
+@pytest.mark.parametrize("filtered", [False, True], ids=["uniform", "filtered"])
+def test_a_killed_rank_and_resumes_as_three_and_as_one(data, tmp_path, filtered):
+    runs = Runs(tmp_path)
+    extra = ["--keep-even", "--batch-size", 4] if filtered else []
+    train(data, tmp_path, 2, "--workers", 2, "--die-at", 9, *extra, dies=True)
+    runs.leg_ended(killed=True)
+    assert runs.begun == 8
+    train(data, tmp_path, 3, "--workers", 1, "--die-at", 13, *extra, dies=True)
+    runs.leg_ended(killed=True)
+    assert runs.begun == 12
+    train(data, tmp_path, 1, "--workers", 3, *extra)
+    runs.leg_ended(killed=False)
+    dataset = me.read(data).shuffle(seed=42, window=64).lanes(4)
+    if filtered:
+        dataset = dataset.filter(lambda row: row["id"] % 2 == 0)
+    assert runs.ids == ids(dataset.batch(4 if filtered else 8))
+
+
+def test_a_trainer_that_dies_while_it_saves_leaves_the_last_checkpoint_whole(data, tmp_path):
+    runs = Runs(tmp_path)
+    train(data, tmp_path, 1, "--die-saving-at", 6, dies=True)
+    assert (tmp_path / "checkpoint.tmp").exists()
+    runs.leg_ended(killed=True)
+    assert runs.begun == 4
+    train(data, tmp_path, 1, "--workers", 1)
+    runs.leg_ended(killed=False)
+    assert runs.ids == ids(me.read(data).shuffle(seed=42, window=64).lanes(4).batch(8))
+
+
+@pytest.mark.parametrize("pipeline", ["rows", "filtered"])
+def test_distributed_checkpoint_saved_by_four_and_loaded_by_two(tmp_path, pipeline):
+    folder = write_files(tmp_path / "data", [20, 0, 7, 33])
+    for processes, action in ((4, "save"), (2, "load")):
+        done = torchrun(processes, Path(__file__).with_name("dcp_steps.py"), action, pipeline, folder, tmp_path)
+        assert done.returncode == 0, done.stderr
+    got = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
+    dataset = me.read(folder).shuffle(1, window=20).lanes(4)
+    whole = ids(dataset.filter(is_kept) if pipeline == "filtered" else dataset)
+    saved = [row for step in zip(*got[2:], strict=True) for row in step]
+    assert saved == whole[:20]
+    assert sorted(saved + got[0] + got[1]) == sorted(whole)
+    assert [row for step in zip(*got[:2], strict=False) for row in step][:10] == whole[20:30]
