@@ -20,6 +20,7 @@ demo: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.loader
 
 format: $(STAMP)
 	$(BIN)/ruff format .

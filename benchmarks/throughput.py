@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_least, best, exhaust, told
+from benchmarks.measure import Figure, at_least, best_apart, exhaust, told
 
 BATCH = 64
 
@@ -19,7 +19,7 @@ def rows(text_rows: int, peer_rows: int, repeats: int) -> list[Figure]:
     folder = data.texts(text_rows)
     dataset = me.read(folder, index_dir=data.INDEX)
     peer = _datasets(folder)
-    times = best(
+    times = best_apart(
         {
             "plain": lambda: _plain_rows(folder),
             "sequential": lambda: exhaust(dataset),
@@ -47,7 +47,7 @@ def batches(text_rows: int, repeats: int) -> list[Figure]:
     """Batches as columns of Python lists."""
     folder = data.texts(text_rows)
     dataset = me.read(folder, index_dir=data.INDEX)
-    times = best(
+    times = best_apart(
         {
             "plain": lambda: _plain_batches(folder),
             "sequential": lambda: exhaust(dataset.batch(BATCH)),
@@ -67,7 +67,7 @@ def tensors(token_rows: int, repeats: int) -> list[Figure]:
     folder = data.tokens(token_rows)
     dataset = me.read(folder, index_dir=data.INDEX)
     tensor = dataset.with_format("torch").batch(BATCH)
-    times = best(
+    times = best_apart(
         {
             "memcpy into one buffer": lambda: _copy(folder, reuse=True),
             "memcpy into new memory": lambda: _copy(folder, reuse=False),

@@ -30,7 +30,7 @@ def train(folder: Path, kill_after: int | None) -> None:
     accelerator = Accelerator(cpu=True)
     data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).with_format("torch").batch(8)
     data = data.shard(accelerator.num_processes, accelerator.process_index).repeat(EPOCHS)
-    loader = me.Loader(data, num_workers=2)
+    loader = me.Loader(data, num_workers=2, even="pad")
 
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.AdamW(model.parameters())

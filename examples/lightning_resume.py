@@ -36,7 +36,7 @@ class Data(lightning.LightningDataModule):
         data = me.read(self.folder / "data", index_dir=self.folder / "index")
         data = data.shuffle(seed=42).with_format("torch").batch(8).repeat()
         data = data.shard(self.trainer.world_size, self.trainer.global_rank)
-        self.loader = me.Loader(data, num_workers=2)
+        self.loader = me.Loader(data, num_workers=2, even="pad")
         self.state = self.loader.state_dict()
 
     def train_dataloader(self) -> Iterator[tuple[Any, dict[str, Any]]]:

@@ -83,7 +83,7 @@ def train(folder: Path, kill_after: int | None) -> None:
         disable_tqdm=True,
     )
     data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).with_format("torch").batch(8)
-    loader = me.Loader(data.shard(args.world_size, args.process_index).repeat(EPOCHS), num_workers=2)
+    loader = me.Loader(data.shard(args.world_size, args.process_index).repeat(EPOCHS), num_workers=2, even="pad")
     args.max_steps = len(loader)
 
     checkpoint, done = None, 0

@@ -196,6 +196,10 @@ class Dataset:
         fresh = plan.begin(State())
         return plan.passes * sum(limit for limit in fresh.limits if limit is not None)
 
+    def __bool__(self) -> bool:
+        """True, also where the length is unknown."""
+        return True
+
     def __repr__(self) -> str:
         pipeline = self._plan.pipeline
         told = " → ".join(str(one["op"]) for one in pipeline.describe())
@@ -204,8 +208,7 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Any]:
         """Go on from where the data set stands."""
-        self._position.enter_worker()
-        yield from self._position.run(self._plan, _read_here)
+        return self._position.run(self._plan, _read_here)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch; in the epoch in which the data set stands, this changes nothing."""

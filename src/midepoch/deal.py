@@ -11,13 +11,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import NamedTuple
 
 Cursor = tuple[int, ...]
 """Rows of the lane consumed, then for each stage that can split a group: its outputs already delivered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """Where a lane stands: everything before ``cursor`` is delivered, and so are the items ``done`` after it.
 
     ``done`` counts items from the cursor on. It is empty unless readers that share a lane got out of step.

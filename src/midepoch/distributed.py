@@ -23,13 +23,13 @@ class Stateful(Protocol):
         """Go there."""
 
 
-def gather_state(loader: Stateful) -> dict[str, Any]:
-    """One complete state, the same on every rank, from which any number of ranks can go on.
+def gather_state(loader: Stateful | Mapping[str, Any]) -> dict[str, Any]:
+    """One complete state of a loader, or of each rank's state, from which any number of ranks can go on.
 
     All ranks must call it at the same step: it communicates. Without an initialised process group it is the loader's
     own state. A uniform pipeline's state is complete on every rank anyway; this also checks that the ranks agree.
     """
-    state = loader.state_dict()
+    state = dict(loader) if isinstance(loader, Mapping) else loader.state_dict()
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return state
     states: list[dict[str, Any]] = [{} for _ in range(torch.distributed.get_world_size())]

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from operator import length_hint
+from typing import Any, Literal, NamedTuple
 
 from midepoch.deal import Cursor, Deal, Share, Standing
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline import Lanes, Pipeline
-from midepoch.stages.flow import Step
 from midepoch.state import Part, Standings, State, joined_at
 
 
@@ -75,6 +75,18 @@ class Leg:
         return (standing.cursor[0] + items * self.start.item_rows, *standing.cursor[1:])
 
 
+class Stretch(NamedTuple):
+    """Some turns that follow each other, of lanes that are taken in turn."""
+
+    items: Sequence[Any]
+    """The items of the turns, ``EMPTY`` where the lane has run out."""
+    cursors: Sequence[Sequence[Sequence[int]]]
+    """For each lane in turn the cursors behind its items; none for a lane that has run out."""
+
+
+EMPTY = object()
+
+
 class Progress:
     """What one reader of a leg has delivered. It moves as items are handed over, never earlier."""
 
@@ -84,12 +96,15 @@ class Progress:
         deal = leg.deal
         self.rotation = deal.rotation(reader)
         self.uniform = leg.pipeline.uniform
+        self.repeated = 0
+        self._stretch: Stretch | None = None
+        self._left: Iterator[Any] = iter(())
         self.cursors: list[Cursor] = [leg.standings[lane].cursor for lane in self.rotation]
         if self.uniform:
-            self.turns = deal.turns_of(reader, part.items[0], leg.left) if part is not None else 0
+            self._begun = deal.turns_of(reader, part.items[0], leg.left) if part is not None else 0
             self.limits: list[int | None] = [leg.own(reader, *at) for at in enumerate(self.rotation)]
         else:
-            self.turns = part.turns if part is not None else 0
+            self._begun = part.turns if part is not None else 0
             self.limits = [None] * deal.period
             shares = {lane: (end, cursor) for lane, end, cursor in part.shares} if part is not None else {}
             for place, lane in enumerate(self.rotation):
@@ -97,22 +112,47 @@ class Progress:
                 delivered = (end - 1 - deal.phase(reader, place)) // deal.stride + 1 if end else 0
                 if delivered < deal.taken(self.turns, place):
                     self.limits[place] = delivered
-        self.repeated = 0
 
-    def follow(self, steps: Iterable[Step | None]) -> Iterator[Any]:
-        """Hand over the items of this reader's turns; None is a turn that finds its lane run out."""
-        cursors, period = self.cursors, self.leg.deal.period
-        for step in steps:
-            place = self.turns % period
-            self.turns += 1
-            if step is not None:
-                item, cursors[place], _ = step
-                yield item
+    @property
+    def turns(self) -> int:
+        """How many turns were taken, with those that found their lane run out."""
+        return self._begun + self._taken
+
+    @property
+    def _taken(self) -> int:
+        """How many turns of the present stretch were taken: what its iterator has given away."""
+        return len(self._stretch.items) - length_hint(self._left) if self._stretch is not None else 0
+
+    def follow(self, stretches: Iterable[Stretch]) -> Iterator[Any]:
+        """Hand over the items of this reader's turns.
+
+        Nothing is done for a single item: how many are gone, the iterator knows.
+        """
+        for stretch in stretches:
+            self._stretch, self._left = stretch, iter(stretch.items)
+            if all(map(len, stretch.cursors)):
+                yield from self._left
+            else:
+                yield from (item for item in self._left if item is not EMPTY)
+            self._settle()
+            self._begun, self._stretch = self.turns, None
+            del stretch  # so that the next rows are made in the memory of these, which is still in the cache
+
+    def _settle(self) -> None:
+        """Bring the cursors up to the turns that were counted."""
+        if self._stretch is None:
+            return
+        cursors, deal, taken = self._stretch.cursors, self.leg.deal, self._taken
+        for number in range(min(len(cursors), taken)):
+            place = (self._begun + number) % deal.period
+            if len(cursors[number]):
+                self.cursors[place] = tuple(map(int, cursors[number][(taken - number - 1) // len(cursors)]))
             elif self.limits[place] is None:
-                self.limits[place] = self.leg.deal.taken(self.turns - 1, place)
+                self.limits[place] = deal.taken(self._begun + number, place)
 
     def delivered(self, place: int) -> int:
         """How many items of the lane at a place were handed over."""
+        self._settle()
         taken, limit = self.leg.deal.taken(self.turns, place), self.limits[place]
         return taken if limit is None else min(taken, limit)
 
@@ -140,6 +180,7 @@ class Progress:
         if self.uniform:
             part = Part(readers=leg.deal.readers, workers=self.workers, items=(self.items,))
             return replace(leg.start, part=part)
+        self._settle()
         ends = ((lane, self.end(place), self.cursors[place]) for place, lane in enumerate(self.rotation))
         shares = tuple((lane, end, cursor) for lane, end, cursor in ends if end)
         if leg.deal.readers > 1:

@@ -14,11 +14,10 @@ from typing import Any, Literal, Protocol
 
 from midepoch.dataset import Dataset
 from midepoch.errors import MissingExtraError
-from midepoch.leg import Leg, Progress, begin
+from midepoch.leg import EMPTY, Leg, Progress, Stretch, begin
 from midepoch.position import Plan
-from midepoch.reader import take_turns
+from midepoch.reader import take_turns, turn_by_turn
 from midepoch.stages.batch import Batch, Collate
-from midepoch.stages.flow import Step
 from midepoch.stages.stage import Stage, name_of
 from midepoch.state import State
 
@@ -71,7 +70,7 @@ class Loader(DataLoader[Any]):
         if even is not None and not plan.pipeline.uniform:
             raise ValueError(
                 f"even={even!r} needs a pipeline whose number of items is known; after a filter or a batched map no "
-                "rank knows how many the others have. Use .repeat() and stop after a number of steps."
+                "rank knows how many the others have. Let ranks agree on the end of an epoch, as in examples/train.py."
             )
         super().__init__(
             dataset,  # type: ignore[arg-type]
@@ -89,6 +88,8 @@ class Loader(DataLoader[Any]):
         stages = (*plan.pipeline.stages, *_batching(batch_size, drop_last, collate_fn))
         lanes = plan.lanes or plan.ranks * max(1, num_workers)
         self._plan = replace(plan, lanes=lanes, pipeline=replace(plan.pipeline, stages=stages))
+        if even is None and plan.passes != 1 and plan.pipeline.uniform:
+            _check_even(self._plan)
         self._position = dataset._position
         self._even = even
         self._crew: Crew | None = None
@@ -118,6 +119,15 @@ class Loader(DataLoader[Any]):
             raise TypeError("The length is unknown: repeat() goes on for ever.")
         return self._plan.passes * _even_items(self._plan.begin(State()).leg, self._even)
 
+    def __bool__(self) -> bool:
+        """True, also where the length is unknown."""
+        return True
+
+    def with_states(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Each batch with the state behind it, for callers that read ahead of what they train on."""
+        for batch in self:
+            yield batch, self.state_dict()
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Go on from where the loader stands."""
         return self._position.run(self._plan, self._items)
@@ -125,11 +135,11 @@ class Loader(DataLoader[Any]):
     def _items(self, progress: Progress) -> Iterator[Any]:
         """The rest of an epoch's items for this rank."""
         if self._even is None:
-            yield from progress.follow(self._steps(progress))
+            yield from progress.follow(self._turns(progress))
             return
         target = _even_items(progress.leg, self._even)
-        steps = self._steps(progress) if target else iter(())
-        for item in progress.follow(steps):
+        turns = self._turns(progress) if target else iter(())
+        for item in progress.follow(turns):
             yield item
             if progress.items == target:
                 return
@@ -143,14 +153,17 @@ class Loader(DataLoader[Any]):
         fresh = alone.begin(State(epoch=leg.start.epoch))
         return next(fresh.follow(take_turns(fresh)))
 
-    def _steps(self, progress: Progress) -> Iterator[Step | None]:
+    def _turns(self, progress: Progress) -> Iterator[Stretch]:
         """The rank's turns, one after the other, as its workers take them."""
+        if self.num_workers == 0 and not self.pin_memory:
+            yield from take_turns(progress)
+            return
         turn = progress.turns
         for at, cursor, item in self._receive(progress.state()):
             while turn < at:  # turns of workers whose lanes have all run out
-                yield None
+                yield Stretch((EMPTY,), ((),))
                 turn += 1
-            yield None if cursor is None else (item, tuple(cursor), 0)
+            yield Stretch((EMPTY,), ((),)) if cursor is None else Stretch((item,), ((tuple(cursor),),))
             turn += 1
 
     def _receive(self, state: State) -> Iterator[Message]:
@@ -243,8 +256,8 @@ class Feed(IterableDataset[Message]):
             plan.pipeline, state, reader=plan.rank, readers=plan.ranks, workers=1, lanes=plan.lanes, mode=plan.mode
         )
         turn = progress.turns + worker
-        for step in take_turns(progress, worker, workers):
-            yield (turn, None, None) if step is None else (turn, step[1], step[0])
+        for cursor, item in turn_by_turn(take_turns(progress, worker, workers)):
+            yield turn, cursor, item
             turn += workers
 
 
@@ -261,6 +274,17 @@ def _even_items(leg: Leg, even: Even) -> int:
         for reader in range(leg.deal.readers)
     ]
     return max(items) if even == "pad" else min(items)
+
+
+def _check_even(plan: Plan) -> None:
+    """Raise if ranks would come to the next epoch at different steps, where no state could speak for all of them."""
+    leg = plan.begin(State()).leg
+    least, most = _even_items(leg, "drop"), _even_items(leg, "pad")
+    if least != most:
+        raise ValueError(
+            f"repeat() over {plan.ranks} ranks needs even='pad' or even='drop': some ranks have {least:,} batches in "
+            f"an epoch and some {most:,}, and would begin the next epoch at different steps."
+        )
 
 
 def _check_sendable(plan: Plan, method: str) -> None:

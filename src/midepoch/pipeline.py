@@ -1,6 +1,6 @@
 """A pipeline, and its lanes in one epoch: all that decides which items there are, nothing about who reads."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -16,7 +16,7 @@ from midepoch.index import Index
 from midepoch.order import Cut, Interval, Order, Shuffle, build_order, lanes_by_file
 from midepoch.stages.batch import Batch
 from midepoch.stages.blocks import Files
-from midepoch.stages.flow import Context, Flow, Step
+from midepoch.stages.flow import Context, Flow
 from midepoch.stages.source import Lane, Pace
 from midepoch.stages.stage import Stage
 
@@ -140,19 +140,20 @@ class Lanes:
         """How many rows a lane has."""
         return self._by_file[lane].size if self._mode == "file" else self._cuts[lane + 1] - self._cuts[lane]
 
-    def open(self, files: Files, pace: Pace, lane: int, standing: Standing, skip: int, stride: int) -> Iterator[Step]:
+    def open(self, files: Files, pace: Pace, lane: int, standing: Standing, skip: int, stride: int) -> Flow:
         """The items of a lane from where it stands: the one after ``skip`` others, then every ``stride``-th."""
         pipeline = self._pipeline
         source = Lane(files, self.order(lane), pace)
         at = standing.cursor[0]
         if pipeline.uniform and not standing.done:
             runs = source.runs(at, self.size(lane), rows=pipeline.item_rows, phase=skip, stride=stride)
-            return self._flow(runs, standing.cursor).steps()
-        steps = self._flow(source.runs(at, self.size(lane)), standing.cursor).steps()
-        if standing.done:
-            done = set(standing.done)
-            steps = (step for number, step in enumerate(steps) if number not in done)
-        return islice(steps, skip, None, stride)
+            return self._flow(runs, standing.cursor)
+        flow = self._flow(source.runs(at, self.size(lane)), standing.cursor)
+        if not standing.done and (skip, stride) == (0, 1):
+            return flow
+        done = set(standing.done)
+        steps = (step for number, step in enumerate(flow.steps()) if number not in done)
+        return Flow(single=islice(steps, skip, None, stride), form=flow.form, batched=flow.batched)
 
     def _flow(self, runs: Any, cursor: Cursor) -> Flow:
         """The stages, each opened at its part of the cursor."""

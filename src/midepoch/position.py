@@ -65,6 +65,7 @@ class Position:
 
     def run(self, plan: Plan, items_of: Callable[[Progress], Iterator[Any]]) -> Iterator[Any]:
         """The items from here to the end of the loop. Where that is in an epoch says ``items_of`` a reader's."""
+        self._enter_worker()
         self._loops += 1
         self._process = os.getpid()
         try:
@@ -116,7 +117,7 @@ class Position:
         if self.workers is not None and torch_worker() is None:
             self.workers.loaded()
 
-    def enter_worker(self) -> None:
+    def _enter_worker(self) -> None:
         """Before a loop in a worker of a foreign DataLoader, where epochs are chosen by the main process.
 
         A worker that has been through a loop begins its epoch again, as one that is started anew would; what it had

@@ -1,19 +1,22 @@
 """Reading: the process that takes a reader's turns at its lanes."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any
 
-from midepoch.deal import Deal
-from midepoch.leg import Progress
+from midepoch.deal import Cursor, Deal
+from midepoch.leg import EMPTY, Progress, Stretch
 from midepoch.stages.blocks import Files
-from midepoch.stages.flow import Step
+from midepoch.stages.flow import Flow, Run, Step
 from midepoch.stages.source import Pace
 
 log = logging.getLogger("midepoch")
 
 
-def take_turns(progress: Progress, worker: int = 0, workers: int = 1) -> Iterator[Step | None]:
-    """The steps of a reader's turns from where it stands, None for a turn whose lane has run out.
+def take_turns(progress: Progress, worker: int = 0, workers: int = 1) -> Iterator[Stretch]:
+    """A reader's turns from where it stands.
 
     Where several processes do a reader's work, each takes the turns of one worker: the first, the second …
     Ends when no lane has anything left.
@@ -27,7 +30,7 @@ def take_turns(progress: Progress, worker: int = 0, workers: int = 1) -> Iterato
     stride = leg.deal.stride * inner.stride
     if worker == 0:
         _warn_of_sharing(progress, files, stride, workers)
-    lanes = []
+    flows = []
     for number, place in enumerate(places):
         lane, phase = progress.rotation[place], leg.deal.phase(reader, place)
         standing, end = leg.standings[lane], progress.end(place)
@@ -38,24 +41,58 @@ def take_turns(progress: Progress, worker: int = 0, workers: int = 1) -> Iterato
         else:
             skip = phase
         skip += leg.deal.stride * inner.phase(worker, number)
-        lanes.append(leg.lanes.open(files, pace, lane, standing, skip, stride))
-    return _in_turn(lanes, files)
+        flows.append(leg.lanes.open(files, pace, lane, standing, skip, stride))
+    return _in_turn(flows, files)
 
 
-def _in_turn(lanes: list[Iterator[Step]], files: Files) -> Iterator[Step | None]:
-    """The next step of each lane in turn, until all have run out."""
-    alive = [True] * len(lanes)
+def turn_by_turn(stretches: Iterator[Stretch]) -> Iterator[tuple[Cursor | None, Any]]:
+    """The cursor and the item of each turn; no cursor where the lane has run out."""
+    for items, cursors in stretches:
+        for number, item in enumerate(items):
+            if item is EMPTY:
+                yield None, None
+            else:
+                yield tuple(map(int, cursors[number % len(cursors)][number // len(cursors)])), item
+
+
+def _in_turn(flows: list[Flow], files: Files) -> Iterator[Stretch]:
+    """The lanes in turn, until all have run out: whole runs where rows are not made one by one anyway."""
     try:
-        while True:
-            for place, lane in enumerate(lanes):
-                step = next(lane, None)
-                if step is None and alive[place]:
-                    alive[place] = False
-                    if not any(alive):
-                        return
-                yield step
+        runs = [flow.runs for flow in flows if flow.runs is not None]
+        yield from _runs_in_turn(runs) if len(runs) == len(flows) else _steps_in_turn([flow.steps() for flow in flows])
     finally:
         files.close()
+
+
+def _steps_in_turn(lanes: list[Iterator[Step]]) -> Iterator[Stretch]:
+    alive = [True] * len(lanes)
+    while True:
+        for place, lane in enumerate(lanes):
+            step = next(lane, None)
+            if step is not None:
+                yield Stretch((step[0],), ((step[1],),))
+                continue
+            alive[place] = False
+            if not any(alive):
+                return
+            yield Stretch((EMPTY,), ((),))
+
+
+def _runs_in_turn(lanes: list[Iterator[Run]]) -> Iterator[Stretch]:
+    """As many turns at a time as every lane that has not run out has rows at hand."""
+    at_hand: list[tuple[list[Any], Sequence[Sequence[int]]]] = [([], ()) for _ in lanes]
+    while True:
+        for place, lane in enumerate(lanes):
+            if not at_hand[place][0] and (run := next(lane, None)) is not None:
+                at_hand[place] = list(run.rows.items()), run.ends  # type: ignore[assignment]
+        count = min((len(items) for items, _ in at_hand if items), default=0)
+        if count == 0:
+            return
+        taken = [some[:count] if some else [EMPTY] * count for some, _ in at_hand]
+        behind = [ends[:count] for _, ends in at_hand]
+        at_hand = [(some[count:], ends[count:]) for some, ends in at_hand]
+        yield Stretch(taken.pop() if len(taken) == 1 else list(chain.from_iterable(zip(*taken, strict=True))), behind)
+        del taken
 
 
 def _warn_of_sharing(progress: Progress, files: Files, stride: int, workers: int) -> None:
@@ -63,8 +100,13 @@ def _warn_of_sharing(progress: Progress, files: Files, stride: int, workers: int
     pipeline, deal = progress.leg.pipeline, progress.leg.deal
     decoded = pipeline.index.rows > 0 and not files.is_mapped(0)
     if stride > 1 and progress.reader == 0 and (decoded or not pipeline.uniform):
-        log.warning(
+        _warn_once(
             f"{deal.lanes} lanes are read by {deal.readers * workers} readers, so {stride} of them work through each "
             f"lane and keep one item in {stride}. To avoid that, let the number of readers (ranks × workers) divide "
             "the number of lanes; .lanes(n) fixes it for the next epoch."
         )
+
+
+@cache
+def _warn_once(message: str) -> None:
+    log.warning(message)

@@ -47,14 +47,16 @@ class Standings:
 
     def advanced(self, turn: int, turns: int, rows: int) -> "Standings":
         """Every lane moved by ``rows`` rows for each of the ``turns`` turns from ``turn`` on that is its own."""
-        lanes = len(self)
+        ends = list(accumulate(count for count, _ in self.runs))
+        lanes = ends[-1]
         each, extra = divmod(turns, lanes)
         first = turn % lanes
-        ends = list(accumulate(count for count, _ in self.runs))
-        cuts = sorted({0, first, (first + extra) % lanes, *ends})
         moved = []
-        for begin, end in pairwise(cuts):
-            (position, *rest), steps = self[begin].cursor, each + ((begin - first) % lanes < extra)
+        run = 0
+        for begin, end in pairwise(sorted({0, first, (first + extra) % lanes, *ends})):
+            run += begin >= ends[run]
+            position, *rest = self.runs[run][1].cursor
+            steps = each + ((begin - first) % lanes < extra)
             moved.append((end - begin, Standing((position + rows * steps, *rest))))
         return Standings.pack(moved)
 
@@ -178,7 +180,8 @@ def _check_same_leg(first_dict: Mapping[str, Any], first: State, values: Mapping
         if getattr(then, name) != getattr(now, name):
             raise CheckpointMismatchError(
                 f"The states cannot be merged: {name} is {_short(getattr(then, name))} in the first and "
-                f"{_short(getattr(now, name))} in another. Merge states that all ranks saved at the same step."
+                f"{_short(getattr(now, name))} in another. Merge states that all ranks saved at the same step, in the "
+                "same epoch."
             )
 
 

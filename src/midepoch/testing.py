@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.dataset import Dataset
+from midepoch.leg import EMPTY, Stretch
 from midepoch.position import Plan
-from midepoch.reader import take_turns
+from midepoch.reader import take_turns, turn_by_turn
 from midepoch.state import State, merge_states
 
 Layout = tuple[int, int]
@@ -101,16 +102,16 @@ class RankRun:
         return self._progress.state().to_dict(self._dataset._plan.pipeline.fingerprint)
 
 
-def _side_by_side(workers: list[Iterator[Any]]) -> Iterator[Any]:
-    """One step of each worker in turn; a worker that has ended has only empty turns."""
+def _side_by_side(workers: list[Iterator[Stretch]]) -> Iterator[Stretch]:
+    """One turn of each worker in turn; a worker that has ended has only empty turns."""
+    turns = [turn_by_turn(worker) for worker in workers]
     alive = [True] * len(workers)
     while any(alive):
-        for number, worker in enumerate(workers):
-            try:
-                yield next(worker) if alive[number] else None
-            except StopIteration:
-                alive[number] = False
-                yield None
+        for number, worker in enumerate(turns):
+            turn = next(worker, None)
+            alive[number] = turn is not None
+            cursor, item = turn or (None, None)
+            yield Stretch((EMPTY,), ((),)) if cursor is None else Stretch((item,), ((cursor,),))
 
 
 def _fresh(dataset: Dataset, epoch: int) -> Dataset:

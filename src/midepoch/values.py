@@ -6,11 +6,12 @@ which they are handed to users. It is converted column by column and fanned out 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import repeat
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.errors import MissingExtraError
@@ -21,26 +22,78 @@ Columns = dict[str, Any]
 """One sequence a column, all of the same length."""
 
 
+class Pool:
+    """Rows from several places, of which some are picked again and again in some order."""
+
+    def __init__(self, parts: Sequence[pa.RecordBatch]) -> None:
+        self._parts = parts
+
+    @cached_property
+    def together(self) -> pa.RecordBatch:
+        """All rows as one batch."""
+        return self._parts[0] if len(self._parts) == 1 else pa.concat_batches(self._parts)
+
+    @cached_property
+    def lists(self) -> dict[str, list[Any]]:
+        """All rows as columns of Python values: their bytes are copied once, into those values."""
+        names = self._parts[0].schema.names
+        return {name: [one for part in self._parts for one in part.column(name).to_pylist()] for name in names}
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows as dicts of Python values."""
+        return [row for part in self._parts for row in Rows(part).items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The rows at some places of a pool, not yet put together."""
+
+    pool: Pool
+    places: npt.NDArray[np.int64]
+
+    def batch(self) -> pa.RecordBatch:
+        """The rows as a batch."""
+        return self.pool.together.take(pa.array(self.places))
+
+    def lists(self) -> dict[str, list[Any]]:
+        """The rows as columns of Python values."""
+        places = self.places.tolist()
+        return {name: [values[place] for place in places] for name, values in self.pool.lists.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Some rows, in the form in which users get them: ``data`` is Arrow's, or columns already in that form."""
 
-    data: pa.RecordBatch | Columns
+    data: pa.RecordBatch | Columns | Picked
     form: Form = "python"
 
+    def _known(self) -> "Rows":
+        """The rows put together, if they are not yet: as Python values if those are wanted, else as a batch."""
+        if not isinstance(self.data, Picked):
+            return self
+        return Rows(self.data.lists() if self.form == "python" else self.data.batch(), self.form)
+
     def __len__(self) -> int:
+        if isinstance(self.data, Picked):
+            return len(self.data.places)
         if isinstance(self.data, pa.RecordBatch):
             return int(self.data.num_rows)
         return len(next(iter(self.data.values()), ()))
 
     def slice(self, start: int, stop: int) -> "Rows":
         """The rows from ``start`` to ``stop``, without copying."""
+        if isinstance(self.data, Picked):
+            return Rows(replace(self.data, places=self.data.places[start:stop]), self.form)
         if isinstance(self.data, pa.RecordBatch):
             return Rows(self.data.slice(start, stop - start), self.form)
         return Rows({name: column[start:stop] for name, column in self.data.items()}, self.form)
 
     def keep(self, mask: Sequence[bool]) -> "Rows":
         """The rows where ``mask`` is true."""
+        if isinstance(self.data, Picked):
+            return Rows(replace(self.data, places=self.data.places[np.asarray(mask, bool)]), self.form)
         if isinstance(self.data, pa.RecordBatch):
             return Rows(self.data.filter(pa.array(mask, pa.bool_())), self.form)
         kept = np.flatnonzero(mask).tolist()
@@ -52,13 +105,15 @@ class Rows:
 
     def select(self, names: Sequence[str]) -> "Rows":
         """Some of the columns."""
+        if isinstance(self.data, Picked):
+            return Rows(self.data.batch().select(names), self.form)
         if isinstance(self.data, pa.RecordBatch):
             return Rows(self.data.select(names), self.form)
         return Rows({name: self.data[name] for name in names}, self.form)
 
     def to(self, form: Form) -> "Rows":
         """The same rows in another form. Arrow data is converted only when it is used."""
-        if isinstance(self.data, pa.RecordBatch):
+        if isinstance(self.data, pa.RecordBatch | Picked):
             return replace(self, form=form)
         if form == "arrow":
             return Rows(pa.RecordBatch.from_pydict({name: convert(one, form) for name, one in self.data.items()}), form)
@@ -66,27 +121,26 @@ class Rows:
 
     def columns(self) -> Any:
         """The rows as one object: a dict of columns, or for the form "arrow" a record batch."""
-        if isinstance(self.data, pa.RecordBatch):
-            return arrow_columns(self.data, self.form)
-        return self.data
+        data = self._known().data
+        return arrow_columns(data, self.form) if isinstance(data, pa.RecordBatch) else data
 
     def batches(self, size: int) -> Iterator[Any]:
         """The rows as ``columns()`` of ``size`` rows each, the last of what is left."""
-        whole = self
-        if self.form == "python" and isinstance(self.data, pa.RecordBatch):
-            whole = Rows(arrow_columns(self.data, "python"), "python")
+        whole = Rows(self.columns(), "python") if self.form == "python" else self._known()
         for start in range(0, len(self), size):
             yield whole.slice(start, start + size).columns()
 
     def items(self) -> Iterable[Any]:
         """The rows one by one."""
-        if isinstance(self.data, pa.RecordBatch) and self.form == "arrow":
-            return map(self.data.slice, range(len(self)), repeat(1))
-        if isinstance(self.data, pa.RecordBatch):
-            names = self.data.schema.names
-            columns = {name: row_values(self.data.column(name), self.form) for name in names}
-        else:
-            columns = self.data
+        if isinstance(self.data, Picked) and self.form == "python":
+            rows = self.data.pool.rows
+            return [rows[place] for place in self.data.places.tolist()]
+        data = self._known().data
+        if isinstance(data, pa.RecordBatch) and self.form == "arrow":
+            return map(data.slice, range(len(self)), repeat(1))
+        columns: Any = data
+        if isinstance(data, pa.RecordBatch):
+            columns = {name: row_values(data.column(name), self.form) for name in data.schema.names}
         if not columns:
             return ({} for _ in range(len(self)))
         return _row_maker(tuple(columns))(*columns.values())
@@ -97,8 +151,9 @@ def concat(parts: Sequence[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
     form = parts[0].form
-    if all(isinstance(part.data, pa.RecordBatch) for part in parts):
-        return Rows(_concat_batches([part.data for part in parts]), form)
+    if all(isinstance(part.data, pa.RecordBatch | Picked) for part in parts):
+        batches = [part.data.batch() if isinstance(part.data, Picked) else part.data for part in parts]
+        return Rows(_concat_batches(batches), form)
     columns = [part.columns() for part in parts]
     return Rows({name: _join([one[name] for one in columns], form) for name in columns[0]}, form)
 

@@ -19,7 +19,7 @@ def blocks():
             yield pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
 
 
-@pytest.mark.parametrize("code", blocks())
+@pytest.mark.parametrize("code", list(blocks()))
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 @pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning")
@@ -28,7 +28,8 @@ def test_an_example_runs(code, tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     for number in range(3):
         rows = range(number * 40, number * 40 + 40)
-        table = pa.table({"id": rows, "text": [f"the text of row {row}" for row in rows], "x": [row / 2 for row in rows]})
+        columns = {"id": rows, "text": [f"the text of row {row}" for row in rows], "x": [row / 2 for row in rows]}
+        table = pa.table(columns)
         pq.write_table(table, tmp_path / "data" / f"part-{number}.parquet", row_group_size=10)
     script = tmp_path / "example.py"
     script.write_text(code)

@@ -320,3 +320,25 @@ def test_repeat_runs_on_through_workers(build):
     resumed = me.Loader(build("filtered").repeat(3), num_workers=3)
     resumed.load_state_dict(through_json(loader.state_dict()))
     assert got + ids(resumed) == whole
+
+
+def test_each_batch_can_come_with_the_state_behind_it(build):
+    whole = ids(build("filtered"))
+    ahead = list(islice(me.Loader(build("filtered"), num_workers=2).with_states(), 12))
+    for number, (_, state) in enumerate(ahead, start=1):
+        resumed = build("filtered")
+        resumed.load_state_dict(through_json(state))
+        assert ids(resumed) == whole[number:]
+
+
+def test_repeat_over_uneven_ranks_is_refused_without_even(build):
+    with pytest.raises(ValueError, match=r"needs even='pad' or even='drop': some ranks have 4 batches .* some 5"):
+        me.Loader(build("rows", 1).repeat().shard(2, 0), batch_size=7)
+    loaders = [me.Loader(build("rows", 1).repeat(2).shard(2, rank), batch_size=7, even="pad") for rank in range(2)]
+    for _ in zip(*loaders, strict=True):
+        assert me.merge_states([loader.state_dict() for loader in loaders]) == loaders[0].state_dict()
+
+
+def test_a_loader_is_true_even_if_its_length_is_unknown(build):
+    assert me.Loader(build("filtered"))
+    assert build("filtered")

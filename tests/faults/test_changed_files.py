@@ -19,6 +19,13 @@ def folder(tmp_path):
     return tmp_path / "data"
 
 
+@pytest.fixture(autouse=True)
+def _little_at_a_time(monkeypatch):
+    """What is in memory already is the old file's, and rightly delivered; so let little be read at a time."""
+    monkeypatch.setattr("midepoch.stages.source.STEP_ROWS", 64)
+    monkeypatch.setattr("midepoch.stages.source.RUN_ROWS", 64)
+
+
 def build(folder, kind):
     """Two files of many blocks, so that there is always one that has not been read yet."""
     for number in range(2):

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 import midepoch as me
+from midepoch import reader
+from midepoch.stages.blocks import HeldBlocks
 from worlds import ids, is_kept, jitter, plus_one, spread, write_files
 
 
@@ -278,6 +280,7 @@ def test_batches_are_columns(folder):
 
 
 def test_shared_lanes_are_warned_of_once_with_the_factor(folder, caplog):
+    reader._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING, "midepoch"):
         for rank in range(3):
             list(me.read(folder).lanes(2).filter(is_kept).shard(3, rank))
@@ -291,3 +294,21 @@ def test_a_data_set_survives_pickling_with_its_position(folder):
     got = [next(iterator)["id"] for _ in range(10)]
     copied = pickle.loads(pickle.dumps(dataset))
     assert got + ids(copied) == ids(me.read(folder).shuffle(1))
+
+
+def test_blocks_read_ahead_for_others_are_given_up(tmp_path, monkeypatch):
+    """Eight readers share one lane of Parquet, and most of what each reads ahead is not for it."""
+    monkeypatch.setattr("midepoch.stages.source.STEP_ROWS", 16)
+    monkeypatch.setattr("midepoch.stages.source.RUN_ROWS", 16)
+    folder = write_files(tmp_path / "many", [8000], kinds=["parquet"], block=4)
+    most = 0
+    load = HeldBlocks.load
+
+    def watched(self, numbers):
+        nonlocal most
+        load(self, numbers)
+        most = max(most, len(self._waiting) + len(self._decoded))
+
+    monkeypatch.setattr(HeldBlocks, "load", watched)
+    assert len(ids(me.read(folder).lanes(1).batch(16).shard(8, 0))) == 1008
+    assert most < 20

@@ -55,8 +55,11 @@ class MappedArrow:
 
     def __init__(self, path: str, columns: Sequence[str]) -> None:
         self._path = path
-        with pa.memory_map(path) as file:
-            self._map = file.read_buffer()
+        try:
+            with pa.memory_map(path) as file:
+                self._map = file.read_buffer()
+        except OSError as error:
+            raise DataFormatError(f"{path} cannot be mapped: {error}") from error
         self._is_file = self._map.slice(0, min(len(FILE_MAGIC), self._map.size)).to_pybytes() == FILE_MAGIC
         self._start = 8 if self._is_file else 0
         try:

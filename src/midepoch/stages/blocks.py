@@ -2,20 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from midepoch.formats import FORMATS, BlockReader
+from midepoch.formats import EMPTY, FORMATS, BlockReader
 from midepoch.index import Index
 from midepoch.storage import check_unchanged
 
 Data: TypeAlias = "pa.Table | pa.RecordBatch"
 
 OPEN_FILES = 256
-MAPPED_BLOCKS = 4096
 
 
 class Files:
@@ -29,6 +28,11 @@ class Files:
     def is_mapped(self, number: int) -> bool:
         """Whether a block's file is mapped, so that nothing is gained by reading it ahead."""
         return FORMATS[self.index.formats[self.index.block(number)[0]]].MAPPED
+
+    @cached_property
+    def all_mapped(self) -> bool:
+        """Whether all files are."""
+        return all(name == EMPTY or FORMATS[name].MAPPED for name in set(self.index.formats))
 
     def check(self, numbers: Sequence[int]) -> None:
         """Raise unless the files of these blocks are the ones that were indexed."""
@@ -66,54 +70,53 @@ class Files:
         return reader
 
 
-@dataclass(slots=True)
-class _Held:
-    data: Data
-    mapped: bool
-    step: int
-
-
 class HeldBlocks:
     """The blocks that a lane works on. Time is counted in steps: one step uses some blocks, the next others."""
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._held: dict[int, _Held] = {}
+    def __init__(self, files: Files, views: int) -> None:
+        self._files, self._most_views = files, views
+        self._views: dict[int, Data] = {}
+        self._decoded: dict[int, Data] = {}
+        self._idle: set[int] = set()
         self._waiting: dict[int, Future[tuple[Data, bool]]] = {}
-        self._step = 0
+        self._asked: list[set[int]] = [set(), set()]
 
     def __getitem__(self, number: int) -> Data:
-        return self._held[number].data
+        return self._views[number] if number in self._views else self._decoded[number]
 
     def check(self, number: int) -> None:
-        """Raise if the file of a block has changed: a mapped one shows whatever the file now holds."""
-        if self._held[number].mapped:
+        """Raise if the file of a block has changed: a view shows whatever the file now holds."""
+        if number in self._views:
             self._files.check([number])
 
     def load(self, numbers: Sequence[int]) -> None:
         """Begin a step that uses these blocks, and no others but those that are read ahead."""
-        self._step += 1
         self._files.check(numbers)
         for number in numbers:
-            held = self._held.pop(number, None)
-            if held is None:
+            if number in self._views:
+                self._views[number] = self._views.pop(number)
+            elif number not in self._decoded:
                 waiting = self._waiting.pop(number, None)
-                held = _Held(*(self._files.read(number) if waiting is None else waiting.result()), step=0)
-            held.step = self._step
-            self._held[number] = held
-        self._drop()
+                data, is_view = self._files.read(number) if waiting is None else waiting.result()
+                (self._views if is_view else self._decoded)[number] = data
+        self._let_go(set(numbers))
 
     def ahead(self, numbers: Iterable[int]) -> None:
-        """Begin to read these blocks in the background, except those that are mapped or there already."""
-        for number in numbers:
-            if not (number in self._held or number in self._waiting or self._files.is_mapped(number)):
+        """Begin to read these blocks in the background, except those that are mapped or there already.
+
+        What was asked for two times ago and is not used yet was for others, who share the lane: it is given up.
+        """
+        self._asked = [self._asked[1], set(numbers)]
+        for number in self._waiting.keys() - self._asked[0] - self._asked[1]:
+            self._waiting.pop(number).cancel()
+        for number in self._asked[1]:
+            if not (number in self._decoded or number in self._waiting or self._files.is_mapped(number)):
                 self._waiting[number] = self._files.read_ahead(number)
 
-    def _drop(self) -> None:
-        """Let go of decoded blocks that neither this step nor the last used, and of mapped ones beyond a bound."""
-        spare = len(self._held) - MAPPED_BLOCKS
-        for number, held in list(self._held.items()):
-            idle = self._step - held.step
-            if (not held.mapped and idle > 1) or (held.mapped and spare > 0 and idle):
-                del self._held[number]
-                spare -= 1
+    def _let_go(self, used: set[int]) -> None:
+        """Drop decoded blocks that neither this step nor the last used, and the views used longest ago."""
+        for number in self._idle - used:
+            self._decoded.pop(number, None)
+        self._idle = self._decoded.keys() - used
+        while len(self._views) > max(self._most_views, len(used)):
+            del self._views[next(iter(self._views))]

@@ -1,6 +1,6 @@
 """The source: the rows of a lane, read in whole blocks and handed on column-wise."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,11 +11,12 @@ from midepoch.order import Order
 from midepoch.permute import I64
 from midepoch.stages.blocks import Data, Files, HeldBlocks
 from midepoch.stages.flow import Run
-from midepoch.values import Rows
+from midepoch.values import Picked, Pool, Rows
 
 STEP_ROWS, STEP_BYTES = 8192, 32 << 20
 RUN_ROWS, RUN_BYTES = 1024, 8 << 20
 SLICE_ROWS = 64
+VIEWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,14 @@ class Pace:
 
     step: int
     run: int
+    views: int
+    """How many blocks that are views of their files are kept at hand."""
 
     @classmethod
     def of(cls, row_bytes: int, lanes: int) -> "Pace":
         """What is reasonable when ``lanes`` lanes are read side by side."""
         run = max(1, min(max(16, RUN_ROWS // lanes), RUN_BYTES // row_bytes))
-        return cls(max(run, min(STEP_ROWS // lanes, STEP_BYTES // row_bytes)), run)
+        return cls(max(run, min(STEP_ROWS // lanes, STEP_BYTES // row_bytes)), run, max(16, VIEWS // lanes))
 
 
 class Lane:
@@ -38,7 +41,8 @@ class Lane:
     def __init__(self, files: Files, order: Order, pace: Pace) -> None:
         self._order, self._pace = order, pace
         self._starts = files.index.block_starts
-        self._blocks = HeldBlocks(files)
+        self._blocks = HeldBlocks(files, pace.views)
+        self._all_mapped = files.all_mapped
         self._pieces = order.pieces("block")
         self._next_piece = -1
 
@@ -49,12 +53,12 @@ class Lane:
         """
         for positions in self._steps(start + phase * rows, stop, rows, stride):
             numbers = self._order.rows(positions)
-            blocks = np.searchsorted(self._starts, numbers, "right") - 1
-            self._blocks.load(np.unique(blocks).tolist())
-            self._look_ahead(int(positions[-1]), stop)
-            for begin, batch in self._read(numbers, blocks):
-                end = begin + batch.num_rows
-                yield Run(Rows(batch), positions[begin:end, None] + 1, numbers[begin:end])
+            breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+            scattered = len(breaks) * SLICE_ROWS > len(numbers)
+            read = self._gather if scattered else self._slices
+            for begin, some in read(numbers, breaks, lambda: self._look_ahead(int(positions[-1]), stop)):  # noqa: B023
+                end = begin + len(some)
+                yield Run(some, positions[begin:end, None] + 1, numbers[begin:end])
 
     def _steps(self, first: int, stop: int, rows: int, stride: int) -> Iterator[I64]:
         """The positions to read, some at a time."""
@@ -71,13 +75,18 @@ class Lane:
                 first += groups * rows * stride
 
     def _step_end(self, first: int, stop: int) -> int:
-        """Where a step from ``first`` ends: with a piece of the order if that is neither too near nor too far."""
-        following = int(np.searchsorted(self._pieces, first + self._pace.run))
-        near = int(self._pieces[min(following, len(self._pieces) - 1)])
-        return min(stop, near if near <= first + 2 * self._pace.step else first + self._pace.step)
+        """Where a step from ``first`` ends: with a piece of the order if one ends neither too near nor too far."""
+        last = int(self._pieces[int(np.searchsorted(self._pieces, first + self._pace.step, "right")) - 1])
+        if last < first + self._pace.run:
+            following = int(np.searchsorted(self._pieces, first + self._pace.step))
+            near = int(self._pieces[min(following, len(self._pieces) - 1)])
+            last = near if near <= first + 2 * self._pace.step else first + self._pace.step
+        return min(stop, last)
 
     def _look_ahead(self, position: int, stop: int) -> None:
         """Have the blocks of the piece after this position read, once a piece and no more than a few steps' worth."""
+        if self._all_mapped:
+            return
         piece = int(np.searchsorted(self._pieces, position, "right"))
         if piece == self._next_piece or piece >= len(self._pieces) - 1 or self._pieces[piece] >= stop:
             return
@@ -85,44 +94,58 @@ class Lane:
         begin, end = int(self._pieces[piece]), int(self._pieces[piece + 1])
         sample = self._order.rows(np.arange(begin, min(end, stop, begin + STEP_ROWS)))
         blocks = np.unique(np.searchsorted(self._starts, sample, "right") - 1)
-        ahead = np.cumsum(np.diff(self._starts)[blocks]) <= 4 * STEP_ROWS
+        ahead = np.cumsum(self._starts[blocks + 1] - self._starts[blocks]) <= 4 * STEP_ROWS
         self._blocks.ahead(blocks[: max(1, int(ahead.sum()))].tolist())
 
-    def _read(self, numbers: I64, blocks: I64) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows with these numbers as batches in this order, each with the place where it begins."""
-        breaks = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(blocks) != 0)) + 1
-        if len(breaks) * SLICE_ROWS <= len(numbers):
-            return self._slices(numbers, blocks, [0, *breaks.tolist(), len(numbers)])
-        return self._gather(numbers, blocks)
-
-    def _slices(self, numbers: I64, blocks: I64, bounds: list[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Rows in stretches that lie together in a block: views, no copies."""
-        for begin, end in pairwise(bounds):
-            block = int(blocks[begin])
+    def _slices(self, numbers: I64, breaks: I64, loaded: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
+        """Rows in stretches that lie together, each with its place in the step: views, no copies."""
+        stretches = pairwise([0, *breaks.tolist(), len(numbers)])
+        spans = [span for begin, end in stretches for span in self._spans(numbers, begin, end)]
+        self._blocks.load(sorted({block for block, _, _ in spans}))
+        loaded()
+        for block, begin, end in spans:
             first = int(self._starts[block])
             for at in range(begin, end, self._pace.run):
                 count = min(end - at, self._pace.run)
                 self._blocks.check(block)
-                yield at, _batch(self._blocks[block].slice(int(numbers[at]) - first, count))
+                yield at, Rows(_batch(self._blocks[block].slice(int(numbers[at]) - first, count)))
 
-    def _gather(self, numbers: I64, blocks: I64) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Rows from all over: fetched block by block in rising order, then put in the order asked for."""
+    def _gather(self, numbers: I64, _: I64, loaded: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
+        """Rows from all over: fetched block by block in rising order, then picked in the order asked for."""
         rising = np.argsort(numbers)
-        ordered, owners = numbers[rising], blocks[rising]
+        ordered = numbers[rising]
+        spans = list(self._spans(ordered, 0, len(ordered)))
+        self._blocks.load([block for block, _, _ in spans])
+        loaded()
         parts = []
-        for begin, end in pairwise([0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(numbers)]):
-            block = int(owners[begin])
+        for block, begin, end in spans:
             local = ordered[begin:end] - self._starts[block]
+            together = int(local[-1] - local[0]) == end - begin - 1
             data = self._blocks[block]
-            if local[-1] - local[0] == len(local) - 1:
-                parts.append(_batch(data.slice(int(local[0]), len(local))))
-            else:
-                parts.append(_batch(data.take(pa.array(local))))
-        together = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
+            parts.append(_batch(data.slice(int(local[0]), end - begin) if together else data.take(pa.array(local))))
         places = np.empty_like(rising)
         places[rising] = np.arange(len(rising))
+        pool = Pool(parts)
         for at in range(0, len(numbers), self._pace.run):
-            yield at, together.take(pa.array(places[at : at + self._pace.run]))
+            if len(spans) == 1:  # then the pool may be a view; several are put together, and so copied, at first use
+                self._blocks.check(spans[0][0])
+            yield at, Rows(Picked(pool, places[at : at + self._pace.run]))
+
+    def _spans(self, rising: I64, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """The blocks of rising rows: ``(block, begin, end)`` says which of the rows lie in it."""
+        first, last = np.searchsorted(self._starts, rising[[begin, end - 1]], "right") - 1
+        if last - first < end - begin:
+            blocks = np.arange(first, last + 1)
+            ends = np.searchsorted(rising[begin:end], self._starts[first + 1 : last + 2]) + begin
+        else:
+            owners = np.searchsorted(self._starts, rising[begin:end], "right") - 1
+            changes = np.flatnonzero(np.diff(owners)) + 1
+            blocks, ends = owners[np.append(0, changes)], np.append(changes, end - begin) + begin
+        at = begin
+        for block, until in zip(blocks.tolist(), ends.tolist(), strict=True):
+            if until > at:
+                yield block, at, until
+            at = until
 
 
 def _batch(data: Data) -> pa.RecordBatch:
