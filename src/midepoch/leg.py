@@ -142,13 +142,13 @@ class Progress:
         """Bring the cursors up to the turns that were counted."""
         if self._stretch is None:
             return
-        cursors, deal, taken = self._stretch.cursors, self.leg.deal, self._taken
+        cursors, taken = self._stretch.cursors, self._taken
         for number in range(min(len(cursors), taken)):
-            place = (self._begun + number) % deal.period
+            place = (self._begun + number) % len(self.rotation)
             if len(cursors[number]):
                 self.cursors[place] = tuple(map(int, cursors[number][(taken - number - 1) // len(cursors)]))
             elif self.limits[place] is None:
-                self.limits[place] = deal.taken(self._begun + number, place)
+                self.limits[place] = self.leg.deal.taken(self._begun + number, place)
 
     def delivered(self, place: int) -> int:
         """How many items of the lane at a place were handed over."""

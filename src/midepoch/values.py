@@ -126,9 +126,12 @@ class Rows:
 
     def batches(self, size: int) -> Iterator[Any]:
         """The rows as ``columns()`` of ``size`` rows each, the last of what is left."""
-        whole = Rows(self.columns(), "python") if self.form == "python" else self._known()
-        for start in range(0, len(self), size):
-            yield whole.slice(start, start + size).columns()
+        starts = range(0, len(self), size)
+        if self.form == "python":
+            columns = self.columns()
+            return ({name: column[at : at + size] for name, column in columns.items()} for at in starts)
+        whole = self._known()
+        return (whole.slice(at, at + size).columns() for at in starts)
 
     def items(self) -> Iterable[Any]:
         """The rows one by one."""

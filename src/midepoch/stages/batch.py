@@ -32,22 +32,22 @@ class Batch:
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The batches: slices of whole columns as long as no function made single items of them."""
         if inputs.runs is not None and self.collate is None:
-            return Flow(single=self._from_runs(inputs.groups(self.size)), form=inputs.form, batched=True)
+            runs = _as_lists(inputs.runs) if inputs.form == "python" else inputs.runs
+            groups = Flow(runs=runs).groups(self.size)
+            return Flow(single=self._from_runs(groups), form=inputs.form, batched=True)
         return Flow(single=self._from_steps(inputs.steps(), inputs.form), form=inputs.form, batched=True)
 
     def _from_runs(self, groups: Iterator[Run]) -> Iterator[Step]:
         for run in groups:
             whole = len(run) // self.size * self.size
             stop = whole if self.drop_last else len(run)
-            last = [*range(self.size - 1, whole, self.size), len(run) - 1] if stop > whole else None
-            ends = run.ends[last] if last else run.ends[self.size - 1 : whole : self.size]
-            cursors = Run(run.rows, ends, run.keys).cursors()
-            yield from zip(
-                run.rows.slice(0, stop).batches(self.size),
-                cursors,
-                run.keys[: stop : self.size].tolist(),
-                strict=True,
-            )
+            last = np.minimum(np.arange(self.size - 1, stop + self.size - 1, self.size), stop - 1)
+            cursors = Run(run.rows, run.ends[last], run.keys).cursors()
+            batches = run.rows.slice(0, stop).batches(self.size)
+            keys = run.keys[: stop : self.size].tolist()
+            del run  # so that the next one is made in its memory, which is still in the cache
+            yield from zip(batches, cursors, keys, strict=True)
+            del batches
 
     def _from_steps(self, steps: Iterator[Step], form: Form) -> Iterator[Step]:
         while some := list(islice(steps, self.size)):
@@ -62,6 +62,11 @@ class Batch:
     def describe(self) -> dict[str, Any] | None:
         """Nothing: a run may go on with another batch size."""
         return None
+
+
+def _as_lists(runs: Iterator[Run]) -> Iterator[Run]:
+    """The runs with columns of Python values: converted a whole run at a time, and cut into batches after that."""
+    return (Run(Rows(run.rows.columns(), "python"), run.ends, run.keys) for run in runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,6 +100,7 @@ def _regroup(runs: Iterator[Run], size: int) -> Iterator[Run]:
         if whole > missing:
             yield run.slice(missing, whole)
         waiting = [run.slice(whole, len(run))] if whole < len(run) else []
+        del run  # so that the next one is made in its memory, which is still in the cache
     if waiting:
         yield _concat_runs(waiting)
 
