@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from midepoch.errors import SchemaMismatchError
 from midepoch.indexing import open_index
 from midepoch.leg import Progress
 from midepoch.order import Cut, Level, Shuffle
 from midepoch.pipeline import Pipeline
-from midepoch.position import Plan, Position, SharedWithWorkers
+from midepoch.position import Plan, Position, SharedWithWorkers, whole_number
 from midepoch.reader import take_turns
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches
 from midepoch.stages.stage import Call, Stage
@@ -68,16 +69,16 @@ class Dataset:
         """
         if level not in ("file", "block", "row"):
             raise ValueError(f"level is {level!r}; it can be 'file', 'block' or 'row'.")
-        seed = 0 if seed is None else _whole("seed", seed, least=None)
-        return self._ordered("shuffle", Shuffle(seed=seed, level=level, window=_whole("window", window, least=1)))
+        seed = 0 if seed is None else whole_number("seed", seed, least=None)
+        return self._ordered("shuffle", Shuffle(seed=seed, level=level, window=whole_number("window", window, least=1)))
 
     def take(self, n: int) -> "Dataset":
         """Only the first ``n`` rows of the order. Nothing is read for it."""
-        return self._ordered("take", Cut(start=0, stop=_whole("n", n)))
+        return self._ordered("take", Cut(start=0, stop=whole_number("n", n)))
 
     def skip(self, n: int) -> "Dataset":
         """All but the first ``n`` rows of the order. Nothing is read for it."""
-        return self._ordered("skip", Cut(start=_whole("n", n), stop=None))
+        return self._ordered("skip", Cut(start=whole_number("n", n), stop=None))
 
     def shard(self, num_shards: int | None = None, index: int | None = None, mode: Mode = "auto") -> "Dataset":
         """The part of rank ``index`` of ``num_shards``: parts are disjoint and together complete.
@@ -92,7 +93,7 @@ class Dataset:
             raise ValueError("Pass both num_shards and index, or neither.")
         if num_shards is None or index is None:
             index, num_shards = launched_rank()
-        ranks, rank = _whole("num_shards", num_shards, least=1), _whole("index", index)
+        ranks, rank = whole_number("num_shards", num_shards, least=1), whole_number("index", index)
         if rank >= ranks:
             raise ValueError(f"index is {rank} of {ranks} shards; it must lie in 0 … {ranks - 1}.")
         plan = self._plan
@@ -101,7 +102,7 @@ class Dataset:
 
     def lanes(self, n: int) -> "Dataset":
         """Cut every epoch into ``n`` lanes, so that runs on other numbers of readers have the same order."""
-        return self._new(replace(self._plan, lanes=_whole("n", n, least=1)))
+        return self._new(replace(self._plan, lanes=whole_number("n", n, least=1)))
 
     def map(
         self,
@@ -119,7 +120,9 @@ class Dataset:
         of rows. With ``with_rng=True`` it also gets a NumPy generator that depends on seed, epoch and row alone.
         """
         removed = (remove_columns,) if isinstance(remove_columns, str) else tuple(remove_columns or ())
-        call = Call(function=fn, stage="map", number=len(self._plan.pipeline.stages) + 1, with_rng=with_rng)
+        stages = self._plan.pipeline.stages
+        salt = 1 + sum(stage.describe() is not None for stage in stages)
+        call = Call(function=fn, stage="map", number=len(stages) + 1, with_rng=with_rng, salt=salt)
         if batched:
             return self._staged(MapBatches(call=call, size=batch_size, remove_columns=removed))
         return self._staged(Map(call=call, remove_columns=removed))
@@ -136,10 +139,14 @@ class Dataset:
     def select_columns(self, names: Sequence[str] | str) -> "Dataset":
         """Only these columns. Directly after ``read`` the others are not even read."""
         chosen = (names,) if isinstance(names, str) else tuple(names)
+        if len(set(chosen)) < len(chosen):
+            raise ValueError(f"select_columns names a column twice: {list(chosen)}.")
         pipeline = self._plan.pipeline
         if not any(not isinstance(stage, Reform) for stage in pipeline.stages):
+            missing = [name for name in chosen if name not in pipeline.names]
+            if missing:
+                raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(pipeline.names)}.")
             selected = replace(pipeline, columns=chosen)
-            _ = selected.schema
             return self._new(replace(self._plan, pipeline=selected))
         return self._staged(Select(names=chosen))
 
@@ -153,7 +160,7 @@ class Dataset:
 
     def repeat(self, n: int | None = None) -> "Dataset":
         """Let one loop run through ``n`` epochs, or for ever, each with its own shuffle."""
-        return self._new(replace(self._plan, passes=None if n is None else _whole("n", n, least=1)))
+        return self._new(replace(self._plan, passes=None if n is None else whole_number("n", n, least=1)))
 
     def _new(self, plan: Plan) -> "Dataset":
         return type(self)(plan)
@@ -208,11 +215,12 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Any]:
         """Go on from where the data set stands."""
+        self._position.enter_worker()
         return self._position.run(self._plan, _read_here)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch; in the epoch in which the data set stands, this changes nothing."""
-        self._position.set_epoch(_whole("epoch", epoch))
+        self._position.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the data set stands: what the loop has received, and nothing it has not. Plain values, about 1 KB."""
@@ -271,13 +279,3 @@ def launched_rank() -> tuple[int, int]:
         "shard() found neither an initialised torch.distributed nor RANK and WORLD_SIZE in the environment. "
         "Start with torchrun, or pass num_shards and index."
     )
-
-
-def _whole(name: str, value: Any, *, least: int | None = 0) -> int:
-    """The value, if it is a whole number that is large enough."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be a whole number, got {value!r}.")
-    number = int(value.__index__())
-    if least is not None and number < least:
-        raise ValueError(f"{name} is {number}; it must be at least {least}.")
-    return number

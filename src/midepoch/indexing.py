@@ -28,7 +28,7 @@ def open_index(source: Source, *, format: str | None, index_dir: str | os.PathLi
     if format is not None and format not in FORMATS:
         raise ValueError(f"format is {format!r}; it can be {', '.join(map(repr, FORMATS))}, or left out.")
     listing = find(source)
-    folder = Path(index_dir) if index_dir is not None else default_index_dir()
+    folder = (Path(index_dir) if index_dir is not None else default_index_dir()).absolute()
     source_key = _digest(listing.spec)
     path = folder / f"{source_key}-{_digest(repr((listing.names, listing.stamps)))}.index"
     index = _load(listing.root, path)

@@ -1,5 +1,6 @@
 """A leg: a stretch of a run with the same readers. What each has delivered is counted from the leg's start."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -24,6 +25,16 @@ class Leg:
         self.deal = Deal(lanes=start.lanes, turn=start.turn, readers=readers)
         self.standings: list[Standing] = start.standings.expand()
 
+    def check(self) -> None:
+        """Raise if a lane stands behind its end: no run can have come there."""
+        for lane, standing in enumerate(self.standings):
+            size = self.lanes.size(lane)
+            if standing.cursor[0] >= size + self.start.item_rows or (standing.done and standing.done[-1] >= size):
+                raise CheckpointMismatchError(
+                    f"The state is damaged: lane {lane} of {self.deal.lanes} has {size:,} rows and stands at row "
+                    f"{standing.cursor[0]:,}. Load an earlier checkpoint."
+                )
+
     def left(self, lane: int) -> int:
         """How many items a lane of a uniform pipeline had left at the start."""
         standing = self.standings[lane]
@@ -34,7 +45,6 @@ class Leg:
         """How many of those a reader takes of a lane, which is at ``place`` of its rotation."""
         return max(0, -(-(self.left(lane) - self.deal.phase(reader, place)) // self.deal.stride))
 
-    @cached_property
     def is_over(self) -> bool:
         """Whether a uniform pipeline had nothing left at the start."""
         return not any(self.left(lane) for lane in range(self.deal.lanes))
@@ -97,6 +107,7 @@ class Progress:
         self.rotation = deal.rotation(reader)
         self.uniform = leg.pipeline.uniform
         self.repeated = 0
+        self.process = os.getpid()
         self._stretch: Stretch | None = None
         self._left: Iterator[Any] = iter(())
         self.cursors: list[Cursor] = [leg.standings[lane].cursor for lane in self.rotation]
@@ -112,6 +123,26 @@ class Progress:
                 delivered = (end - 1 - deal.phase(reader, place)) // deal.stride + 1 if end else 0
                 if delivered < deal.taken(self.turns, place):
                     self.limits[place] = delivered
+
+    def is_of(self, pipeline: Pipeline) -> bool:
+        """Whether this is the progress of a pipeline, by a reader of this process."""
+        return self.leg.pipeline is pipeline and self.process == os.getpid()
+
+    def again(self) -> "Progress":
+        """The same reader, standing where this one came to."""
+        again = Progress(self.leg, self.reader, workers=self.workers, part=self.part())
+        again.repeated = self.repeated
+        return again
+
+    def part(self) -> Part:
+        """What this reader has delivered of its leg."""
+        readers = self.leg.deal.readers
+        if self.uniform:
+            return Part(readers=readers, workers=self.workers, items=(self.items - self.repeated,))
+        self._settle()
+        ends = ((lane, self.end(place), self.cursors[place]) for place, lane in enumerate(self.rotation))
+        shares = tuple((lane, end, cursor) for lane, end, cursor in ends if end)
+        return Part(readers=readers, reader=self.reader, turns=self.turns, shares=shares)
 
     @property
     def turns(self) -> int:
@@ -177,17 +208,11 @@ class Progress:
         leg = self.leg
         if self.uniform and self.workers == 1:
             return leg.after(self.items)
-        if self.uniform:
-            part = Part(readers=leg.deal.readers, workers=self.workers, items=(self.items,))
-            return replace(leg.start, part=part)
-        self._settle()
-        ends = ((lane, self.end(place), self.cursors[place]) for place, lane in enumerate(self.rotation))
-        shares = tuple((lane, end, cursor) for lane, end, cursor in ends if end)
-        if leg.deal.readers > 1:
-            part = Part(readers=leg.deal.readers, reader=self.reader, turns=self.turns, shares=shares)
+        part = self.part()
+        if self.uniform or leg.deal.readers > 1:
             return replace(leg.start, part=part)
         standings = list(leg.standings)
-        for lane, end, cursor in shares:
+        for lane, end, cursor in part.shares:
             standings[lane] = standings[lane].after(end, cursor)
         packed = Standings.pack((1, standing) for standing in standings)
         return replace(leg.start, turn=leg.deal.turn + self.turns, standings=packed)
@@ -246,7 +271,14 @@ def _regrouped(pipeline: Pipeline, state: State) -> State:
     """A complete state, gone on from with the batch size of now."""
     if state.item_rows != pipeline.item_rows and not state.standings.in_step:
         raise _other_batches(state.item_rows, pipeline.item_rows)
-    return replace(state, item_rows=pipeline.item_rows)
+    if state.item_rows == pipeline.item_rows:
+        return state
+    lanes = Lanes(pipeline, epoch=state.epoch, lanes=len(state.standings), mode=state.mode)
+    within = [
+        (1, Standing((min(standing.cursor[0], lanes.size(lane)), *standing.cursor[1:])))
+        for lane, standing in enumerate(state.standings.expand())
+    ]
+    return replace(state, item_rows=pipeline.item_rows, standings=Standings.pack(within))
 
 
 def _other_batches(then: int, now: int) -> CheckpointMismatchError:

@@ -14,12 +14,12 @@ from typing import Any, Literal, Protocol
 
 from midepoch.dataset import Dataset
 from midepoch.errors import MissingExtraError
-from midepoch.leg import EMPTY, Leg, Progress, Stretch, begin
+from midepoch.leg import EMPTY, Leg, Progress, Stretch
 from midepoch.position import Plan
 from midepoch.reader import take_turns, turn_by_turn
 from midepoch.stages.batch import Batch, Collate
 from midepoch.stages.stage import Stage, name_of
-from midepoch.state import State
+from midepoch.state import Part, State
 
 try:
     import torch.multiprocessing
@@ -28,6 +28,8 @@ except ImportError as error:
     raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
 
 Even = Literal["pad", "drop"]
+Place = tuple[State, Part]
+"""Where a leg of all ranks began, and what this rank has delivered of it."""
 Message = tuple[int, tuple[int, ...] | None, Any]
 """A turn of the rank, the cursor behind its item (or None for a turn without one), and the item."""
 
@@ -130,7 +132,11 @@ class Loader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Go on from where the loader stands."""
-        return self._position.run(self._plan, self._items)
+        return self._position.run(self._plan, self._items, self._is_over)
+
+    def _is_over(self, leg: Leg) -> bool:
+        """Whether a leg began with nothing left for any rank."""
+        return _even_items(leg, "drop") == 0 if self._even == "drop" else leg.is_over()
 
     def _items(self, progress: Progress) -> Iterator[Any]:
         """The rest of an epoch's items for this rank."""
@@ -159,19 +165,19 @@ class Loader(DataLoader[Any]):
             yield from take_turns(progress)
             return
         turn = progress.turns
-        for at, cursor, item in self._receive(progress.state()):
+        for at, cursor, item in self._receive((progress.leg.start, progress.part())):
             while turn < at:  # turns of workers whose lanes have all run out
                 yield Stretch((EMPTY,), ((),))
                 turn += 1
             yield Stretch((EMPTY,), ((),)) if cursor is None else Stretch((item,), ((tuple(cursor),),))
             turn += 1
 
-    def _receive(self, state: State) -> Iterator[Message]:
-        """What the workers send when they all begin at a state."""
+    def _receive(self, place: Place) -> Iterator[Message]:
+        """What the workers send when they all begin at a place."""
         crew = self._crew or Crew(self, self._plan)
         self._crew = crew if self.persistent_workers else None
         try:
-            yield from crew.work(state)
+            yield from crew.work(place)
         except Exception:
             self._crew = None
             raise
@@ -202,15 +208,15 @@ class Crew:
                 persistent_workers=loader.persistent_workers,
             )
 
-    def work(self, state: State) -> Iterator[Message]:
-        """Have all workers begin at a state, and receive what they send, in the order of the rank's turns."""
+    def work(self, place: Place) -> Iterator[Message]:
+        """Have all workers begin at a place, and receive what they send, in the order of the rank's turns."""
         self._round += 1
         messages = iter(self._inner)
         for orders in self._orders:
-            orders.put((self._round, state))
+            orders.put((self._round, place))
         try:
             yield from messages
-        except RuntimeError as error:
+        except Exception as error:
             dead = [
                 f"worker {number} of {len(self._orders)} (pid {process.pid}, exit code {process.exitcode})"
                 for number, process in enumerate(getattr(messages, "_workers", ()))
@@ -221,21 +227,23 @@ class Crew:
                     f"midepoch: {', '.join(dead)} died. Nothing is lost: the loader's state is that of the last batch "
                     "received, and iterating again, or loading that state in a new process, goes on behind it."
                 )
+            if hasattr(messages, "_shutdown_workers"):  # the traceback would keep them alive beside the next ones
+                messages._shutdown_workers()
             raise
 
 
 class Orders(Protocol):
     """How a worker is told where to begin: a queue from the main process."""
 
-    def put(self, order: tuple[int, State]) -> None:
+    def put(self, order: tuple[int, Place]) -> None:
         """Send."""
 
-    def get(self) -> tuple[int, State]:
+    def get(self) -> tuple[int, Place]:
         """Wait and receive."""
 
 
 class Feed(IterableDataset[Message]):
-    """What runs in each worker: its share of the rank's turns, from the state it is told."""
+    """What runs in each worker: its share of the rank's turns, from the place it is told."""
 
     def __init__(self, plan: Plan, orders: list[Orders]) -> None:
         self._plan, self._orders, self._round = plan, orders, 0
@@ -248,13 +256,10 @@ class Feed(IterableDataset[Message]):
     def _messages(self, wanted: int) -> Iterator[Message]:
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        number, state = self._orders[worker].get()
+        number, (start, part) = self._orders[worker].get()
         while number < wanted:
-            number, state = self._orders[worker].get()
-        plan = self._plan
-        progress = begin(
-            plan.pipeline, state, reader=plan.rank, readers=plan.ranks, workers=1, lanes=plan.lanes, mode=plan.mode
-        )
+            number, (start, part) = self._orders[worker].get()
+        progress = Progress(Leg(self._plan.pipeline, start, self._plan.ranks), self._plan.rank, part=part)
         turn = progress.turns + worker
         for cursor, item in turn_by_turn(take_turns(progress, worker, workers)):
             yield turn, cursor, item

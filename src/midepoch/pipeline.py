@@ -85,7 +85,13 @@ class Pipeline:
         """What a state remembers of the pipeline."""
         told: list[dict[str, Any]] = [] if self.columns is None else [{"op": "read", "columns": list(self.columns)}]
         told += [step.describe() for step in self.steps]
-        return told + [one for one in (stage.describe() for stage in self.stages) if one is not None]
+        for number, stage in enumerate(self.stages):
+            grouped_later = any(later.splits for later in self.stages[number + 1 :])
+            if isinstance(stage, Batch) and grouped_later:  # then the cursors count these batches
+                told.append({"op": "batch", "n": stage.size, "drop_last": stage.drop_last})
+            elif (described := stage.describe()) is not None:
+                told.append(described)
+        return told
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
@@ -96,10 +102,16 @@ class Pipeline:
         """Raise, and say what differs, unless a state is of this data and this pipeline."""
         if not isinstance(then, Mapping) or not {"data", "pipeline"} <= set(then):
             raise CheckpointMismatchError("The state is damaged: it has no fingerprint. Load an earlier checkpoint.")
-        told = data_difference(then["data"], self.index.facts, self.fingerprint["data"])
+        try:
+            told = data_difference(then["data"], self.index.facts, self.fingerprint["data"])
+            other = pipeline_difference(then["pipeline"], self.fingerprint["pipeline"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointMismatchError(
+                f"The state's fingerprint is damaged ({type(error).__name__}: {error}). Load an earlier checkpoint."
+            ) from error
         if told is not None:
             raise CheckpointMismatchError(told)
-        told = pipeline_difference(then["pipeline"], self.fingerprint["pipeline"])
+        told = other
         if told is not None:
             raise CheckpointMismatchError(
                 f"The pipeline is not the one of the checkpoint: {told}. "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
-from midepoch.leg import Progress, begin
+from midepoch.leg import Leg, Progress, begin
 from midepoch.pipeline import Pipeline
 from midepoch.state import State
 
@@ -33,14 +33,14 @@ class Plan:
             self.pipeline, state, reader=reader, readers=readers, workers=workers, lanes=self.lanes, mode=self.mode
         )
 
-    def ends_loop(self, begun: State, progress: Progress, *, empty: bool) -> bool:
+    def ends_loop(self, begun: State, progress: Progress, *, empty: bool, over: bool) -> bool:
         """Whether a loop that went through the rest of an epoch ends there.
 
         Where nothing was left for any reader of an epoch that had begun, that is no epoch, and the loop goes on to
-        the next. What is left for others a reader knows of a uniform pipeline only.
+        the next; a loop of many epochs does so anyway. What is left for others a reader knows of a uniform pipeline
+        only, by ``over``.
         """
-        over = self.pipeline.uniform and progress.leg.is_over
-        if empty and begun.lanes is not None and (over or progress.leg.deal.readers == 1):
+        if empty and begun.lanes is not None and (over or progress.leg.deal.readers == 1 or self.passes != 1):
             return False
         return empty or (self.passes is not None and (begun.epoch + 1) % self.passes == 0)
 
@@ -53,6 +53,7 @@ class Position:
         self._progress: Progress | None = None
         self._loops = 0
         self._process = 0
+        self._refused: CheckpointMismatchError | None = None
         self.workers: SharedWithWorkers | None = None
 
     def now(self) -> State:
@@ -63,20 +64,34 @@ class Position:
         """Stand at the beginning of an epoch."""
         self._state, self._progress = State(epoch=epoch), None
 
-    def run(self, plan: Plan, items_of: Callable[[Progress], Iterator[Any]]) -> Iterator[Any]:
-        """The items from here to the end of the loop. Where that is in an epoch says ``items_of`` a reader's."""
-        self._enter_worker()
+    def run(
+        self,
+        plan: Plan,
+        items_of: Callable[[Progress], Iterator[Any]],
+        is_over: Callable[[Leg], bool] = Leg.is_over,
+    ) -> Iterator[Any]:
+        """The items from here to the end of the loop.
+
+        ``items_of`` gives those of the rest of an epoch, and ``is_over`` says of a uniform pipeline whether there are
+        any left for any reader. A loop that was left is gone on with in its own leg: so a reader that does this alone
+        stays in step with the others.
+        """
+        if self._refused is not None:
+            raise self._refused
         self._loops += 1
         self._process = os.getpid()
         try:
             while True:
                 begun = self.now()
-                progress = self._progress = plan.begin(begun)
+                left = self._progress
+                progress = left.again() if left is not None and left.is_of(plan.pipeline) else plan.begin(begun)
+                self._progress = progress
                 before = progress.items
                 yield from items_of(progress)
                 if self._progress is not progress:
                     return  # another loop, or set_epoch, has moved on
-                ends = plan.ends_loop(begun, progress, empty=progress.items == before)
+                over = plan.pipeline.uniform and is_over(progress.leg)
+                ends = plan.ends_loop(begun, progress, empty=progress.items == before, over=over)
                 if not (ends and torch_worker()):
                     self.go_to(begun.epoch + 1)
                 if ends:
@@ -86,6 +101,7 @@ class Position:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, unless it is the one in which this stands."""
+        epoch = whole_number("epoch", epoch)
         if epoch != self.now().epoch:
             self.go_to(epoch)
         if self.workers is not None and torch_worker() is None:
@@ -112,12 +128,12 @@ class Position:
         origin = plan.pipeline.origin
         if any(len(standing.cursor) != len(origin) for _, standing in state.standings.runs):
             raise CheckpointMismatchError(f"The state is damaged: its cursors do not have {len(origin)} numbers.")
-        plan.begin(state)
+        plan.begin(state).leg.check()
         self._state, self._progress = state, None
         if self.workers is not None and torch_worker() is None:
             self.workers.loaded()
 
-    def _enter_worker(self) -> None:
+    def enter_worker(self) -> None:
         """Before a loop in a worker of a foreign DataLoader, where epochs are chosen by the main process.
 
         A worker that has been through a loop begins its epoch again, as one that is started anew would; what it had
@@ -127,7 +143,11 @@ class Position:
             return
         if self._progress is not None and self._process == os.getpid():
             self.go_to(self.now().epoch)
-        epoch = self.workers.enter() if self.workers is not None else None
+        try:
+            epoch = self.workers.enter() if self.workers is not None else None
+        except CheckpointMismatchError as error:
+            self._refused = error  # raised by the loop itself, where the DataLoader passes errors on
+            return
         if epoch is not None and epoch != self.now().epoch:
             self.go_to(epoch)
 
@@ -171,6 +191,16 @@ class SharedWithWorkers:
         changed = chosen != self._seen[0]
         self._seen = (chosen, loads)
         return self._numbers[1] if changed else None
+
+
+def whole_number(name: str, value: Any, *, least: int | None = 0) -> int:
+    """The value as an int, if it is a whole number that is large enough."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be a whole number, got {value!r}.")
+    number = int(value.__index__())
+    if least is not None and number < least:
+        raise ValueError(f"{name} is {number}; it must be at least {least}.")
+    return number
 
 
 def torch_worker() -> tuple[int, int] | None:

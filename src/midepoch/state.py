@@ -10,6 +10,8 @@ from midepoch.deal import Cursor, Deal, Share, Standing, join
 from midepoch.errors import CheckpointMismatchError
 
 VERSION = 1
+MOST = 1 << 20
+"""More lanes or readers than any cluster has; a state that names more is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,10 @@ class State:
             "item_rows": self.item_rows,
             "cursors": [[count, _plain_standing(standing)] for count, standing in self.standings.runs],
             "part": None if self.part is None else self.part.to_dict(),
-            "fingerprint": fingerprint,
+            "fingerprint": {
+                "data": dict(fingerprint["data"]),
+                "pipeline": [dict(stage) for stage in fingerprint["pipeline"]],
+            },
         }
 
     @classmethod
@@ -130,7 +135,7 @@ class State:
         try:
             state = cls(
                 epoch=_whole(values["epoch"]),
-                lanes=None if values["lanes"] is None else _whole(values["lanes"], least=1),
+                lanes=None if values["lanes"] is None else _whole(values["lanes"], least=1, most=MOST),
                 mode="file" if _one_of(values["mode"], ("example", "file")) == "file" else "example",
                 turn=_whole(values["turn"]),
                 item_rows=_whole(values["item_rows"], least=1),
@@ -141,7 +146,9 @@ class State:
             )
             if len(state.standings) != (state.lanes or 0):
                 raise ValueError(f"{len(state.standings)} cursors for {state.lanes} lanes")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if state.part is not None and state.part.readers % state.part.workers:
+                raise ValueError(f"{state.part.readers} readers in ranks of {state.part.workers} workers")
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CheckpointMismatchError(
                 f"The state is damaged ({type(error).__name__}: {error}). Load an earlier checkpoint."
             ) from error
@@ -187,7 +194,13 @@ def _check_same_leg(first_dict: Mapping[str, Any], first: State, values: Mapping
 
 def _all_parts(parts: Sequence[Part | None]) -> list[Part]:
     """The parts in the order of their readers, once it is sure that none is missing."""
-    known = {part.reader: part for part in parts if part is not None}
+    known: dict[int | None, Part] = {}
+    for part in parts:
+        if part is not None and known.setdefault(part.reader, part) != part:
+            raise CheckpointMismatchError(
+                f"There are two different states of reader {part.reader}. Merge one state of each rank, all saved at "
+                "the same step."
+            )
     readers = next(part.readers for part in parts if part is not None)
     if any(part is None or part.readers != readers for part in parts):
         raise CheckpointMismatchError("The states are of runs with different numbers of readers.")
@@ -236,21 +249,24 @@ def _read_cursor(value: Any) -> Cursor:
 
 def _read_standing(value: Any) -> Standing:
     if isinstance(value, Mapping):
-        return Standing(_read_cursor(value["at"]), tuple(sorted(_whole(number) for number in value["done"])))
+        done = tuple(_whole(number) for number in value["done"])
+        if list(done) != sorted(set(done)):
+            raise ValueError(f"expected rising numbers, got {_short(done)}")
+        return Standing(_read_cursor(value["at"]), done)
     return Standing(_read_cursor(value))
 
 
 def _read_part(value: Any) -> Part:
-    readers = _whole(value["readers"], least=1)
+    readers = _whole(value["readers"], least=1, most=MOST)
     if "items" in value:
         return Part(readers=readers, workers=_whole(value["workers"], least=1), items=_read_cursor(value["items"]))
     shares = tuple((_whole(lane), _whole(end, least=1), _read_cursor(at)) for lane, end, at in value["shares"])
     return Part(readers=readers, reader=_whole(value["reader"]), turns=_whole(value["turns"]), shares=shares)
 
 
-def _whole(value: Any, *, least: int = 0) -> int:
-    if type(value) is not int or value < least:
-        raise ValueError(f"expected a whole number from {least}, got {value!r}")
+def _whole(value: Any, *, least: int = 0, most: int = 1 << 62) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"expected a whole number from {least} to {most}, got {value!r}")
     return value
 
 

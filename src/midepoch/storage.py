@@ -49,6 +49,13 @@ def find(source: Source) -> Listing:
     _refuse_repeats(paths)
     below = len(os.path.join(root, ""))
     names = tuple(path[below:].replace(os.sep, "/") for path in paths)
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"The file name {name!r} is not valid UTF-8, so no state could name it. Rename it."
+            ) from None
     spec = "\n".join(os.path.abspath(os.path.expanduser(one)) for one in sources)
     return Listing(spec, root, names, tuple(stamp_of(path) for path in paths))
 

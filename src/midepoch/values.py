@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch.errors import MissingExtraError
+from midepoch.errors import MissingExtraError, SchemaMismatchError
 
 Form = Literal["python", "numpy", "torch", "arrow"]
 FORMS: tuple[str, ...] = get_args(Form)
@@ -105,11 +105,14 @@ class Rows:
 
     def select(self, names: Sequence[str]) -> "Rows":
         """Some of the columns."""
-        if isinstance(self.data, Picked):
-            return Rows(self.data.batch().select(names), self.form)
-        if isinstance(self.data, pa.RecordBatch):
-            return Rows(self.data.select(names), self.form)
-        return Rows({name: self.data[name] for name in names}, self.form)
+        data = self.data.batch() if isinstance(self.data, Picked) else self.data
+        there = list(data) if isinstance(data, dict) else data.schema.names
+        missing = [name for name in names if name not in there]
+        if missing:
+            raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(there)}.")
+        if isinstance(data, dict):
+            return Rows({name: data[name] for name in names}, self.form)
+        return Rows(data.select(names), self.form)
 
     def to(self, form: Form) -> "Rows":
         """The same rows in another form. Arrow data is converted only when it is used."""
@@ -158,6 +161,12 @@ def concat(parts: Sequence[Rows]) -> Rows:
         batches = [part.data.batch() if isinstance(part.data, Picked) else part.data for part in parts]
         return Rows(_concat_batches(batches), form)
     columns = [part.columns() for part in parts]
+    for one in columns:
+        if set(one) != set(columns[0]):
+            raise ValueError(
+                f"A batched function returned the columns {list(columns[0])} for some rows and {list(one)} for others. "
+                "Let it return the same columns every time."
+            )
     return Rows({name: _join([one[name] for one in columns], form) for name in columns[0]}, form)
 
 
@@ -261,6 +270,15 @@ def convert(column: Any, form: Form) -> Any:
     if form == "torch":
         return _stack_torch(column)
     return _stack_numpy(column)
+
+
+def as_column(column: Any, form: Form) -> Any:
+    """What a user's function returned for a column: a list, an array or a tensor, which can be cut and joined."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if isinstance(column, pa.Array):
+        return {"numpy": to_numpy, "torch": to_torch}.get(form, pa.Array.to_pylist)(column)
+    return column if isinstance(column, list | np.ndarray) or hasattr(column, "dtype") else list(column)
 
 
 def convert_item(item: Any, form: Form) -> Any:

@@ -342,3 +342,48 @@ def test_repeat_over_uneven_ranks_is_refused_without_even(build):
 def test_a_loader_is_true_even_if_its_length_is_unknown(build):
     assert me.Loader(build("filtered"))
     assert build("filtered")
+
+
+def test_one_rank_that_leaves_its_loop_and_goes_on_stays_in_step(folder):
+    """Lanes of whole files run out at different turns, which ranks pass over; each must go on in its own deal."""
+
+    def loader(rank, workers=0):
+        return me.Loader(me.read(folder).lanes(3).shard(2, rank, "file"), num_workers=workers)
+
+    whole = [ids(loader(rank)) for rank in range(2)]
+    assert sorted(whole[0] + whole[1]) == list(range(60))
+    for cut in range(1, 30, 4):
+        for workers in (0, 2):
+            one = loader(0, workers)
+            assert ids(islice(one, cut)) + ids(islice(one, 1)) + ids(one) == whole[0]
+
+
+def test_repeat_goes_on_after_a_resume_at_the_end_of_an_epoch(folder):
+    def filtered():
+        return me.read(folder).shuffle(1).take(9).filter(is_kept).lanes(2).repeat().shard(2, 0)
+
+    whole = ids(islice(filtered(), 30))
+    for cut in range(1, 12):
+        first = filtered()
+        got = ids(islice(first, cut))
+        resumed = filtered()
+        resumed.load_state_dict(through_json(first.state_dict()))
+        assert got + ids(islice(resumed, 30 - cut)) == whole
+
+
+@pytest.mark.parametrize("passes", [1, None])
+def test_a_dropped_rest_is_no_epoch_of_its_own(build, passes):
+    def loader():
+        return me.Loader(build("rows", 4).take(6).repeat(passes).shard(4, 0), batch_size=1, even="drop")
+
+    first = loader()
+    assert len(list(islice(first, 1))) == 1
+    resumed = loader()
+    resumed.load_state_dict(through_json(first.state_dict()))
+    assert len(list(islice(resumed, 1))) == 1
+    assert resumed.epoch == 1
+
+
+def test_an_epoch_must_be_a_whole_number(build):
+    with pytest.raises(TypeError, match=r"epoch must be a whole number, got -1\.5"):
+        me.Loader(build("rows")).set_epoch(-1.5)

@@ -168,3 +168,41 @@ def test_other_checkpoints_are_refused():
             me.from_stateful_dataloader(other)
     with pytest.raises(ValueError, match="Pass the state_dict"):
         me.from_stateful_dataloader()
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("choose", [True, False], ids=["set_epoch", "no set_epoch"])
+def test_a_checkpoint_early_in_a_later_epoch_of_persistent_workers(build, workers, choose):
+    """Workers that have not delivered in this epoch yet must not be taken for ones that have delivered all."""
+
+    def second_epoch(cut):
+        dataset = build("rows")
+        loader = stateful(dataset, workers, persistent_workers=True)
+        list(loader)
+        if choose:
+            dataset.set_epoch(1)
+        return take(loader, cut)
+
+    whole, _ = second_epoch(99)
+    for cut in (1, 2, 3, 5):
+        got, state = second_epoch(cut)
+        assert got == whole[:cut]
+        resumed = stateful(build("rows"), workers)
+        resumed.load_state_dict(state)
+        assert got + list(resumed) == whole
+        free = me.Loader(build("rows"))
+        free.load_state_dict(me.from_stateful_dataloader(state))
+        assert sorted(flat(got) + ids(free)) == list(range(60))
+
+
+def test_whole_files_between_snapshots_are_refused(folder):
+    loader = stateful(me.read(folder).shard(1, 0, "file"), 2, 2, snapshot_every_n_steps=2)
+    _, state = take(loader, 5)
+    with pytest.raises(me.CheckpointMismatchError, match="steps after its last snapshot"):
+        me.from_stateful_dataloader(state, batch_size=2)
+
+
+def test_damaged_checkpoints_are_told():
+    for damaged in (None, {"_snapshot": None}, {"_snapshot": {"_worker_snapshots": {"worker_0": {}}}}):
+        with pytest.raises(me.CheckpointMismatchError, match="not the checkpoint of a StatefulDataLoader"):
+            me.from_stateful_dataloader(damaged)

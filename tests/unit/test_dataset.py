@@ -245,7 +245,7 @@ def test_shard_takes_the_launchers_environment(folder, monkeypatch):
         (lambda ds: ds.with_format("pandas"), ValueError, "'pandas'; it can be 'python', 'numpy', 'torch', 'arrow'"),
         (lambda ds: ds.repeat(0), ValueError, "n is 0"),
         (lambda ds: ds.set_epoch(-1), ValueError, "epoch is -1"),
-        (lambda ds: ds.select_columns(["nope"]), me.SchemaMismatchError, "no column 'nope'. It has: id, text"),
+        (lambda ds: ds.select_columns(["nope"]), me.SchemaMismatchError, "no column 'nope'. There are: id, text"),
         (lambda ds: list(ds.map(plus_one).select_columns("nope")), me.SchemaMismatchError, "no column 'nope'"),
         (
             lambda ds: list(ds.map(plus_one, remove_columns="nope")),
@@ -312,3 +312,71 @@ def test_blocks_read_ahead_for_others_are_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(HeldBlocks, "load", watched)
     assert len(ids(me.read(folder).lanes(1).batch(16).shard(8, 0))) == 1008
     assert most < 20
+
+
+def test_columns_that_were_left_out_do_not_come_back(folder):
+    with pytest.raises(me.SchemaMismatchError, match="There are: id"):
+        me.read(folder, columns=["id"]).select_columns("text")
+    with pytest.raises(ValueError, match="a column twice"):
+        me.read(folder).select_columns(["id", "id"])
+
+
+def test_columns_of_a_batched_function_may_be_of_any_kind(folder):
+    for make in (tuple, list, np.array, pa.array, lambda column: pa.chunked_array([column])):
+        dataset = (
+            me.read(folder)
+            .select_columns("id")
+            .map(lambda columns, make=make: {"id": make(columns["id"])}, batched=True)
+        )
+        assert list(dataset.filter(lambda columns: [True] * len(columns["id"]), batched=True)) == [
+            {"id": number} for number in range(60)
+        ]
+
+
+def test_a_batched_function_with_changing_columns_is_told_so(folder):
+    def moody(columns):
+        return {"a" if columns["id"][0] == 0 else "b": columns["id"]}
+
+    options = {"batched": True, "batch_size": 10, "remove_columns": ["id", "text", "tokens", "maybe"]}
+    with pytest.raises(ValueError, match="Let it return the same columns every time"):
+        list(me.read(folder).map(moody, **options).batch(7))
+    with pytest.raises(me.SchemaMismatchError, match="no column 'nope'"):
+        list(me.read(folder).map(moody, **options).select_columns("nope"))
+
+
+def test_random_numbers_do_not_depend_on_the_format(folder):
+    plain = [row["noise"] for row in me.read(folder).map(jitter, with_rng=True)]
+    formatted = [float(row["noise"]) for row in me.read(folder).with_format("numpy").map(jitter, with_rng=True)]
+    assert plain == formatted
+
+
+def test_rows_shuffled_over_parquet_never_hold_all_blocks(tmp_path, monkeypatch):
+    folder = write_files(tmp_path / "sparse", [4000], kinds=["parquet"], block=40)
+    monkeypatch.setattr("midepoch.stages.source.STEP_ROWS", 128)
+    monkeypatch.setattr("midepoch.stages.source.RUN_ROWS", 128)
+    most = 0
+    load = HeldBlocks.load
+
+    def watched(self, numbers):
+        nonlocal most
+        load(self, numbers)
+        most = max(most, len(self._decoded))
+
+    monkeypatch.setattr(HeldBlocks, "load", watched)
+    assert sorted(ids(me.read(folder).shuffle(1, level="row"))) == list(range(4000))
+    assert most < 5
+
+
+def test_an_epoch_of_any_integer_type_is_the_same_epoch(folder):
+    one, other = me.read(folder).shuffle(1), me.read(folder).shuffle(1)
+    one.set_epoch(np.int64(1))
+    other.set_epoch(1)
+    assert json.dumps(one.state_dict()) == json.dumps(other.state_dict())
+    assert ids(one) == ids(other)
+
+
+def test_a_relative_index_folder_survives_a_change_of_folder(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pickled = pickle.dumps(me.read(folder, index_dir="kept"))
+    monkeypatch.chdir("/")
+    assert ids(pickle.loads(pickled)) == list(range(60))

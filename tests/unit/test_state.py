@@ -184,3 +184,50 @@ def test_golden_states_of_every_release_load(tmp_path, path):
 
 def test_there_are_golden_states():
     assert len(list(GOLDEN.glob("*.json"))) >= 3
+
+
+def test_a_batch_before_a_batched_function_keeps_its_size(folder):
+    def keep(columns):
+        return [True] * len(columns["id"])
+
+    state = after(me.read(folder).batch(4).filter(keep, batched=True), 3)
+    with pytest.raises(me.CheckpointMismatchError, match="n of stage 1, batch, was 4 then and is 3 now"):
+        me.read(folder).batch(3).filter(keep, batched=True).load_state_dict(state)
+    resumed = me.read(folder).batch(4).filter(keep, batched=True).batch(2)
+    resumed.load_state_dict(state)
+
+
+def test_two_states_of_one_reader_are_not_merged(folder):
+    def rank(number, items):
+        return after(me.read(folder).filter(is_kept).lanes(2).shard(2, number), items)
+
+    with pytest.raises(me.CheckpointMismatchError, match="two different states of reader 0"):
+        me.merge_states([rank(0, 1), rank(0, 3), rank(1, 3)])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"cursors": [[3, 2**40]]},
+        {"cursors": [[3, 50]]},
+        {"cursors": [[3, {"at": 1, "done": [0, 0, 5]}]]},
+        {"cursors": [[3, {"at": 1, "done": [10**6]}]]},
+        {"lanes": 3 * 10**8, "cursors": [[3 * 10**8, 0]]},
+        {"cursors": [[2**70, 0]]},
+        {"part": {"readers": 10**9, "workers": 1, "items": 3}},
+        {"part": {"readers": 7, "workers": 2, "items": [3, 3]}},
+        {"fingerprint": {"data": {"digest": "x", "list": [[1]]}, "pipeline": []}},
+        {"fingerprint": {"data": {"digest": "x", "sums": [1]}, "pipeline": []}},
+    ],
+    ids=str,
+)
+def test_impossible_states_are_refused(folder, damage):
+    state = after(me.read(folder).lanes(3), 4)
+    with pytest.raises(me.CheckpointMismatchError):
+        me.read(folder).lanes(3).load_state_dict({**state, **damage})
+
+
+def test_a_state_that_is_changed_changes_no_other(folder):
+    dataset = me.read(folder)
+    dataset.state_dict()["fingerprint"]["data"]["rows"] = 5
+    assert dataset.state_dict()["fingerprint"]["data"]["rows"] == 60

@@ -12,7 +12,7 @@ from midepoch.deal import Cursor
 from midepoch.stages.flow import Context, Flow, Run, Step, outputs_of
 from midepoch.stages.stage import Call
 from midepoch.stages.transform import without
-from midepoch.values import Form, Rows, collate
+from midepoch.values import Form, Rows, as_column, collate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class MapBatches:
                 f"but it returned {type(result).__name__}."
             )
         kept = {} if isinstance(columns, pa.RecordBatch) else without(columns, self.remove_columns)
-        merged = {**kept, **result}
+        merged = {**kept, **{name: as_column(column, group.rows.form) for name, column in result.items()}}
         lengths = {name: len(column) for name, column in merged.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(

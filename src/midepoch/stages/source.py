@@ -16,6 +16,7 @@ from midepoch.values import Picked, Pool, Rows
 STEP_ROWS, STEP_BYTES = 8192, 32 << 20
 RUN_ROWS, RUN_BYTES = 1024, 8 << 20
 SLICE_ROWS = 64
+SPARSE = 4
 VIEWS = 4096
 
 
@@ -62,7 +63,8 @@ class Lane:
 
     def _steps(self, first: int, stop: int, rows: int, stride: int) -> Iterator[I64]:
         """The positions to read, some at a time."""
-        groups = max(1, self._pace.step // rows)
+        # Of files that are not mapped, the rows of others between ours are decoded too: they count.
+        groups = max(1, self._pace.step // (rows if self._all_mapped else rows * stride))
         while first < stop:
             if stride == 1:
                 end = self._step_end(first, stop)
@@ -115,10 +117,15 @@ class Lane:
         rising = np.argsort(numbers)
         ordered = numbers[rising]
         spans = list(self._spans(ordered, 0, len(ordered)))
-        self._blocks.load([block for block, _, _ in spans])
-        loaded()
+        held = sum(int(self._starts[block + 1] - self._starts[block]) for block, _, _ in spans)
+        sparse = not self._all_mapped and held > SPARSE * len(numbers)
+        if not sparse:
+            self._blocks.load([block for block, _, _ in spans])
+            loaded()
         parts = []
         for block, begin, end in spans:
+            if sparse:  # a few rows each of many blocks: never hold all of them
+                self._blocks.load([block])
             local = ordered[begin:end] - self._starts[block]
             together = int(local[-1] - local[0]) == end - begin - 1
             data = self._blocks[block]

@@ -33,6 +33,8 @@ class Call:
     stage: str
     number: int
     with_rng: bool = False
+    salt: int = 0
+    """What keeps the random numbers of several functions apart: it counts stages that change rows, no others."""
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -41,7 +43,7 @@ class Call:
     def __call__(self, item: Any, key: int, context: Context) -> Any:
         """Call the function; an error that it raises is given the row at which it did."""
         try:
-            return self.function(item, context.rng(self.number, key)) if self.with_rng else self.function(item)
+            return self.function(item, context.rng(self.salt, key)) if self.with_rng else self.function(item)
         except Exception as error:
             error.add_note(f"midepoch: in {self.stage}({name_of(self.function)}){context.name_row(self.number, key)}")
             raise
