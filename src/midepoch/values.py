@@ -369,14 +369,15 @@ def _objects(values: Sequence[Any]) -> Any:
 
 def _list_to_numpy(column: pa.Array) -> Any:
     """Lists as a matrix where they are equally long, else as a list of arrays."""
-    values = to_numpy(column.flatten())
     if pa.types.is_fixed_size_list(column.type):
-        ends = np.arange(len(column) + 1) * column.type.list_size
-    else:
-        ends = np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy(zero_copy_only=False))])
+        each = column.type.list_size
+        values = to_numpy(column.values.slice(column.offset * each, len(column) * each))
+        if isinstance(values, np.ndarray):
+            return values.reshape(len(column), each, *values.shape[1:])
+        return [values[start : start + each] for start in range(0, len(values), each)] if each else [[] for _ in column]
+    values = to_numpy(column.flatten())
+    ends = np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy(zero_copy_only=False))])
     lengths = np.diff(ends)
-    if isinstance(values, np.ndarray) and pa.types.is_fixed_size_list(column.type):
-        return values.reshape(len(column), column.type.list_size, *values.shape[1:])
     if isinstance(values, np.ndarray) and len(lengths) and (lengths == lengths[0]).all():
         return values.reshape(len(column), int(lengths[0]), *values.shape[1:])
     return [values[start:stop] for start, stop in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]

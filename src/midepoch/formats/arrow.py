@@ -78,9 +78,11 @@ class MappedArrow:
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
         """Whether a record batch lies in the map, which compressed ones and some with dictionaries do not."""
-        begin, end = self._map.address, self._map.address + self._map.size
-        buffers = (buffer for column in data.columns for buffer in column.buffers())
-        return all(begin <= buffer.address < end for buffer in buffers if buffer is not None and buffer.size)
+        for column in data.columns:
+            first = next((buffer for buffer in column.buffers() if buffer is not None and buffer.size), None)
+            if first is not None and not 0 <= first.address - self._map.address < self._map.size:
+                return False
+        return True
 
     def _read(self, block: Block) -> pa.RecordBatch:
         if not self._has_dictionaries:

@@ -36,8 +36,8 @@ class Files:
 
     def check(self, numbers: Sequence[int]) -> None:
         """Raise unless the files of these blocks are the ones that were indexed."""
-        files = np.unique(np.searchsorted(self.index.first_blocks, numbers, "right") - 1)
-        for file in files.tolist():
+        files = np.searchsorted(self.index.first_blocks, numbers, "right") - 1
+        for file in set(files.tolist()):
             check_unchanged(self.index.path(file), self.index.stamps[file])
 
     def read(self, number: int) -> tuple[Data, bool]:
