@@ -29,7 +29,8 @@ class Leg:
         """Raise if a lane stands behind its end: no run can have come there."""
         for lane, standing in enumerate(self.standings):
             size = self.lanes.size(lane)
-            if standing.cursor[0] >= size + self.start.item_rows or (standing.done and standing.done[-1] >= size):
+            ahead = standing.done[-1] if standing.done and self.pipeline.uniform else 0
+            if standing.cursor[0] >= size + self.start.item_rows or ahead > size:
                 raise CheckpointMismatchError(
                     f"The state is damaged: lane {lane} of {self.deal.lanes} has {size:,} rows and stands at row "
                     f"{standing.cursor[0]:,}. Load an earlier checkpoint."
