@@ -90,8 +90,9 @@ class Position:
                 yield from items_of(progress)
                 if self._progress is not progress:
                     return  # another loop, or set_epoch, has moved on
-                over = plan.pipeline.uniform and is_over(progress.leg)
-                ends = plan.ends_loop(begun, progress, empty=progress.items == before, over=over)
+                empty = progress.items == before
+                over = empty and plan.pipeline.uniform and is_over(plan.begin(begun).leg)
+                ends = plan.ends_loop(begun, progress, empty=empty, over=over)
                 if not (ends and torch_worker()):
                     self.go_to(begun.epoch + 1)
                 if ends:

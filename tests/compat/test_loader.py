@@ -387,3 +387,16 @@ def test_a_dropped_rest_is_no_epoch_of_its_own(build, passes):
 def test_an_epoch_must_be_a_whole_number(build):
     with pytest.raises(TypeError, match=r"epoch must be a whole number, got -1\.5"):
         me.Loader(build("rows")).set_epoch(-1.5)
+
+
+@pytest.mark.parametrize("even", [None, "pad", "drop"])
+def test_a_loop_left_behind_its_last_batch_is_followed_by_the_next_epoch(build, even):
+    def loader():
+        return me.Loader(build("rows").shard(2, 0), batch_size=5, even=even)
+
+    both = loader()
+    epochs = [ids(both), ids(both)]
+    left = loader()
+    assert ids(islice(left, len(left))) == epochs[0]
+    assert left.epoch == 0
+    assert ids(left) == epochs[1]
