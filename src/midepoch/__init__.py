@@ -56,6 +56,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that importing the package costs next to nothing."""
+    if name in ("distributed", "testing"):
+        return import_module(f"midepoch.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'midepoch' has no attribute {name!r}")
     value = getattr(import_module(f"midepoch.{_HOMES[name]}"), name)

@@ -111,3 +111,8 @@ def test_every_error_is_a_midepoch_error_and_what_callers_expect():
         assert issubclass(getattr(midepoch, name), builtin)
     for name in (name for name in midepoch.__all__ if name.endswith("Error")):
         assert issubclass(getattr(midepoch, name), midepoch.MidepochError)
+
+
+def test_the_public_modules_need_no_import_of_their_own():
+    assert callable(midepoch.testing.assert_resumes)
+    assert callable(midepoch.distributed.gather_state)
