@@ -52,7 +52,6 @@ class Position:
         self._state = state
         self._progress: Progress | None = None
         self._loops = 0
-        self._process = 0
         self._refused: CheckpointMismatchError | None = None
         self.workers: SharedWithWorkers | None = None
 
@@ -79,7 +78,6 @@ class Position:
         if self._refused is not None:
             raise self._refused
         self._loops += 1
-        self._process = os.getpid()
         try:
             while True:
                 begun = self.now()
@@ -142,7 +140,7 @@ class Position:
         """
         if torch_worker() is None:
             return
-        if self._progress is not None and self._process == os.getpid():
+        if self._progress is not None and self._progress.process == os.getpid():
             self.go_to(self.now().epoch)
         try:
             epoch = self.workers.enter() if self.workers is not None else None
