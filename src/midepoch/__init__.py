@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         UnknownStateError,
     )
     from midepoch.foreign import from_stateful_dataloader
+    from midepoch.front.huggingface import SimpleArrowIterableDataset, fast_load_iterable_dataset, from_hf
     from midepoch.loader import Loader
     from midepoch.state import merge_states
 
@@ -31,7 +32,10 @@ _HOMES = {
     "MissingExtraError": "errors",
     "NoDataError": "errors",
     "SchemaMismatchError": "errors",
+    "SimpleArrowIterableDataset": "front.huggingface",
     "UnknownStateError": "errors",
+    "fast_load_iterable_dataset": "front.huggingface",
+    "from_hf": "front.huggingface",
     "from_stateful_dataloader": "foreign",
     "merge_states": "state",
     "read": "dataset",
@@ -47,7 +51,10 @@ __all__ = [
     "MissingExtraError",
     "NoDataError",
     "SchemaMismatchError",
+    "SimpleArrowIterableDataset",
     "UnknownStateError",
+    "fast_load_iterable_dataset",
+    "from_hf",
     "from_stateful_dataloader",
     "merge_states",
     "read",

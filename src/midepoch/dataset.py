@@ -4,14 +4,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
+from midepoch.features import Features, features_of
 from midepoch.indexing import open_index
 from midepoch.leg import Progress
-from midepoch.order import Cut, Level, Shuffle
+from midepoch.media import Decode, to_decode
+from midepoch.order import Cut, Level, OrderStep, Shuffle
 from midepoch.pipeline import Pipeline
 from midepoch.position import Plan, Position, SharedWithWorkers, whole_number
 from midepoch.reader import take_turns
@@ -60,7 +62,7 @@ class Dataset:
         self._plan = plan
         self._position = Position(State())
 
-    def shuffle(self, seed: int | None = None, *, level: Level = "block", window: int = 8192) -> "Dataset":
+    def shuffle(self, seed: int | None = None, *, level: Level = "block", window: int = 8192) -> Self:
         """Permute the rows, anew in every epoch, by a pure function of seed and epoch.
 
         ``level="file"`` permutes the files. ``"block"`` permutes the blocks of all files (record batches, row
@@ -72,15 +74,15 @@ class Dataset:
         seed = 0 if seed is None else whole_number("seed", seed, least=None)
         return self._ordered("shuffle", Shuffle(seed=seed, level=level, window=whole_number("window", window, least=1)))
 
-    def take(self, n: int) -> "Dataset":
+    def take(self, n: int) -> Self:
         """Only the first ``n`` rows of the order. Nothing is read for it."""
         return self._ordered("take", Cut(start=0, stop=whole_number("n", n)))
 
-    def skip(self, n: int) -> "Dataset":
+    def skip(self, n: int) -> Self:
         """All but the first ``n`` rows of the order. Nothing is read for it."""
         return self._ordered("skip", Cut(start=whole_number("n", n), stop=None))
 
-    def shard(self, num_shards: int | None = None, index: int | None = None, mode: Mode = "auto") -> "Dataset":
+    def shard(self, num_shards: int | None = None, index: int | None = None, mode: Mode = "auto") -> Self:
         """The part of rank ``index`` of ``num_shards``: parts are disjoint and together complete.
 
         Without arguments both come from ``torch.distributed`` or the launcher's environment. ``mode="file"``
@@ -100,7 +102,7 @@ class Dataset:
         cut: Literal["file", "example"] = "file" if mode == "file" else "example"
         return self._new(replace(plan, ranks=plan.ranks * ranks, rank=plan.rank + plan.ranks * rank, mode=cut))
 
-    def lanes(self, n: int) -> "Dataset":
+    def lanes(self, n: int) -> Self:
         """Cut every epoch into ``n`` lanes, so that runs on other numbers of readers have the same order."""
         return self._new(replace(self._plan, lanes=whole_number("n", n, least=1)))
 
@@ -112,7 +114,7 @@ class Dataset:
         batch_size: int = 1000,
         with_rng: bool = False,
         remove_columns: Sequence[str] | str | None = None,
-    ) -> "Dataset":
+    ) -> Self:
         """Apply a function to every item, when it is asked for.
 
         A dict that ``fn`` returns is laid over the item's columns, less ``remove_columns``; anything else takes
@@ -127,16 +129,16 @@ class Dataset:
             return self._staged(MapBatches(call=call, size=batch_size, remove_columns=removed))
         return self._staged(Map(call=call, remove_columns=removed))
 
-    def filter(self, fn: Callable[..., Any], *, batched: bool = False) -> "Dataset":
+    def filter(self, fn: Callable[..., Any], *, batched: bool = False) -> Self:
         """Keep the items for which a function is true; with ``batched=True`` it gets columns and returns a mask."""
         call = Call(function=fn, stage="filter", number=len(self._plan.pipeline.stages) + 1)
         return self._staged(FilterBatches(call=call, size=FILTER_ROWS) if batched else Filter(call=call))
 
-    def batch(self, n: int, drop_last: bool = False) -> "Dataset":
+    def batch(self, n: int, drop_last: bool = False) -> Self:
         """Make one item of ``n``: a dict of columns. The last of each lane may be smaller, or is left out."""
         return self._staged(Batch(size=n, drop_last=drop_last))
 
-    def select_columns(self, names: Sequence[str] | str) -> "Dataset":
+    def select_columns(self, names: Sequence[str] | str) -> Self:
         """Only these columns. Directly after ``read`` the others are not even read."""
         chosen = (names,) if isinstance(names, str) else tuple(names)
         if len(set(chosen)) < len(chosen):
@@ -150,7 +152,7 @@ class Dataset:
             return self._new(replace(self._plan, pipeline=selected))
         return self._staged(Select(names=chosen))
 
-    def with_format(self, form: Form) -> "Dataset":
+    def with_format(self, form: Form) -> Self:
         """From here on, items hold "python", "numpy" or "torch" values, or are Arrow record batches ("arrow")."""
         if form not in FORMS:
             raise ValueError(f"The format is {form!r}; it can be {', '.join(map(repr, FORMS))}.")
@@ -158,26 +160,46 @@ class Dataset:
             torch_module()
         return self._staged(Reform(form=form))
 
-    def repeat(self, n: int | None = None) -> "Dataset":
+    def decode(self, *columns: str) -> Self:
+        """Turn images into PIL images and sounds into arrays, in the process that reads them.
+
+        ``columns`` are names, or the kinds "image" and "audio"; without any, all Image and Audio features are decoded.
+        They stay bytes otherwise. Needs ``midepoch[image]`` or ``midepoch[audio]``.
+        """
+        pipeline = self._plan.pipeline
+        if (grouping := self._grouping()) is not None:
+            raise ValueError(f"decode after {grouping} is not possible: it works on single rows. Put decode first.")
+        function = Decode(features=to_decode(pipeline.schema, self.features, columns))
+        return self._staged(Map(call=Call(function=function, stage="decode", number=len(pipeline.stages) + 1)))
+
+    def repeat(self, n: int | None = None) -> Self:
         """Let one loop run through ``n`` epochs, or for ever, each with its own shuffle."""
         return self._new(replace(self._plan, passes=None if n is None else whole_number("n", n, least=1)))
 
-    def _new(self, plan: Plan) -> "Dataset":
-        return type(self)(plan)
+    def _new(self, plan: Plan) -> Self:
+        made = object.__new__(type(self))
+        Dataset.__init__(made, plan)
+        return made
 
-    def _ordered(self, name: str, step: Shuffle | Cut) -> "Dataset":
+    def _ordered(self, name: str, step: OrderStep) -> Self:
         """A data set with one more step of its order, which must not depend on what stages make of the rows."""
         pipeline = self._plan.pipeline
-        for stage in pipeline.stages:
-            if stage.splits or stage.count(7) != 7:
-                what = type(stage).__name__.removesuffix("Batches").lower()
-                raise ValueError(
-                    f"{name} after {what} is not possible: {what} changes the number of items, and {name} acts on rows "
-                    f"without reading them. Put {name} first."
-                )
+        grouping = self._grouping()
+        if grouping is not None:
+            raise ValueError(
+                f"{name} after {grouping} is not possible: {grouping} changes the number of items, and {name} acts on "
+                f"rows without reading them. Put {name} first."
+            )
         return self._new(replace(self._plan, pipeline=replace(pipeline, steps=(*pipeline.steps, step))))
 
-    def _staged(self, stage: Stage) -> "Dataset":
+    def _grouping(self) -> str | None:
+        """The first stage behind which items are not rows one by one any more."""
+        for stage in self._plan.pipeline.stages:
+            if stage.splits or stage.count(7) != 7:
+                return type(stage).__name__.removesuffix("Batches").lower()
+        return None
+
+    def _staged(self, stage: Stage) -> Self:
         pipeline = self._plan.pipeline
         return self._new(replace(self._plan, pipeline=replace(pipeline, stages=(*pipeline.stages, stage))))
 
@@ -185,6 +207,16 @@ class Dataset:
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows that are read."""
         return self._plan.pipeline.schema
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns that are read."""
+        return self._plan.pipeline.names
+
+    @property
+    def features(self) -> Features:
+        """What `datasets` has written of the columns, such as a ClassLabel's names: ``features["label"].names``."""
+        return features_of(self.schema)
 
     @property
     def epoch(self) -> int:
@@ -211,7 +243,7 @@ class Dataset:
         pipeline = self._plan.pipeline
         told = " → ".join(str(one["op"]) for one in pipeline.describe())
         files = f"{pipeline.index.rows:,} rows in {len(pipeline.index.names):,} files"
-        return f"<midepoch.Dataset of {files}{told and ': '}{told}>"
+        return f"<midepoch.{type(self).__name__} of {files}{told and ': '}{told}>"
 
     def __iter__(self) -> Iterator[Any]:
         """Go on from where the data set stands."""

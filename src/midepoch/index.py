@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from midepoch.errors import DataChangedError, NoDataError, SchemaMismatchError
 from midepoch.fingerprint import FileFacts, data_fingerprint
-from midepoch.formats import Block, Scan
+from midepoch.formats import FORMATS, Block, BlockReader, Scan
 from midepoch.order import Sequential
 from midepoch.permute import I64
-from midepoch.storage import FileStamp, Listing
+from midepoch.storage import FileStamp, Listing, check_unchanged
 
 MAGIC = 0x3144494D
 TRAILER = struct.Struct("<QII")
@@ -114,6 +114,14 @@ class Index:
     def path(self, file: int) -> str:
         """Where a file lies."""
         return os.path.join(self.root, self.names[file])
+
+    def open(self, file: int, columns: Sequence[str]) -> BlockReader:
+        """A file, opened to read these columns of its blocks."""
+        return FORMATS[self.formats[file]].open_blocks(self.path(file), columns)
+
+    def check(self, file: int) -> None:
+        """Raise unless a file is the one that was indexed."""
+        check_unchanged(self.path(file), self.stamps[file])
 
     def order(self) -> Sequential:
         """File order, row order."""

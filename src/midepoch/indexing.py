@@ -23,22 +23,32 @@ KEPT_VERSIONS = 8
 QUIET_SECONDS = 1.0
 
 
-def open_index(source: Source, *, format: str | None, index_dir: str | os.PathLike[str] | None) -> Index:
-    """The index of a source: from the cache where that is whole and fresh, else built, and cached."""
+def open_index(
+    source: Source,
+    *,
+    format: str | None = None,
+    index_dir: str | os.PathLike[str] | None = None,
+    threads: int = SCAN_THREADS,
+    anew: bool = False,
+) -> Index:
+    """The index of a source: from the cache where that is whole and fresh, else built, and cached.
+
+    ``anew`` scans all files again, with so many ``threads``.
+    """
     if format is not None and format not in FORMATS:
         raise ValueError(f"format is {format!r}; it can be {', '.join(map(repr, FORMATS))}, or left out.")
     listing = find(source)
-    folder = (Path(index_dir) if index_dir is not None else default_index_dir()).absolute()
+    folder = index_folder(index_dir)
     source_key = _digest(listing.spec)
     path = folder / f"{source_key}-{_digest(repr((listing.names, listing.stamps)))}.index"
-    index = _load(listing.root, path)
+    index = None if anew else _load(listing.root, path)
     if index is None or not index.matches(listing):
-        with _one_at_a_time(folder / f"{source_key}.lock"):
-            index = _load(listing.root, path)
+        with one_at_a_time(folder / f"{source_key}.lock"):
+            index = None if anew else _load(listing.root, path)
             if index is None or not index.matches(listing):
                 earlier = _versions(folder, source_key)
-                known = _load(listing.root, earlier[0]) if earlier else None
-                index = _save(path, listing, _scan_all(listing, known.scans() if known else {}))
+                known = _load(listing.root, earlier[0]) if earlier and not anew else None
+                index = _save(path, listing, _scan_all(listing, known.scans() if known else {}, threads))
                 for old in earlier[KEPT_VERSIONS:]:
                     old.unlink(missing_ok=True)
     for number, found in enumerate(index.formats):
@@ -55,6 +65,11 @@ def _versions(folder: Path, source_key: str) -> list[Path]:
     """The indexes of a source, the newest first. Older ones are kept for processes that still run on them."""
     found = [(path.stat().st_mtime_ns, path) for path in folder.glob(f"{source_key}-*.index")]
     return [path for _, path in sorted(found, reverse=True)]
+
+
+def index_folder(chosen: str | os.PathLike[str] | None) -> Path:
+    """The folder that was chosen for indexes, else ``MIDEPOCH_INDEX_DIR``, else one in the user's cache."""
+    return (default_index_dir() if chosen is None else Path(chosen)).absolute()
 
 
 def default_index_dir() -> Path:
@@ -93,7 +108,7 @@ def _save(path: Path, listing: Listing, scans: list[Scan]) -> Index:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
+def one_at_a_time(path: Path) -> Iterator[None]:
     """Let one process of many build an index while the others wait for it.
 
     The lock goes with its process, so a killed one leaves nothing behind. Where locks do not work, all build:
@@ -109,12 +124,12 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
         yield
 
 
-def _scan_all(listing: Listing, known: Mapping[tuple[str, FileStamp], Scan]) -> list[Scan]:
+def _scan_all(listing: Listing, known: Mapping[tuple[str, FileStamp], Scan], threads: int) -> list[Scan]:
     """Scan the files that are not known yet, several at once."""
     scans = [known.get(key) for key in zip(listing.names, listing.stamps, strict=True)]
     missing = [number for number, scan in enumerate(scans) if scan is None]
     progress = _progress(len(missing))
-    with ThreadPoolExecutor(SCAN_THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         waiting = {pool.submit(_scan_one, os.path.join(listing.root, listing.names[n])): n for n in missing}
         try:
             for finished, future in enumerate(as_completed(waiting), start=1):

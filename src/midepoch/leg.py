@@ -182,6 +182,22 @@ class Progress:
             elif self.limits[place] is None:
                 self.limits[place] = self.leg.deal.taken(self._begun + number, place)
 
+    def upcoming(self) -> tuple[int, int] | None:
+        """The lane of the next turn that can bring something, and the position in it at which reading goes on."""
+        self._settle()
+        deal, standings = self.leg.deal, self.leg.standings
+        for turns in range(self.turns, self.turns + len(self.rotation)):
+            place = turns % len(self.rotation)
+            lane, taken = self.rotation[place], deal.taken(turns, place)
+            position = self.cursors[place][0]
+            if self.uniform:
+                ahead = standings[lane].ordinal(deal.phase(self.reader, place) + deal.stride * taken)
+                position = standings[lane].cursor[0] + ahead * self.leg.start.item_rows
+            limit = self.limits[place]
+            if position < self.leg.lanes.size(lane) and (limit is None or taken < limit):
+                return lane, position
+        return None
+
     def delivered(self, place: int) -> int:
         """How many items of the lane at a place were handed over."""
         self._settle()

@@ -96,7 +96,7 @@ class ShuffledPieces:
         if level == self._level or self.size == 0:
             return self._starts
         if level == "file":
-            raise _files_torn("block")
+            raise files_torn("shuffle(level='block')")
         return self._finer
 
     @cached_property
@@ -132,7 +132,7 @@ class ShuffledWindows:
     def pieces(self, level: Literal["file", "block"]) -> I64:
         """The windows."""
         if level == "file":
-            raise _files_torn("block")
+            raise files_torn("shuffle(level='block')")
         return self._starts
 
 
@@ -150,15 +150,29 @@ class ShuffledRows:
     def pieces(self, level: Literal["file", "block"]) -> I64:
         """Runs of some length: no rows lie together any more."""
         if level == "file":
-            raise _files_torn("row")
+            raise files_torn("shuffle(level='row')")
         return np.append(np.arange(0, self.size, ROW_PIECE), self.size)
 
 
-def _files_torn(level: str) -> ValueError:
+def files_torn(cause: str) -> ValueError:
+    """The error for what works on whole files, where their rows do not stay together."""
     return ValueError(
-        f"The rows of a file do not stay together after shuffle(level={level!r}), so nothing can be done file by "
+        f"The rows of a file do not stay together after {cause}, so nothing can be done file by "
         "file any more. Put shuffle(level='file') first, or use level='block' and shard(mode='example')."
     )
+
+
+class OrderStep(Protocol):
+    """What is done to an order, as it was asked for."""
+
+    def apply(self, inner: Order, *key: int | str) -> Order:
+        """The inner order, changed; a key makes what is random about it more special."""
+
+    def size(self, inner: int) -> int:
+        """How many positions there are afterwards."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a state remembers of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +192,10 @@ class Shuffle:
             return ShuffledWindows(blocks, self.window, key_of(self.seed, "window", *key))
         return ShuffledRows(inner, key_of(self.seed, "row", *key))
 
+    def size(self, inner: int) -> int:
+        """As many."""
+        return inner
+
     def describe(self) -> dict[str, Any]:
         """What a state remembers of it."""
         window = {"window": self.window} if self.level == "block" else {}
@@ -195,19 +213,23 @@ class Cut:
         """The inner order between the two."""
         return Interval(inner, self.start, inner.size if self.stop is None else self.stop)
 
+    def size(self, inner: int) -> int:
+        """Those between the two."""
+        return max(0, (inner if self.stop is None else min(self.stop, inner)) - self.start)
+
     def describe(self) -> dict[str, Any]:
         """What a state remembers of it."""
         return {"op": "skip", "n": self.start} if self.stop is None else {"op": "take", "n": self.stop}
 
 
-def build_order(base: Order, steps: Sequence[Shuffle | Cut], epoch: int) -> Order:
+def build_order(base: Order, steps: Sequence[OrderStep], epoch: int) -> Order:
     """The order of an epoch. Two shuffles in one pipeline never share a key."""
     for number, step in enumerate(steps):
         base = step.apply(base, epoch, number)
     return base
 
 
-def lanes_by_file(base: Order, steps: Sequence[Shuffle | Cut], epoch: int, lanes: int) -> list[Order]:
+def lanes_by_file(base: Order, steps: Sequence[OrderStep], epoch: int, lanes: int) -> list[Order]:
     """One order a lane such that no file is in two: files are dealt first, and shuffled further inside a lane."""
     last = steps[-1] if steps else None
     if not isinstance(last, Shuffle) or last.level == "file":

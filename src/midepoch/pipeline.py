@@ -13,7 +13,7 @@ from midepoch.deal import Cursor, Standing, lane_cuts
 from midepoch.errors import CheckpointMismatchError
 from midepoch.fingerprint import data_difference, pipeline_difference
 from midepoch.index import Index
-from midepoch.order import Cut, Interval, Order, Shuffle, build_order, lanes_by_file
+from midepoch.order import Interval, Order, OrderStep, Shuffle, build_order, lanes_by_file
 from midepoch.stages.batch import Batch
 from midepoch.stages.blocks import Files
 from midepoch.stages.flow import Context, Flow
@@ -27,7 +27,7 @@ class Pipeline:
 
     index: Index
     columns: tuple[str, ...] | None = None
-    steps: tuple[Shuffle | Cut, ...] = ()
+    steps: tuple[OrderStep, ...] = ()
     stages: tuple[Stage, ...] = ()
 
     @cached_property
@@ -35,9 +35,7 @@ class Pipeline:
         """How many rows an epoch has."""
         size = self.index.rows
         for step in self.steps:
-            if isinstance(step, Cut):
-                stop = size if step.stop is None else min(step.stop, size)
-                size = max(0, stop - step.start)
+            size = step.size(size)
         return size
 
     @cached_property

@@ -59,6 +59,10 @@ class Position:
         """The state, as a value."""
         return self._state if self._progress is None else self._progress.state()
 
+    def progress(self, plan: Plan) -> Progress:
+        """How far the loop under way has come, or where one would begin."""
+        return plan.begin(self._state) if self._progress is None else self._progress
+
     def go_to(self, epoch: int) -> None:
         """Stand at the beginning of an epoch."""
         self._state, self._progress = State(epoch=epoch), None

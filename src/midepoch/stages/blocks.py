@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from midepoch.formats import EMPTY, FORMATS, BlockReader
 from midepoch.index import Index
-from midepoch.storage import check_unchanged
 
 Data: TypeAlias = "pa.Table | pa.RecordBatch"
 
@@ -38,7 +37,7 @@ class Files:
         """Raise unless the files of these blocks are the ones that were indexed."""
         files = np.searchsorted(self.index.first_blocks, numbers, "right") - 1
         for file in set(files.tolist()):
-            check_unchanged(self.index.path(file), self.index.stamps[file])
+            self.index.check(file)
 
     def read(self, number: int) -> tuple[Data, bool]:
         """A block of the data set, and whether it is a view of its file."""
@@ -65,7 +64,7 @@ class Files:
         if reader is None:
             if len(self._open) >= OPEN_FILES:
                 self._open.pop(next(iter(self._open)), None)
-            reader = FORMATS[self.index.formats[file]].open_blocks(self.index.path(file), self._columns)
+            reader = self.index.open(file, self._columns)
             self._open[file] = reader
         return reader
 

@@ -1,0 +1,1 @@
+"""Front doors: other libraries' ways of naming data, opened as midepoch data sets."""

@@ -1,0 +1,86 @@
+"""Split expressions such as "train[10%:20%]+test": which rows of which splits. Pure functions."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+ROUNDINGS = ("closest", "pct1_dropremainder")
+EXAMPLES = "'train', 'train[:10%]', 'train[100:-100]' or 'train+test[50%:]'"
+TERM = re.compile(
+    r"(?P<split>\w+(?:\.\w+)*)"
+    r"(?:\[(?:(?P<start>-?\d[\d_]*)(?P<start_pct>%)?)?:(?:(?P<stop>-?\d[\d_]*)(?P<stop_pct>%)?)?\])?"
+    r"(?:\((?P<rounding>[^)]*)\))?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A split, or the rows of it between two bounds, in rows or in percent."""
+
+    split: str
+    start: int | None = None
+    stop: int | None = None
+    percent: bool = False
+    rounding: str = "closest"
+
+    def rows(self, count: int) -> tuple[int, int]:
+        """The first row and the one behind the last, in a split of so many rows. Negative bounds count from its end."""
+        start = 0 if self.start is None else self._bound(self.start, count)
+        stop = count if self.stop is None else self._bound(self.stop, count)
+        return start, max(start, stop)
+
+    def _bound(self, bound: int, count: int) -> int:
+        if self.percent and self.rounding == "closest":
+            bound = round(bound * count / 100)
+        elif self.percent:
+            if count < 100:
+                raise ValueError(
+                    f"The rounding pct1_dropremainder of a split with {count} rows always gives none: it needs at "
+                    "least 100. Leave it out, or name rows instead of percents."
+                )
+            bound *= count // 100
+        return min(count, max(0, bound + count if bound < 0 else bound))
+
+
+def parse(expression: str) -> list[Term]:
+    """The terms of a split expression."""
+    return [_term(text.strip(), expression) for text in expression.split("+")]
+
+
+def _term(text: str, expression: str) -> Term:
+    match = TERM.fullmatch(text)
+    if match is None:
+        raise ValueError(f"split is {expression!r}; write it as {EXAMPLES}.")
+    bounds = [match["start"], match["stop"]]
+    percent = bool(match["start_pct"] or match["stop_pct"])
+    start, stop = (None if bound is None else int(bound) for bound in bounds)
+    rounding = match["rounding"]
+    if rounding is not None and (rounding not in ROUNDINGS or not percent):
+        raise ValueError(f"split is {expression!r}; a rounding can be {' or '.join(ROUNDINGS)}, and needs percents.")
+    if percent and any(bound is not None and abs(bound) > 100 for bound in (start, stop)):
+        raise ValueError(f"split is {expression!r}; percents lie between -100 and 100.")
+    return Term(split=match["split"], start=start, stop=stop, percent=percent, rounding=rounding or "closest")
+
+
+def chosen(expression: str | None, there: Sequence[str], what: str) -> list[Term]:
+    """The terms of an expression, all of whose splits must be there; without one, the only split that is."""
+    if expression is None:
+        if len(there) != 1:
+            raise ValueError(f"{what} has the splits {', '.join(there)}: choose with split=, such as {EXAMPLES}.")
+        return [Term(split=there[0])]
+    terms = parse(expression)
+    if [term.split for term in terms] == ["all"] and "all" not in there:
+        return [Term(split=name) for name in there]
+    for term in terms:
+        if term.split not in there:
+            raise ValueError(f"{what} has no split {term.split!r}. It has: {', '.join(there)}.")
+    return terms
+
+
+def stretches(terms: Sequence[Term], starts: Mapping[str, int], counts: Mapping[str, int]) -> list[tuple[int, int]]:
+    """The rows of the terms, where each split begins at some row and has so many."""
+    found = []
+    for term in terms:
+        start, stop = term.rows(counts[term.split])
+        found.append((starts[term.split] + start, starts[term.split] + stop))
+    return found

@@ -1,0 +1,76 @@
+"""Arrow tables that are at hand, seen as the files of a data set: each table a file, each record batch a block."""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from midepoch.formats import Block, BlockReader, Scan
+from midepoch.formats.block import as_read, read_as
+from midepoch.index import Index, index_bytes
+from midepoch.storage import FileStamp, Listing
+
+SAMPLED = 16
+
+
+class HeldTable(Protocol):
+    """A table, in memory or mapped, which can be sent to another process."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+
+    def to_batches(self) -> list[pa.RecordBatch]:
+        """Its rows, without a copy."""
+
+
+class TableIndex(Index):
+    """The blocks of tables, which are read where they are. Nothing is kept on disk."""
+
+    def __init__(self, tables: Sequence[HeldTable], schema: pa.Schema) -> None:
+        """Take tables with the columns of a schema. Checkpoints know them by a sample of their rows."""
+        self._tables, self._held_schema = tables, schema
+        self._batches = [table.to_batches() for table in tables]
+        scans = [
+            Scan("arrow", as_read(schema), [(0, batch.nbytes, batch.num_rows) for batch in batches])
+            for batches in self._batches
+        ]
+        names = [f"table-{number}-{_sample(batches)}" for number, batches in enumerate(self._batches)]
+        stamps = tuple(FileStamp(sum(length for _, length, _ in scan.blocks), 0) for scan in scans)
+        super().__init__("", index_bytes(Listing("", "", tuple(names), stamps), scans))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TableIndex, (self._tables, self._held_schema)
+
+    def open(self, file: int, columns: Sequence[str]) -> BlockReader:
+        """A table's record batches."""
+        return TableBlocks(self._batches[file], columns)
+
+    def check(self, file: int) -> None:
+        """Nothing: a table does not change."""
+
+
+class TableBlocks:
+    """The record batches of a table."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> None:
+        self._batches, self._columns = batches, columns
+
+    def read(self, block: Block) -> pa.RecordBatch:
+        """The record batch with the block's number."""
+        batch = self._batches[block.number]
+        return read_as(batch, as_read(pa.schema([batch.schema.field(name) for name in self._columns])))
+
+    def is_view(self, data: "pa.Table | pa.RecordBatch") -> bool:
+        """It always is."""
+        return True
+
+
+def _sample(batches: Sequence[pa.RecordBatch]) -> str:
+    """A digest of some rows: the first of some batches all over the table."""
+    digest = blake2b(digest_size=4)
+    filled = [batch for batch in batches if batch.num_rows]
+    for batch in filled[:: max(1, len(filled) // SAMPLED)]:
+        digest.update(batch.slice(0, 1).serialize())
+    return digest.hexdigest()
