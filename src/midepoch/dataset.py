@@ -251,7 +251,10 @@ class Dataset:
         return self._position.run(self._plan, _read_here)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; in the epoch in which the data set stands, this changes nothing."""
+        """Go to the beginning of an epoch; in the epoch in which the data set stands, it stays where it is.
+
+        The next loop gives what is left of that epoch, so loops that count epochs may be resumed anywhere.
+        """
         self._position.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -263,7 +266,7 @@ class Dataset:
         self._position.load_state_dict(self._plan, state)
 
     def __getstate__(self) -> dict[str, Any]:
-        values = {"plan": self._plan, "state": self._position.now()}
+        values = {"plan": self._plan, "state": self._position.now(), "named": self._position.named}
         if self._position.workers is not None and _is_starting_a_process():
             values["workers"] = self._position.workers
         return values
@@ -271,6 +274,7 @@ class Dataset:
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._plan = values["plan"]
         self._position = Position(values["state"])
+        self._position.named = values.get("named")
         self._position.workers = values.get("workers")
 
     @property

@@ -102,7 +102,10 @@ class Loader(DataLoader[Any]):
         return self._position.now().epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; in the epoch in which the loader stands, this changes nothing."""
+        """Go to the beginning of an epoch; in the epoch in which the loader stands, it stays where it is.
+
+        The next loop gives what is left of that epoch.
+        """
         self._position.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
