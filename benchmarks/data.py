@@ -84,6 +84,20 @@ def parquet(groups: int, files: int = 3) -> Path:
     return _made(f"parquet-{groups}", write)
 
 
+def sources(files: int, rows: int) -> Path:
+    """What a data set is prepared from: as many Parquet files of small rows, each of one row group."""
+
+    def write(folder: Path) -> None:
+        for number in range(files):
+            ids = range(number * rows, (number + 1) * rows)
+            table = pa.table(
+                {"id": pa.array(ids, pa.int64()), "text": [f"this is the text of row {row}" for row in ids]}
+            )
+            pq.write_table(table, folder / f"part-{number:04}.parquet", row_group_size=rows)
+
+    return _made(f"sources-{files}-{rows}", write)
+
+
 def _made(name: str, write: Callable[[Path], None]) -> Path:
     """The folder of that name, written first where it is not there; never left half written."""
     folder, unfinished = FOLDER / name, FOLDER / f"{name}.unfinished"
