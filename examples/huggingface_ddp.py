@@ -25,16 +25,7 @@ EPOCHS, SAVE_EVERY, LENGTH = 3, 2, 16
 def train(folder: Path, kill_after: int | None = None) -> None:
     """Train for some epochs, from the last checkpoint if there is one."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    # All ranks may call this at once: one of them prepares the data set, and the others wait for it.
-    dataset = me.fast_load_iterable_dataset(
-        "parquet",
-        data_files=str(folder / "data" / "*.parquet"),
-        split="train",
-        cache_dir=str(folder / "cache"),
-        index_dir=folder / "index",
-    )
-    dataset = dataset.shuffle(seed=42, level="block").map(tokenise).with_format("torch").batch(8).lanes(4)
-    dataset = dataset.shard(num_shards=ranks, index=rank)
+    dataset = build(folder).shard(num_shards=ranks, index=rank)
 
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.EmbeddingBag(128, 1))
@@ -64,6 +55,19 @@ def train(folder: Path, kill_after: int | None = None) -> None:
                 if rank == ranks - 1 and step == kill_after:
                     os.kill(os.getpid(), signal.SIGKILL)
         step = most(step)
+
+
+def build(folder: Path) -> me.SimpleArrowIterableDataset:
+    """The data set. All ranks may call this at once: one of them prepares it, and the others wait."""
+    dataset = me.fast_load_iterable_dataset(
+        "parquet",
+        data_files=str(folder / "data" / "*.parquet"),
+        split="train",
+        cache_dir=str(folder / "cache"),
+        index_dir=folder / "index",
+    )
+    # The lanes are fixed, so any number of ranks sees the same batches in the same order.
+    return dataset.shuffle(seed=42, level="block").map(tokenise).with_format("torch").batch(8).lanes(4)
 
 
 def most(steps: int) -> int:

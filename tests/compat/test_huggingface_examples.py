@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -35,9 +36,9 @@ for folder, starts in json.loads(sys.argv[2]).items():
 """
 
 
-def python(folder, *arguments, dies=False, **environment):
+def python(folder, *arguments, dies=False):
     """Run Python, with what it says in a file: a process that is killed leaves workers behind that hold its pipes."""
-    environment |= {
+    environment = {
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "HF_HOME": str(folder / "home"),
@@ -103,23 +104,21 @@ def test_A14_A16_a_killed_example_goes_on_with_the_same_rows(tmp_path, example, 
 
 
 def test_A15_A16_rank_zeros_state_restores_other_ranks(tmp_path):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
     script = EXAMPLES / "huggingface_ddp.py"
     torchrun = ["-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-    python(tmp_path, script, whole, RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-    uninterrupted = [line["ids"] for line in lines_of(whole / "rows-0.jsonl")]
-    assert_whole(uninterrupted)
-
     kept, begun = [], 0
     for ranks, kill_after in ((2, 9), (3, None)):
         kill = [] if kill_after is None else ["--kill-after", kill_after]
-        python(tmp_path, *torchrun, "--nproc-per-node", ranks, script, killed, *kill, dies=kill_after is not None)
-        until = torch.load(killed / "checkpoint.pt", weights_only=True)["step"] if kill_after else 10**9
+        python(tmp_path, *torchrun, "--nproc-per-node", ranks, script, tmp_path, *kill, dies=kill_after is not None)
+        until = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] if kill_after else 10**9
         steps = []
         for rank in range(ranks):
-            path = killed / f"rows-{rank}.jsonl"
+            path = tmp_path / f"rows-{rank}.jsonl"
             steps += [(line["step"], rank, line["ids"]) for line in lines_of(path)]
             path.unlink()
         kept += [ids for step, _, ids in sorted(steps) if begun < step <= until]
         begun = until
+    dataset = runpy.run_path(str(script))["build"](tmp_path)
+    uninterrupted = [batch["id"].tolist() for _ in range(EPOCHS) for batch in dataset]
+    assert_whole(uninterrupted)
     assert kept == uninterrupted
