@@ -80,6 +80,11 @@ def from_hf(dataset: Any) -> Dataset:
             f"The data set has the format {form['type']!r}, which midepoch has not. Call dataset.reset_format() first; "
             "a function that was given to set_transform goes to .map(fn) afterwards."
         )
+    if form["format_kwargs"]:
+        raise ValueError(
+            f"The data set's format has the arguments {form['format_kwargs']}, which midepoch has not. "
+            f"Call dataset.with_format({form['type']!r}) without them first."
+        )
     pipeline = Pipeline(index=_index_of(table))
     if dataset._indices is not None:
         pipeline = replace(pipeline, steps=(Selection(table=dataset._indices),))

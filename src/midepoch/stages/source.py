@@ -127,7 +127,7 @@ class Lane:
             if sparse:  # a few rows each of many blocks: never hold all of them
                 self._blocks.load([block])
             local = ordered[begin:end] - self._starts[block]
-            together = int(local[-1] - local[0]) == end - begin - 1
+            together = bool((np.diff(local) == 1).all())  # a selection may name a row more than once
             data = self._blocks[block]
             parts.append(_batch(data.slice(int(local[0]), end - begin) if together else data.take(pa.array(local))))
         places = np.empty_like(rising)
