@@ -65,9 +65,12 @@ class Lane:
         """The positions to read, some at a time."""
         # Of files that are not mapped, the rows of others between ours are decoded too: they count.
         groups = max(1, self._pace.step // (rows if self._all_mapped else rows * stride))
+        begun = first
         while first < stop:
             if stride == 1:
                 end = self._step_end(first, stop)
+                if first == begun:  # whoever has just resumed waits for one piece, not for a whole step
+                    end = min(end, int(self._pieces[np.searchsorted(self._pieces, first, "right")]))
                 yield np.arange(first, end)
                 first = end
             else:
