@@ -79,9 +79,7 @@ def image(value: Any, *, mode: str | None = None) -> Any:
         raise MissingExtraError("Pillow", "image", "Decoding images") from error
     with PIL.Image.open(_opened(value)) as opened:
         opened.load()
-        turned = (
-            PIL.ImageOps.exif_transpose(opened) if PIL.ExifTags.Base.Orientation in opened.getexif() else opened
-        )
+        turned = PIL.ImageOps.exif_transpose(opened) if PIL.ExifTags.Base.Orientation in opened.getexif() else opened
         return turned.convert(mode) if mode else turned
 
 

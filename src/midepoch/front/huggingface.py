@@ -126,9 +126,9 @@ class SimpleArrowIterableDataset(Dataset):
 
     @property
     def shuffled_files(self) -> list[str]:
-        """The Arrow files in the order in which the present epoch reads them; as they are, if rows are mixed too."""
+        """The Arrow files in the order of the epoch of the next example; as they are, if rows are mixed too."""
         index = self._plan.pipeline.index
-        return [index.path(file) for file in self._file_order(self.epoch).files]
+        return [index.path(file) for file in self._file_order(self._next_row()[0]).files]
 
     def state_dict(self) -> dict[str, Any]:
         """Where the data set stands, with the file and the example in it that are due next.
