@@ -37,7 +37,7 @@ def test_errors_name_what_there_is():
         label.int2str(2)
     with pytest.raises(ValueError, match="-1 is no class"):
         label.int2str(-1)
-    with pytest.raises(ValueError, match="'maybe' is no class. There are: no, yes"):
+    with pytest.raises(ValueError, match=r"'maybe' is no class. There are: no, yes"):
         label.str2int("maybe")
     with pytest.raises(AttributeError, match="The feature Value has no 'names'; it has: dtype"):
         _ = Feature("Value", {"dtype": "int64"}).names

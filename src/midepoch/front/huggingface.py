@@ -89,8 +89,9 @@ def from_hf(dataset: Any) -> Dataset:
     if dataset._indices is not None:
         pipeline = replace(pipeline, steps=(Selection(table=dataset._indices),))
     opened = Dataset(Plan(pipeline=pipeline))
-    if form["columns"] is not None and not form["output_all_columns"] and form["columns"] != opened.column_names:
-        opened = opened.select_columns(form["columns"])
+    columns = [name for name in opened.column_names if name in (form["columns"] or opened.column_names)]
+    if columns != opened.column_names and not form["output_all_columns"]:
+        opened = opened.select_columns(columns)
     return opened if form["type"] in (None, "python") else opened.with_format(form["type"])
 
 
