@@ -1,10 +1,12 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
-from midepoch.formats import scan_file
+from midepoch.formats import FORMATS, Block, scan_file
 from unit.files import KINDS, numbers, values, write, write_numbers
 
 
@@ -265,3 +267,19 @@ def test_files_that_differ_in_nullability_and_metadata_are_read_together(tmp_pat
     assert {row["x"] for row in me.read(tmp_path).shuffle(seed=1)} == {1, 2, 3, 4, None}
     (batch,) = me.read(tmp_path).with_format("arrow").batch(5)
     assert batch["x"].to_pylist() == [1, 2, 3, 4, None]
+
+
+def test_a_parquet_file_is_read_by_two_threads_at_once(tmp_path):
+    """The one that reads ahead, and the one that needs another row group of the same file now."""
+    path = write_numbers(tmp_path / "a.parquet", 0, 4000, "parquet", rows=100)
+    scan = scan_file(str(path))
+    blocks = [Block(number, *place) for number, place in enumerate(scan.blocks)]
+    reader = FORMATS["parquet"].open_blocks(str(path), ["x"])
+
+    def read(step):
+        return [reader.read(block)["x"][0].as_py() for _ in range(30) for block in blocks[::step]]
+
+    with ThreadPoolExecutor(2) as pool:
+        up, down = pool.map(read, (1, -1))
+    assert up == list(range(0, 4000, 100)) * 30
+    assert down == up[::-1]

@@ -1,6 +1,7 @@
 """Parquet: a block is a row group, found from the footer and decoded alone."""
 
 from collections.abc import Sequence
+from threading import Lock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,12 +31,14 @@ class ParquetBlocks:
     def __init__(self, path: str, columns: Sequence[str]) -> None:
         self._path, self._columns = path, list(columns)
         self._file = _open(path)
+        self._one_at_a_time = Lock()  # a file is read ahead in a thread, and Arrow's reader is not made for two
         self._as_read = as_read(pa.schema([self._file.schema_arrow.field(name) for name in columns]))
 
     def read(self, block: Block) -> pa.Table:
         """The row group with the block's number."""
         try:
-            table = self._file.read_row_group(block.number, columns=self._columns, use_threads=False)
+            with self._one_at_a_time:
+                table = self._file.read_row_group(block.number, columns=self._columns, use_threads=False)
             return read_as(table, self._as_read)
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path}: row group {block.number} cannot be decoded: {error}") from error
