@@ -183,10 +183,12 @@ def _array(name: str, value: Any, recipe: Recipe) -> Values:
         raise recipe.wrong(name, f"a {type(value).__name__} of unequal lists, or of numbers beyond 64 bits") from None
     if array.ndim != 1:
         raise recipe.wrong(name, f"an array of {array.ndim} dimensions, where each row needs one")
-    if len(array) == 0 and array.dtype.kind not in "iu":  # NumPy takes an empty list for floats
+    listed = isinstance(value, list | tuple)
+    if len(array) == 0 and (listed or array.dtype.kind == "f"):
         return np.empty(0, np.int64)
     recipe.check_dtype(name, array.dtype)
-    return array
+    # An empty list does not say what it is a list of: truth values in lists are ints, so that both are of one type.
+    return array.astype(np.int64) if listed and array.dtype.kind == "b" else array
 
 
 def _finished(columns: dict[str, Values], lengths: I64, recipe: Recipe) -> Documents:
