@@ -162,14 +162,15 @@ def _even_fit(sizes: I64, length: int, *, packs: int, filler: int) -> tuple[int,
 def cumulative(sizes: I64) -> I32:
     """Where the pieces of a pack begin, and where the last one ends: what attention calls ``cu_seqlens``."""
     ends = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=ends[1:])
+    ends[1:] = sizes.cumsum()
     return ends
 
 
 def ids_within(ends: I32, total: int) -> tuple[I32, I32]:
     """For each token of a pack its place in its piece and the number of that; 0 and -1 on padding up to ``total``."""
-    sizes, real = np.diff(ends), int(ends[-1])
-    positions, numbers = np.zeros(total, np.int32), np.full(total, -1, np.int32)
-    np.subtract(np.arange(real, dtype=np.int32), np.repeat(ends[:-1], sizes), out=positions[:real])
-    numbers[:real] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    sizes, real = ends[1:] - ends[:-1], int(ends[-1])
+    positions, numbers = np.empty(total, np.int32), np.empty(total, np.int32)
+    np.subtract(np.arange(real, dtype=np.int32), ends[:-1].repeat(sizes), out=positions[:real])
+    numbers[:real] = np.arange(len(sizes), dtype=np.int32).repeat(sizes)
+    positions[real:], numbers[real:] = 0, -1
     return positions, numbers

@@ -48,7 +48,8 @@ class PackWindows:
             documents = read_documents(group, recipe, context)
             packs = pack(documents.lengths, length=recipe.length, strategy=self.strategy, overlong=recipe.overlong)
             check_delivered(delivered, len(packs))
-            ends, keys = marks_of(group, start, len(packs))
+            cursors, keys = marks_of(group, start, len(packs))
+            marks = list(zip(map(tuple, cursors.tolist()), keys.tolist(), strict=True))
             begins = (np.cumsum(documents.lengths) - documents.lengths)[packs.documents]
             starts, stops = (packs.starts + begins).tolist(), (packs.stops + begins).tolist()
             sizes, bounds = packs.stops - packs.starts, packs.bounds.tolist()
@@ -59,7 +60,7 @@ class PackWindows:
                     for name, column in documents.columns.items()
                 }
                 item = _item(pieces, cumulative(sizes[here.start : here.stop]), recipe, form)
-                yield item, tuple(ends[number].tolist()), int(keys[number])
+                yield item, *marks[number]
 
     def count(self, inputs: int) -> int | None:
         """Unknown."""
@@ -132,7 +133,9 @@ class PackStream:
 
     def _packs(self, stream: "Stream", cuts: Sequence[int], form: Form) -> Iterator[Step]:
         """A pack between each cut and the next."""
-        ends, keys = stream.cursors(cuts[1:]), stream.keys_at(cuts[:-1])
+        marks = list(
+            zip(map(tuple, stream.cursors(cuts[1:]).tolist()), stream.keys_at(cuts[:-1]).tolist(), strict=True)
+        )
         bounds = np.cumsum(stream.documents.lengths)
         firsts = np.searchsorted(bounds, cuts[:-1], "right")
         lasts = np.searchsorted(bounds, cuts[1:], "left")
@@ -142,7 +145,7 @@ class PackStream:
             inside[0], inside[-1] = 0, end - begin
             inside[1:-1] = bounds[first:last] - begin
             pieces = {name: [column[begin:end]] for name, column in stream.documents.columns.items()}
-            yield _item(pieces, inside, self.recipe, form), tuple(ends[number].tolist()), int(keys[number])
+            yield _item(pieces, inside, self.recipe, form), *marks[number]
 
     def _is_ragged(self, name: str) -> bool:
         """Only what is inside a pack differs: packs themselves are equally long, but for the last of a lane."""
