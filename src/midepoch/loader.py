@@ -72,7 +72,7 @@ class Loader(DataLoader[Any]):
         if even is not None and not plan.pipeline.uniform:
             raise ValueError(
                 f"even={even!r} needs a pipeline whose number of items is known; after a filter, a batched map or pack "
-                "no rank knows how many the others have. Let ranks agree on the end of an epoch, as in examples/train.py."
+                "no rank knows how many the others have. Let ranks agree on an epoch's end, as in examples/train.py."
             )
         super().__init__(
             dataset,  # type: ignore[arg-type]

@@ -45,13 +45,11 @@ def pack(lengths: I64, *, length: int, strategy: Strategy, overlong: Overlong = 
     documents, starts, sizes = _pieces(lengths, length, overlong)
     if not len(sizes):
         return Packs(documents, starts, starts, np.zeros(1, np.int64))
-    whole = np.minimum(sizes, length)  # a document that stays alone takes a whole pack
-    places: dict[str, Callable[[I64, int], I64]] = {
-        "best_fit": _best_fit,
-        "first_fit": _first_fit,
-        "balanced": _balanced,
-    }
-    placed = places[strategy](whole, length)
+    place: Callable[[I64, int], I64] = {"first_fit": _first_fit, "balanced": _balanced}.get(strategy, _best_fit)
+    full = sizes >= length  # those that leave no room for others: there may be very many, of one long document
+    placed = np.arange(len(sizes)) + len(sizes)
+    if not full.all():
+        placed[~full] = place(sizes[~full], length)
     _, firsts, packs = np.unique(placed, return_index=True, return_inverse=True)
     ranks = np.empty(len(firsts), np.int64)
     ranks[np.argsort(firsts)] = np.arange(len(firsts))

@@ -335,3 +335,20 @@ def test_C4_a_state_that_the_documents_cannot_have_given_is_refused(write, strat
             second.load_state_dict(state)
             with pytest.raises(me.CheckpointMismatchError, match="is not what it was"):
                 list(second)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_one_document_of_very_many_packs(write, strategy):
+    rows = pa.table({"input_ids": pa.array([range(5), range(30_000), range(7)], pa.list_(pa.int32()))})
+    packs = list(write(rows).pack(10, strategy=strategy))
+    assert len(packs) == 3002
+    assert sum(int(pack["input_ids"].sum()) for pack in packs) == sum(range(30_000)) + 10 + 21
+
+
+def test_packs_in_arrow_form_and_some_columns_of_packs(write):
+    dataset = write(table()).pack(6)
+    batch = next(iter(dataset.with_format("arrow").batch(2)))
+    assert batch.column("input_ids").to_pylist() == lists(islice(dataset.with_format("numpy"), 2))
+    assert list(next(iter(dataset.select_columns(["cu_seqlens"])))) == ["cu_seqlens"]
+    with pytest.raises(me.SchemaMismatchError, match="no column 'text'"):
+        next(iter(dataset.select_columns(["text"])))
