@@ -38,13 +38,16 @@ def windows(inputs: Flow, size: int, recipe: Recipe, context: Context) -> Iterat
     return (_run(some, recipe, context) for some in iter(lambda: list(islice(steps, size)), []))
 
 
-def stretches(inputs: Flow, recipe: Recipe, context: Context) -> Iterator[Run]:
-    """The rows in runs as they come; single ones only until another pack can be filled, since each may cost a map."""
+def stretches(inputs: Flow, delivered: int, recipe: Recipe, context: Context) -> Iterator[Run]:
+    """The rows in runs as they come; single ones only until another pack can be filled, since each may cost a map.
+
+    Of the first row ``delivered`` tokens are packed already.
+    """
     if inputs.runs is not None:
         yield from _wanted(inputs.runs, recipe)
         return
     some: list[Step] = []
-    tokens = 0
+    tokens = -delivered
     for step in inputs.steps():
         some.append(step)
         tokens += _tokens_in(step[0], recipe)
@@ -118,11 +121,11 @@ def _fields(item: Any) -> Mapping[str, Any]:
 
 
 def _tokens_in(item: Any, recipe: Recipe) -> int:
-    """How many tokens of a row are packed by cutting; 0 of one that is wrong, which is told when it is read."""
+    """How many tokens a row adds to a stream; a whole pack's if it is wrong, so that it is read, and told, at once."""
     try:
         tokens = len(_fields(item)[recipe.column]) + (recipe.eos is not None)
     except (KeyError, TypeError):
-        return recipe.length  # so that it is read at once
+        return recipe.length
     return 0 if recipe.overlong == "drop" and tokens > recipe.length else tokens
 
 

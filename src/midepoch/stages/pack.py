@@ -110,7 +110,7 @@ class PackStream:
         recipe = self.recipe
         *at, delivered = cursor
         start = np.array([at], np.int64)
-        for run in stretches(inputs, recipe, context):
+        for run in stretches(inputs, delivered, recipe, context):
             documents = read_documents(run, recipe, context)
             starts = np.concatenate([start, run.ends[:-1]])
             start = run.ends[-1:]
