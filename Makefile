@@ -22,6 +22,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.loader
 	$(BIN)/python -m benchmarks.huggingface
+	$(BIN)/python -m benchmarks.packing
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -37,6 +38,23 @@ def tokens(rows: int) -> Path:
         _write_stream(folder / "tokens.arrow", (_tokens(rng) for _ in range(0, rows, BATCH_ROWS)))
 
     return _made(f"tokens-{rows}", write)
+
+
+def documents(rows: int) -> Path:
+    """Documents of uint16 tokens whose lengths are those of :func:`document_lengths`, in one Arrow stream."""
+
+    def write(folder: Path) -> None:
+        rng, lengths = np.random.default_rng(5), document_lengths(rows)
+        parts = (lengths[at : at + BATCH_ROWS] for at in range(0, rows, BATCH_ROWS))
+        _write_stream(folder / "documents.arrow", (_documents(rng, part) for part in parts))
+
+    return _made(f"documents-{rows}", write)
+
+
+def document_lengths(rows: int, median: int = 1300, sigma: float = 1.0) -> npt.NDArray[np.int64]:
+    """Lognormal lengths, as those of documents on the web are."""
+    drawn = np.random.default_rng(6).lognormal(np.log(median), sigma, rows)
+    return np.maximum(drawn, 1).astype(np.int64)
 
 
 def many(files: int, rows: int) -> Path:
@@ -118,6 +136,11 @@ def _write_stream(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
             writer.write_batch(batch)
 
 
+def words(letters: int = 16 << 20) -> str:
+    """Much text of random words."""
+    return _pool(letters)
+
+
 def _pool(letters: int = 16 << 20) -> str:
     """Much text of random words, from which rows are cut."""
     rng = np.random.default_rng(0)
@@ -145,6 +168,12 @@ def _texts(rng: np.random.Generator, pool: str, first: int, rows: int) -> pa.Rec
 def _tokens(rng: np.random.Generator) -> pa.RecordBatch:
     values = pa.array(rng.integers(0, 50_000, BATCH_ROWS * TOKENS, dtype=np.int32))
     return pa.RecordBatch.from_pydict({"tokens": pa.FixedSizeListArray.from_arrays(values, TOKENS)})
+
+
+def _documents(rng: np.random.Generator, lengths: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    values = pa.array(rng.integers(0, 50_000, int(lengths.sum()), dtype=np.uint16))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    return pa.RecordBatch.from_pydict({"input_ids": pa.ListArray.from_arrays(offsets, values)})
 
 
 def _numbers(rng: np.random.Generator) -> pa.RecordBatch:

@@ -14,11 +14,14 @@ from midepoch.indexing import open_index
 from midepoch.leg import Progress
 from midepoch.media import Decode, to_decode
 from midepoch.order import Cut, Level, OrderStep, Shuffle
+from midepoch.packing import Overlong, Strategy
 from midepoch.pipeline import Pipeline
 from midepoch.position import Plan, Position, SharedWithWorkers, whole_number
 from midepoch.reader import take_turns
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches
-from midepoch.stages.stage import Call, Stage
+from midepoch.stages.pack import PackStream, PackWindows
+from midepoch.stages.recipe import Recipe
+from midepoch.stages.stage import Call, Stage, name_of_stage
 from midepoch.stages.transform import Filter, Map, Reform, Select
 from midepoch.state import State
 from midepoch.storage import Source
@@ -138,6 +141,46 @@ class Dataset:
         """Make one item of ``n``: a dict of columns. The last of each lane may be smaller, or is left out."""
         return self._staged(Batch(size=n, drop_last=drop_last))
 
+    def pack(
+        self,
+        length: int,
+        *,
+        column: str = "input_ids",
+        strategy: Strategy = "best_fit",
+        window: int = 1024,
+        overlong: Overlong = "cut",
+        eos: int | None = None,
+        pad: int | None = None,
+        labels: str | None = None,
+    ) -> Self:
+        """Make packs of ``length`` tokens of the documents in ``column``, which is lists of whole numbers.
+
+        ``strategy`` "best_fit" (fewest packs), "first_fit" (in order of arrival) and "balanced" (even cost of
+        attention) lay out whole documents inside windows of ``window`` rows; "concat" cuts one stream of tokens every
+        ``length``. ``overlong`` documents are cut, dropped, or put alone in a longer pack. ``eos`` is appended to each
+        document, and ``pad`` fills each pack up. A pack is a dict of arrays, or tensors where the format is "torch":
+        the tokens, ``position_ids``, ``document_ids``, ``cu_seqlens``, and, where rows have them, ``labels``,
+        ``token_type_ids`` and columns whose name ends in "mask". ``labels`` may name another column; the tokens' own
+        makes labels of them. Other columns are left out.
+        """
+        stages = self._plan.pipeline.stages
+        recipe = Recipe(
+            length=whole_number("length", length, least=None),
+            column=column,
+            overlong=overlong,
+            eos=None if eos is None else whole_number("eos", eos, least=None),
+            pad=None if pad is None else whole_number("pad", pad, least=None),
+            labels=labels,
+            number=len(stages) + 1,
+        )
+        if any(isinstance(stage, Batch) for stage in stages):
+            raise ValueError("pack after batch is not possible: it packs rows, not batches of them. Put pack first.")
+        if all(isinstance(stage, Filter | FilterBatches | Reform) for stage in stages):
+            recipe.check_schema(self.schema)
+        if strategy == "concat":
+            return self._staged(PackStream(recipe=recipe))
+        return self._staged(PackWindows(recipe=recipe, strategy=strategy, window=whole_number("window", window)))
+
     def select_columns(self, names: Sequence[str] | str) -> Self:
         """Only these columns. Directly after ``read`` the others are not even read."""
         chosen = (names,) if isinstance(names, str) else tuple(names)
@@ -196,7 +239,7 @@ class Dataset:
         """The first stage behind which items are not rows one by one any more."""
         for stage in self._plan.pipeline.stages:
             if stage.splits or stage.count(7) != 7:
-                return type(stage).__name__.removesuffix("Batches").lower()
+                return name_of_stage(stage)
         return None
 
     def _staged(self, stage: Stage) -> Self:
@@ -228,7 +271,7 @@ class Dataset:
         plan = self._plan
         if not plan.pipeline.uniform:
             stage = next(one for one in plan.pipeline.stages if one.count(1) is None)
-            what = type(stage).__name__.removesuffix("Batches").lower()
+            what = name_of_stage(stage)
             raise TypeError(f"The length is unknown: only reading the rows tells how many items {what} gives.")
         if plan.passes is None:
             raise TypeError("The length is unknown: repeat() goes on for ever.")

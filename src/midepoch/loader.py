@@ -71,8 +71,8 @@ class Loader(DataLoader[Any]):
         plan = dataset._plan
         if even is not None and not plan.pipeline.uniform:
             raise ValueError(
-                f"even={even!r} needs a pipeline whose number of items is known; after a filter or a batched map no "
-                "rank knows how many the others have. Let ranks agree on the end of an epoch, as in examples/train.py."
+                f"even={even!r} needs a pipeline whose number of items is known; after a filter, a batched map or pack "
+                "no rank knows how many the others have. Let ranks agree on an epoch's end, as in examples/train.py."
             )
         super().__init__(
             dataset,  # type: ignore[arg-type]

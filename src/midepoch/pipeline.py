@@ -1,7 +1,7 @@
 """A pipeline, and its lanes in one epoch: all that decides which items there are, nothing about who reads."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from math import prod
@@ -163,7 +163,7 @@ class Lanes:
             return flow
         done = set(standing.done)
         steps = (step for number, step in enumerate(flow.steps()) if number not in done)
-        return Flow(single=islice(steps, skip, None, stride), form=flow.form, batched=flow.batched)
+        return replace(flow, runs=None, single=islice(steps, skip, None, stride))
 
     def _flow(self, runs: Any, cursor: Cursor) -> Flow:
         """The stages, each opened at its part of the cursor."""

@@ -28,6 +28,11 @@ class Pool:
     def __init__(self, parts: Sequence[pa.RecordBatch]) -> None:
         self._parts = parts
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of all rows."""
+        return self._parts[0].schema
+
     @cached_property
     def together(self) -> pa.RecordBatch:
         """All rows as one batch."""
@@ -52,9 +57,15 @@ class Picked:
     pool: Pool
     places: npt.NDArray[np.int64]
 
-    def batch(self) -> pa.RecordBatch:
-        """The rows as a batch."""
-        return self.pool.together.take(pa.array(self.places))
+    def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The rows as a batch, maybe with some of the columns only."""
+        together = self.pool.together
+        return (together if names is None else together.select(names)).take(pa.array(self.places))
+
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        return list(self.pool.schema.names)
 
     def lists(self) -> dict[str, list[Any]]:
         """The rows as columns of Python values."""
@@ -82,6 +93,13 @@ class Rows:
             return int(self.data.num_rows)
         return len(next(iter(self.data.values()), ()))
 
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        if isinstance(self.data, Picked):
+            return self.data.names
+        return list(self.data) if isinstance(self.data, dict) else list(self.data.schema.names)
+
     def slice(self, start: int, stop: int) -> "Rows":
         """The rows from ``start`` to ``stop``, without copying."""
         if isinstance(self.data, Picked):
@@ -105,14 +123,13 @@ class Rows:
 
     def select(self, names: Sequence[str]) -> "Rows":
         """Some of the columns."""
-        data = self.data.batch() if isinstance(self.data, Picked) else self.data
-        there = list(data) if isinstance(data, dict) else data.schema.names
+        data, there = self.data, self.names
         missing = [name for name in names if name not in there]
         if missing:
             raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(there)}.")
         if isinstance(data, dict):
             return Rows({name: data[name] for name in names}, self.form)
-        return Rows(data.select(names), self.form)
+        return Rows(data.batch(names) if isinstance(data, Picked) else data.select(names), self.form)
 
     def to(self, form: Form) -> "Rows":
         """The same rows in another form. Arrow data is converted only when it is used."""
@@ -170,8 +187,11 @@ def concat(parts: Sequence[Rows]) -> Rows:
     return Rows({name: _join([one[name] for one in columns], form) for name in columns[0]}, form)
 
 
-def collate(items: Sequence[Any], form: Form) -> Any:
-    """Make a batch of single items: a dict of columns for dicts, a record batch for Arrow, else a list."""
+def collate(items: Sequence[Any], form: Form, ragged: Callable[[str], bool] | None = None) -> Any:
+    """Make a batch of single items: a dict of columns for dicts, a record batch for Arrow, else a list.
+
+    Arrays of equal shape are stacked, except in columns that are ``ragged``, which are lists of arrays always.
+    """
     first = items[0]
     if isinstance(first, pa.RecordBatch):
         return _concat_batches(items)
@@ -183,7 +203,12 @@ def collate(items: Sequence[Any], form: Form) -> Any:
                 f"A batch needs items with the same columns, but one has {list(first)} and another {list(item)}. "
                 "Let the function return the same keys for every item."
             )
-    return {name: convert([item[name] for item in items], form) for name in first}
+    columns = {name: [item[name] for item in items] for name in first}
+    listed = ragged if ragged is not None and form in ("numpy", "torch") else lambda name: False
+    return {
+        name: [_convert_value(one, form) for one in column] if listed(name) else convert(column, form)
+        for name, column in columns.items()
+    }
 
 
 def _concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -224,7 +249,7 @@ def to_numpy(column: pa.Array) -> Any:
     None, so that ints stay ints. Lists of equal length become one more dimension; others, and those with nulls
     among them, a list of arrays.
     """
-    column = _storage(column)
+    column = storage(column)
     kind = column.type
     if pa.types.is_boolean(kind) or _is_number(kind):
         if column.null_count and not pa.types.is_floating(kind):
@@ -232,7 +257,7 @@ def to_numpy(column: pa.Array) -> Any:
         return column.to_numpy(zero_copy_only=False)
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind):
         return column.to_numpy(zero_copy_only=False)
-    if _is_list(kind):
+    if is_list(kind):
         return row_values(column, "numpy") if column.null_count else _list_to_numpy(column)
     return _objects(column.to_pylist())
 
@@ -254,7 +279,7 @@ def row_values(column: pa.Array, form: Form) -> Any:
     make = to_torch if form == "torch" else to_numpy
     if _is_steady(column):
         return make(column)
-    column = _storage(column)
+    column = storage(column)
     if column.null_count:
         present = iter(row_values(column.drop_null(), form))
         return [next(present) if valid else None for valid in column.is_valid().to_pylist()]
@@ -329,23 +354,24 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a type is that of lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _storage(column: pa.Array) -> pa.Array:
+def storage(column: pa.Array) -> pa.Array:
     """The column without what only says how to see it: extension types and dictionaries."""
     if isinstance(column, pa.ExtensionArray):
-        return _storage(column.storage)
-    return _storage(column.dictionary_decode()) if pa.types.is_dictionary(column.type) else column
+        return storage(column.storage)
+    return storage(column.dictionary_decode()) if pa.types.is_dictionary(column.type) else column
 
 
 def _is_steady(column: pa.Array) -> bool:
     """Whether no value of the column would be converted otherwise without the others."""
-    column = _storage(column)
+    column = storage(column)
     kind = column.type
-    if _is_list(kind):
-        even = pa.types.is_fixed_size_list(kind) or not _is_list(kind.value_type)
+    if is_list(kind):
+        even = pa.types.is_fixed_size_list(kind) or not is_list(kind.value_type)
         return even and not column.null_count and _is_steady(column.flatten())
     return not column.null_count or not (pa.types.is_boolean(kind) or pa.types.is_integer(kind))
 

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.deal import Cursor
-from midepoch.stages.flow import Context, Flow, Run, Step, outputs_of
+from midepoch.stages.flow import Context, Flow, Run, Step, check_delivered, cut_groups, from_cursor, outputs_of
 from midepoch.stages.stage import Call
 from midepoch.stages.transform import without
-from midepoch.values import Form, Rows, as_column, collate
+from midepoch.values import Rows, as_column, collate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Batch:
             runs = _as_lists(inputs.runs) if inputs.form == "python" else inputs.runs
             groups = Flow(runs=runs).groups(self.size)
             return Flow(single=self._from_runs(groups), form=inputs.form, batched=True)
-        return Flow(single=self._from_steps(inputs.steps(), inputs.form), form=inputs.form, batched=True)
+        return Flow(single=self._from_steps(inputs), form=inputs.form, batched=True)
 
     def _from_runs(self, groups: Iterator[Run]) -> Iterator[Step]:
         for run in groups:
@@ -49,11 +49,13 @@ class Batch:
             yield from zip(batches, cursors, keys, strict=True)
             del batches
 
-    def _from_steps(self, steps: Iterator[Step], form: Form) -> Iterator[Step]:
+    def _from_steps(self, inputs: Flow) -> Iterator[Step]:
+        steps = inputs.steps()
         while some := list(islice(steps, self.size)):
             if len(some) == self.size or not self.drop_last:
                 items = [item for item, _, _ in some]
-                yield self.collate(items) if self.collate else collate(items, form), some[-1][1], some[0][2]
+                made = self.collate(items) if self.collate else collate(items, inputs.form, inputs.ragged)
+                yield made, some[-1][1], some[0][2]
 
     def count(self, inputs: int) -> int | None:
         """One for each group."""
@@ -180,14 +182,9 @@ class FilterBatches:
 
 
 def _grouped(inputs: Flow, size: int, cursor: Cursor, outputs: Callable[[Run], Rows]) -> Iterator[Run]:
-    """Turn groups of ``size`` inputs into outputs, from the cursor on: the resume rule, for all such stages."""
-    *at, delivered = cursor
-    start = tuple(at)
-    for groups in inputs.groups(size):
-        for first in range(0, len(groups), size):
-            group = groups.slice(first, min(first + size, len(groups)))
-            made = outputs_of(group, start, outputs(group))
-            start = tuple(group.ends[-1].tolist())
-            if len(made) > delivered:
-                yield made.slice(delivered, len(made))
-            delivered = 0
+    """Turn groups of ``size`` inputs into outputs, from the cursor on: the resume rule, for whole columns."""
+    for group, start, delivered in from_cursor(cut_groups(inputs.groups(size), size), cursor):
+        made = outputs_of(group, start, outputs(group))
+        check_delivered(delivered, len(made))
+        if len(made) > delivered:
+            yield made.slice(delivered, len(made))
