@@ -8,7 +8,7 @@ function of the weights, the seed, the lane and those counts.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -114,7 +114,7 @@ class Mixture:
                 f"The mixture had stop={told['stop']!r} and has stop={self.stop!r}: its end would be another. "
                 "Build it as it was, or start anew without the state."
             )
-        was = Then(told["names"], told["weights"], told["seed"], told["widths"], told["parts"], then["data"]["parts"])
+        was = Then.read(told, then["data"])
         sources = [was.names.index(name) if name in was.names else None for name in self.names]
         self._check_known(was, sources)
         parts = [self._part_adopted(number, was, source) for number, source in enumerate(sources)]
@@ -194,6 +194,16 @@ class Then(NamedTuple):
     widths: list[int]
     pipelines: list[Any]
     data: list[Any]
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any], data: Mapping[str, Any]) -> Self:
+        """Read it from a fingerprint, whose lists must have one entry for each part."""
+        was = cls(told["names"], told["weights"], told["seed"], told["widths"], told["parts"], data["parts"])
+        if len({len(one) for one in (was.names, was.weights, was.widths, was.pipelines, was.data)}) != 1:
+            raise ValueError("its parts are not counted alike everywhere")
+        if any(type(width) is not int or width < 1 for width in was.widths):
+            raise ValueError(f"the widths of cursors are {was.widths}")
+        return was
 
 
 class PartsReading:
