@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from midepoch.foreign import from_stateful_dataloader
     from midepoch.front.huggingface import SimpleArrowIterableDataset, fast_load_iterable_dataset, from_hf
     from midepoch.loader import Loader
+    from midepoch.mixing import mix
     from midepoch.state import merge_states
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ _HOMES = {
     "from_hf": "front.huggingface",
     "from_stateful_dataloader": "foreign",
     "merge_states": "state",
+    "mix": "mixing",
     "read": "dataset",
 }
 
@@ -57,6 +59,7 @@ __all__ = [
     "from_hf",
     "from_stateful_dataloader",
     "merge_states",
+    "mix",
     "read",
 ]
 

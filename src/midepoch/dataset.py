@@ -14,6 +14,7 @@ from midepoch.indexing import open_index
 from midepoch.leg import Progress
 from midepoch.media import Decode, to_decode
 from midepoch.order import Cut, Level, OrderStep, Shuffle
+from midepoch.origin import FileRows
 from midepoch.packing import Overlong, Strategy
 from midepoch.pipeline import Pipeline
 from midepoch.position import Plan, Position, SharedWithWorkers, whole_number
@@ -48,9 +49,9 @@ def read(
     if isinstance(columns, str):
         raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}].")
     index = open_index(source, format=format, index_dir=index_dir)
-    pipeline = Pipeline(index=index, columns=None if columns is None else tuple(columns))
-    _ = pipeline.schema  # files that disagree are told here, not at the first row
-    return Dataset(Plan(pipeline=pipeline))
+    rows = FileRows(index=index, columns=None if columns is None else tuple(columns))
+    _ = rows.schema  # files that disagree are told here, not at the first row
+    return Dataset(Plan(pipeline=Pipeline(origin=rows)))
 
 
 class Dataset:
@@ -175,8 +176,9 @@ class Dataset:
         )
         if any(isinstance(stage, Batch) for stage in stages):
             raise ValueError("pack after batch is not possible: it packs rows, not batches of them. Put pack first.")
-        if all(isinstance(stage, Filter | FilterBatches | Reform) for stage in stages):
-            recipe.check_schema(self.schema)
+        origin = self._plan.pipeline.origin
+        if isinstance(origin, FileRows) and all(isinstance(one, Filter | FilterBatches | Reform) for one in stages):
+            recipe.check_schema(origin.schema)
         if strategy == "concat":
             return self._staged(PackStream(recipe=recipe))
         return self._staged(PackWindows(recipe=recipe, strategy=strategy, window=whole_number("window", window)))
@@ -186,12 +188,12 @@ class Dataset:
         chosen = (names,) if isinstance(names, str) else tuple(names)
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"select_columns names a column twice: {list(chosen)}.")
-        pipeline = self._plan.pipeline
-        if not any(not isinstance(stage, Reform) for stage in pipeline.stages):
-            missing = [name for name in chosen if name not in pipeline.names]
+        pipeline, rows = self._plan.pipeline, self._plan.pipeline.origin
+        if isinstance(rows, FileRows) and all(isinstance(stage, Reform) for stage in pipeline.stages):
+            missing = [name for name in chosen if name not in rows.names]
             if missing:
-                raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(pipeline.names)}.")
-            selected = replace(pipeline, columns=chosen)
+                raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(rows.names)}.")
+            selected = replace(pipeline, origin=replace(rows, columns=chosen))
             return self._new(replace(self._plan, pipeline=selected))
         return self._staged(Select(names=chosen))
 
@@ -212,7 +214,7 @@ class Dataset:
         pipeline = self._plan.pipeline
         if (grouping := self._grouping()) is not None:
             raise ValueError(f"decode after {grouping} is not possible: it works on single rows. Put decode first.")
-        function = Decode(features=to_decode(pipeline.schema, self.features, columns))
+        function = Decode(features=to_decode(self.schema, self.features, columns))
         return self._staged(Map(call=Call(function=function, stage="decode", number=len(pipeline.stages) + 1)))
 
     def repeat(self, n: int | None = None) -> Self:
@@ -233,7 +235,16 @@ class Dataset:
                 f"{name} after {grouping} is not possible: {grouping} changes the number of items, and {name} acts on "
                 f"rows without reading them. Put {name} first."
             )
-        return self._new(replace(self._plan, pipeline=replace(pipeline, steps=(*pipeline.steps, step))))
+        rows = self._rows(name)
+        ordered = replace(pipeline, origin=replace(rows, steps=(*rows.steps, step)))
+        return self._new(replace(self._plan, pipeline=ordered))
+
+    def _rows(self, purpose: str) -> FileRows:
+        """The rows of files that this reads; a mixture has none of its own."""
+        origin = self._plan.pipeline.origin
+        if isinstance(origin, FileRows):
+            return origin
+        raise TypeError(f"{purpose} is not possible on a mixture: use it on each of the data sets before mixing them.")
 
     def _grouping(self) -> str | None:
         """The first stage behind which items are not rows one by one any more."""
@@ -249,12 +260,12 @@ class Dataset:
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows that are read."""
-        return self._plan.pipeline.schema
+        return self._rows("schema").schema
 
     @property
     def column_names(self) -> list[str]:
         """The columns that are read."""
-        return self._plan.pipeline.names
+        return self._rows("column_names").names
 
     @property
     def features(self) -> Features:
@@ -270,8 +281,8 @@ class Dataset:
         """How many items this rank gets in a loop, known without reading."""
         plan = self._plan
         if not plan.pipeline.uniform:
-            stage = next(one for one in plan.pipeline.stages if one.count(1) is None)
-            what = name_of_stage(stage)
+            kinds = [name_of_stage(stage) for stage in plan.pipeline.stages if stage.count(1) is None]
+            what = kinds[0] if kinds else "a mixture"
             raise TypeError(f"The length is unknown: only reading the rows tells how many items {what} gives.")
         if plan.passes is None:
             raise TypeError("The length is unknown: repeat() goes on for ever.")
@@ -285,8 +296,7 @@ class Dataset:
     def __repr__(self) -> str:
         pipeline = self._plan.pipeline
         told = " → ".join(str(one["op"]) for one in pipeline.describe())
-        files = f"{pipeline.index.rows:,} rows in {len(pipeline.index.names):,} files"
-        return f"<midepoch.{type(self).__name__} of {files}{told and ': '}{told}>"
+        return f"<midepoch.{type(self).__name__} of {pipeline.origin}{told and ': '}{told}>"
 
     def __iter__(self) -> Iterator[Any]:
         """Go on from where the data set stands."""

@@ -28,12 +28,12 @@ class Leg:
     def check(self) -> None:
         """Raise if a lane stands behind its end: no run can have come there."""
         for lane, standing in enumerate(self.standings):
-            size = self.lanes.size(lane)
             ahead = standing.done[-1] if standing.done and self.pipeline.uniform else 0
-            if standing.cursor[0] >= size + self.start.item_rows or ahead > size:
+            reached = self.lanes.origin.reaches(lane, standing.cursor, self.start.item_rows)
+            if not reached or (ahead and ahead > self.lanes.size(lane)):
                 raise CheckpointMismatchError(
-                    f"The state is damaged: lane {lane} of {self.deal.lanes} has {size:,} rows and stands at row "
-                    f"{standing.cursor[0]:,}. Load an earlier checkpoint."
+                    f"The state is damaged: lane {lane} of {self.deal.lanes} stands at {list(standing.cursor)}, behind "
+                    "its end. Load an earlier checkpoint."
                 )
 
     def left(self, lane: int) -> int:
@@ -280,7 +280,7 @@ def _check_part(part: Part, *, reader: int, readers: int, workers: int) -> None:
 
 def _dealt(pipeline: Pipeline, state: State, lanes: int, mode: Literal["file", "example"]) -> State:
     """The beginning of an epoch, with its lanes dealt."""
-    standings = Standings(((lanes, Standing(pipeline.origin)),))
+    standings = Standings(((lanes, Standing(pipeline.begin)),))
     return replace(state, lanes=lanes, mode=mode, turn=0, item_rows=pipeline.item_rows, standings=standings)
 
 
@@ -290,6 +290,8 @@ def _regrouped(pipeline: Pipeline, state: State) -> State:
         raise _other_batches(state.item_rows, pipeline.item_rows)
     if state.item_rows == pipeline.item_rows:
         return state
+    if not pipeline.uniform:
+        return replace(state, item_rows=pipeline.item_rows)
     lanes = Lanes(pipeline, epoch=state.epoch, lanes=len(state.standings), mode=state.mode)
     within = [
         (1, Standing((min(standing.cursor[0], lanes.size(lane)), *standing.cursor[1:])))

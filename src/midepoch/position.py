@@ -136,10 +136,7 @@ class Position:
                 "Load the state before the loop."
             )
         state = State.from_dict(values)
-        plan.pipeline.check_fingerprint(values.get("fingerprint"))
-        origin = plan.pipeline.origin
-        if any(len(standing.cursor) != len(origin) for _, standing in state.standings.runs):
-            raise CheckpointMismatchError(f"The state is damaged: its cursors do not have {len(origin)} numbers.")
+        state = plan.pipeline.adopt(state, values.get("fingerprint"))
         plan.begin(state).leg.check()
         self._state, self._progress = state, None
         if self.workers is not None and torch_worker() is None:

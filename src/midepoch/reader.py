@@ -8,9 +8,8 @@ from typing import Any
 
 from midepoch.deal import Cursor, Deal
 from midepoch.leg import EMPTY, Progress, Stretch
-from midepoch.stages.blocks import Files
+from midepoch.origin import Reading
 from midepoch.stages.flow import Flow, Run, Step
-from midepoch.stages.source import Pace
 
 log = logging.getLogger("midepoch")
 
@@ -22,14 +21,12 @@ def take_turns(progress: Progress, worker: int = 0, workers: int = 1) -> Iterato
     Ends when no lane has anything left.
     """
     leg, reader = progress.leg, progress.reader
-    index = leg.pipeline.index
     inner = Deal(lanes=leg.deal.period, turn=progress.turns, readers=workers)
     places = inner.rotation(worker)
-    files = Files(index, leg.pipeline.names)
-    pace = Pace.of(index.row_bytes, len(places))
+    reading = leg.pipeline.origin.open(len(places))
     stride = leg.deal.stride * inner.stride
     if worker == 0:
-        _warn_of_sharing(progress, files, stride, workers)
+        _warn_of_sharing(progress, reading, stride, workers)
     flows = []
     for number, place in enumerate(places):
         lane, phase = progress.rotation[place], leg.deal.phase(reader, place)
@@ -41,8 +38,8 @@ def take_turns(progress: Progress, worker: int = 0, workers: int = 1) -> Iterato
         else:
             skip = phase
         skip += leg.deal.stride * inner.phase(worker, number)
-        flows.append(leg.lanes.open(files, pace, lane, standing, skip, stride))
-    return _in_turn(flows, files)
+        flows.append(leg.lanes.open(reading, lane, standing, skip, stride))
+    return _in_turn(flows, reading)
 
 
 def turn_by_turn(stretches: Iterator[Stretch]) -> Iterator[tuple[Cursor | None, Any]]:
@@ -55,13 +52,13 @@ def turn_by_turn(stretches: Iterator[Stretch]) -> Iterator[tuple[Cursor | None, 
                 yield tuple(map(int, cursors[number % len(cursors)][number // len(cursors)])), item
 
 
-def _in_turn(flows: list[Flow], files: Files) -> Iterator[Stretch]:
+def _in_turn(flows: list[Flow], reading: Reading) -> Iterator[Stretch]:
     """The lanes in turn, until all have run out: whole runs where rows are not made one by one anyway."""
     try:
         runs = [flow.runs for flow in flows if flow.runs is not None]
         yield from _runs_in_turn(runs) if len(runs) == len(flows) else _steps_in_turn([flow.steps() for flow in flows])
     finally:
-        files.close()
+        reading.close()
 
 
 def _steps_in_turn(lanes: list[Iterator[Step]]) -> Iterator[Stretch]:
@@ -95,11 +92,10 @@ def _runs_in_turn(lanes: list[Iterator[Run]]) -> Iterator[Stretch]:
         del taken
 
 
-def _warn_of_sharing(progress: Progress, files: Files, stride: int, workers: int) -> None:
+def _warn_of_sharing(progress: Progress, reading: Reading, stride: int, workers: int) -> None:
     """Have the first reader say that several work through the same lanes, where that costs more than skipping."""
     pipeline, deal = progress.leg.pipeline, progress.leg.deal
-    decoded = pipeline.index.rows > 0 and not files.is_mapped(0)
-    if stride > 1 and progress.reader == 0 and (decoded or not pipeline.uniform):
+    if stride > 1 and progress.reader == 0 and (reading.decodes or not pipeline.uniform):
         _warn_once(
             f"{deal.lanes} lanes are read by {deal.readers * workers} readers, so {stride} of them work through each "
             f"lane and keep one item in {stride}. To avoid that, let the number of readers (ranks × workers) divide "

@@ -14,7 +14,8 @@ from midepoch.errors import DataChangedError, NoDataError
 from midepoch.front.hubcache import Call, SplitFiles, saved_splits, split_files
 from midepoch.front.splits import Term, chosen, stretches
 from midepoch.indexing import SCAN_THREADS, index_folder, open_index
-from midepoch.order import Level, Shuffle, build_order
+from midepoch.order import Level, Shuffle
+from midepoch.origin import FileRows, RowLanes
 from midepoch.pipeline import Pipeline
 from midepoch.position import Plan, whole_number
 from midepoch.selection import Selection, Slices
@@ -85,10 +86,10 @@ def from_hf(dataset: Any) -> Dataset:
             f"The data set's format has the arguments {form['format_kwargs']}, which midepoch has not. "
             f"Call dataset.with_format({form['type']!r}) without them first."
         )
-    pipeline = Pipeline(index=_index_of(table))
+    rows = FileRows(index=_index_of(table))
     if dataset._indices is not None:
-        pipeline = replace(pipeline, steps=(Selection(table=dataset._indices),))
-    opened = Dataset(Plan(pipeline=pipeline))
+        rows = replace(rows, steps=(Selection(table=dataset._indices),))
+    opened = Dataset(Plan(pipeline=Pipeline(origin=rows)))
     columns = [name for name in opened.column_names if name in (form["columns"] or opened.column_names)]
     if columns != opened.column_names and not form["output_all_columns"]:
         opened = opened.select_columns(columns)
@@ -109,7 +110,7 @@ class SimpleArrowIterableDataset(Dataset):
 
     def __init__(self, arrow_files: Source, *, index_dir: str | os.PathLike[str] | None = None) -> None:
         """Open Arrow files; :func:`midepoch.fast_load_iterable_dataset` finds those of a data set."""
-        super().__init__(Plan(pipeline=Pipeline(index=open_index(arrow_files, index_dir=index_dir))))
+        super().__init__(Plan(pipeline=Pipeline(origin=FileRows(index=open_index(arrow_files, index_dir=index_dir)))))
         _ = self.schema  # files that disagree are told here, not at the first row
 
     def shuffle(self, seed: int | None = None, *, level: Level = "file", window: int = 8192) -> Self:
@@ -122,13 +123,13 @@ class SimpleArrowIterableDataset(Dataset):
     @property
     def arrow_files(self) -> list[str]:
         """The Arrow files, in the order of the data set."""
-        index = self._plan.pipeline.index
+        index = self._rows("arrow_files").index
         return [index.path(file) for file in range(len(index.names))]
 
     @property
     def shuffled_files(self) -> list[str]:
         """The Arrow files in the order of the epoch of the next example; as they are, if rows are mixed too."""
-        index = self._plan.pipeline.index
+        index = self._rows("shuffled_files").index
         return [index.path(file) for file in self._file_order(self._next_row()[0]).files]
 
     def state_dict(self) -> dict[str, Any]:
@@ -140,10 +141,11 @@ class SimpleArrowIterableDataset(Dataset):
         """
         state = super().state_dict()
         epoch, row = self._next_row()
-        index = self._plan.pipeline.index
+        rows = self._rows("state_dict")
+        index = rows.index
         files, places, digest = self._file_order(epoch)
         file = int(np.searchsorted(index.file_starts, row, "right")) - 1
-        seeds = [step.seed for step in self._plan.pipeline.steps if isinstance(step, Shuffle)]
+        seeds = [step.seed for step in rows.steps if isinstance(step, Shuffle)]
         return {
             **state,
             "current_file_index": places.get(file, 0),
@@ -164,24 +166,26 @@ class SimpleArrowIterableDataset(Dataset):
         if due is None:  # there are no rows at all
             return progress.leg.start.epoch, 0
         lane, position = due
-        row = progress.leg.lanes.order(lane).rows(np.array([position]))[0]
+        lanes = progress.leg.lanes.origin
+        assert isinstance(lanes, RowLanes)
+        row = lanes.order(lane).rows(np.array([position]))[0]
         return progress.leg.start.epoch, int(row)
 
     def _file_order(self, epoch: int) -> FileOrder:
         """The files in the order of an epoch. The last one is kept, because states are taken once a batch."""
         known: tuple[int, FileOrder] | None = self.__dict__.get("_known_order")
         if known is None or known[0] != epoch:
-            known = epoch, _file_order(self._plan.pipeline, epoch)
+            known = epoch, _file_order(self._rows("shuffled_files"), epoch)
             self._known_order = known
         return known[1]
 
 
-def _file_order(pipeline: Pipeline, epoch: int) -> FileOrder:
-    index = pipeline.index
-    shuffles = [step.level for step in pipeline.steps if isinstance(step, Shuffle)]
+def _file_order(rows: FileRows, epoch: int) -> FileOrder:
+    index = rows.index
+    shuffles = [step.level for step in rows.steps if isinstance(step, Shuffle)]
     files = list(range(len(index.names)))
     if shuffles and set(shuffles) == {"file"}:
-        order = build_order(index.order(), pipeline.steps, epoch)
+        order = rows.order(epoch)
         starts = order.pieces("file")
         firsts = order.rows(starts[:-1][np.diff(starts) > 0])
         files = list(dict.fromkeys((np.searchsorted(index.file_starts, firsts, "right") - 1).tolist()))
@@ -225,13 +229,13 @@ def _opened(
                 f"The split {name!r} of {path!r} had {splits[name].rows:,} rows when datasets loaded it, and its files "
                 f"have {counts[name]:,}. Pass force_reindex=True to load it again."
             )
-    pipeline = Pipeline(index=index)
-    _ = pipeline.schema  # files that disagree are told here, not at the first row
+    rows = FileRows(index=index)
+    _ = rows.schema  # files that disagree are told here, not at the first row
     wanted = _joined(stretches(terms, starts, counts))
     if wanted != [(0, index.rows)]:
-        pipeline = replace(pipeline, steps=(Slices(stretches=tuple(wanted)),))
+        rows = replace(rows, steps=(Slices(stretches=tuple(wanted)),))
     opened = object.__new__(SimpleArrowIterableDataset)
-    Dataset.__init__(opened, Plan(pipeline=pipeline))
+    Dataset.__init__(opened, Plan(pipeline=Pipeline(origin=rows)))
     return opened
 
 

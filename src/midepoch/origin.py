@@ -1,0 +1,256 @@
+"""Where a pipeline's items come from: what every source of them gives, and the source that is rows of files."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from midepoch.deal import Cursor, lane_cuts
+from midepoch.errors import CheckpointMismatchError
+from midepoch.fingerprint import data_difference
+from midepoch.index import Index
+from midepoch.order import Interval, Order, OrderStep, Shuffle, build_order, lanes_by_file
+from midepoch.stages.blocks import Files
+from midepoch.stages.flow import Flow
+from midepoch.stages.source import Lane, Pace
+from midepoch.values import Form
+
+Mode = Literal["file", "example"]
+
+
+class Every(NamedTuple):
+    """Which rows of a lane are wanted: of each ``stride`` groups of ``rows`` rows, the one numbered ``phase``."""
+
+    rows: int = 1
+    phase: int = 0
+    stride: int = 1
+
+
+ALL = Every()
+
+
+Look = tuple[Form, bool]
+"""The form of items, and whether they are batches."""
+
+Move = Callable[[Cursor], Cursor]
+"""What makes a cursor of a checkpoint one of now."""
+
+
+class Adopted(NamedTuple):
+    """A checkpoint that fits: how its cursors are to be moved, if at all, and its pipeline as it would be told now."""
+
+    move: Move | None
+    pipeline: Any
+    changes: tuple[str, ...] = ()
+    """What is different now, in words."""
+
+
+class Reading(Protocol):
+    """What one reader of a source holds open. Belongs to the process that made it."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether passing over rows of others costs more than skipping them."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class OriginLanes(Protocol):
+    """A source cut into lanes, in one epoch."""
+
+    def size(self, lane: int) -> int:
+        """How many rows a lane has, where that is known."""
+
+    def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
+        """Whether a run can have come to a cursor, whose last group may reach over the end by a margin."""
+
+    def flow(self, reading: Any, lane: int, cursor: Cursor, every: Every) -> Flow:
+        """The items of a lane from a cursor on."""
+
+
+class Origin(Protocol):
+    """A source of items, as it was asked for: everything about it that changes them."""
+
+    @property
+    def uniform(self) -> bool:
+        """Whether a lane's cursor follows from the number of items it has given."""
+
+    @property
+    def begin(self) -> Cursor:
+        """The cursor at the beginning of a lane."""
+
+    @property
+    def seed(self) -> int:
+        """The seed for the users' functions."""
+
+    @property
+    def label(self) -> str:
+        """A short name for people."""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether its items are rows of files, which errors can name."""
+
+    @property
+    def look(self) -> Look:
+        """How its items look."""
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """That of its items where they are rows of files as they are; None where only the items tell."""
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What a state remembers of the data."""
+
+    def describe(self) -> list[dict[str, Any]]:
+        """What a state remembers of how the items are made of it."""
+
+    def cut(self, *, epoch: int, lanes: int, mode: Mode) -> OriginLanes:
+        """The lanes of an epoch."""
+
+    def open(self, lanes: int) -> Reading:
+        """What a reader of so many lanes needs."""
+
+    def locate(self, key: int) -> tuple[str, int]:
+        """The file and the row in it that a key stands for."""
+
+    def adopt(self, then: Mapping[str, Any]) -> Adopted:
+        """How a state with a fingerprint can be gone on from; raises, and says what differs, if it cannot."""
+
+
+class FileReading:
+    """The files that a reader has open, and how much it reads at a time."""
+
+    def __init__(self, index: Index, columns: Sequence[str], lanes: int) -> None:
+        self.files = Files(index, columns)
+        self.pace = Pace.of(index.row_bytes, lanes)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the files are not mapped."""
+        return self.files.index.rows > 0 and not self.files.is_mapped(0)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.files.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRows:
+    """The rows of an index, some columns of them, in some order."""
+
+    index: Index
+    columns: tuple[str, ...] | None = None
+    steps: tuple[OrderStep, ...] = ()
+    uniform = True
+    has_rows = True
+    begin: Cursor = (0,)
+    look: Look = ("python", False)
+
+    @property
+    def label(self) -> str:
+        """A short name for people."""
+        others = len(self.index.names) - 1
+        return f"{self.index.names[0]}+{others}" if others else self.index.names[0]
+
+    def __str__(self) -> str:
+        return f"{self.index.rows:,} rows in {len(self.index.names):,} files"
+
+    @cached_property
+    def size(self) -> int:
+        """How many rows an epoch has."""
+        size = self.index.rows
+        for step in self.steps:
+            size = step.size(size)
+        return size
+
+    @property
+    def seed(self) -> int:
+        """That of the last shuffle."""
+        return next((step.seed for step in reversed(self.steps) if isinstance(step, Shuffle)), 0)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows that are read."""
+        return self.index.schema(self.columns)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that are read."""
+        return list(self.schema.names)
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """That of the files."""
+        return self.index.fingerprint
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The columns and the order."""
+        told: list[dict[str, Any]] = [] if self.columns is None else [{"op": "read", "columns": list(self.columns)}]
+        return [*told, *(step.describe() for step in self.steps)]
+
+    def order(self, epoch: int) -> Order:
+        """The rows of an epoch."""
+        return build_order(self.index.order(), self.steps, epoch)
+
+    def cut(self, *, epoch: int, lanes: int, mode: Mode) -> "RowLanes":
+        """The rows of an epoch, cut evenly, or at whole files."""
+        return RowLanes(self, epoch=epoch, lanes=lanes, mode=mode)
+
+    def open(self, lanes: int) -> FileReading:
+        """The files."""
+        return FileReading(self.index, self.names, lanes)
+
+    def locate(self, key: int) -> tuple[str, int]:
+        """A key is a row's number."""
+        return self.index.locate(key)
+
+    def adopt(self, then: Mapping[str, Any]) -> Adopted:
+        """As it is, if it is of these files."""
+        if "parts" in then["data"]:
+            raise CheckpointMismatchError("The checkpoint is of a mixture. Load it into the mixture it was taken of.")
+        told = data_difference(then["data"], self.index.facts, self.fingerprint)
+        if told is not None:
+            raise CheckpointMismatchError(told)
+        return Adopted(None, then["pipeline"])
+
+
+class RowLanes:
+    """The lanes of one epoch of rows."""
+
+    def __init__(self, origin: FileRows, *, epoch: int, lanes: int, mode: Mode) -> None:
+        self._origin, self._epoch, self._mode, self._count = origin, epoch, mode, lanes
+        self._cuts = lane_cuts(origin.size, lanes)
+
+    @cached_property
+    def _by_file(self) -> Sequence[Order]:
+        return lanes_by_file(self._origin.index.order(), self._origin.steps, self._epoch, self._count)
+
+    @cached_property
+    def _order(self) -> Order:
+        return self._origin.order(self._epoch)
+
+    def order(self, lane: int) -> Order:
+        """The rows of a lane."""
+        if self._mode == "file":
+            return self._by_file[lane]
+        return Interval(self._order, self._cuts[lane], self._cuts[lane + 1])
+
+    def size(self, lane: int) -> int:
+        """How many rows a lane has."""
+        return self._by_file[lane].size if self._mode == "file" else self._cuts[lane + 1] - self._cuts[lane]
+
+    def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
+        """Whether a position lies in the lane."""
+        return cursor[0] < self.size(lane) + margin
+
+    def flow(self, reading: FileReading, lane: int, cursor: Cursor, every: Every = ALL) -> Flow:
+        """The rows from a position on, in runs."""
+        source = Lane(reading.files, self.order(lane), reading.pace)
+        return Flow(
+            runs=source.runs(cursor[0], self.size(lane), rows=every.rows, phase=every.phase, stride=every.stride)
+        )
