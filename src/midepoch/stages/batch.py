@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.deal import Cursor
+from midepoch.rows import Rows
 from midepoch.stages.flow import Context, Flow, Run, Step, outputs_of
 from midepoch.stages.stage import Call
 from midepoch.stages.transform import without
-from midepoch.values import Form, Rows, as_column, collate
+from midepoch.values import Form, as_column, collate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ import numpy as np
 
 from midepoch.deal import Cursor
 from midepoch.permute import I64, key_of, mix
-from midepoch.values import Form, Rows, collate, concat
+from midepoch.rows import Rows, concat
+from midepoch.values import Form, collate
 
 Step = tuple[Any, Cursor, int]
 """An item, the cursor behind it, and its key: the number of its row, or a hash that stands for its origin."""

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from midepoch.deal import Cursor
 from midepoch.errors import SchemaMismatchError
+from midepoch.rows import convert_batch, convert_item
 from midepoch.stages.flow import Context, Flow, Run, Step
 from midepoch.stages.stage import Call
-from midepoch.values import Form, convert_batch, convert_item
+from midepoch.values import Form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
