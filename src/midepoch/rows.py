@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
-from midepoch.values import Form, arrow_columns, concat_batches, convert, convert_values, join, row_values
+from midepoch.values import Form, arrow_columns, concat_batches, convert, convert_values, join, row_values, to_python
 
 Columns = dict[str, Any]
 """One sequence a column, all of the same length."""
@@ -37,7 +37,7 @@ class Pool:
     def lists(self) -> dict[str, list[Any]]:
         """All rows as columns of Python values: their bytes are copied once, into those values."""
         names = self._parts[0].schema.names
-        return {name: _end_to_end(part.column(name).to_pylist() for part in self._parts) for name in names}
+        return {name: _end_to_end(to_python(part.column(name)) for part in self._parts) for name in names}
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:

@@ -40,8 +40,17 @@ def arrow_columns(batch: pa.RecordBatch, form: Form) -> Any:
     """A record batch in a form."""
     if form == "arrow":
         return batch
-    make = {"python": pa.Array.to_pylist, "numpy": to_numpy, "torch": to_torch}[form]
+    make = {"python": to_python, "numpy": to_numpy, "torch": to_torch}[form]
     return {name: make(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+
+
+def to_python(column: pa.Array) -> list[Any]:
+    """A column as a list of the values that Arrow's ``to_pylist`` gives; numbers come quicker by way of NumPy."""
+    kind = column.type
+    if not _is_number(kind) or pa.types.is_float16(kind) or column.null_count:
+        values: list[Any] = column.to_pylist()
+        return values
+    return column.to_numpy().tolist()  # type: ignore[no-any-return]
 
 
 def to_numpy(column: pa.Array) -> Any:
@@ -77,7 +86,7 @@ def row_values(column: pa.Array, form: Form) -> Any:
     null stays what it is next to an int.
     """
     if form == "python":
-        return column.to_pylist()
+        return to_python(column)
     make = to_torch if form == "torch" else to_numpy
     if _is_steady(column):
         return make(column)
