@@ -86,7 +86,7 @@ def _lots_in_turn(lanes: list[Iterator[Lot]]) -> Iterator[Stretch]:
     at_hand: list[tuple[Sequence[Any], Sequence[Sequence[int]]]] = [((), ()) for _ in lanes]
     while True:
         for place, lane in enumerate(lanes):
-            while not at_hand[place][0] and (lot := next(lane, None)) is not None:
+            if not at_hand[place][0] and (lot := next(lane, None)) is not None:
                 at_hand[place] = _sequence(lot.items), lot.ends  # type: ignore[assignment]
                 del lot
         count = min((len(items) for items, _ in at_hand if items), default=0)
@@ -104,8 +104,7 @@ def _lots_of_one(lane: Iterator[Lot]) -> Iterator[Stretch]:
     while (lot := next(lane, None)) is not None:
         stretch = Stretch(_sequence(lot.items), (lot.ends,))  # type: ignore[arg-type]
         del lot
-        if stretch.items:
-            yield stretch
+        yield stretch
         del stretch  # so that the next items are made in the memory of these, which is still in the cache
 
 

@@ -48,7 +48,7 @@ def test_a_shuffle_whose_last_run_has_one_row_gives_rows_not_their_parts(tmp_pat
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
-def test_a_run_too_short_for_one_whole_batch_does_not_end_its_lane(tmp_path, lanes):
+def test_runs_that_are_no_multiple_of_a_batch_lose_only_the_rest_of_the_lane(tmp_path, lanes):
     path = write(tmp_path / "a.arrow", [numbers(start, start + 3) for start in range(0, 42, 3)])
     dataset = me.read(path).lanes(lanes)
     for size in (2, 4, 7, 50):
