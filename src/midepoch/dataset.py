@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -346,7 +346,7 @@ class Dataset:
         raise TypeError("A Dataset's class cannot be changed.")
 
 
-def _read_here(progress: Progress) -> Iterator[Any]:
+def _read_here(progress: Progress) -> Iterator[Iterable[Any]]:
     return progress.follow(take_turns(progress))
 
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from midepoch.deal import Cursor
 from midepoch.permute import I64, key_of
+from midepoch.rows import Picked, Pool, Rows
 from midepoch.schedule import Schedule
 from midepoch.stages.flow import Flow, Run, Step
-from midepoch.values import Picked, Pool, Rows
 
 Stop = Literal["first", "all", "never"]
 RUN_ROWS = 1024

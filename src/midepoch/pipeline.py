@@ -182,7 +182,7 @@ class Lanes:
             return flow
         done = set(standing.done)
         steps = (step for number, step in enumerate(flow.steps()) if number not in done)
-        return replace(flow, runs=None, single=islice(steps, skip, None, stride))
+        return flow.one_by_one(islice(steps, skip, None, stride))
 
     def flow(self, reading: Any, lane: int, cursor: Cursor, every: Every = ALL) -> Flow:
         """The items of a lane from a cursor on: the stages, each opened at its part of it."""

@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
@@ -73,14 +74,26 @@ class Position:
     def run(
         self,
         plan: Plan,
-        items_of: Callable[[Progress], Iterator[Any]],
+        items_of: Callable[[Progress], Iterator[Iterable[Any]]],
         is_over: Callable[[Leg], bool] = Leg.is_over,
     ) -> Iterator[Any]:
         """The items from here to the end of the loop.
 
-        ``items_of`` gives those of the rest of an epoch, and ``is_over`` says of a uniform pipeline whether there are
-        any left for any reader. A loop that was left is gone on with in its own leg: so a reader that does this alone
-        stays in step with the others.
+        ``items_of`` gives those of the rest of an epoch, many at a time so that no Python code runs for a single one,
+        and ``is_over`` says of a uniform pipeline whether there are any left for any reader.
+        """
+        return chain.from_iterable(self._run(plan, items_of, is_over))
+
+    def _run(
+        self,
+        plan: Plan,
+        items_of: Callable[[Progress], Iterator[Iterable[Any]]],
+        is_over: Callable[[Leg], bool],
+    ) -> Iterator[Iterable[Any]]:
+        """The same, many at a time.
+
+        A loop that was left is gone on with in its own leg: so a reader that does this alone stays in step with the
+        others.
         """
         if self._refused is not None:
             raise self._refused

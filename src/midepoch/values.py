@@ -1,190 +1,15 @@
-"""Values: how Arrow columns and user functions' results become Python, NumPy, torch or Arrow items.
+"""Values: how Arrow columns and user functions' results become Python, NumPy, torch or Arrow values."""
 
-``Rows`` is some rows in one of two shapes, an Arrow record batch or a dict of columns, together with the form in
-which they are handed to users. It is converted column by column and fanned out to single rows last.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from itertools import repeat
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch.errors import MissingExtraError, SchemaMismatchError
+from midepoch.errors import MissingExtraError
 
 Form = Literal["python", "numpy", "torch", "arrow"]
 FORMS: tuple[str, ...] = get_args(Form)
-Columns = dict[str, Any]
-"""One sequence a column, all of the same length."""
-
-
-class Pool:
-    """Rows from several places, of which some are picked again and again in some order."""
-
-    def __init__(self, parts: Sequence[pa.RecordBatch]) -> None:
-        self._parts = parts
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of all rows."""
-        return self._parts[0].schema
-
-    @cached_property
-    def together(self) -> pa.RecordBatch:
-        """All rows as one batch."""
-        return self._parts[0] if len(self._parts) == 1 else pa.concat_batches(self._parts)
-
-    @cached_property
-    def lists(self) -> dict[str, list[Any]]:
-        """All rows as columns of Python values: their bytes are copied once, into those values."""
-        names = self._parts[0].schema.names
-        return {name: [one for part in self._parts for one in part.column(name).to_pylist()] for name in names}
-
-    @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """All rows as dicts of Python values."""
-        return [row for part in self._parts for row in Rows(part).items()]
-
-
-@dataclass(frozen=True, slots=True)
-class Picked:
-    """The rows at some places of a pool, not yet put together."""
-
-    pool: Pool
-    places: npt.NDArray[np.int64]
-
-    def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The rows as a batch, maybe with some of the columns only."""
-        together = self.pool.together
-        return (together if names is None else together.select(names)).take(pa.array(self.places))
-
-    @property
-    def names(self) -> list[str]:
-        """The columns."""
-        return list(self.pool.schema.names)
-
-    def lists(self) -> dict[str, list[Any]]:
-        """The rows as columns of Python values."""
-        places = self.places.tolist()
-        return {name: [values[place] for place in places] for name, values in self.pool.lists.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Some rows, in the form in which users get them: ``data`` is Arrow's, or columns already in that form."""
-
-    data: pa.RecordBatch | Columns | Picked
-    form: Form = "python"
-
-    def _known(self) -> "Rows":
-        """The rows put together, if they are not yet: as Python values if those are wanted, else as a batch."""
-        if not isinstance(self.data, Picked):
-            return self
-        return Rows(self.data.lists() if self.form == "python" else self.data.batch(), self.form)
-
-    def __len__(self) -> int:
-        if isinstance(self.data, Picked):
-            return len(self.data.places)
-        if isinstance(self.data, pa.RecordBatch):
-            return int(self.data.num_rows)
-        return len(next(iter(self.data.values()), ()))
-
-    @property
-    def names(self) -> list[str]:
-        """The columns."""
-        if isinstance(self.data, Picked):
-            return self.data.names
-        return list(self.data) if isinstance(self.data, dict) else list(self.data.schema.names)
-
-    def slice(self, start: int, stop: int) -> "Rows":
-        """The rows from ``start`` to ``stop``, without copying."""
-        if isinstance(self.data, Picked):
-            return Rows(replace(self.data, places=self.data.places[start:stop]), self.form)
-        if isinstance(self.data, pa.RecordBatch):
-            return Rows(self.data.slice(start, stop - start), self.form)
-        return Rows({name: column[start:stop] for name, column in self.data.items()}, self.form)
-
-    def keep(self, mask: Sequence[bool]) -> "Rows":
-        """The rows where ``mask`` is true."""
-        if isinstance(self.data, Picked):
-            return Rows(replace(self.data, places=self.data.places[np.asarray(mask, bool)]), self.form)
-        if isinstance(self.data, pa.RecordBatch):
-            return Rows(self.data.filter(pa.array(mask, pa.bool_())), self.form)
-        kept = np.flatnonzero(mask).tolist()
-        columns = {
-            name: [column[number] for number in kept] if isinstance(column, list) else column[kept]
-            for name, column in self.data.items()
-        }
-        return Rows(columns, self.form)
-
-    def select(self, names: Sequence[str]) -> "Rows":
-        """Some of the columns."""
-        data, there = self.data, self.names
-        missing = [name for name in names if name not in there]
-        if missing:
-            raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(there)}.")
-        if isinstance(data, dict):
-            return Rows({name: data[name] for name in names}, self.form)
-        return Rows(data.batch(names) if isinstance(data, Picked) else data.select(names), self.form)
-
-    def to(self, form: Form) -> "Rows":
-        """The same rows in another form. Arrow data is converted only when it is used."""
-        if isinstance(self.data, pa.RecordBatch | Picked):
-            return replace(self, form=form)
-        if form == "arrow":
-            return Rows(pa.RecordBatch.from_pydict({name: convert(one, form) for name, one in self.data.items()}), form)
-        return Rows({name: convert(column, form) for name, column in self.data.items()}, form)
-
-    def columns(self) -> Any:
-        """The rows as one object: a dict of columns, or for the form "arrow" a record batch."""
-        data = self._known().data
-        return arrow_columns(data, self.form) if isinstance(data, pa.RecordBatch) else data
-
-    def batches(self, size: int) -> Iterator[Any]:
-        """The rows as ``columns()`` of ``size`` rows each, the last of what is left."""
-        starts = range(0, len(self), size)
-        if self.form == "python":
-            columns = self.columns()
-            return ({name: column[at : at + size] for name, column in columns.items()} for at in starts)
-        whole = self._known()
-        return (whole.slice(at, at + size).columns() for at in starts)
-
-    def items(self) -> Iterable[Any]:
-        """The rows one by one."""
-        if isinstance(self.data, Picked) and self.form == "python":
-            rows = self.data.pool.rows
-            return [rows[place] for place in self.data.places.tolist()]
-        data = self._known().data
-        if isinstance(data, pa.RecordBatch) and self.form == "arrow":
-            return map(data.slice, range(len(self)), repeat(1))
-        columns: Any = data
-        if isinstance(data, pa.RecordBatch):
-            columns = {name: row_values(data.column(name), self.form) for name in data.schema.names}
-        if not columns:
-            return ({} for _ in range(len(self)))
-        return _row_maker(tuple(columns))(*columns.values())
-
-
-def concat(parts: Sequence[Rows]) -> Rows:
-    """The rows of several parts, one after the other. All have the same columns and form."""
-    if len(parts) == 1:
-        return parts[0]
-    form = parts[0].form
-    if all(isinstance(part.data, pa.RecordBatch | Picked) for part in parts):
-        batches = [part.data.batch() if isinstance(part.data, Picked) else part.data for part in parts]
-        return Rows(_concat_batches(batches), form)
-    columns = [part.columns() for part in parts]
-    for one in columns:
-        if set(one) != set(columns[0]):
-            raise ValueError(
-                f"A batched function returned the columns {list(columns[0])} for some rows and {list(one)} for others. "
-                "Let it return the same columns every time."
-            )
-    return Rows({name: _join([one[name] for one in columns], form) for name in columns[0]}, form)
 
 
 def collate(items: Sequence[Any], form: Form, ragged: Callable[[str], bool] | None = None) -> Any:
@@ -194,7 +19,7 @@ def collate(items: Sequence[Any], form: Form, ragged: Callable[[str], bool] | No
     """
     first = items[0]
     if isinstance(first, pa.RecordBatch):
-        return _concat_batches(items)
+        return concat_batches(items)
     if not isinstance(first, Mapping):
         return convert(list(items), form)
     for item in items:
@@ -211,7 +36,7 @@ def collate(items: Sequence[Any], form: Form, ragged: Callable[[str], bool] | No
     }
 
 
-def _concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """One batch out of several, whose types may differ where they were inferred from single items."""
     if all(batch.schema.equals(batches[0].schema) for batch in batches):
         return pa.concat_batches(batches)
@@ -219,27 +44,21 @@ def _concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_tables(tables, promote_options="permissive").combine_chunks().to_batches()[0]
 
 
-@lru_cache(maxsize=256)
-def _row_maker(names: tuple[str, ...]) -> Callable[..., list[dict[str, Any]]]:
-    """A function of columns that returns rows as dicts.
-
-    Its source is written out for these names, as namedtuple does: a dict display is twice as fast as
-    ``dict(zip(...))``, and this is where a text data set spends its time.
-    """
-    values = [f"v{number}" for number in range(len(names))]
-    columns = [f"c{number}" for number in range(len(names))]
-    display = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
-    code = f"lambda {', '.join(columns)}: [{{{display}}} for {', '.join(values)}, in zip({', '.join(columns)})]"
-    maker: Callable[..., list[dict[str, Any]]] = eval(code)
-    return maker
-
-
 def arrow_columns(batch: pa.RecordBatch, form: Form) -> Any:
     """A record batch in a form."""
     if form == "arrow":
         return batch
-    make = {"python": pa.Array.to_pylist, "numpy": to_numpy, "torch": to_torch}[form]
+    make = {"python": to_python, "numpy": to_numpy, "torch": to_torch}[form]
     return {name: make(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+
+
+def to_python(column: pa.Array) -> list[Any]:
+    """A column as a list of the values that Arrow's ``to_pylist`` gives; numbers come quicker by way of NumPy."""
+    kind = column.type
+    if not _is_number(kind) or pa.types.is_float16(kind) or column.null_count:
+        values: list[Any] = column.to_pylist()
+        return values
+    return column.to_numpy().tolist()  # type: ignore[no-any-return]
 
 
 def to_numpy(column: pa.Array) -> Any:
@@ -275,7 +94,7 @@ def row_values(column: pa.Array, form: Form) -> Any:
     null stays what it is next to an int.
     """
     if form == "python":
-        return column.to_pylist()
+        return to_python(column)
     make = to_torch if form == "torch" else to_numpy
     if _is_steady(column):
         return make(column)
@@ -306,28 +125,8 @@ def as_column(column: Any, form: Form) -> Any:
     return column if isinstance(column, list | np.ndarray) or hasattr(column, "dtype") else list(column)
 
 
-def convert_item(item: Any, form: Form) -> Any:
-    """One item from user code in a form."""
-    if form == "arrow" and isinstance(item, Mapping):
-        return pa.RecordBatch.from_pylist([_convert_item_values(item, "python")])
-    if form == "arrow":
-        if isinstance(item, pa.RecordBatch):
-            return item
-        raise TypeError(f"The form 'arrow' needs items that are dicts or record batches, got {type(item).__name__}.")
-    if isinstance(item, pa.RecordBatch):
-        rows = Rows(item, form)
-        return rows.columns() if len(rows) != 1 else next(iter(rows.items()))
-    return _convert_item_values(item, form)
-
-
-def convert_batch(item: Any, form: Form) -> Any:
-    """One batch from a stage in a form: its values are columns."""
-    if isinstance(item, pa.RecordBatch):
-        return Rows(item, form).columns()
-    return Rows(dict(item)).to(form).columns() if isinstance(item, Mapping) else convert_item(item, form)
-
-
-def _convert_item_values(item: Any, form: Form) -> Any:
+def convert_values(item: Any, form: Form) -> Any:
+    """The values of a dict, or one value, from user code in a form."""
     if isinstance(item, Mapping):
         return {name: _convert_value(value, form) for name, value in item.items()}
     return _convert_value(item, form)
@@ -469,7 +268,7 @@ def _holds_numbers(value: Any) -> bool:
     return type(value).__module__ == "torch" and type(value).__name__ == "Tensor"
 
 
-def _join(parts: Sequence[Any], form: Form) -> Any:
+def join(parts: Sequence[Any], form: Form) -> Any:
     """One column out of its parts."""
     if all(isinstance(part, np.ndarray) and part.shape[1:] == parts[0].shape[1:] for part in parts):
         return np.concatenate(parts)

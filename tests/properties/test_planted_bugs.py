@@ -1,6 +1,7 @@
 """The tests are themselves tested: each of these mistakes, planted, must be found."""
 
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -123,11 +124,11 @@ def test_a_state_that_runs_ahead_of_what_was_delivered(filtering, monkeypatch):
 
     def eager(self, steps):
         waiting = []
-        for item in right(self, steps):
+        for item in chain.from_iterable(right(self, steps)):
             waiting.append(item)
             if len(waiting) > 1:
-                yield waiting.pop(0)
-        yield from waiting
+                yield (waiting.pop(0),)
+        yield waiting
 
     monkeypatch.setattr(leg.Progress, "follow", eager)
     found(filtering)

@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.permute import I64
+from midepoch.rows import Picked, Rows
 from midepoch.stages.flow import Context, Flow, Run, Step
 from midepoch.stages.recipe import Recipe, missing
-from midepoch.values import Picked, Rows, is_list, storage
+from midepoch.values import is_list, storage
 
 Values = npt.NDArray[Any]
 

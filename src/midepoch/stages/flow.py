@@ -8,16 +8,17 @@ Rows flow in runs, column-wise, for as long as no function wants them one by one
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from midepoch.deal import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.permute import I64, key_of, mix
-from midepoch.values import Form, Rows, collate, concat
+from midepoch.rows import Rows, concat
+from midepoch.values import Form, collate
 
 Step = tuple[Any, Cursor, int]
 """An item, the cursor behind it, and its key: the number of its row, or a hash that stands for its origin."""
@@ -38,9 +39,23 @@ class Run:
         """The rows from ``start`` to ``stop``."""
         return Run(self.rows.slice(start, stop), self.ends[start:stop], self.keys[start:stop])
 
-    def cursors(self) -> Iterable[Cursor]:
-        """The cursors behind the rows."""
-        return map(tuple, self.ends.tolist()) if self.ends.shape[1] > 1 else zip(self.ends[:, 0].tolist(), strict=True)
+    def lot(self) -> "Lot":
+        """The rows one by one, made together."""
+        return Lot(self.rows.items(), self.ends, self.keys)
+
+
+class Lot(NamedTuple):
+    """Some items that are made together, with one line of ``ends`` and one key each, as in a run."""
+
+    items: Iterable[Any]
+    ends: I64
+    keys: I64
+
+    def steps(self) -> Iterator[Step]:
+        """The items one by one."""
+        ends = self.ends
+        cursors = map(tuple, ends.tolist()) if ends.shape[1] > 1 else zip(ends[:, 0].tolist(), strict=True)
+        return zip(self.items, cursors, self.keys.tolist(), strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +82,10 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The outputs of a stage: either runs or steps, whichever it makes. ``form`` is that of its items."""
+    """The outputs of a stage: either runs, lots or steps, whichever it makes. ``form`` is that of its items."""
 
     runs: Iterator[Run] | None = None
+    many: Iterator[Lot] | None = None
     single: Iterator[Step] | None = None
     form: Form = "python"
     batched: bool = False
@@ -81,9 +97,17 @@ class Flow:
         """The outputs one by one."""
         if self.single is not None:
             return self.single
-        assert self.runs is not None
-        lists = ((run.rows.items(), run.cursors(), run.keys.tolist()) for run in self.runs)
-        return chain.from_iterable(zip(*columns, strict=True) for columns in lists)
+        lots = self.lots()
+        assert lots is not None
+        return chain.from_iterable(map(Lot.steps, lots))
+
+    def one_by_one(self, steps: Iterator[Step]) -> "Flow":
+        """The same looks, of other outputs, each of which is made on its own."""
+        return replace(self, runs=None, many=None, single=steps)
+
+    def lots(self) -> Iterator[Lot] | None:
+        """The outputs many at a time, or None where each is made on its own."""
+        return map(Run.lot, self.runs) if self.runs is not None else self.many
 
     def groups(self, size: int) -> Iterator[Run]:
         """The outputs in runs of a multiple of ``size`` rows; only the last may have a rest."""

@@ -15,10 +15,11 @@ from midepoch.deal import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.packing import I32, STRATEGIES, Strategy, cumulative, ids_within, pack
 from midepoch.permute import I64, key_of, mix
+from midepoch.rows import convert_item
 from midepoch.stages.documents import Documents, Values, check_same, read_documents, stretches, windows
 from midepoch.stages.flow import Context, Flow, Step, check_delivered, cut_groups, from_cursor, marks_of
 from midepoch.stages.recipe import IGNORED, Recipe
-from midepoch.values import Form, convert_item
+from midepoch.values import Form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

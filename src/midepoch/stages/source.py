@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from midepoch.order import Order
 from midepoch.permute import I64
+from midepoch.rows import Picked, Pool, Rows
 from midepoch.stages.blocks import Data, Files, HeldBlocks
 from midepoch.stages.flow import Run
-from midepoch.values import Picked, Pool, Rows
 
 STEP_ROWS, STEP_BYTES = 8192, 32 << 20
 RUN_ROWS, RUN_BYTES = 1024, 8 << 20
