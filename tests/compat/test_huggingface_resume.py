@@ -18,6 +18,7 @@ import midepoch as me
 from compat.hf import named, numbered, rows_of
 from midepoch.formats import Scan, arrow
 from midepoch.index import Index, index_bytes
+from midepoch.origin import FileRows
 from midepoch.pipeline import Pipeline
 from midepoch.position import Plan
 from midepoch.storage import FileStamp, Listing
@@ -218,7 +219,8 @@ def test_A9_the_state_stays_small(build, monkeypatch):
     scans = [Scan("arrow", block.schema, [(0, 900, 2)])] * count
     monkeypatch.setattr(Index, "check", lambda *_: None)
     monkeypatch.setattr(Index, "open", lambda _self, _file, columns: TableBlocks([block], columns))
-    pipeline = Pipeline(index=Index("/data", index_bytes(Listing("", "/data", names, stamps), scans)))
+    index = Index("/data", index_bytes(Listing("", "/data", names, stamps), scans))
+    pipeline = Pipeline(origin=FileRows(index=index))
     many = few._new(Plan(pipeline=pipeline)).shuffle(seed=9).map(plus_one).shard(8, 3)
     next(iter(many))
     assert many.state_dict()["turn"] == 8
