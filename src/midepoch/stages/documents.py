@@ -26,9 +26,14 @@ class Documents:
     lengths: I64
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> "Documents":
-        """Those where ``mask`` is true."""
-        values = np.repeat(mask, self.lengths)
-        return Documents({name: column[values] for name, column in self.columns.items()}, self.lengths[mask])
+        """Those where ``mask`` is true, put together from stretches that lie together."""
+        edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
+        bounds = np.concatenate([[0], np.cumsum(self.lengths)])[edges].tolist()
+        spans = list(zip(bounds[::2], bounds[1::2], strict=True)) or [(0, 0)]
+        kept = {
+            name: np.concatenate([column[begin:end] for begin, end in spans]) for name, column in self.columns.items()
+        }
+        return Documents(kept, self.lengths[mask])
 
 
 def windows(inputs: Flow, size: int, recipe: Recipe, context: Context) -> Iterator[Run]:
