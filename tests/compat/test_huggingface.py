@@ -185,7 +185,7 @@ def test_A3_every_argument_that_differs_gives_another_record(tmp_path, load, dat
     for call, (rows, columns) in zip(calls, seen, strict=True):
         dataset = load(**call)
         assert (ids(dataset), dataset.column_names) == (rows, columns)
-    assert len(asked) == len(calls)
+    assert asked[len(calls) :] == []
 
 
 def test_A3_what_changes_no_row_gives_no_other_record(load, tmp_path, asked):
