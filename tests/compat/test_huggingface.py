@@ -206,7 +206,7 @@ def test_A3_relative_paths_mean_other_files_in_another_folder(tmp_path, load, as
         for folder, rows in (("one", range(4)), ("two", range(50, 54)), ("one", range(4))):
             monkeypatch.chdir(tmp_path / folder)
             assert ids(load(**call)) == list(rows)
-    assert len(asked) == 6 + 2  # ./data is data, but asked for under another name
+    assert len(asked) == 6  # ./data is data
 
 
 def test_A3_a_repository_has_its_own_paths_wherever_one_is(tmp_path, monkeypatch):

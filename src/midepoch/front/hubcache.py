@@ -83,7 +83,7 @@ class Call:
 
     def witness(self) -> dict[str, Any]:
         """How many local files the arguments name, and a digest of their names, sizes and times."""
-        files = sorted({file for pattern in self._local_patterns for file in _matches(pattern)})
+        files = sorted({os.path.abspath(file) for pattern in self._local_patterns for file in _matches(pattern)})
         stamps = [stamp_of(file) for file in files]
         lines = "\n".join(f"{file}\0{one.size}\0{one.mtime_ns}" for file, one in zip(files, stamps, strict=True))
         return {"files": len(files), "bytes": sum(one.size for one in stamps), "digest": _digest(lines)}
