@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
@@ -35,6 +35,7 @@ VIEWS = {
     "select a range": lambda ds: ds.select(range(7, 31)),
     "select of a range": lambda ds: ds.select(range(7, 31)).select(range(3, 9)),
     "select": lambda ds: ds.select([5, 3, 59, 3, 3, 17, 18, 19]),
+    "select rows twice": lambda ds: ds.select([3, 3, 5]),
     "select of a select": lambda ds: ds.select([5, 3, 59, 3, 17, 18, 19]).select([6, 0, 1]),
     "shuffle": lambda ds: ds.shuffle(seed=1),
     "filter": lambda ds: ds.filter(even),
@@ -78,7 +79,12 @@ def test_rows_are_those_of_datasets_and_resume(mapped, where, view):
 
 
 @settings(max_examples=40)
-@given(st.lists(st.integers(0, 59), max_size=70), st.sampled_from([None, "block", "row"]))
+@given(
+    st.lists(st.integers(0, 59), max_size=70) | st.lists(st.integers(0, 5), max_size=8),
+    st.sampled_from([None, "block", "row"]),
+)
+@example([0, 0, 2], None)  # as many rows as lie between the first and the last, but not those
+@example([7, 7, 9, 9, 9, 10, 13], "row")
 def test_any_list_of_rows(chosen, level):
     ours = me.from_hf(numbered(60).select(chosen))
     if level is None:

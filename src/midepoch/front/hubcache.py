@@ -66,11 +66,12 @@ class Call:
     @property
     def _local_patterns(self) -> list[str]:
         """The files and folders that the arguments name, as far as they are not URLs or inside a repository."""
-        named = [self.path] if os.path.exists(self.path) else []
-        if isinstance(self.others.get("data_dir"), str | os.PathLike):
-            named.append(os.path.expanduser(self.others["data_dir"]))
-        below = named[-1] if named and os.path.isdir(named[-1]) else ""
-        named += [os.path.join(below, part) for one in _strings(self.data_files) for part in _unchained(one)]
+        path = [self.path] if os.path.exists(self.path) else []
+        data_dir = self.others.get("data_dir")
+        folder = [os.path.expanduser(data_dir)] if isinstance(data_dir, str | os.PathLike) else []
+        below = next((one for one in (*folder, *path) if os.path.isdir(one)), "")
+        files = [os.path.join(below, part) for one in _strings(self.data_files) for part in _unchained(one)]
+        named = [*path, *(files or folder)]
         in_repository = "/" in self.path and not os.path.exists(self.path)
         return [one for one in named if not URL.match(one) and not (in_repository and not os.path.isabs(one))]
 
@@ -82,7 +83,7 @@ class Call:
 
     def witness(self) -> dict[str, Any]:
         """How many local files the arguments name, and a digest of their names, sizes and times."""
-        files = sorted({file for pattern in self._local_patterns for file in _matches(pattern)})
+        files = sorted({os.path.abspath(file) for pattern in self._local_patterns for file in _matches(pattern)})
         stamps = [stamp_of(file) for file in files]
         lines = "\n".join(f"{file}\0{one.size}\0{one.mtime_ns}" for file, one in zip(files, stamps, strict=True))
         return {"files": len(files), "bytes": sum(one.size for one in stamps), "digest": _digest(lines)}
