@@ -1,6 +1,6 @@
-"""Measure the Hugging Face front door against ``datasets``: ``python -m benchmarks.huggingface [--quick]``.
+"""Measure the Hugging Face front door: ``python -m benchmarks.huggingface [--quick] [--only NAME]``.
 
-Both read the same cache, which ``datasets`` has prepared, or the same ``save_to_disk`` folder.
+It and ``datasets`` read the same cache, which ``datasets`` has prepared, or the same ``save_to_disk`` folder.
 """
 
 import argparse
@@ -10,9 +10,10 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import chain, islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -63,6 +64,18 @@ datasets.load_dataset("parquet", data_files=path, split="train")[0]
     "ours, save_to_disk": OURS_SAVED,
     "import pyarrow, numpy": "import pyarrow, numpy",
 }
+IMPORTED = "import torch, {name}; {name}.{attribute}; begun = time.monotonic()\n"
+OPENS = {
+    name: IMPORTED.format(name=module, attribute=attribute) + STARTS[name]
+    for name, module, attribute in (
+        ("load_dataset, to_iterable_dataset", "datasets", "load_dataset"),
+        ("load_dataset, [0]", "datasets", "load_dataset"),
+        ("load_from_disk, [0]", "datasets", "load_from_disk"),
+        ("ours", "midepoch", "fast_load_iterable_dataset"),
+        ("ours, save_to_disk", "midepoch", "fast_load_iterable_dataset"),
+    )
+}
+"""The same in a script that has imported what it needs, torch among it."""
 FIRST_TIMES = {"ours, first time, cache": f"known = False\n{OURS}", "ours, first time, save_to_disk": OURS_SAVED}
 
 
@@ -91,9 +104,9 @@ class Prepared:
         return float(fresh(CLOCK.format(code=code), self.pattern, self.saved, index, time.monotonic()))
 
 
-def starting(prepared: Prepared, repeats: int) -> Iterator[Figure]:
-    """From the start of a process to its first example."""
-    calls = {name: partial(prepared.seconds, code) for name, code in STARTS.items()}
+def starting(prepared: Prepared, codes: dict[str, str], repeats: int) -> Iterator[Figure]:
+    """From the start of a process, or from the end of its imports, to its first example."""
+    calls = {name: partial(prepared.seconds, code) for name, code in codes.items()}
     times = in_turn(calls, repeats)
     middle = {name: median(one) for name, one in times.items()}
     what = f"{prepared.files} files"
@@ -214,11 +227,50 @@ def _size(dataset: Any) -> int:
     return len(json.dumps(dataset.state_dict()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much is measured."""
+
+    files: int = 234
+    rows: int = 20_000
+    tiny_files: int = 100_000
+    processes: int = 7
+    repeats: int = 9
+
+    @cached_property
+    def small(self) -> Prepared:
+        """Two files."""
+        return Prepared(2, self.rows)
+
+    @cached_property
+    def large(self) -> Prepared:
+        """Many files."""
+        return Prepared(self.files, self.rows)
+
+
+QUICK = Sizes(files=12, rows=500, tiny_files=1_000, processes=2, repeats=3)
+
+BENCHMARKS: dict[str, tuple[str, Callable[[Sizes], Iterable[Figure]]]] = {
+    "starts": (
+        "From the start of a process to the first example",
+        lambda s: chain(starting(s.small, STARTS, s.processes), starting(s.large, STARTS, s.processes)),
+    ),
+    "opens": (
+        "From the end of the imports to the first example",
+        lambda s: chain(starting(s.small, OPENS, s.processes), starting(s.large, OPENS, s.processes)),
+    ),
+    "indexing": ("The first time", lambda s: indexing(s.large, max(2, s.processes // 2))),
+    "resuming": ("Resuming", lambda s: resuming(s.large, s.repeats)),
+    "states": ("State", lambda s: states(s.small, s.large, s.tiny_files)),
+}
+
+
 def main() -> None:
-    """Run the benchmarks and print their tables."""
+    """Run the benchmarks that were asked for and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small data, to see that everything runs")
-    quick = parser.parse_args().quick
+    parser.add_argument("--only", choices=BENCHMARKS, help="one benchmark alone")
+    chosen = parser.parse_args()
     os.environ |= {
         "HF_HOME": str(data.FOLDER / "huggingface"),
         "HF_HUB_OFFLINE": "1",
@@ -227,13 +279,10 @@ def main() -> None:
     }
     # pip compiles what it installs, datasets too; sources that are run in place may never have been.
     compileall.compile_dir(Path(me.__file__).parent, quiet=1)
-    files, rows, tiny_files, processes, repeats = (12, 500, 1_000, 2, 3) if quick else (234, 20_000, 100_000, 7, 9)
-    small, large = Prepared(2, rows), Prepared(files, rows)
-    for prepared in (small, large):
-        show(f"From the start of a process to the first example, {prepared.files} files", starting(prepared, processes))
-    show("Indexing", indexing(large, max(2, processes // 2)))
-    show("Resuming", resuming(large, repeats))
-    show("State", states(small, large, tiny_files))
+    sizes = QUICK if chosen.quick else Sizes()
+    for name, (title, run) in BENCHMARKS.items():
+        if chosen.only in (None, name):
+            show(title, run(sizes))
 
 
 if __name__ == "__main__":
