@@ -7,7 +7,7 @@ which they are handed to users. It is converted column by column and fanned out 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -23,21 +23,22 @@ Columns = dict[str, Any]
 
 
 class Pool:
-    """Rows from several places, of which some are picked again and again in some order."""
+    """Rows from several places, maybe of other pools, of which some are picked again and again in some order."""
 
-    def __init__(self, parts: Sequence[pa.RecordBatch]) -> None:
+    def __init__(self, parts: "Sequence[pa.RecordBatch | Picked]") -> None:
         self._parts = parts
 
     @cached_property
     def together(self) -> pa.RecordBatch:
         """All rows as one batch."""
-        return self._parts[0] if len(self._parts) == 1 else pa.concat_batches(self._parts)
+        batches = [part.batch() if isinstance(part, Picked) else part for part in self._parts]
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
     @cached_property
     def lists(self) -> dict[str, list[Any]]:
         """All rows as columns of Python values: their bytes are copied once, into those values."""
-        names = self._parts[0].schema.names
-        return {name: [one for part in self._parts for one in part.column(name).to_pylist()] for name in names}
+        parts = [part.lists() if isinstance(part, Picked) else arrow_columns(part, "python") for part in self._parts]
+        return {name: list(chain.from_iterable(part[name] for part in parts)) for name in parts[0]}
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
