@@ -21,6 +21,7 @@ demo: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.loader
+	$(BIN)/python -m benchmarks.mixing
 
 format: $(STAMP)
 	$(BIN)/ruff format .
