@@ -23,6 +23,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.loader
 	$(BIN)/python -m benchmarks.huggingface
 	$(BIN)/python -m benchmarks.packing
+	$(BIN)/python -m benchmarks.mixing
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from midepoch.deal import Cursor
 from midepoch.permute import I64, key_of
 from midepoch.rows import Picked, Pool, Rows
-from midepoch.schedule import Schedule
+from midepoch.schedule import I32, Schedule
 from midepoch.stages.flow import Flow, Run, Step
+from midepoch.values import Form
 
 Stop = Literal["first", "all", "never"]
 RUN_ROWS = 1024
@@ -94,11 +94,10 @@ class Draws:
         at_hand: dict[int, Run] = {}
         while self._schedule is not None:
             have = [len(at_hand.get(number, ())) for number in range(len(self._supplies))]
-            sources = self._schedule.draws(self._items, have, RUN_ROWS)
-            if len(sources):
-                yield self._interleaved(sources, at_hand)
-                continue
             number = self._schedule.draw(self._items)
+            if have[number]:
+                yield self._interleaved(self._schedule.draws(self._items, have, RUN_ROWS), at_hand)
+                continue
             if number not in inputs:
                 flow = self._open(number)
                 assert flow.runs is not None
@@ -110,13 +109,14 @@ class Draws:
                 del inputs[number]
                 self._end(number)
 
-    def _interleaved(self, sources: Any, at_hand: dict[int, Run]) -> Run:
-        """One run of the rows that the draws take from the parts, which is then at hand no more."""
+    def _interleaved(self, sources: I32, at_hand: dict[int, Run]) -> Run:
+        """One run of the rows that the draws take from the parts, which are then at hand no more."""
         taken = (sources[:, None] == np.arange(len(self._supplies))).cumsum(axis=0)
         totals: list[int] = taken[-1].tolist()
         begins = np.array(list(accumulate(totals, initial=0))[:-1])
         places: I64 = begins[sources] + taken[np.arange(len(sources)), sources] - 1
-        ends, rows, keys = [], [], []
+        ends, batches, keys = [], [], []
+        form: Form = "python"
         for number, total in enumerate(totals):
             ends.append((self._items[number] + taken[:, number])[:, None])
             ends.append(np.full((len(sources), 1), self._ends[number]))
@@ -125,13 +125,14 @@ class Draws:
                 run = at_hand[number]
                 some, at_hand[number] = run.slice(0, total), run.slice(total, len(run))
                 behind = np.concatenate([behind, some.ends])
-                rows.append(some.rows)
+                assert not isinstance(some.rows.data, dict), "a batched function makes single items of a mixture"
+                batches.append(some.rows.data)
+                form = some.rows.form
                 keys.append((some.keys ^ self._salts[number]) & LOW)
                 self._items[number] += total
                 self._cursors[number] = tuple(behind[-1].tolist())
             ends.append(behind[taken[:, number]])
-        picked = Picked(Pool([_batch(some) for some in rows]), places)
-        return Run(Rows(picked, rows[0].form), np.hstack(ends), np.concatenate(keys)[places])
+        return Run(Rows(Picked(Pool(batches), places), form), np.hstack(ends), np.concatenate(keys)[places])
 
     def _end(self, number: int) -> None:
         """Go on, or not, when the part that is due has nothing left."""
@@ -154,8 +155,3 @@ class Draws:
         else:
             self._cursors[number] = supply.begin
             self._salts[number] = self._salt(number)
-
-
-def _batch(rows: Rows) -> pa.RecordBatch:
-    assert not isinstance(rows.data, dict)
-    return rows.data.batch() if isinstance(rows.data, Picked) else rows.data

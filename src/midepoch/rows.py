@@ -16,33 +16,35 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
-from midepoch.values import Form, arrow_columns, concat_batches, convert, convert_values, join, row_values, to_python
+from midepoch.values import Form, arrow_columns, concat_batches, convert, convert_values, join, row_values
 
 Columns = dict[str, Any]
 """One sequence a column, all of the same length."""
 
 
 class Pool:
-    """Rows from several places, of which some are picked again and again in some order."""
+    """Rows from several places, maybe of other pools, of which some are picked again and again in some order."""
 
-    def __init__(self, parts: Sequence[pa.RecordBatch]) -> None:
+    def __init__(self, parts: "Sequence[pa.RecordBatch | Picked]") -> None:
         self._parts = parts
 
     @property
     def schema(self) -> pa.Schema:
         """The schema of all rows."""
-        return self._parts[0].schema
+        first = self._parts[0]
+        return first.pool.schema if isinstance(first, Picked) else first.schema
 
     @cached_property
     def together(self) -> pa.RecordBatch:
         """All rows as one batch."""
-        return self._parts[0] if len(self._parts) == 1 else pa.concat_batches(self._parts)
+        batches = [part.batch() if isinstance(part, Picked) else part for part in self._parts]
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
     @cached_property
     def lists(self) -> dict[str, list[Any]]:
         """All rows as columns of Python values: their bytes are copied once, into those values."""
-        names = self._parts[0].schema.names
-        return {name: _end_to_end(to_python(part.column(name)) for part in self._parts) for name in names}
+        parts = [part.lists() if isinstance(part, Picked) else arrow_columns(part, "python") for part in self._parts]
+        return {name: _end_to_end(part[name] for part in parts) for name in parts[0]}
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:

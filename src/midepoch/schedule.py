@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from midepoch.permute import key_of
 
+I32 = npt.NDArray[np.int32]
 EXACT = 1 << 32
 REMEMBERED = 1 << 14
 
@@ -80,7 +81,7 @@ class Schedule:
                 best, best_late, best_weight = number, late, weight
         return best
 
-    def draws(self, drawn: Sequence[int], have: Sequence[int], most: int) -> npt.NDArray[np.int32]:
+    def draws(self, drawn: Sequence[int], have: Sequence[int], most: int) -> I32:
         """The sources of the next draws, at most ``most``, up to the first that would take more than a source has."""
         if not len(self._known):
             return np.array(self._drawn_one_by_one(drawn, have, most), np.int32)
