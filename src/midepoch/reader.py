@@ -25,7 +25,7 @@ def take_turns(progress: Progress, worker: int = 0, workers: int = 1) -> Iterato
     index = leg.pipeline.index
     inner = Deal(lanes=leg.deal.period, turn=progress.turns, readers=workers)
     places = inner.rotation(worker)
-    files = Files(index, leg.pipeline.names)
+    files = Files(index, leg.pipeline.schema)
     pace = Pace.of(index.row_bytes, len(places))
     stride = leg.deal.stride * inner.stride
     if worker == 0:

@@ -7,11 +7,18 @@ from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
+import pyarrow as pa
+
 from midepoch.errors import DataChangedError, NoDataError
 
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-SUFFIXES = (".arrow", ".feather", ".ipc", ".parquet", ".pq")
+TEXT_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+SUFFIXES = (
+    *(".arrow", ".feather", ".ipc", ".parquet", ".pq", ".orc"),
+    *TEXT_SUFFIXES,
+    *(text + packed for text in TEXT_SUFFIXES for packed in (".gz", ".zst")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,14 @@ def stamp_of(path: str) -> FileStamp:
     return FileStamp(found.st_size, found.st_mtime_ns)
 
 
+def open_file(path: str, *, mapped: bool = False) -> pa.NativeFile:
+    """The bytes of a file, to be read by position. Every format reads through this.
+
+    ``mapped`` asks for views of the file instead of copies.
+    """
+    return pa.memory_map(path) if mapped else pa.OSFile(path)
+
+
 def check_unchanged(path: str, indexed: FileStamp) -> None:
     """Raise if the file is not the one that was indexed."""
     try:
@@ -120,7 +135,7 @@ def _files_below(folder: str) -> list[str]:
     if not found:
         seen = f"it holds {len(others)} others, such as {os.path.basename(others[0])}" if others else "it is empty"
         raise NoDataError(
-            f"The folder {folder} has no file that ends in {', '.join(SUFFIXES)} ({seen}). "
+            f"The folder {folder} has no file that ends in {', '.join(SUFFIXES[:11])}, .gz or .zst ({seen}). "
             "To read files whatever their names, pass a glob such as 'folder/*'."
         )
     return sorted(found, key=lambda path: path.split(os.sep))

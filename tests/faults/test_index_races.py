@@ -56,11 +56,11 @@ def test_eight_processes_that_build_one_index_all_read_the_same(folder, kept):
 
 
 def scan_for_ever(started, folder, kept):
-    def slow(path):
+    def slow(path, format=None):
         if path.endswith("05.arrow"):
             started.set()
             time.sleep(600)
-        return scan_file(path)
+        return scan_file(path, format)
 
     indexing.scan_file = slow
     me.read(folder, index_dir=kept)
@@ -104,7 +104,7 @@ def test_a_process_waits_for_the_one_that_builds_and_scans_nothing_itself(folder
     import fcntl
 
     monkeypatch.setattr(fcntl, "flock", lambda *_: arrive(None))
-    monkeypatch.setattr(indexing, "scan_file", lambda path: pytest.fail(f"{path} was scanned"))
+    monkeypatch.setattr(indexing, "scan_file", lambda path, format: pytest.fail(f"{path} was scanned"))
     assert values(me.read(folder, index_dir=kept)) == list(range(FILES * ROWS))
 
 

@@ -20,8 +20,8 @@ OPEN_FILES = 256
 class Files:
     """The open files of one reader, and the thread that reads ahead. Belongs to the process that made it."""
 
-    def __init__(self, index: Index, columns: Sequence[str]) -> None:
-        self.index, self._columns = index, columns
+    def __init__(self, index: Index, wanted: pa.Schema) -> None:
+        self.index, self._wanted = index, wanted
         self._open: dict[int, BlockReader] = {}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -65,7 +65,8 @@ class Files:
         if reader is None:
             if len(self._open) >= OPEN_FILES:
                 self._open.pop(next(iter(self._open)), None)
-            reader = FORMATS[self.index.formats[file]].open_blocks(self.index.path(file), self._columns)
+            opened = FORMATS[self.index.formats[file]].open_blocks
+            reader = opened(self.index.path(file), self.index.schemas[file], self._wanted)
             self._open[file] = reader
         return reader
 
