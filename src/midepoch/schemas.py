@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
-from midepoch.formats.widen import TypeClashError, widened
+from midepoch.formats.widen import TypeClashError, widened, with_items
 
 
 class Kind(NamedTuple):
@@ -42,12 +42,16 @@ def common_schema(kinds: Sequence[Kind], columns: Sequence[str] | None) -> pa.Sc
                 f"{there.kind.name} has a column {missing[0]!r} ({there.field.type}) that {kind.name} has not. "
                 "Pass columns= to read only what they share, or read them as two data sets."
             )
-    if columns is None:
-        return pa.schema([column.field for column in found.values()], kinds[0].schema.metadata)
-    for name in columns:
+    for name in columns or ():
         if name not in found:
             raise _no_column(kinds[0], name)
-    return pa.schema([found[name].field for name in columns], kinds[0].schema.metadata)
+    names = found if columns is None else columns
+    return pa.schema([_readable(found[name]) for name in names], kinds[0].schema.metadata)
+
+
+def _readable(column: Column) -> pa.Field:
+    field = column.field
+    return field.with_type(with_items(field.type)) if column.kind.types == "values" else field
 
 
 def _check_names(kind: Kind, columns: Sequence[str] | None) -> None:

@@ -191,14 +191,15 @@ def _header(path: str, file: Bytes, delimiter: str) -> tuple[list[str], int]:
         count *= 2
     end = blank + (int(ends[0]) if len(ends) else len(head) - blank)
     try:
-        names = pc.read_csv(
+        table = pc.read_csv(
             pa.BufferReader(head[blank:end].rstrip(b"\r\n") + b"\n"),
             parse_options=pc.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         )
+        names = table.column_names
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataFormatError(f"{path} has no header: {error}. The first line must name the columns.") from error
-    if names.num_rows:
+    if table.num_rows:
         raise DataFormatError(f"{path} ends its lines with CR alone. Convert them to LF or CRLF.")
-    if "" in names.column_names:
+    if "" in names:
         raise DataFormatError(f"{path} has a column without a name in its first line, which must name the columns.")
-    return names.column_names, start + end
+    return names, start + end

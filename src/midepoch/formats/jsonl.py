@@ -20,7 +20,7 @@ from midepoch.formats.text import (
     first_letter,
     scan_text,
 )
-from midepoch.formats.widen import TypeClashError, widened_schema
+from midepoch.formats.widen import TypeClashError, widened_schema, with_items
 from midepoch.permute import I64
 
 MAPPED = False
@@ -84,7 +84,8 @@ def parse_lines(data: bytes, wanted: pa.Schema) -> pa.Table:
     """The fields that are wanted of the objects of some lines; those that are missing are null."""
     if not data.lstrip().startswith(b"{"):
         raise MalformedError("there is no JSON object")
-    return _read(data, pj.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore"))
+    schema = pa.schema([field.with_type(with_items(field.type)) for field in wanted])
+    return _read(data, pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"))
 
 
 def _read(data: bytes, options: pj.ParseOptions) -> pa.Table:
@@ -119,10 +120,12 @@ def first_mistake(data: bytes, error: Exception) -> tuple[int, str]:
             value = json.loads(line, object_pairs_hook=_unlike_pairs)
         except UnicodeDecodeError:
             break
+        except json.JSONDecodeError as mistake:
+            return number, f"this is no whole JSON object ({mistake.msg} at column {mistake.colno})."
         except ValueError as mistake:
-            return number, f"this is no JSON object: {mistake}."
+            return number, f"{mistake}."
         if not isinstance(value, dict):
-            return number, f"a row must be a JSON object, this is a {type(value).__name__}."
+            return number, f"a row must be a JSON object, and this is {line.strip()[:20]!r}."
     if bad is not None:
         return data[:bad].count(b"\n"), f"the byte 0x{data[bad]:02x} is not UTF-8."
     # pyarrow counts objects; what it refuses and Python takes is told in its own words.

@@ -133,8 +133,10 @@ def _whole_records(path: str, file: Bytes, start: int, seeks: bool, grammar: Gra
         data = pending + more
         try:
             ends = grammar.record_ends(data, last=last)
-            if not len(ends) and not last and len(data) > MOST_RECORD_BYTES:
-                raise MalformedError(f"has a record of more than {MOST_RECORD_BYTES >> 20} MiB")
+            if not last and len(data) - (int(ends[-1]) if len(ends) else 0) > MOST_RECORD_BYTES:
+                raise MalformedError(
+                    f"has a record of more than {MOST_RECORD_BYTES >> 20} MiB. A quote may be unclosed"
+                )
         except MalformedError as error:
             raise DataFormatError(f"{path} {error}.") from error
         begin = 0

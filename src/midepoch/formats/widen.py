@@ -31,6 +31,18 @@ def widened_schema(one: pa.Schema | None, other: pa.Schema) -> pa.Schema:
     return other if one is None else pa.schema(list(_widened_fields(list(one), list(other), "").values()))
 
 
+def with_items(kind: pa.DataType) -> pa.DataType:
+    """The type with strings for the items of lists that hold nothing but null.
+
+    What pyarrow reads from JSON as a list of nulls is a broken array: its items are fewer than its offsets say.
+    """
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(with_items(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.string() if pa.types.is_null(kind.value_type) else with_items(kind.value_type))
+    return kind
+
+
 def _widened_fields(ones: list[pa.Field], others: list[pa.Field], above: str) -> dict[str, pa.Field]:
     fields = {field.name: field for field in ones}
     for field in others:
