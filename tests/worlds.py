@@ -19,7 +19,7 @@ import midepoch as me
 
 FORMATS = ("stream", "file", "parquet")
 TEXTS = ("jsonl", "json", "csv", "jsonl.gz")
-SUFFIXES = {"stream": ".arrow", "file": ".arrow"}
+SUFFIXES = {"stream": ".arrow", "file": ".arrow", "json": ".array.jsonl"}
 
 
 def table(first: int, rows: int) -> pa.Table:

@@ -1,5 +1,6 @@
 """Which files a source names: one file, a folder, a glob or a list of those, on a local file system."""
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -11,6 +12,8 @@ import pyarrow as pa
 
 from midepoch.errors import DataChangedError, NoDataError
 
+log = logging.getLogger("midepoch")
+
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 TEXT_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
@@ -19,6 +22,8 @@ SUFFIXES = (
     *TEXT_SUFFIXES,
     *(text + packed for text in TEXT_SUFFIXES for packed in (".gz", ".zst")),
 )
+# Beside data of other formats such a file is most often about the data: dataset_info.json, state.json.
+ASIDE = ".json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,10 @@ def _find_glob(path: str, source: str) -> tuple[str, list[str]]:
 
 
 def _files_below(folder: str) -> list[str]:
-    """The data files in a folder and its subfolders, without those that are hidden or begin with '_'."""
+    """The data files in a folder and its subfolders, without those that are hidden or begin with '_'.
+
+    Beside others, JSON files do not count as data.
+    """
     found: list[str] = []
     others: list[str] = []
     for path in _walk(folder):
@@ -138,7 +146,12 @@ def _files_below(folder: str) -> list[str]:
             f"The folder {folder} has no file that ends in {', '.join(SUFFIXES[:11])}, .gz or .zst ({seen}). "
             "To read files whatever their names, pass a glob such as 'folder/*'."
         )
-    return sorted(found, key=lambda path: path.split(os.sep))
+    data = [path for path in found if not path.endswith(ASIDE)]
+    if data and len(data) < len(found):
+        log.info(
+            "%s files that end in %s are left out of %s; name them to read them.", len(found) - len(data), ASIDE, folder
+        )
+    return sorted(data or found, key=lambda path: path.split(os.sep))
 
 
 def _walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:

@@ -211,7 +211,7 @@ def test_types_widen_over_the_whole_file_and_over_files(tmp_path):
         (tmp_path / "a.jsonl").write_bytes(lines(first + later))
         assert rows_of(tmp_path) == completed(first + later)
         (tmp_path / "a.jsonl").write_bytes(lines(first))
-        (tmp_path / "b.json").write_bytes(json.dumps(later).encode())
+        (tmp_path / "b.jsonl").write_bytes(json.dumps(later).encode())
         assert rows_of(tmp_path) == completed(first + later)
         (batch,) = me.read(tmp_path).with_format("arrow").batch(4)
     assert batch.schema.field("n").type == pa.float64()

@@ -63,7 +63,8 @@ class Records:
         table = self._read(data, {}, [])
         if table.num_rows == 0:
             return known, 0
-        kinds = [self._plain(data, field) for field in table.schema]
+        has_hex = pa.int64() in table.schema.types and _has_hex(data)
+        kinds = [self._plain(data, field, has_hex) for field in table.schema]
         if known is not None:
             kinds = [text_widened(one, kind, "") for one, kind in zip(known.types, kinds, strict=True)]
         return pa.schema(list(zip(self.names, kinds, strict=True))), table.num_rows
@@ -95,11 +96,11 @@ class Records:
             pc.ConvertOptions(column_types=types, include_columns=names, true_values=TRUE, false_values=FALSE),
         )
 
-    def _plain(self, data: bytes, field: pa.Field) -> pa.DataType:
+    def _plain(self, data: bytes, field: pa.Field, has_hex: bool) -> pa.DataType:
         kind = field.type
         if pa.types.is_binary(kind):
             raise MalformedError("is not UTF-8")
-        if pa.types.is_int64(kind) and (b"0x" in data or b"0X" in data):
+        if pa.types.is_int64(kind) and has_hex:
             # Hexadecimal numbers pass for integers but not for floats: leave them as they are written.
             try:
                 self._read(data, {field.name: pa.float64()}, [field.name])
@@ -115,6 +116,11 @@ def text_widened(one: pa.DataType, other: pa.DataType, field: str) -> pa.DataTyp
         return widened(one, other, field)
     except TypeClashError:
         return pa.string()
+
+
+def _has_hex(data: bytes) -> bool:
+    letters = np.frombuffer(data, np.uint8)
+    return bool(((letters[:-1] == ord("0")) & ((letters[1:] | 32) == ord("x"))).any())
 
 
 def record_ends(data: bytes, delimiter: int, *, last: bool) -> I64:
