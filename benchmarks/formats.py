@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small data, to see that everything runs")
     quick = parser.parse_args().quick
     for kind in PLAIN:
-        show(f"Reading {kind}", reading(kind, 4_000 if quick else 60_000, 2 if quick else 5))
+        show(f"Reading {kind}", reading(kind, 4_000 if quick else 60_000, 2 if quick else 3))
 
 
 if __name__ == "__main__":

@@ -82,10 +82,9 @@ class TextBlocks:
 
     def read(self, block: Block) -> pa.Table:
         """The rows of a block, under the schema that is wanted."""
-        data = self._file.read_at(block.length, block.offset)
         try:
-            table = self._grammar.parse(data, self._wanted)
-        except (pa.ArrowException, MalformedError) as error:
+            table = self._grammar.parse(self._file.read_at(block.length, block.offset), self._wanted)
+        except (pa.ArrowException, OSError, MalformedError) as error:
             raise DataFormatError(f"{self._path} cannot be parsed from byte {block.offset:,} on: {error}") from error
         if table.num_rows != block.rows:
             raise DataFormatError(
