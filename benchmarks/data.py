@@ -1,5 +1,7 @@
 """The data that is measured on: made on demand below benchmarks/data, the same on every machine."""
 
+import csv
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -114,6 +116,24 @@ def sources(files: int, rows: int) -> Path:
             pq.write_table(table, folder / f"part-{number:04}.parquet", row_group_size=rows)
 
     return _made(f"sources-{files}-{rows}", write)
+
+
+def lines(kind: str, rows: int) -> Path:
+    """The same rows as :func:`texts`, in one file of JSON lines or CSV."""
+
+    def write(folder: Path) -> None:
+        rng, pool = np.random.default_rng(5), _pool()
+        with open(folder / f"part.{kind}", "w", newline="") as file:
+            table = csv.writer(file)
+            for first in range(0, rows, BATCH_ROWS):
+                batch = _texts(rng, pool, first, BATCH_ROWS)
+                if kind == "csv":
+                    table.writerows([batch.schema.names] if first == 0 else [])
+                    table.writerows(zip(*batch.to_pydict().values(), strict=True))
+                else:
+                    file.writelines(json.dumps(row) + "\n" for row in batch.to_pylist())
+
+    return _made(f"{kind}-{rows}", write)
 
 
 def _made(name: str, write: Callable[[Path], None]) -> Path:

@@ -1,19 +1,26 @@
 """Small data sets and pipelines for tests: files with numbered rows, and hypothesis strategies over them."""
 
+import csv
+import gzip
+import io
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
+from pyarrow import orc
 
 import midepoch as me
 
 FORMATS = ("stream", "file", "parquet")
-SUFFIXES = {"stream": ".arrow", "file": ".arrow", "parquet": ".parquet"}
+TEXTS = ("jsonl", "json", "csv", "jsonl.gz")
+SUFFIXES = {"stream": ".arrow", "file": ".arrow", "json": ".array.jsonl"}
 
 
 def table(first: int, rows: int) -> pa.Table:
@@ -29,8 +36,38 @@ def table(first: int, rows: int) -> pa.Table:
     )
 
 
+def plain_table(first: int, rows: int, lists: bool) -> pa.Table:
+    """The same, of types that text has too, and texts of several lines; without the list where it cannot be written."""
+    ids = range(first, first + rows)
+    texts = [f"row {number}" + ('\n"of two", lines' if number % 3 == 0 else "") for number in ids]
+    found = table(first, rows).drop_columns([] if lists else ["tokens"])
+    schema = pa.schema([("id", "int64"), ("text", "string"), ("tokens", pa.list_(pa.int64())), ("maybe", "int64")])
+    return found.cast(pa.schema([schema.field(name) for name in found.column_names])).set_column(
+        1, schema.field("text"), pa.array(texts, pa.string())
+    )
+
+
+def text_bytes(rows: pa.Table, kind: str) -> bytes:
+    """The rows as JSON lines, a JSON array, or CSV."""
+    if kind == "csv":
+        sink = io.StringIO()
+        writer = csv.writer(sink, lineterminator="\r\n")
+        writer.writerows([rows.column_names, *(row.values() for row in rows.to_pylist())])
+        return sink.getvalue().encode()
+    if kind == "json":
+        return json.dumps(rows.to_pylist(), indent=1).encode()
+    lines = b"".join(json.dumps(row).encode() + b"\n" for row in rows.to_pylist())
+    return gzip.compress(lines) if kind == "jsonl.gz" else lines
+
+
 def write(path: Path, rows: pa.Table, kind: str, block: int) -> None:
-    """One file of blocks of ``block`` rows."""
+    """One file of blocks of ``block`` rows; those of text files are cut when they are scanned."""
+    if kind in TEXTS:
+        path.write_bytes(text_bytes(rows, kind))
+        return
+    if kind == "orc":
+        orc.write_table(rows, path, stripe_size=1, batch_size=block)
+        return
     if kind == "parquet":
         pq.write_table(rows, path, row_group_size=block)
         return
@@ -45,7 +82,9 @@ def write_files(folder: Path, sizes: Sequence[int], kinds: Sequence[str] = FORMA
     first = 0
     for number, size in enumerate(sizes):
         kind = kinds[number % len(kinds)]
-        write(folder / f"part-{number:04d}{SUFFIXES[kind]}", table(first, size), kind, block)
+        plain = not {*kinds}.isdisjoint(TEXTS)
+        rows = plain_table(first, size, "csv" not in kinds) if plain else table(first, size)
+        write(folder / f"part-{number:04d}{SUFFIXES.get(kind, f'.{kind}')}", rows, kind, block)
         first += size
     return folder
 
@@ -106,8 +145,15 @@ class World:
         return write_files(folder, self.sizes, self.kinds, self.block)
 
     def build(self, folder: Path) -> me.Dataset:
-        dataset = me.read(folder)
+        with patch.multiple("midepoch.formats.text", BLOCK_RECORDS=self.block, PACKED_BYTES=40 * self.block):
+            dataset = me.read(folder)
         for name, args, options in self.calls:
+            if "csv" in self.kinds:
+                args = tuple(
+                    [name for name in one if name != "tokens"] if isinstance(one, list) else one for one in args
+                )
+                kept = [name for name in options.get("remove_columns", ()) if name != "tokens"]
+                options = {**options, "remove_columns": kept} if kept else options
             dataset = getattr(dataset, name)(*args, **options)
         return dataset
 
@@ -174,7 +220,9 @@ def stages(draw: Any, uniform: bool = False) -> list[Any]:
 def worlds(draw: Any, uniform: bool = False, lanes: bool = True) -> World:
     """Files of random sizes and formats, and a pipeline over them."""
     sizes = draw(st.lists(st.sampled_from([0, 1, 2, 7, 13, 20, 33]), min_size=1, max_size=4))
-    kinds = draw(st.lists(st.sampled_from(FORMATS), min_size=1, max_size=3))
+    kinds = draw(st.lists(st.sampled_from((*FORMATS, *TEXTS, "orc")), min_size=1, max_size=3))
+    if not any(sizes):  # only a file that states its columns may be without rows
+        kinds = ["csv" if kind in TEXTS else kind for kind in kinds]
     calls = [*draw(ORDERS), *draw(stages(uniform=uniform))]
     if lanes:
         calls.append(("lanes", (draw(st.integers(1, 6)),), {}))

@@ -39,11 +39,12 @@ def read(
     columns: Sequence[str] | None = None,
     index_dir: str | os.PathLike[str] | None = None,
 ) -> "Dataset":
-    """Open Arrow and Parquet files in place.
+    """Open Arrow, Parquet, ORC, JSON and CSV files in place.
 
     ``source`` is a file, a folder (with its subfolders), a glob, or a list of those. Files are told apart by
-    their bytes; ``format`` ("arrow" or "parquet") only insists. ``columns`` reads those columns only. Nothing
-    is read but headers and footers, whose index is kept in ``index_dir``, by default ``MIDEPOCH_INDEX_DIR`` or a
+    their bytes, and CSV by its name; ``format`` ("arrow", "parquet", "orc", "jsonl", "json" or "csv") insists, and
+    decides where neither tells. ``columns`` reads those columns only. Nothing is read but headers and footers, and text
+    files once through; the index of their blocks is kept in ``index_dir``, by default ``MIDEPOCH_INDEX_DIR`` or a
     folder in the user's cache.
     """
     if isinstance(columns, str):

@@ -125,8 +125,8 @@ class Origin(Protocol):
 class FileReading:
     """The files that a reader has open, and how much it reads at a time."""
 
-    def __init__(self, index: Index, columns: Sequence[str], lanes: int) -> None:
-        self.files = Files(index, columns)
+    def __init__(self, index: Index, wanted: pa.Schema, lanes: int) -> None:
+        self.files = Files(index, wanted)
         self.pace = Pace.of(index.row_bytes, lanes)
 
     @property
@@ -203,7 +203,7 @@ class FileRows:
 
     def open(self, lanes: int) -> FileReading:
         """The files."""
-        return FileReading(self.index, self.names, lanes)
+        return FileReading(self.index, self.schema, lanes)
 
     def locate(self, key: int) -> tuple[str, int]:
         """A key is a row's number."""

@@ -44,9 +44,9 @@ class TableIndex(Index):
     def __reduce__(self) -> tuple[Any, ...]:
         return TableIndex, (self._tables, self._held_schema)
 
-    def open(self, file: int, columns: Sequence[str]) -> BlockReader:
+    def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         """A table's record batches."""
-        return TableBlocks(self._batches[file], columns)
+        return TableBlocks(self._batches[file], wanted)
 
     def check(self, file: int) -> None:
         """Nothing: a table does not change."""
@@ -55,13 +55,12 @@ class TableIndex(Index):
 class TableBlocks:
     """The record batches of a table."""
 
-    def __init__(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> None:
-        self._batches, self._columns = batches, columns
+    def __init__(self, batches: Sequence[pa.RecordBatch], wanted: pa.Schema) -> None:
+        self._batches, self._wanted = batches, wanted
 
     def read(self, block: Block) -> pa.RecordBatch:
         """The record batch with the block's number."""
-        batch = self._batches[block.number]
-        return read_as(batch, as_read(pa.schema([batch.schema.field(name) for name in self._columns])))
+        return read_as(self._batches[block.number], self._wanted)
 
     def is_view(self, data: "pa.Table | pa.RecordBatch") -> bool:
         """It always is."""
