@@ -273,8 +273,9 @@ def test_files_that_differ_in_nullability_and_metadata_are_read_together(tmp_pat
 def test_two_threads_read_a_parquet_file_one_at_a_time(tmp_path):
     """The one that reads ahead, and the one that needs another row group of the same file: Arrow would crash."""
     path = write_numbers(tmp_path / "a.parquet", 0, 40, "parquet", rows=4)
-    blocks = [Block(number, *place) for number, place in enumerate(scan_file(str(path)).blocks)]
-    reader = FORMATS["parquet"].open_blocks(str(path), ["x"])
+    scan = scan_file(str(path))
+    blocks = [Block(number, *place) for number, place in enumerate(scan.blocks)]
+    reader = FORMATS["parquet"].open_blocks(str(path), scan.schema, scan.schema)
     inside = []
 
     class Watched:
