@@ -20,7 +20,9 @@ import midepoch as me
 
 FORMATS = ("stream", "file", "parquet")
 TEXTS = ("jsonl", "json", "csv", "jsonl.gz")
-SUFFIXES = {"stream": ".arrow", "file": ".arrow", "json": ".array.jsonl"}
+SUFFIXES = {"stream": ".arrow", "file": ".arrow", "json": ".array.jsonl"} | {
+    kind: f".{kind}" for kind in ("parquet", "orc", "jsonl", "csv", "jsonl.gz")
+}
 
 
 def table(first: int, rows: int) -> pa.Table:
@@ -84,7 +86,7 @@ def write_files(folder: Path, sizes: Sequence[int], kinds: Sequence[str] = FORMA
         kind = kinds[number % len(kinds)]
         plain = not {*kinds}.isdisjoint(TEXTS)
         rows = plain_table(first, size, "csv" not in kinds) if plain else table(first, size)
-        write(folder / f"part-{number:04d}{SUFFIXES.get(kind, f'.{kind}')}", rows, kind, block)
+        write(folder / f"part-{number:04d}{SUFFIXES[kind]}", rows, kind, block)
         first += size
     return folder
 

@@ -248,7 +248,11 @@ def _from_file(root: str, origin: str, checksum: int) -> Index:
 
 
 def _numbers(table: pa.Table, column: str) -> I64:
-    return np.asarray(table[column].combine_chunks(), np.int64)
+    # np.asarray would import pandas where that is installed, which takes far longer than opening a data set.
+    array = table[column].cast(pa.int64()).combine_chunks()
+    if not len(array):
+        return np.empty(0, np.int64)
+    return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array)]
 
 
 def _starts(counts: I64) -> I64:
