@@ -96,6 +96,15 @@ def test_a_long_period_is_not_remembered_and_still_the_same():
     assert Schedule(whole, 1).draws([0, 0, 0], [200, 200, 200], 200).tolist() == expected
 
 
+def test_counts_off_the_schedule_do_not_trust_what_is_remembered():
+    schedule = Schedule((5, 2, 1), 0)
+    schedule.draws([0, 0, 0], [99] * 3, 50)
+    for wrong in ([1, 0, 0], [0, 1, 0], [0, 0, 1], [3, 1, 1]):
+        first = schedule.draw(wrong)
+        have = [int(number == first) for number in range(3)]
+        assert schedule.draws(wrong, have, 50).tolist()[:1] == [first]
+
+
 def test_lanes_begin_at_different_phases():
     for whole in ((1, 1), (7, 3), (5, 3, 2), (1,) * 9):
         begins = {tuple(islice(drawn_one_by_one(Schedule(whole, 0, 0, lane), len(whole)), 20)) for lane in range(64)}
