@@ -78,10 +78,13 @@ class MappedArrow:
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
         """Whether a record batch lies in the map, which compressed ones and some with dictionaries do not."""
+        begin, end = self._map.address, self._map.address + self._map.size
         for column in data.columns:
-            first = next((buffer for buffer in column.buffers() if buffer is not None and buffer.size), None)
-            if first is not None and not 0 <= first.address - self._map.address < self._map.size:
-                return False
+            for buffer in column.buffers():
+                if buffer is not None and buffer.size:
+                    if not begin <= buffer.address < end:
+                        return False
+                    break
         return True
 
     def _read(self, block: Block) -> pa.RecordBatch:
