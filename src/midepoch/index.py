@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from midepoch.arrays import numbers_of
 from midepoch.errors import DataChangedError, NoDataError
 from midepoch.fingerprint import FileFacts, data_fingerprint
 from midepoch.formats import FORMATS, Block, BlockReader, Scan
@@ -248,11 +249,7 @@ def _from_file(root: str, origin: str, checksum: int) -> Index:
 
 
 def _numbers(table: pa.Table, column: str) -> I64:
-    # np.asarray would import pandas where that is installed, which takes far longer than opening a data set.
-    array = table[column].cast(pa.int64()).combine_chunks()
-    if not len(array):
-        return np.empty(0, np.int64)
-    return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array)]
+    return numbers_of(table[column].cast(pa.int64()).combine_chunks())
 
 
 def _starts(counts: I64) -> I64:

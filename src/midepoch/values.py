@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
+from midepoch.arrays import numbers_of
 from midepoch.errors import MissingExtraError
 
 Form = Literal["python", "numpy", "torch", "arrow"]
@@ -55,10 +56,9 @@ def arrow_columns(batch: pa.RecordBatch, form: Form) -> Any:
 def to_python(column: pa.Array) -> list[Any]:
     """A column as a list of the values that Arrow's ``to_pylist`` gives; numbers come quicker by way of NumPy."""
     kind = column.type
-    if not _is_number(kind) or pa.types.is_float16(kind) or column.null_count:
-        values: list[Any] = column.to_pylist()
-        return values
-    return column.to_numpy().tolist()  # type: ignore[no-any-return]
+    slow = not _is_number(kind) or pa.types.is_float16(kind) or column.null_count
+    values: list[Any] = column.to_pylist() if slow else numbers_of(column).tolist()
+    return values
 
 
 def to_numpy(column: pa.Array) -> Any:
@@ -73,12 +73,16 @@ def to_numpy(column: pa.Array) -> Any:
     if pa.types.is_boolean(kind) or _is_number(kind):
         if column.null_count and not pa.types.is_floating(kind):
             return _objects(column.to_pylist())
-        return column.to_numpy(zero_copy_only=False)
+        return numbers_of(column) if _is_number(kind) and not column.null_count else _converted(column)
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind):
-        return column.to_numpy(zero_copy_only=False)
+        return _converted(column)
     if is_list(kind):
         return row_values(column, "numpy") if column.null_count else _list_to_numpy(column)
     return _objects(column.to_pylist())
+
+
+def _converted(column: pa.Array) -> Any:
+    return column.to_numpy(zero_copy_only=False)
 
 
 def to_torch(column: pa.Array) -> Any:
@@ -201,7 +205,7 @@ def _list_to_numpy(column: pa.Array) -> Any:
             return values.reshape(len(column), each, *values.shape[1:])
         return [values[start : start + each] for start in range(0, len(values), each)] if each else [[] for _ in column]
     values = to_numpy(column.flatten())
-    ends = np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy(zero_copy_only=False))])
+    ends = np.concatenate([[0], np.cumsum(numbers_of(column.value_lengths()))])
     lengths = np.diff(ends)
     if isinstance(values, np.ndarray) and len(lengths) and (lengths == lengths[0]).all():
         return values.reshape(len(column), int(lengths[0]), *values.shape[1:])

@@ -343,7 +343,7 @@ def test_A3_force_reindex_asks_again_and_scans_again(load, asked, monkeypatch):
     load()
     scanned = []
     scan_file = indexing.scan_file
-    monkeypatch.setattr(indexing, "scan_file", lambda path: scanned.append(path) or scan_file(path))
+    monkeypatch.setattr(indexing, "scan_file", lambda path, *more: scanned.append(path) or scan_file(path, *more))
     assert ids(load()) == list(range(60))
     assert (len(asked), len(scanned)) == (1, 0)
     assert ids(load(force_reindex=True)) == list(range(60))
