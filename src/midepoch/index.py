@@ -249,7 +249,7 @@ def _from_file(root: str, origin: str, checksum: int) -> Index:
 
 
 def _numbers(table: pa.Table, column: str) -> I64:
-    return numbers_of(table[column].cast(pa.int64()).combine_chunks())
+    return numbers_of(table[column].combine_chunks())
 
 
 def _starts(counts: I64) -> I64:
