@@ -19,7 +19,6 @@ from midepoch.origin import FileRows
 from midepoch.packing import Overlong, Strategy
 from midepoch.pipeline import Pipeline
 from midepoch.position import Plan, Position, SharedWithWorkers, whole_number
-from midepoch.pruning import Where
 from midepoch.reader import take_turns
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches
 from midepoch.stages.pack import PackStream, PackWindows
@@ -63,6 +62,8 @@ def read(
     rows = FileRows(index=index, columns=None if columns is None else tuple(columns))
     _ = rows.schema  # files that disagree are told here, not at the first row
     if filters is not None:
+        from midepoch.pruning import Where  # which loads parts of Arrow that nothing else needs
+
         rows = replace(rows, where=Where.of(index, filters))
     return Dataset(Plan(pipeline=Pipeline(origin=rows)))
 

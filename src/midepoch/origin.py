@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -12,13 +12,15 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.fingerprint import data_difference
 from midepoch.index import Index
 from midepoch.order import Interval, Order, OrderStep, Shuffle, build_order, lanes_by_file
-from midepoch.pruning import Where
 from midepoch.selection import Blocks
 from midepoch.stages.blocks import Files
 from midepoch.stages.flow import Flow
 from midepoch.stages.source import Lane, Pace
 from midepoch.stages.where import matching
 from midepoch.values import Form
+
+if TYPE_CHECKING:  # it loads parts of Arrow that only filters need
+    from midepoch.pruning import Where
 
 Mode = Literal["file", "example"]
 
@@ -149,7 +151,7 @@ class FileRows:
     index: Index
     columns: tuple[str, ...] | None = None
     steps: tuple[OrderStep, ...] = ()
-    where: Where | None = None
+    where: "Where | None" = None
     has_rows = True
     begin: Cursor = (0,)
     look: Look = ("python", False)

@@ -1,18 +1,21 @@
 """Keeping the rows for which a predicate is true, as they come from the source."""
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
-from midepoch.predicate import Mask, Predicate
 from midepoch.rows import Picked, Pool, Rows
 from midepoch.stages.flow import Run
 
+if TYPE_CHECKING:  # it loads parts of Arrow that only filters need
+    from midepoch.predicate import Mask, Predicate
+
 
 def matching(
-    runs: Iterator[Run], predicate: Predicate, names: list[str], most: int, locate: Callable[[int], tuple[str, int]]
+    runs: Iterator[Run], predicate: "Predicate", names: list[str], most: int, locate: Callable[[int], tuple[str, int]]
 ) -> Iterator[Run]:
     """The rows that a predicate keeps, with these columns only, in runs of ``most`` rows at most.
 
@@ -37,7 +40,7 @@ def matching(
             yield whole.slice(at, min(at + most, len(whole)))
 
 
-def _mask(predicate: Predicate, batch: pa.RecordBatch, run: Run, locate: Callable[[int], tuple[str, int]]) -> Mask:
+def _mask(predicate: "Predicate", batch: pa.RecordBatch, run: Run, locate: Callable[[int], tuple[str, int]]) -> "Mask":
     try:
         return predicate.mask(batch)
     except pa.ArrowException as error:
@@ -48,6 +51,6 @@ def _mask(predicate: Predicate, batch: pa.RecordBatch, run: Run, locate: Callabl
         ) from error
 
 
-def _kept(batch: pa.RecordBatch, mask: Mask, names: list[str]) -> pa.RecordBatch:
+def _kept(batch: pa.RecordBatch, mask: "Mask", names: list[str]) -> pa.RecordBatch:
     chosen = batch if batch.schema.names == names else batch.select(names)
     return chosen if mask.all() else chosen.filter(pa.array(mask))
