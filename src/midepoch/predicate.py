@@ -1,6 +1,7 @@
 """A filter as an Arrow expression: the columns it needs, how a state knows it, and the rows for which it is true."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -30,15 +31,17 @@ class Predicate:
     def of(cls, filters: Any, schema: pa.Schema) -> "Predicate":
         """The expression that was asked for, once it is sure that it can be computed from these columns."""
         expression = _expression(filters)
-        kind = _type(expression, schema)
+        text = str(expression)
+        named = [field for field in schema if field.name in text]
+        kind = _type(expression, named, schema.names)
         if not pa.types.is_boolean(kind):
             raise TypeError(
                 f"filters must be true or false for each row, but {expression} is of type {kind}. "
                 "Compare it with something, such as pc.field('x') > 0."
             )
-        if "FieldPath(" in str(expression):
-            raise ValueError(f"filters names a column by its number: {expression}. Use its name, as in pc.field('x').")
-        return cls(expression=expression, columns=_needed(expression, schema))
+        # Arrow does not tell which columns an expression needs: those without which it cannot be computed.
+        needed = [field for field in named if not _fits(expression, [one for one in named if one is not field])]
+        return cls(expression=expression, columns=tuple(field.name for field in needed))
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
         """For each row, whether the expression is true; where it is null, it is not."""
@@ -91,16 +94,18 @@ def _computed(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
     return wanted.to_table(use_threads=False).column(0)
 
 
-def _type(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
+def _type(expression: pc.Expression, fields: Sequence[pa.Field], there: Sequence[str]) -> pa.DataType:
     """The type of the expression's values; an error names the column that is missing."""
+    if "FieldPath(" in str(expression):
+        raise ValueError(f"filters names a column by its number: {expression}. Use its name, as in pc.field('x').")
     try:
-        return _computed(expression, schema.empty_table()).type
+        return _computed(expression, _empty(fields)).type
     except (pa.ArrowException, ValueError, TypeError) as error:
         missing = re.search(r"No match for (FieldRef\..*?) in ", str(error))
         if missing is not None:
             name = ".".join(re.findall(r"Name\((.*?)\)", missing[1])) or missing[1]
             raise SchemaMismatchError(
-                f"filters names a column {name!r} that is not there. There are: {', '.join(schema.names)}."
+                f"filters names a column {name!r} that is not there. There are: {', '.join(there)}."
             ) from error
         raise SchemaMismatchError(
             f"filters {expression} does not fit the types of these columns: {error}. "
@@ -108,22 +113,17 @@ def _type(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
         ) from error
 
 
-def _needed(expression: pc.Expression, schema: pa.Schema) -> tuple[str, ...]:
-    """The columns without which the expression cannot be computed: Arrow does not tell them."""
-    text = str(expression)
-    for named in ([field for field in schema if field.name in text], list(schema)):
-        needed = [field for field in named if not _fits(expression, [one for one in named if one is not field])]
-        if _fits(expression, needed):
-            return tuple(field.name for field in needed)
-    return tuple(schema.names)
-
-
-def _fits(expression: pc.Expression, fields: list[pa.Field]) -> bool:
+def _fits(expression: pc.Expression, fields: Sequence[pa.Field]) -> bool:
     try:
-        _computed(expression, pa.schema(fields or [("", pa.null())]).empty_table())
+        _computed(expression, _empty(fields))
     except (pa.ArrowException, ValueError, TypeError):
         return False
     return True
+
+
+def _empty(fields: Sequence[pa.Field]) -> pa.Table:
+    """A table of no rows, with a column in any case: Arrow computes nothing of none."""
+    return pa.schema(list(fields) or [("", pa.null())]).empty_table()
 
 
 def _content(expression: pc.Expression) -> bytes:

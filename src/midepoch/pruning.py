@@ -46,7 +46,8 @@ class Where:
         """What was asked for, of the rows of an index."""
         schema = _filterable(index)
         predicate = Predicate.of(filters, schema)
-        return cls(predicate=predicate, blocks=blocks_that_may_match(index, predicate, schema))
+        needed = pa.schema([schema.field(name) for name in predicate.columns])
+        return cls(predicate=predicate, blocks=blocks_that_may_match(index, predicate, needed))
 
     def describe(self) -> dict[str, Any]:
         """The predicate, and in how many blocks it may be true: the order depends on that."""
@@ -95,7 +96,7 @@ def _decide(index: Index, predicate: Predicate, schema: pa.Schema) -> Mask:
     kept_files = np.array([open_folders[folder] for folder in folders], bool)
     kept: Mask = np.repeat(kept_files, np.diff(firsts))
     left = [file for file in np.flatnonzero(kept_files).tolist() if index.formats[file] in RANGES]
-    columns = [schema.field(name) for name in predicate.columns if name not in index.constants(0)]
+    columns = [field for field in schema if field.name not in index.constants(0)]
     with ThreadPoolExecutor(SCAN_THREADS) as pool:
         for start in range(0, len(left) if columns else 0, TOGETHER):
             some = left[start : start + TOGETHER]
