@@ -18,7 +18,10 @@ Values = Mapping[str, pa.Scalar]
 
 
 class HiveIndex(Index):
-    """An index whose files have the columns that their folders name. Those come last, and before any in the files."""
+    """An index whose files also have the columns that their folders name.
+
+    Those come last. Where a file has one of the same name, the folder's is taken.
+    """
 
     layout: Mapping[str, Any] = MappingProxyType({"partitioning": "hive"})
 
@@ -51,7 +54,8 @@ class HiveIndex(Index):
         own = super().schema(asked)
         fields = {field.name: field for field in own} | {key: pa.field(key, kind) for key, kind in self._types.items()}
         kept = [name for name in own.names if name not in self._types]
-        return pa.schema([fields[name] for name in columns or [*kept, *self._types]], own.metadata)
+        chosen = [*kept, *self._types] if columns is None else columns
+        return pa.schema([fields[name] for name in chosen], own.metadata)
 
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         """A file, whose blocks get the columns of its folders. If no others are wanted, it is not even opened."""

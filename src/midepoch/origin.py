@@ -280,7 +280,9 @@ class RowLanes:
             return Flow(
                 runs=source.runs(cursor[0], self.size(lane), rows=every.rows, phase=every.phase, stride=every.stride)
             )
-        # An expression costs the same for few rows as for many, so it gets a whole step of them.
-        source = Lane(reading.files, self.order(lane), replace(pace, run=pace.step))
+        # An expression costs the same for few rows as for many, so it gets a whole step of them; but those of mapped
+        # files come in short runs, as before each of them it is seen that the file has not changed.
+        long = pace if reading.files.all_mapped else replace(pace, run=pace.step)
+        source = Lane(reading.files, self.order(lane), long)
         runs = source.runs(cursor[0], self.size(lane))
         return Flow(runs=matching(runs, where.predicate, self._origin.names, pace.run, self._origin.locate))
