@@ -24,6 +24,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.huggingface
 	$(BIN)/python -m benchmarks.packing
 	$(BIN)/python -m benchmarks.mixing
+	$(BIN)/python -m benchmarks.filters
 
 format: $(STAMP)
 	$(BIN)/ruff format .

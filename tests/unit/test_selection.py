@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midepoch.order import Cut, Sequential, Shuffle, build_order, lanes_by_file
-from midepoch.selection import ChunkedNumbers, Listed, Selection, Slices, Stretches
+from midepoch.selection import Blocks, ChunkedNumbers, Listed, Selection, Slices, Stretches
 
 LEVELS = ("file", "block", "row")
 
@@ -34,6 +34,25 @@ def check_pieces(order, level):
     assert bounds == sorted(bounds)
     assert (bounds[0], bounds[-1]) == (0, order.size)
     return bounds
+
+
+@given(sequences(), st.randoms(use_true_random=False), st.sampled_from(LEVELS), st.integers(1, 4))
+def test_blocks_are_those_that_stay(inner, random, level, lanes):
+    files, blocks = inner.pieces("file"), inner.pieces("block")
+    kept = np.array([random.random() < 0.5 for _ in blocks[1:]], bool)
+    chosen = Blocks(files, blocks, kept)
+    expected = [
+        row for (a, b), stays in zip(pairwise(blocks.tolist()), kept, strict=True) for row in range(a, b) if stays
+    ]
+    assert all_rows(chosen) == expected
+    for one in ("file", "block"):
+        bounds = check_pieces(chosen, one)
+        owners = np.searchsorted(inner.pieces(one), expected, "right").tolist()
+        assert all(len(set(owners[a:b])) <= 1 for a, b in pairwise(bounds))
+    shuffle = Shuffle(seed=1, level=level, window=5)
+    assert sorted(all_rows(build_order(chosen, [shuffle], 0))) == expected
+    dealt = lanes_by_file(chosen, [shuffle], 0, lanes)
+    assert sorted(row for lane in dealt for row in all_rows(lane)) == expected
 
 
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=4)

@@ -1,0 +1,38 @@
+"""Filters and partitions in worker processes, forked and spawned."""
+
+import pyarrow.compute as pc
+import pytest
+
+import midepoch as me
+from midepoch.state import merge_states
+from worlds import ids, write_files
+
+
+@pytest.fixture
+def root(tmp_path):
+    for year in (1, 2, 3):
+        write_files(tmp_path / "data" / f"year={year}", [30, 20], ["parquet", "stream"])
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_go_on_where_others_stopped(root, method):
+    filters = (pc.field("year") != 2) & (pc.field("id") > 12) & pc.field("maybe").is_valid()
+
+    def loader(workers):
+        dataset = me.read(root, partitioning="hive", filters=filters, columns=["id", "year"]).shuffle(1).lanes(4)
+        return me.Loader(
+            dataset, batch_size=3, num_workers=workers, multiprocessing_context=method if workers else None
+        )
+
+    whole = ids(loader(0))
+    assert len(whole) == 2 * len([number for number in range(13, 50) if number % 5])
+    first = loader(2)
+    batches = iter(first)
+    seen = ids(next(batches) for _ in range(5))
+    state = merge_states([first.state_dict()])
+    del batches
+    second = loader(0)
+    second.load_state_dict(state)
+    assert sorted([*seen, *ids(second)]) == sorted(whole)
+    assert seen == whole[: len(seen)]
