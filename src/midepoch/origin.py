@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from midepoch.deal import Cursor, lane_cuts
 from midepoch.errors import CheckpointMismatchError
+from midepoch.fetching import Fetch
 from midepoch.fingerprint import data_difference
 from midepoch.index import Index
 from midepoch.order import Interval, Order, OrderStep, Shuffle, build_order, lanes_by_file
@@ -99,6 +100,10 @@ class Origin(Protocol):
         """How its items look."""
 
     @property
+    def survives_fork(self) -> bool:
+        """Whether a forked process can read on: the clients of most object stores do not survive it."""
+
+    @property
     def schema(self) -> pa.Schema | None:
         """That of its items where they are rows of files as they are; None where only the items tell."""
 
@@ -125,8 +130,8 @@ class Origin(Protocol):
 class FileReading:
     """The files that a reader has open, and how much it reads at a time."""
 
-    def __init__(self, index: Index, wanted: pa.Schema, lanes: int) -> None:
-        self.files = Files(index, wanted)
+    def __init__(self, index: Index, wanted: pa.Schema, lanes: int, fetch: Fetch | None = None) -> None:
+        self.files = Files(index, wanted, fetch, lanes)
         self.pace = Pace.of(index.row_bytes, lanes)
 
     @property
@@ -146,6 +151,7 @@ class FileRows:
     index: Index
     columns: tuple[str, ...] | None = None
     steps: tuple[OrderStep, ...] = ()
+    fetch: Fetch | None = None
     uniform = True
     has_rows = True
     begin: Cursor = (0,)
@@ -159,6 +165,11 @@ class FileRows:
 
     def __str__(self) -> str:
         return f"{self.index.rows:,} rows in {len(self.index.names):,} files"
+
+    @property
+    def survives_fork(self) -> bool:
+        """Unless the files lie in an object store."""
+        return self.index.store is None or self.index.store.survives_fork
 
     @cached_property
     def size(self) -> int:
@@ -203,7 +214,7 @@ class FileRows:
 
     def open(self, lanes: int) -> FileReading:
         """The files."""
-        return FileReading(self.index, self.schema, lanes)
+        return FileReading(self.index, self.schema, lanes, self.fetch)
 
     def locate(self, key: int) -> tuple[str, int]:
         """A key is a row's number."""

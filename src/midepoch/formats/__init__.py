@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from midepoch.formats import arrow, csv, json, jsonl, orc, parquet
 from midepoch.formats.block import Block, BlockReader, Format, Scan
 from midepoch.formats.detect import format_of
+from midepoch.storage import Place
 
 __all__ = ["EMPTY", "FORMATS", "Block", "BlockReader", "Format", "Scan", "scan_file"]
 
@@ -19,7 +20,7 @@ FORMATS: Mapping[str, Format] = {
 EMPTY = "empty"
 
 
-def scan_file(path: str, format: str | None = None) -> Scan:
+def scan_file(path: Place, format: str | None = None) -> Scan:
     """Tell a file's format, and scan it."""
     name = format_of(path, format)
     return Scan(EMPTY, None, ()) if name is None else FORMATS[name].scan(path)
