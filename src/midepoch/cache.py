@@ -1,8 +1,8 @@
 """Blocks of remote files kept in a local folder: checked when read, the least recently used out first.
 
 Any number of processes may share a folder. A block is written under another name and renamed, so it is there whole or
-not at all; what was damaged since is told by its checksum, and fetched again. Room for a block is made before it is
-written, under a lock, so the folder does not grow beyond its limit.
+not at all; what was damaged since is told by its checksum, and fetched again. Room for a block is made before it
+is renamed, under a lock, so the blocks never have more bytes than the limit.
 """
 
 import contextlib
@@ -67,10 +67,11 @@ class BlockCache:
         temporary = path.with_name(f".{key}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._make_room(content.size)
             with open(temporary, "wb") as file:
                 file.write(content)
-            temporary.replace(path)
+            with one_at_a_time(self.folder / "lock"):
+                self._make_room(content.size)
+                temporary.replace(path)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -86,37 +87,36 @@ class BlockCache:
         return self.folder / "bytes"
 
     def _make_room(self, nbytes: int) -> None:
-        """Count a block that is about to be written, and remove others where it would not fit.
+        """Count a block that is about to come, and remove others where it would not fit.
 
-        The count may be too high, after a process was killed, but never too low: then all blocks are counted anew.
+        The count may be too high, after a process was killed, but never too low. All blocks are counted anew when it
+        says that the folder is full.
         """
-        with one_at_a_time(self.folder / "lock"):
-            try:
-                (held,) = COUNT.unpack(self._counter.read_bytes())
-            except (OSError, struct.error):
-                held = self.limit
-            if held + nbytes > self.limit:
-                held = self._evict(int(self.limit * SPARED) - nbytes)
-            self._counter.write_bytes(COUNT.pack(held + nbytes))
+        try:
+            (held,) = COUNT.unpack(self._counter.read_bytes())
+        except (OSError, struct.error):
+            held = self.limit
+        if held + nbytes > self.limit:
+            held = self._evict(max(0, int(self.limit * SPARED) - nbytes))
+        self._counter.write_bytes(COUNT.pack(held + nbytes))
 
     def _evict(self, most: int) -> int:
         """Remove the blocks used longest ago until no more than so many bytes are left; how many are left."""
-        entries = []
+        entries, abandoned = [], time.time() - ABANDONED_SECONDS
         with os.scandir(self.folder) as found:
             for entry in found:
                 with contextlib.suppress(OSError):
                     told = entry.stat()
-                    abandoned = entry.name.startswith(".") and told.st_mtime < time.time() - ABANDONED_SECONDS
-                    if entry.name.endswith(SUFFIX) or entry.name.startswith("."):
-                        entries.append((0 if abandoned else told.st_mtime_ns, told.st_size, entry.path, entry.name))
-        held = sum(size for _, size, _, _ in entries)
-        for moment, size, path, name in sorted(entries):
-            if held <= most and moment:
+                    if entry.name.endswith(SUFFIX):
+                        entries.append((told.st_mtime_ns, told.st_size, entry.path))
+                    elif entry.name.startswith(".") and told.st_mtime < abandoned:
+                        os.unlink(entry.path)
+        held = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries):
+            if held <= most:
                 break
-            if not moment or not name.startswith("."):  # what others are writing is left alone, and counted
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-                held -= size
+            os.unlink(path)
+            held -= size
         return held
 
 

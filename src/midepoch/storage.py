@@ -214,7 +214,7 @@ def _find_objects(urls: list[str], options: Mapping[str, Any]) -> Listing:
         if not is_url(url):
             raise ValueError(f"{url} is a path, and other sources are URLs. Read them apart, and join them with mix.")
         check_plain(url)
-    urls = [url.rstrip("/") for url in urls]
+    urls = [url if url.endswith("://") else url.rstrip("/") for url in urls]
     store = Store(urls[0], options)
     for url in urls:
         other = Store(url, options)
@@ -228,8 +228,7 @@ def _find_objects(urls: list[str], options: Mapping[str, Any]) -> Listing:
         roots.append(root)
         found += some
     _refuse_repeats([one.url for one in found])
-    scheme = f"{store.scheme}://"
-    root = scheme + os.path.commonpath([one.removeprefix(scheme) or "/" for one in roots]).strip("/")
+    root = os.path.commonprefix([f"{one}/" for one in roots]).rpartition("/")[0]
     below = len(root) + 1
     names = tuple(one.url[below:] for one in found)
     _refuse_unspeakable(names)

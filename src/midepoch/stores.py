@@ -265,7 +265,9 @@ def _told(url: str, verdict: Verdict, text: str) -> MidepochError:
             f"The store refuses access to {url}. Check storage_options and the rights of the key ({text})."
         )
     if verdict == "passing":
-        return StoreError(f"The store does not answer for {url}: {text}. Resume from the last checkpoint once it does.")
+        return StoreError(
+            f"The store does not answer for {url}: {text}. Once it does, resume from the last checkpoint."
+        )
     return StoreError(f"{url} cannot be read from the store: {text}.")
 
 
