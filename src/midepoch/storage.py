@@ -14,7 +14,7 @@ import pyarrow as pa
 from midepoch.clients import Found
 from midepoch.errors import DataChangedError, NoDataError
 from midepoch.stores import Store, StoredFile
-from midepoch.urls import SIGNS, check_plain, is_url, local_path, split_glob
+from midepoch.urls import SIGNS, check_plain, common_folder, is_url, local_path, split_glob
 
 log = logging.getLogger("midepoch")
 
@@ -228,7 +228,7 @@ def _find_objects(urls: list[str], options: Mapping[str, Any]) -> Listing:
         roots.append(root)
         found += some
     _refuse_repeats([one.url for one in found])
-    root = os.path.commonprefix([f"{one}/" for one in roots]).rpartition("/")[0]
+    root = common_folder(roots)
     below = len(root) + 1
     names = tuple(one.url[below:] for one in found)
     _refuse_unspeakable(names)

@@ -1,6 +1,8 @@
 """URLs: telling them from paths, refusing secrets in them, matching globs in them. No store is asked."""
 
 import re
+from collections.abc import Sequence
+from itertools import takewhile
 from urllib.parse import unquote, urlsplit
 
 SIGNS = re.compile(r"[*?\[]")
@@ -41,6 +43,13 @@ def split_glob(url: str) -> tuple[str, re.Pattern[str], bool]:
     below = parts[fixed:]
     told = "".join(_part(part, last=number == len(below) - 1) for number, part in enumerate(below))
     return "/".join(parts[:fixed]), re.compile(told), len(below) > 1 or below[0] == "**"
+
+
+def common_folder(urls: Sequence[str]) -> str:
+    """The folder that all of these folders are, or lie in."""
+    parts = [url.split("/") for url in urls]
+    alike = takewhile(lambda column: len({*column}) == 1, zip(*parts, strict=False))
+    return "/".join(column[0] for column in alike)
 
 
 def _part(part: str, *, last: bool) -> str:

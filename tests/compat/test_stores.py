@@ -287,5 +287,5 @@ def test_a_small_cache_stays_below_its_limit(noisy, proxy, tmp_path):
 def test_read_bytes_of_an_object(s3_port, proxy):
     s3.put_all(s3_port, "small", {"a/b.json": b"{}"})
     assert read_bytes("s3://small/a/b.json", proxy.options) == b"{}"
-    with pytest.raises(me.NoDataError, match="s3://small/a/c.json does not exist"):
+    with pytest.raises(me.NoDataError, match=r"s3://small/a/c\.json does not exist"):
         read_bytes("s3://small/a/c.json", proxy.options)

@@ -1,4 +1,4 @@
-"""A store that answers badly, not at all, or with other data than before; and secrets, which are in nothing it leaves."""
+"""A store that answers badly, not at all, or with other data than before; and secrets, which it leaves nowhere."""
 
 import io
 import json
@@ -156,10 +156,9 @@ def test_a_changed_object_is_noticed_before_its_rows_are_mixed(s3_port, proxy, k
     proxy.spoil = replace
     seen = []
     with pytest.raises(me.DataChangedError, match=rf"s3://{bucket}/d/p-1\.{kind} was changed.*another version"):
-        for row in dataset:
-            seen.append(row["id"])
-            assert row["noise"] == old[row["id"]]
-    assert seen == list(range(len(seen)))
+        seen += dataset
+    assert ids(seen) == list(range(len(seen)))
+    assert all(row["noise"] == old[row["id"]] for row in seen)
     assert 200 <= len(seen) < 400
     proxy.reset()
     now = me.read(f"s3://{bucket}/d", storage_options=proxy.options)
