@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 KEY, SECRET = "AKIA-loopback-key", "secret-of-the-loopback"
+SIGNED = {"Authorization": f"AWS4-HMAC-SHA256 Credential={KEY}/20240101/us-east-1/s3/aws4_request, Signature=0"}
 HOP = ("connection", "transfer-encoding", "keep-alive")
 ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>"
 CODES = {403: "AccessDenied", 404: "NoSuchKey", 429: "TooManyRequests", 500: "InternalError", 503: "SlowDown"}
@@ -192,10 +193,10 @@ def proxying(port: int) -> Iterator[Proxy]:
 
 
 def call(port: int, method: str, path: str, body: bytes = b"") -> bytes:
-    """A plain request to the server, which asks for no signature."""
+    """A plain request to the server, which does not look at signatures."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request(method, path, body, {"Content-Length": str(len(body))})
+        connection.request(method, path, body, SIGNED)
         answer = connection.getresponse()
         content = answer.read()
     finally:
@@ -211,7 +212,7 @@ def put_all(port: int, bucket: str, objects: Mapping[str, bytes]) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         for key, content in objects.items():
-            connection.request("PUT", f"/{bucket}/{key}", content)
+            connection.request("PUT", f"/{bucket}/{key}", content, SIGNED)
             answer = connection.getresponse()
             answer.read()
             if answer.status >= 300:

@@ -107,7 +107,7 @@ def known_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
     """A client for the URLs of a scheme. It is imported here, because most data sets need none."""
     if scheme == "s3":
-        return ArrowClient(scheme, _s3(bucket, dict(options)))
+        return ArrowClient(scheme, *_s3(bucket, dict(options)))
     if scheme == "gs":
         return ArrowClient(scheme, _gs(dict(options)))
     try:
@@ -118,7 +118,8 @@ def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
     return FsspecClient(fsspec.filesystem(scheme, skip_instance_cache=True, **options))
 
 
-def _s3(bucket: str, options: dict[str, Any]) -> Any:
+def _s3(bucket: str, options: dict[str, Any]) -> tuple[Any, Any]:
+    """A file system to read with, and one to list with."""
     from pyarrow import fs
 
     endpoint = options.pop("endpoint_override", None)
@@ -128,7 +129,11 @@ def _s3(bucket: str, options: dict[str, Any]) -> Any:
         options["endpoint_override"] = options["endpoint_override"].rstrip("/")
     elif not (options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
         options["region"] = fs.resolve_s3_region(bucket)
-    return fs.S3FileSystem(retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=3), **options)
+    # Reads are tried again by us, without the long waits of the SDK. Of a listing, only the SDK can repeat one page.
+    return (
+        fs.S3FileSystem(retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1), **options),
+        fs.S3FileSystem(retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=3), **options),
+    )
 
 
 def _gs(options: dict[str, Any]) -> Any:
@@ -144,10 +149,10 @@ def _gs(options: dict[str, Any]) -> Any:
 
 
 class ArrowClient:
-    """A ``pyarrow.fs`` file system."""
+    """A ``pyarrow.fs`` file system, and perhaps another one to list with."""
 
-    def __init__(self, scheme: str, system: Any) -> None:
-        self._above, self._system = f"{scheme}://", system
+    def __init__(self, scheme: str, system: Any, listing: Any = None) -> None:
+        self._above, self._system, self._listing = f"{scheme}://", system, listing or system
 
     def look(self, urls: Sequence[str]) -> list[Found]:
         """What is under these URLs, asked side by side."""
@@ -159,7 +164,7 @@ class ArrowClient:
         from pyarrow import fs
 
         selector = fs.FileSelector(folder.removeprefix(self._above), recursive=deep)
-        found = map(self._found, self._system.get_file_info(selector))
+        found = map(self._found, self._listing.get_file_info(selector))
         return [one for one in found if one.kind == "file"]
 
     def open(self, url: str) -> "ArrowHandle":
