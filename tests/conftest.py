@@ -6,6 +6,8 @@ import tempfile
 
 import pytest
 
+import s3
+
 
 def pytest_configure(config):
     """Set up `datasets` before any test module imports it."""
@@ -25,3 +27,17 @@ def pytest_unconfigure(config):
 @pytest.fixture(autouse=True)
 def _own_index_folder(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("MIDEPOCH_INDEX_DIR", str(tmp_path_factory.mktemp("index")))
+
+
+@pytest.fixture(scope="session")
+def s3_port():
+    """The port of an S3 server on loopback, started by the first test that wants one."""
+    with s3.serving() as port:
+        yield port
+
+
+@pytest.fixture
+def proxy(s3_port):
+    """A proxy of this test's own in front of it."""
+    with s3.proxying(s3_port) as made:
+        yield made

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         NoDataError,
         SchemaMismatchError,
+        StoreError,
         UnknownStateError,
     )
     from midepoch.foreign import from_stateful_dataloader
@@ -34,6 +35,7 @@ _HOMES = {
     "NoDataError": "errors",
     "SchemaMismatchError": "errors",
     "SimpleArrowIterableDataset": "front.huggingface",
+    "StoreError": "errors",
     "UnknownStateError": "errors",
     "fast_load_iterable_dataset": "front.huggingface",
     "from_hf": "front.huggingface",
@@ -54,6 +56,7 @@ __all__ = [
     "NoDataError",
     "SchemaMismatchError",
     "SimpleArrowIterableDataset",
+    "StoreError",
     "UnknownStateError",
     "fast_load_iterable_dataset",
     "from_hf",

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
 from midepoch.features import Features, features_of
+from midepoch.fetching import CACHE, Fetch, Size
 from midepoch.hive import HiveIndex
 from midepoch.indexing import open_index
 from midepoch.leg import Progress
@@ -41,25 +42,35 @@ def read(
     filters: Any = None,
     partitioning: Literal["hive"] | None = None,
     index_dir: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    read_ahead: Size | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: Size = CACHE,
 ) -> "Dataset":
     """Open Arrow, Parquet, ORC, JSON and CSV files in place.
 
-    ``source`` is a file, a folder (with its subfolders), a glob, or a list of those. Files are told apart by
-    their bytes, and CSV by its name; ``format`` ("arrow", "parquet", "orc", "jsonl", "json" or "csv") insists, and
-    decides where neither tells. ``columns`` reads those columns only. ``filters``, a ``pyarrow.compute`` expression,
-    gives only the rows for which it is true, and leaves out Parquet row groups whose statistics rule that out.
-    ``partitioning="hive"`` makes columns of folders named key=value. Nothing is read but headers and footers, and text
-    files once through; the index of their blocks is kept in ``index_dir``, by default ``MIDEPOCH_INDEX_DIR`` or a
+    ``source`` is a file, a folder (with its subfolders), a glob, or a list of those, as paths or URLs. Files are told
+    apart by their bytes, and CSV by its name; ``format`` ("arrow", "parquet", "orc", "jsonl", "json" or "csv") insists,
+    and decides where neither tells. ``columns`` reads those columns only. ``filters``, a ``pyarrow.compute``
+    expression, gives only the rows for which it is true, and leaves out Parquet row groups whose statistics rule that
+    out. ``partitioning="hive"`` makes columns of folders named key=value. Nothing is read but headers and footers, and
+    text files once through; the index of their blocks is kept in ``index_dir``, by default ``MIDEPOCH_INDEX_DIR`` or a
     folder in the user's cache.
+
+    Object stores, s3://, gs:// and whatever fsspec knows, are reached with ``storage_options`` (key, secret, token,
+    endpoint, region, anonymous …), which are kept in memory alone. Their blocks are fetched by threads, ``read_ahead``
+    bytes (by default "256MiB") ahead of the one in use, and kept in ``cache_dir``, if that is given, up to
+    ``cache_bytes``. For files on this machine these four change nothing.
     """
+    fetch = Fetch.of(read_ahead, cache_dir, cache_bytes)
     if isinstance(columns, str):
         raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}].")
     if partitioning not in (None, "hive"):
         raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive', or left out.")
-    index = open_index(source, format=format, index_dir=index_dir)
+    index = open_index(source, format=format, index_dir=index_dir, storage_options=storage_options)
     if partitioning == "hive":
         index = HiveIndex(index)
-    rows = FileRows(index=index, columns=None if columns is None else tuple(columns))
+    rows = FileRows(index=index, columns=None if columns is None else tuple(columns), fetch=fetch)
     _ = rows.schema  # files that disagree are told here, not at the first row
     if filters is not None:
         from midepoch.pruning import Where  # which loads parts of Arrow that nothing else needs

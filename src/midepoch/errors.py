@@ -5,6 +5,7 @@
     ├── DataFormatError (ValueError)            a file is truncated, broken or of a format we do not read
     ├── SchemaMismatchError (ValueError)        two files of one data set disagree, or a column is missing
     ├── DataChangedError (RuntimeError)         a file is not the one that was indexed
+    ├── StoreError (RuntimeError)               an object store refuses, or does not answer
     ├── CheckpointMismatchError (ValueError)    a state does not fit: other data, pipeline, seed, version, moment
     ├── UnknownStateError (RuntimeError)        a state is asked for where nobody knows it
     └── MissingExtraError (ImportError)         an optional dependency is not installed
@@ -34,6 +35,10 @@ class SchemaMismatchError(MidepochError, ValueError):
 
 class DataChangedError(MidepochError, RuntimeError):
     """A file is no longer the one that was indexed."""
+
+
+class StoreError(MidepochError, RuntimeError):
+    """An object store refuses, or does not answer."""
 
 
 class CheckpointMismatchError(MidepochError, ValueError):

@@ -4,26 +4,30 @@ The bytes are two Arrow streams, the files and their blocks, followed by a check
 so a data set of a million blocks opens at once.
 """
 
+import contextlib
 import os
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from midepoch.arrays import numbers_of
-from midepoch.errors import DataChangedError, NoDataError
+from midepoch.errors import DataChangedError, DataFormatError, MidepochError, NoDataError
 from midepoch.fingerprint import FileFacts, data_fingerprint
 from midepoch.formats import FORMATS, Block, BlockReader, Scan
 from midepoch.order import Sequential
 from midepoch.permute import I64
 from midepoch.schemas import Kind, common_schema
-from midepoch.storage import FileStamp, Listing, check_unchanged
+from midepoch.storage import FileStamp, Listing, Place, check_unchanged
+from midepoch.stores import Store, StoredFile
 
+T = TypeVar("T")
 MAGIC = 0x3244494D
 TRAILER = struct.Struct("<QII")
 
@@ -31,9 +35,12 @@ TRAILER = struct.Struct("<QII")
 class Index:
     """Which blocks a data set has, without any of their data."""
 
-    def __init__(self, root: str, content: pa.Buffer, origin: str | None = None) -> None:
-        """Open the bytes of an index, which lie in the file ``origin``; raise ``ValueError`` if they are broken."""
-        self.root, self._content, self._origin = root, content, origin
+    def __init__(self, root: str, content: pa.Buffer, origin: str | None = None, store: Store | None = None) -> None:
+        """Open the bytes of an index, which lie in the file ``origin``; raise ``ValueError`` if they are broken.
+
+        The ``store`` of the files is known in memory alone: nothing of it is in those bytes.
+        """
+        self.root, self._content, self._origin, self.store = root, content, origin, store
         if content.size < TRAILER.size:
             raise ValueError("the index is too short")
         body = content.slice(0, content.size - TRAILER.size)
@@ -44,15 +51,15 @@ class Index:
         self._blocks = pa.ipc.open_stream(body.slice(split)).read_all()
 
     @classmethod
-    def load(cls, root: str, path: str) -> "Index":
+    def load(cls, root: str, path: str, store: Store | None = None) -> "Index":
         """Map an index file."""
         with pa.memory_map(path) as file:
-            return cls(root, file.read_buffer(), path)
+            return cls(root, file.read_buffer(), path, store)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._origin is None:
-            return _from_bytes, (self.root, self._content.to_pybytes())
-        return _from_file, (self.root, self._origin, self._checksum)
+            return _from_bytes, (self.root, self._content.to_pybytes(), self.store)
+        return _from_file, (self.root, self._origin, self._checksum, self.store)
 
     layout: Mapping[str, Any] = MappingProxyType({})
     """What a state remembers of how columns were found, if not in the files."""
@@ -86,6 +93,12 @@ class Index:
     def seeks(self) -> list[bool]:
         """Whether a block of the file can be reached without reading those before it."""
         return list(self._files["seeks"].to_pylist())
+
+    @cached_property
+    def versions(self) -> list[str]:
+        """The versions of the objects that were indexed; files on this machine have none."""
+        told = self._files["version"].to_pylist() if "version" in self._files.column_names else []
+        return list(told) or [""] * len(self.names)
 
     @cached_property
     def first_blocks(self) -> I64:
@@ -136,9 +149,22 @@ class Index:
         """Where a file lies."""
         return os.path.join(self.root, self.names[file])
 
+    def place(self, file: int) -> Place:
+        """A file as formats take it: a path, or the object of a store that was indexed."""
+        if self.store is None:
+            return self.path(file)
+        return StoredFile(self.store, self.path(file), size=self.stamps[file].size, version=self.versions[file])
+
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         """A file, opened to read its blocks under a schema."""
-        return FORMATS[self.formats[file]].open_blocks(self.path(file), self.schemas[file], wanted)
+        opened, place = FORMATS[self.formats[file]].open_blocks, self.place(file)
+        if isinstance(place, str):
+            return opened(place, self.schemas[file], wanted)
+        return StoredBlocks(place, lambda: opened(place, self.schemas[file], wanted), self.forget)
+
+    def is_mapped(self, file: int) -> bool:
+        """Whether the blocks of a file are views of it."""
+        return self.store is None and FORMATS[self.formats[file]].MAPPED
 
     def constants(self, file: int) -> Mapping[str, pa.Scalar]:
         """The columns of a file that have one value, which is not in it: none."""
@@ -150,8 +176,20 @@ class Index:
         return list(dict.fromkeys(name for schema in self.kinds for name in schema.names))
 
     def check(self, file: int) -> None:
-        """Raise unless a file is the one that was indexed."""
-        check_unchanged(self.path(file), self.stamps[file])
+        """Raise unless a file is the one that was indexed. An object of a store is compared as it is read."""
+        if self.store is None:
+            check_unchanged(self.path(file), self.stamps[file])
+
+    def forget(self) -> None:
+        """Remove this index, and others of its source, from the disk.
+
+        A listing tells an object by size and second; where that was not enough, the same index would be found again.
+        """
+        if self._origin is not None:
+            path = Path(self._origin)
+            for one in path.parent.glob(f"{path.name.partition('-')[0]}-*.index"):
+                with contextlib.suppress(OSError):
+                    one.unlink()
 
     def order(self) -> Sequential:
         """File order, row order."""
@@ -182,6 +220,7 @@ class Index:
                 self.schemas[file],
                 [tuple(row) for row in blocks[bounds[file] : bounds[file + 1]]],
                 self.seeks[file],
+                self.versions[file],
             )
             for file, name in enumerate(self.names)
         }
@@ -217,6 +256,39 @@ class Index:
         return common_schema(list(kinds.values()), columns)
 
 
+class StoredBlocks:
+    """The blocks of an object of a store, each known to be of the version that was indexed before it is handed on."""
+
+    def __init__(self, file: StoredFile, opened: Callable[[], BlockReader], forget: Callable[[], None]) -> None:
+        self._file, self._forget = file, forget
+        self._reader = self._safely(opened)
+
+    def read(self, block: Block) -> pa.Table | pa.RecordBatch:
+        """The rows of a block. The object may have been replaced while it was read, so it is looked at once more."""
+        data = self._safely(lambda: self._reader.read(block))
+        self._safely(self._file.check)
+        return data
+
+    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
+        """It never is."""
+        return False
+
+    def _safely(self, action: Callable[[], T]) -> T:
+        """Do something with the object. What the store has told goes before what a format made of it."""
+        try:
+            return action()
+        except MidepochError as error:
+            told = self._file.failure or error
+        if isinstance(told, DataFormatError):  # of an object that was replaced, anything can be read
+            try:
+                self._file.check()
+            except DataChangedError as error:
+                told = error
+        if isinstance(told, DataChangedError):
+            self._forget()
+        raise told
+
+
 def index_bytes(listing: Listing, scans: Sequence[Scan]) -> pa.Buffer:
     """An index of these files, as bytes."""
     kinds: dict[bytes, int] = {}
@@ -242,6 +314,8 @@ def index_bytes(listing: Listing, scans: Sequence[Scan]) -> pa.Buffer:
             "blocks": pa.array([len(scan.blocks) for scan in scans], pa.int64()),
         }
     ).replace_schema_metadata({"schemas": " ".join(stored)})
+    if any(scan.version for scan in scans):
+        files = files.append_column("version", pa.array([scan.version for scan in scans], pa.string()))
     places = np.array([block for scan in scans for block in scan.blocks], np.int64).reshape(-1, 3)
     columns = {
         name: np.ascontiguousarray(places[:, number]) for number, name in enumerate(("offset", "length", "rows"))
@@ -258,14 +332,14 @@ def _stream(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _from_bytes(root: str, content: bytes) -> Index:
-    return Index(root, pa.py_buffer(content))
+def _from_bytes(root: str, content: bytes, store: Store | None) -> Index:
+    return Index(root, pa.py_buffer(content), None, store)
 
 
-def _from_file(root: str, origin: str, checksum: int) -> Index:
+def _from_file(root: str, origin: str, checksum: int, store: Store | None) -> Index:
     """Open the index that another process holds, not one that has since taken its place."""
     try:
-        index = Index.load(root, origin)
+        index = Index.load(root, origin, store)
     except (OSError, ValueError) as error:
         raise DataChangedError(
             f"The index of {root} is gone from {origin} ({error}). Open the data set again."

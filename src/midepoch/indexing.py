@@ -8,17 +8,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
-from midepoch.errors import NoDataError
+from midepoch.errors import MidepochError, NoDataError
 from midepoch.formats import FORMATS, Scan, scan_file
 from midepoch.index import Index, index_bytes
-from midepoch.storage import FileStamp, Listing, Source, find
+from midepoch.storage import FileStamp, Listing, Place, Source, find
+from midepoch.stores import Store, StoredFile
 
 log = logging.getLogger("midepoch")
 
 SCAN_THREADS = 16
+REMOTE_SCANS = 32  # most of their time is spent waiting
 KEPT_VERSIONS = 8
 QUIET_SECONDS = 1.0
 
@@ -30,6 +34,7 @@ def open_index(
     index_dir: str | os.PathLike[str] | None = None,
     threads: int = SCAN_THREADS,
     anew: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Index:
     """The index of a source: from the cache where that is whole and fresh, else built, and cached.
 
@@ -37,14 +42,16 @@ def open_index(
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"format is {format!r}; it can be {', '.join(map(repr, FORMATS))}, or left out.")
-    listing = find(source)
+    listing = find(source, storage_options)
+    store = listing.store
+    threads = threads if store is None else max(threads, REMOTE_SCANS)
     folder = index_folder(index_dir)
     source_key = _digest(listing.spec if format is None else f"{listing.spec}\n{format=}")
     path = folder / f"{source_key}-{_digest(repr((listing.names, listing.stamps)))}.index"
-    index = None if anew else _load(listing.root, path)
+    index = None if anew else _load(listing.root, path, store)
     if index is None or not index.matches(listing):
         with one_at_a_time(folder / f"{source_key}.lock"):
-            index = None if anew else _load(listing.root, path)
+            index = None if anew else _load(listing.root, path, store)
             if index is None or not index.matches(listing):
                 earlier = _versions(folder, source_key)
                 known = _load(listing.root, earlier[0]) if earlier and not anew else None
@@ -91,10 +98,10 @@ def default_index_dir() -> Path:
     return Path(chosen) if chosen else Path(cache) / "midepoch" / "index"
 
 
-def _load(root: str, path: Path) -> Index | None:
+def _load(root: str, path: Path, store: Store | None = None) -> Index | None:
     """The cached index, or None where there is none that can be trusted."""
     try:
-        return Index.load(root, str(path))
+        return Index.load(root, str(path), store)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError) as error:
@@ -114,9 +121,10 @@ def _save(path: Path, listing: Listing, scans: list[Scan]) -> Index:
         log.warning("The index cannot be kept in %s (%s): it is built at every start.", path.parent, error)
         with contextlib.suppress(OSError):
             temporary.unlink()
-        return Index(listing.root, content)
-    loaded = _load(listing.root, path)
-    return loaded if loaded is not None and loaded.matches(listing) else Index(listing.root, content)
+        return Index(listing.root, content, store=listing.store)
+    loaded = _load(listing.root, path, listing.store)
+    whole = loaded is not None and loaded.matches(listing)
+    return loaded if loaded is not None and whole else Index(listing.root, content, store=listing.store)
 
 
 @contextlib.contextmanager
@@ -144,7 +152,7 @@ def _scan_all(
     missing = [number for number, scan in enumerate(scans) if scan is None]
     progress = _progress(len(missing))
     with ThreadPoolExecutor(threads) as pool:
-        waiting = {pool.submit(_scan_one, os.path.join(listing.root, listing.names[n]), format): n for n in missing}
+        waiting = {pool.submit(_scan_one, listing.place(n), format): n for n in missing}
         try:
             for finished, future in enumerate(as_completed(waiting), start=1):
                 scans[waiting[future]] = future.result()
@@ -154,9 +162,14 @@ def _scan_all(
     return [scan for scan in scans if scan is not None]
 
 
-def _scan_one(path: str, format: str | None) -> Scan:
+def _scan_one(path: Place, format: str | None) -> Scan:
     try:
-        return scan_file(path, format)
+        scan = scan_file(path, format)
+        return replace(scan, version=path.version) if isinstance(path, StoredFile) else scan
+    except MidepochError:
+        if isinstance(path, StoredFile) and path.failure is not None:
+            raise path.failure from None
+        raise
     except OSError as error:
         raise NoDataError(f"{path} cannot be read: {error.strerror or error}.") from error
 

@@ -75,6 +75,8 @@ class Loader(DataLoader[Any]):
                 f"even={even!r} needs a pipeline whose number of items is known; after a filter, a batched map or pack "
                 "no rank knows how many the others have. Let ranks agree on an epoch's end, as in examples/train.py."
             )
+        if num_workers and multiprocessing_context is None and not plan.pipeline.origin.survives_fork:
+            multiprocessing_context = _context_without_fork()
         super().__init__(
             dataset,  # type: ignore[arg-type]
             batch_size=batch_size,
@@ -310,6 +312,15 @@ def _check_sendable(plan: Plan, method: str) -> None:
                 f"The function {name_of(function)} cannot be sent to workers started by {method!r}: {error}. "
                 "Define it at the top level of a module, or pass multiprocessing_context='fork'."
             ) from error
+
+
+def _context_without_fork() -> Any:
+    """How workers start that read an object store, unless the user says how: its clients do not survive a fork."""
+    if torch.multiprocessing.get_start_method() != "fork":
+        return None
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", "midepoch.loader"])  # else every worker imports torch anew
+    return context
 
 
 def _as_it_is(message: Message) -> Message:

@@ -53,6 +53,11 @@ class Mixture:
         return whole_weights(self.weights)
 
     @property
+    def survives_fork(self) -> bool:
+        """Whether all parts do."""
+        return all(part.origin.survives_fork for part in self.parts)
+
+    @property
     def look(self) -> Look:
         """That of all parts, which is the same."""
         return self.parts[0].look

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from midepoch.deal import Cursor, lane_cuts
 from midepoch.errors import CheckpointMismatchError
+from midepoch.fetching import Fetch
 from midepoch.fingerprint import data_difference
 from midepoch.index import Index
 from midepoch.order import Interval, Order, OrderStep, Shuffle, build_order, lanes_by_file
@@ -104,6 +105,10 @@ class Origin(Protocol):
         """How its items look."""
 
     @property
+    def survives_fork(self) -> bool:
+        """Whether a forked process can read on: the clients of most object stores do not survive it."""
+
+    @property
     def schema(self) -> pa.Schema | None:
         """That of its items where they are rows of files as they are; None where only the items tell."""
 
@@ -130,8 +135,8 @@ class Origin(Protocol):
 class FileReading:
     """The files that a reader has open, and how much it reads at a time."""
 
-    def __init__(self, index: Index, wanted: pa.Schema, lanes: int) -> None:
-        self.files = Files(index, wanted)
+    def __init__(self, index: Index, wanted: pa.Schema, lanes: int, fetch: Fetch | None = None) -> None:
+        self.files = Files(index, wanted, fetch, lanes)
         self.pace = Pace.of(index.row_bytes, lanes)
 
     @property
@@ -152,6 +157,7 @@ class FileRows:
     columns: tuple[str, ...] | None = None
     steps: tuple[OrderStep, ...] = ()
     where: "Where | None" = None
+    fetch: Fetch | None = None
     has_rows = True
     begin: Cursor = (0,)
     look: Look = ("python", False)
@@ -169,6 +175,11 @@ class FileRows:
     def uniform(self) -> bool:
         """Whether all rows are handed on."""
         return self.where is None
+
+    @property
+    def survives_fork(self) -> bool:
+        """Unless the files lie in an object store."""
+        return self.index.store is None or self.index.store.survives_fork
 
     @property
     def base(self) -> Order:
@@ -227,7 +238,7 @@ class FileRows:
 
     def open(self, lanes: int) -> FileReading:
         """The files."""
-        return FileReading(self.index, self._read_schema, lanes)
+        return FileReading(self.index, self._read_schema, lanes, self.fetch)
 
     def locate(self, key: int) -> tuple[str, int]:
         """A key is a row's number."""

@@ -112,7 +112,7 @@ def _decide(index: Index, predicate: Predicate, schema: pa.Schema) -> Mask:
 
 def _ranges(index: Index, file: int, columns: Sequence[pa.Field]) -> Sequence[Mapping[str, Range]]:
     """What a file says of the columns in each of its blocks."""
-    found = RANGES[index.formats[file]](index.path(file), columns)
+    found = RANGES[index.formats[file]](index.place(file), columns)
     index.check(file)
     return found
 

@@ -1,19 +1,25 @@
-"""Which files a source names: one file, a folder, a glob or a list of those, on a local file system."""
+"""Which files a source names: one file, a folder, a glob or a list of those, on this machine or in an object store."""
 
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from midepoch.clients import Found
 from midepoch.errors import DataChangedError, NoDataError
+from midepoch.stores import Store, StoredFile
+from midepoch.urls import SIGNS, check_plain, common_folder, is_url, local_path, split_glob
 
 log = logging.getLogger("midepoch")
 
+Place = str | StoredFile
+"""Where a file lies: a path, or an object of a store. Its text is for messages."""
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 TEXT_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
@@ -24,6 +30,7 @@ SUFFIXES = (
 )
 # Beside data of other formats such a file is most often about the data: dataset_info.json, state.json.
 ASIDE = ".json"
+HIDDEN = re.compile(r"/[._]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,22 @@ class Listing:
     root: str
     names: tuple[str, ...]
     stamps: tuple[FileStamp, ...]
+    store: Store | None = None
+
+    def place(self, number: int) -> Place:
+        """Where a file lies."""
+        path = os.path.join(self.root, self.names[number])
+        return path if self.store is None else StoredFile(self.store, path, size=self.stamps[number].size)
 
 
-def find(source: Source) -> Listing:
+class Bytes(Protocol):
+    """Bytes that are read by position, as an open ``pyarrow.NativeFile`` is."""
+
+    def read_at(self, nbytes: int, offset: int) -> bytes:
+        """So many bytes from an offset on; fewer only at the end."""
+
+
+def find(source: Source, storage_options: Mapping[str, Any] | None = None) -> Listing:
     """List the files that a source names, sorted; an explicit list keeps its own order."""
     if isinstance(source, str | os.PathLike):
         sources = [os.fspath(source)]
@@ -55,19 +75,16 @@ def find(source: Source) -> Listing:
         sources = [os.fspath(one) for one in source]
         if not sources:
             raise NoDataError("The list of sources is empty; pass at least one file, folder or glob.")
+    sources = [local_path(one) or one for one in sources]
+    if any(map(is_url, sources)):
+        return _find_objects(sources, storage_options or {})
     found = [_find_one(one) for one in sources]
     paths = [path for _, some in found for path in some]
     root = os.path.commonpath([root for root, _ in found])
     _refuse_repeats(paths)
     below = len(os.path.join(root, ""))
     names = tuple(path[below:].replace(os.sep, "/") for path in paths)
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"The file name {name!r} is not valid UTF-8, so no state could name it. Rename it."
-            ) from None
+    _refuse_unspeakable(names)
     spec = "\n".join(os.path.abspath(os.path.expanduser(one)) for one in sources)
     return Listing(spec, root, names, tuple(stamp_of(path) for path in paths))
 
@@ -81,12 +98,35 @@ def stamp_of(path: str) -> FileStamp:
     return FileStamp(found.st_size, found.st_mtime_ns)
 
 
-def open_file(path: str, *, mapped: bool = False) -> pa.NativeFile:
+def open_file(path: Place, *, mapped: bool = False) -> pa.NativeFile:
     """The bytes of a file, to be read by position. Every format reads through this.
 
-    ``mapped`` asks for views of the file instead of copies.
+    ``mapped`` asks for views of the file instead of copies, which an object of a store cannot give.
     """
+    if isinstance(path, StoredFile):
+        return path.open()
     return pa.memory_map(path) if mapped else pa.OSFile(path)
+
+
+def open_bytes(path: Place) -> Bytes:
+    """The same for several threads at once, of which each gives its own positions."""
+    return path if isinstance(path, StoredFile) else pa.OSFile(path)
+
+
+def read_bytes(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> bytes:
+    """All bytes of a small file, from a path or a URL."""
+    where = os.fspath(path)
+    where = local_path(where) or where
+    if is_url(where):
+        check_plain(where)
+        store = Store(where, storage_options)
+        if not where.partition("://")[2].strip("/"):
+            raise NoDataError(f"{where} names no object.")
+        return store.read(where)
+    try:
+        return Path(where).expanduser().read_bytes()
+    except OSError as error:
+        raise NoDataError(f"{where} cannot be read: {error.strerror or error}.") from error
 
 
 def check_unchanged(path: str, indexed: FileStamp) -> None:
@@ -105,11 +145,9 @@ def check_unchanged(path: str, indexed: FileStamp) -> None:
 
 def _find_one(source: str) -> tuple[str, list[str]]:
     """The root and the paths of one source."""
-    if re.match(r"[a-z][a-z0-9+.-]+://", source):
-        raise NoDataError(f"{source} is a URL; this version reads local files. Copy or mount the data first.")
     path = os.path.abspath(os.path.expanduser(source))
     if os.path.isdir(path):
-        return path, _files_below(path)
+        return path, _data_files(path, _walk(path))
     if os.path.isfile(path):
         return os.path.dirname(path), [path]
     if any(sign in source for sign in "*?["):
@@ -131,14 +169,11 @@ def _find_glob(path: str, source: str) -> tuple[str, list[str]]:
     return str(root), [str(match) for match in found]
 
 
-def _files_below(folder: str) -> list[str]:
-    """The data files in a folder and its subfolders, without those that are hidden or begin with '_'.
-
-    Beside others, JSON files do not count as data.
-    """
+def _data_files(folder: str, paths: Iterable[str]) -> list[str]:
+    """Those of the files below a folder that are data, sorted. Beside others, JSON files do not count as data."""
     found: list[str] = []
     others: list[str] = []
-    for path in _walk(folder):
+    for path in paths:
         (found if path.endswith(SUFFIXES) else others).append(path)
     if not found:
         seen = f"it holds {len(others)} others, such as {os.path.basename(others[0])}" if others else "it is empty"
@@ -151,11 +186,14 @@ def _files_below(folder: str) -> list[str]:
         log.info(
             "%s files that end in %s are left out of %s; name them to read them.", len(found) - len(data), ASIDE, folder
         )
-    return sorted(data or found, key=lambda path: path.split(os.sep))
+    return sorted(data or found, key=lambda path: path.split("/" if is_url(path) else os.sep))
 
 
 def _walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:
-    """The files below a folder; a link to a folder ``above`` is not followed, or it would never end."""
+    """The files below a folder, without those that are hidden or begin with '_'.
+
+    A link to a folder ``above`` is not followed, or it would never end.
+    """
     found = os.stat(folder)
     here = (found.st_dev, found.st_ino)
     if here in above:
@@ -168,6 +206,66 @@ def _walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Itera
                 yield from _walk(entry.path, above | {here})
             elif entry.is_file():
                 yield entry.path
+
+
+def _find_objects(urls: list[str], options: Mapping[str, Any]) -> Listing:
+    """List the objects that URLs name, all of one store."""
+    for url in urls:
+        if not is_url(url):
+            raise ValueError(f"{url} is a path, and other sources are URLs. Read them apart, and join them with mix.")
+        check_plain(url)
+    urls = [url if url.endswith("://") else url.rstrip("/") for url in urls]
+    store = Store(urls[0], options)
+    for url in urls:
+        other = Store(url, options)
+        if (other.scheme, other.bucket) != (store.scheme, store.bucket):
+            raise ValueError(
+                f"{urls[0]} and {url} lie in different stores or buckets. Read them apart, and join them with mix."
+            )
+    roots, found = [], []
+    for url, there in zip(urls, store.look(urls), strict=True):
+        root, some = _find_object(store, url, there)
+        roots.append(root)
+        found += some
+    _refuse_repeats([one.url for one in found])
+    root = common_folder(roots)
+    below = len(root) + 1
+    names = tuple(one.url[below:] for one in found)
+    _refuse_unspeakable(names)
+    stamps = tuple(FileStamp(one.size, one.mtime_ns) for one in found)
+    return Listing("\n".join([store.identity, *urls]), root, names, stamps, store)
+
+
+def _find_object(store: Store, url: str, there: Found) -> tuple[str, list[Found]]:
+    """The root and the objects of one URL."""
+    if there.kind == "file":
+        return there.url.rpartition("/")[0], [there]
+    if there.kind == "folder":
+        objects = {one.url: one for one in store.below(there.url)}
+        below = len(there.url) + 1
+        seen = [path for path in objects if not path[below:].startswith((".", "_")) and not HIDDEN.search(path[below:])]
+        return there.url, [objects[path] for path in _data_files(there.url, seen)]
+    if not SIGNS.search(url):
+        raise NoDataError(f"{url} does not exist. Pass the URL of an object, a folder or a glob.")
+    root, pattern, deep = split_glob(url)
+    if root.endswith((":", ":/")):
+        raise NoDataError(f"{url} has a glob where the bucket should be named.")
+    (above,) = store.look([root])
+    found = [] if above.kind is None else store.below(above.url, deep=deep)
+    matches = [one for one in found if pattern.fullmatch(one.url[len(above.url) + 1 :])]
+    if not matches:
+        raise NoDataError(f"{url} matches no object below {root}. Check the pattern, or pass the folder itself.")
+    return above.url, sorted(matches, key=lambda one: one.url.split("/"))
+
+
+def _refuse_unspeakable(names: Iterable[str]) -> None:
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"The file name {name!r} is not valid UTF-8, so no state could name it. Rename it."
+            ) from None
 
 
 def _refuse_repeats(paths: list[str]) -> None:

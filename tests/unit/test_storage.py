@@ -106,8 +106,6 @@ def test_a_link_to_a_folder_above_is_not_followed_for_ever(folder):
         ("data/README.md/x", "does not exist"),
         ([], "The list of sources is empty"),
         (["data", "nowhere"], "nowhere does not exist"),
-        ("s3://bucket/x.parquet", "s3://bucket/x.parquet is a URL"),
-        ("https://example.org/x.parquet", "is a URL"),
     ],
 )
 def test_nothing_to_read_says_why(folder, monkeypatch, source, message):

@@ -7,6 +7,7 @@ import pyarrow as pa
 from midepoch.formats import arrow, csv, json, jsonl, orc, parquet
 from midepoch.formats.block import Block, BlockReader, Format, Range, Scan
 from midepoch.formats.detect import format_of
+from midepoch.storage import Place
 
 __all__ = ["EMPTY", "FORMATS", "RANGES", "Block", "BlockReader", "Format", "Range", "Scan", "scan_file"]
 
@@ -18,12 +19,12 @@ FORMATS: Mapping[str, Format] = {
     "json": json,
     "orc": orc,
 }
-RANGES: Mapping[str, Callable[[str, Sequence[pa.Field]], Sequence[Mapping[str, Range]]]] = {"parquet": parquet.ranges}
+RANGES: Mapping[str, Callable[[Place, Sequence[pa.Field]], Sequence[Mapping[str, Range]]]] = {"parquet": parquet.ranges}
 """What tells of the blocks of a file which values some columns can have there, for formats that know."""
 EMPTY = "empty"
 
 
-def scan_file(path: str, format: str | None = None) -> Scan:
+def scan_file(path: Place, format: str | None = None) -> Scan:
     """Tell a file's format, and scan it."""
     name = format_of(path, format)
     return Scan(EMPTY, None, ()) if name is None else FORMATS[name].scan(path)

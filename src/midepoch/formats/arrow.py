@@ -1,4 +1,4 @@
-"""Arrow IPC, stream and file alike, memory-mapped.
+"""Arrow IPC, stream and file alike, memory-mapped where the file is on this machine.
 
 Both are a schema followed by messages, each with a small header that gives its kind, its length and its rows,
 so one walk over the headers finds every record batch without reading any.
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.block import Block, Scan, as_read, read_as
-from midepoch.storage import open_file
+from midepoch.storage import Place, open_bytes, open_file
 
 MAPPED = True
 TYPES: Literal["fixed"] = "fixed"
@@ -37,34 +37,29 @@ def is_legacy_stream(head: bytes) -> bool:
     return len(head) == 8 and 0 < int.from_bytes(head[:4], "little") < 1 << 24 and head[5:8] == b"\0\0\0"
 
 
-def scan(path: str) -> Scan:
+def scan(path: Place) -> Scan:
     """The schema and the record batches of a stream or file, from the message headers."""
     messages = _walk(path)
     if not messages or messages[0].kind != SCHEMA:
         raise DataFormatError(f"{path} does not begin with an Arrow schema; it is no Arrow file, or a broken one.")
     blocks = [(message.offset, message.length, message.rows) for message in messages if message.kind == RECORD_BATCH]
-    return Scan("arrow", as_read(MappedArrow(path, pa.schema([])).schema), blocks)
+    return Scan("arrow", as_read(ArrowBlocks(path, pa.schema([])).schema), blocks)
 
 
-def open_blocks(path: str, own: pa.Schema, wanted: pa.Schema) -> "MappedArrow":
-    """The file, mapped."""
-    return MappedArrow(path, wanted)
+def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> "ArrowBlocks":
+    """The file, mapped if it is on this machine."""
+    return ArrowBlocks(path, wanted)
 
 
-class MappedArrow:
-    """A memory-mapped Arrow file. Its record batches are views of the map."""
+class ArrowBlocks:
+    """An Arrow file. On this machine its record batches are views of the map; from a store each read fetches one."""
 
-    def __init__(self, path: str, wanted: pa.Schema) -> None:
+    def __init__(self, path: Place, wanted: pa.Schema) -> None:
         self._path, self._wanted = path, wanted
+        self._map = _mapped(path) if isinstance(path, str) else None
+        self._is_file = self._bytes(0, len(FILE_MAGIC)).to_pybytes() == FILE_MAGIC
         try:
-            with open_file(path, mapped=True) as file:
-                self._map = file.read_buffer()
-        except OSError as error:
-            raise DataFormatError(f"{path} cannot be mapped: {error}") from error
-        self._is_file = self._map.slice(0, min(len(FILE_MAGIC), self._map.size)).to_pybytes() == FILE_MAGIC
-        self._start = 8 if self._is_file else 0
-        try:
-            self.schema = pa.ipc.read_schema(self._map.slice(self._start))
+            self.schema = pa.ipc.read_schema(self._first_message())
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{path} has a broken Arrow schema: {error}") from error
         self._has_dictionaries = any(_holds_dictionary(field.type) for field in self.schema)
@@ -78,6 +73,8 @@ class MappedArrow:
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
         """Whether a record batch lies in the map, which compressed ones and some with dictionaries do not."""
+        if self._map is None:
+            return False
         begin, end = self._map.address, self._map.address + self._map.size
         for column in data.columns:
             for buffer in column.buffers():
@@ -87,25 +84,47 @@ class MappedArrow:
                     break
         return True
 
+    def _bytes(self, offset: int, length: int) -> pa.Buffer:
+        """Bytes of the file: a view of the map, or one request."""
+        if self._map is not None:
+            return self._map.slice(offset, min(length, self._map.size - offset))
+        return pa.py_buffer(open_bytes(self._path).read_at(length, offset))
+
+    def _first_message(self) -> pa.Buffer:
+        start = 8 if self._is_file else 0
+        if self._map is not None:
+            return self._map.slice(start)
+        with open_file(self._path) as file:
+            first = next(_messages(file, self._path, file.size()))
+        return self._bytes(first.offset, first.length)
+
     def _read(self, block: Block) -> pa.RecordBatch:
         if not self._has_dictionaries:
-            return pa.ipc.read_record_batch(self._map.slice(block.offset, block.length), self.schema)
+            return pa.ipc.read_record_batch(self._bytes(block.offset, block.length), self.schema)
         if self._is_file:
             return self._file.get_batch(block.number)
         # Arrow has no way to read one batch of a stream against its dictionaries, so it is handed a stream of
         # the schema, the dictionaries so far and this batch. This is the one case that copies a block.
         before = [message for message in self._preamble if message.offset < block.offset]
-        parts = [self._map.slice(message.offset, message.length) for message in before]
-        stream = b"".join([*parts, self._map.slice(block.offset, block.length)])
+        places = [*((message.offset, message.length) for message in before), (block.offset, block.length)]
+        stream = b"".join(self._bytes(offset, length) for offset, length in places)
         return pa.ipc.open_stream(stream).read_next_batch()
 
     @cached_property
     def _file(self) -> pa.ipc.RecordBatchFileReader:
-        return pa.ipc.open_file(self._map)
+        return pa.ipc.open_file(open_file(self._path) if self._map is None else self._map)
 
     @cached_property
     def _preamble(self) -> list[Message]:
         return [message for message in _walk(self._path) if message.kind in (SCHEMA, DICTIONARY)]
+
+
+def _mapped(path: str) -> pa.Buffer:
+    try:
+        with open_file(path, mapped=True) as file:
+            return file.read_buffer()
+    except OSError as error:
+        raise DataFormatError(f"{path} cannot be mapped: {error}") from error
 
 
 def _holds_dictionary(kind: pa.DataType) -> bool:
@@ -114,13 +133,13 @@ def _holds_dictionary(kind: pa.DataType) -> bool:
     return any(_holds_dictionary(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def _walk(path: str) -> list[Message]:
+def _walk(path: Place) -> list[Message]:
     """All messages of a file; reading by position lets other threads run while the disk is waited for."""
     with open_file(path) as file:
         return list(_messages(file, path, file.size()))
 
 
-def _messages(file: pa.NativeFile, path: str, size: int) -> Iterator[Message]:
+def _messages(file: pa.NativeFile, path: Place, size: int) -> Iterator[Message]:
     is_file = file.read_at(len(FILE_MAGIC), 0) == FILE_MAGIC
     if is_file and (size < 16 or file.read_at(len(FILE_MAGIC), size - len(FILE_MAGIC)) != FILE_MAGIC):
         raise _truncated(path, size)
@@ -176,7 +195,7 @@ def _field(data: bytes, table: int, number: int) -> int:
     return table + place if place else 0
 
 
-def _truncated(path: str, size: int) -> DataFormatError:
+def _truncated(path: Place, size: int) -> DataFormatError:
     return DataFormatError(
         f"{path} is truncated: it ends after {size:,} bytes in the middle of a message. "
         "Copy or write it again, or leave it out."

@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from midepoch.storage import Place
+
 
 class Block(NamedTuple):
     """What one read fetches: a record batch, a row group, a run of lines. ``number`` counts the blocks of its file."""
@@ -20,13 +22,15 @@ class Block(NamedTuple):
 class Scan:
     """A file's schema and the ``(offset, length, rows)`` of its blocks. A file without rows may have no schema.
 
-    ``seeks`` is false where a block can be reached only by reading what is before it.
+    ``seeks`` is false where a block can be reached only by reading what is before it. ``version`` is that of an object
+    of a store, its etag.
     """
 
     format: str
     schema: pa.Schema | None
     blocks: Sequence[tuple[int, int, int]]
     seeks: bool = True
+    version: str = ""
 
 
 class Range(NamedTuple):
@@ -66,10 +70,10 @@ class Format(Protocol):
         "text": they are a guess, and any column can also be read as strings.
         """
 
-    def scan(self, path: str) -> Scan:
+    def scan(self, path: Place) -> Scan:
         """The schema and blocks of a file, from its headers or footer alone where it has any."""
 
-    def open_blocks(self, path: str, own: pa.Schema, wanted: pa.Schema) -> BlockReader:
+    def open_blocks(self, path: Place, own: pa.Schema, wanted: pa.Schema) -> BlockReader:
         """The file, which the scan found to have its ``own`` schema, opened to read blocks under the ``wanted`` one."""
 
 

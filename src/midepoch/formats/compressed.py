@@ -1,22 +1,14 @@
 """Compressed text: a file that can only be read from its start, read as if it were not compressed."""
 
 from threading import Lock
-from typing import Protocol
 
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
-from midepoch.storage import open_file
+from midepoch.storage import Bytes, Place, open_bytes, open_file
 
 CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 SKIP_BYTES = 1 << 20
-
-
-class Bytes(Protocol):
-    """Bytes that are read by position, as an open ``pyarrow.NativeFile`` is."""
-
-    def read_at(self, nbytes: int, offset: int) -> bytes:
-        """So many bytes from an offset on; fewer only at the end."""
 
 
 def codec_of(head: bytes) -> str | None:
@@ -24,9 +16,9 @@ def codec_of(head: bytes) -> str | None:
     return next((codec for magic, codec in CODECS.items() if head.startswith(magic)), None)
 
 
-def open_text(path: str) -> Bytes:
+def open_text(path: Place) -> Bytes:
     """The bytes of a text file, decompressed where it is compressed."""
-    file = open_file(path)
+    file = open_bytes(path)
     codec = codec_of(file.read_at(4, 0))
     return file if codec is None else Inflated(path, codec)
 
@@ -34,7 +26,7 @@ def open_text(path: str) -> Bytes:
 class Inflated:
     """What a compressed file holds. It is read forward; a jump back starts over from the beginning."""
 
-    def __init__(self, path: str, codec: str) -> None:
+    def __init__(self, path: Place, codec: str) -> None:
         self._path, self._codec = path, codec
         self._stream: pa.CompressedInputStream | None = None
         self._at = 0
@@ -54,7 +46,8 @@ class Inflated:
 
     def _read_at(self, nbytes: int, offset: int) -> bytes:
         if self._stream is None or offset < self._at:
-            self._stream, self._at = pa.CompressedInputStream(open_file(self._path), self._codec), 0
+            packed = pa.BufferedInputStream(open_file(self._path), SKIP_BYTES)  # else it would be read in small pieces
+            self._stream, self._at = pa.CompressedInputStream(packed, self._codec), 0
         while self._at < offset:
             skipped = len(self._stream.read(min(SKIP_BYTES, offset - self._at)))
             if not skipped:

@@ -10,7 +10,7 @@ import pyarrow.csv as pc
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.block import Scan
-from midepoch.formats.compressed import Bytes, open_text
+from midepoch.formats.compressed import open_text
 from midepoch.formats.text import (
     NEWLINE,
     READ_BYTES,
@@ -23,6 +23,7 @@ from midepoch.formats.text import (
 )
 from midepoch.formats.widen import TypeClashError, widened
 from midepoch.permute import I64
+from midepoch.storage import Bytes, Place
 
 MAPPED = False
 TYPES: Literal["text"] = "text"
@@ -32,7 +33,7 @@ QUOTE, RETURN = map(ord, '"\r')
 TRUE, FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 
 
-def scan(path: str) -> Scan:
+def scan(path: Place) -> Scan:
     """The runs of records of a file and the types of its columns, from one pass over the file."""
     file = open_text(path)
     delimiter = _delimiter(path)
@@ -42,7 +43,7 @@ def scan(path: str) -> Scan:
     return found if found.schema is not None else Scan("csv", bare, found.blocks, found.seeks)
 
 
-def open_blocks(path: str, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
     """The file, whose header was read when it was scanned."""
     return TextBlocks(path, open_text(path), Records(_delimiter(path), tuple(own.names)), wanted)
 
@@ -177,11 +178,11 @@ def _walk(data: bytes, quotes: list[int], delimiter: int) -> tuple[I64, I64]:
     return np.array(opens), np.array(closes)
 
 
-def _delimiter(path: str) -> str:
-    return "\t" if re.search(r"\.tsv(\.\w+)?$", path, re.IGNORECASE) else ","
+def _delimiter(path: Place) -> str:
+    return "\t" if re.search(r"\.tsv(\.\w+)?$", str(path), re.IGNORECASE) else ","
 
 
-def _header(path: str, file: Bytes, delimiter: str) -> tuple[list[str], int]:
+def _header(path: Place, file: Bytes, delimiter: str) -> tuple[list[str], int]:
     """The names of the columns, and where the first record behind them begins."""
     start, count = first_letter(file), READ_BYTES >> 6
     while True:

@@ -7,11 +7,12 @@ import pyarrow as pa
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.block import Scan
-from midepoch.formats.compressed import Bytes, open_text
+from midepoch.formats.compressed import open_text
 from midepoch.formats.jsonl import WAY_OUT, clash, first_mistake, infer_lines, parse_lines
 from midepoch.formats.text import READ_BYTES, Before, MalformedError, TextBlocks, first_letter, scan_text
 from midepoch.formats.widen import TypeClashError
 from midepoch.permute import I64
+from midepoch.storage import Bytes, Place
 
 MAPPED = False
 TYPES: Literal["values"] = "values"
@@ -24,13 +25,13 @@ IS_MARK = STEPS != 0
 IS_MARK[[QUOTE, COMMA]] = True
 
 
-def scan(path: str) -> Scan:
+def scan(path: Place) -> Scan:
     """The runs of elements of a file and the schema of all of them, from one pass over the file."""
     file = open_text(path)
     return scan_text(path, "json", file, _first_element(path, file), Elements())
 
 
-def open_blocks(path: str, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
     """The file."""
     return TextBlocks(path, open_text(path), Elements(), wanted)
 
@@ -67,7 +68,7 @@ class Elements:
         return f"element {before.rows + number + 1:,}: {reason} {WAY_OUT}"
 
 
-def _first_element(path: str, file: Bytes) -> int:
+def _first_element(path: Place, file: Bytes) -> int:
     """Where the array's first element begins."""
     start = first_letter(file)
     head = file.read_at(READ_BYTES, start)

@@ -22,19 +22,20 @@ from midepoch.formats.text import (
 )
 from midepoch.formats.widen import TypeClashError, widened_schema, with_items
 from midepoch.permute import I64
+from midepoch.storage import Place
 
 MAPPED = False
 TYPES: Literal["values"] = "values"
 WAY_OUT = "Mend or remove it, and open the data set again."
 
 
-def scan(path: str) -> Scan:
+def scan(path: Place) -> Scan:
     """The runs of lines of a file and the schema of all its objects, from one pass over the file."""
     file = open_text(path)
     return scan_text(path, "jsonl", file, first_letter(file), Lines())
 
 
-def open_blocks(path: str, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
     """The file."""
     return TextBlocks(path, open_text(path), Lines(), wanted)
 

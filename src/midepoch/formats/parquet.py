@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.block import Block, Range, Scan, as_read, read_as
-from midepoch.storage import open_file
+from midepoch.storage import Place, open_file
 
 MAPPED = False
 TYPES: Literal["fixed"] = "fixed"
@@ -26,7 +26,7 @@ TRUSTED = (
 )
 
 
-def scan(path: str) -> Scan:
+def scan(path: Place) -> Scan:
     """The schema and the row groups of a file, from its footer."""
     with _open(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
@@ -34,7 +34,7 @@ def scan(path: str) -> Scan:
         return Scan("parquet", as_read(file.schema_arrow), blocks)
 
 
-def ranges(path: str, columns: Sequence[pa.Field]) -> list[dict[str, Range]]:
+def ranges(path: Place, columns: Sequence[pa.Field]) -> list[dict[str, Range]]:
     """For each row group, what the footer says of those of the columns of which it says something reliable."""
     with _open(path) as file:
         metadata = file.metadata
@@ -49,7 +49,7 @@ def ranges(path: str, columns: Sequence[pa.Field]) -> list[dict[str, Range]]:
         ]
 
 
-def open_blocks(path: str, own: pa.Schema, wanted: pa.Schema) -> "ParquetBlocks":
+def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> "ParquetBlocks":
     """The file, with its footer read."""
     return ParquetBlocks(path, wanted)
 
@@ -57,7 +57,7 @@ def open_blocks(path: str, own: pa.Schema, wanted: pa.Schema) -> "ParquetBlocks"
 class ParquetBlocks:
     """An open Parquet file. Each read decodes one row group, and of it only the columns asked for."""
 
-    def __init__(self, path: str, wanted: pa.Schema) -> None:
+    def __init__(self, path: Place, wanted: pa.Schema) -> None:
         self._path, self._wanted = path, wanted
         self._file = _open(path)
         self._one_at_a_time = Lock()  # a file is read ahead in a thread, and Arrow's reader is not made for two
@@ -65,18 +65,26 @@ class ParquetBlocks:
     def read(self, block: Block) -> pa.Table:
         """The row group with the block's number."""
         try:
-            with self._one_at_a_time:
-                table = self._file.read_row_group(block.number, columns=self._wanted.names, use_threads=False)
-            return read_as(table, self._wanted)
+            return read_as(self._read(block.number), self._wanted)
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path}: row group {block.number} cannot be decoded: {error}") from error
+
+    def _read(self, number: int) -> pa.Table:
+        columns = self._wanted.names
+        if isinstance(self._path, str):
+            with self._one_at_a_time:
+                return self._file.read_row_group(number, columns=columns, use_threads=False)
+        # From a store, several row groups come side by side, each through a reader of its own, which knows the footer,
+        # and each in few requests: the columns' bytes are fetched together.
+        file = pq.ParquetFile(open_file(self._path), metadata=self._file.metadata, pre_buffer=True)
+        return file.read_row_group(number, columns=columns, use_threads=False)
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
         """It never is."""
         return False
 
 
-def _open(path: str) -> pq.ParquetFile:
+def _open(path: Place) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(open_file(path, mapped=True))
         _ = file.schema_arrow

@@ -3,35 +3,45 @@
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
+from threading import Lock
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from midepoch.formats import EMPTY, FORMATS, BlockReader
+from midepoch.cache import key_of
+from midepoch.fetching import Fetch
+from midepoch.formats import EMPTY, BlockReader
 from midepoch.index import Index
 
 Data: TypeAlias = "pa.Table | pa.RecordBatch"
 
 OPEN_FILES = 256
+FETCHERS = 8
 
 
 class Files:
-    """The open files of one reader, and the thread that reads ahead. Belongs to the process that made it."""
+    """The open files of one reader, and the threads that read ahead. Belongs to the process that made it."""
 
-    def __init__(self, index: Index, wanted: pa.Schema) -> None:
-        self.index, self._wanted = index, wanted
-        self._open: dict[int, BlockReader] = {}
-        self._pool: ThreadPoolExecutor | None = None
+    def __init__(self, index: Index, wanted: pa.Schema, fetch: Fetch | None = None, lanes: int = 1) -> None:
+        self.index, self._wanted, self._fetch = index, wanted, fetch or Fetch()
+        self.is_remote = index.store is not None
+        self.bytes_ahead = self._fetch.read_ahead // lanes if self.is_remote else 0
+        """How much each of the lanes reads ahead; of local files, that is one piece of its order."""
+        self._open: dict[int, OpenFile] = {}
+        self._lock = Lock()
+        self._pools: dict[bool, ThreadPoolExecutor] = {}
+        self._ahead = 0
 
     def is_mapped(self, number: int) -> bool:
         """Whether a block's file is mapped, so that nothing is gained by reading it ahead."""
-        return FORMATS[self.index.formats[self.index.block(number)[0]]].MAPPED
+        return self.index.is_mapped(self.index.block(number)[0])
 
     @cached_property
     def all_mapped(self) -> bool:
         """Whether all files are."""
-        return all(name == EMPTY or FORMATS[name].MAPPED for name in set(self.index.formats))
+        firsts = {name: file for file, name in enumerate(self.index.formats)}
+        return all(name == EMPTY or self.index.is_mapped(file) for name, file in firsts.items())
 
     def check(self, numbers: Sequence[int]) -> None:
         """Raise unless the files of these blocks are the ones that were indexed."""
@@ -42,31 +52,83 @@ class Files:
     def read(self, number: int) -> tuple[Data, bool]:
         """A block of the data set, and whether it is a view of its file."""
         file, block = self.index.block(number)
+        cache = self._fetch.cache if self.is_remote else None
+        key = self._key(file, block.number) if cache is not None else ""
+        if cache is not None and (kept := cache.get(key)) is not None:
+            return kept, False
         reader = self._reader(file)
         data = reader.read(block)
+        if cache is not None:
+            cache.put(key, data)
         return data, reader.is_view(data)
 
-    def read_ahead(self, number: int) -> "Future[tuple[Data, bool]]":
-        """A block of the data set, read in the background. Its file is checked when it is used."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="midepoch-read-ahead")
-        return self._pool.submit(self.read, number)
+    def read_ahead(self, number: int, *, urgent: bool = False) -> "Future[tuple[Data, bool]]":
+        """A block of the data set, read in the background. Its file is checked when it is used.
+
+        What is ``urgent`` does not wait behind what others want later.
+        """
+        pool = self._pools.get(urgent)
+        if pool is None:
+            threads = FETCHERS if self.is_remote else 1
+            pool = self._pools[urgent] = ThreadPoolExecutor(threads, thread_name_prefix="midepoch-read-ahead")
+        return pool.submit(self.read, number)
+
+    def reserve(self, number: int) -> bool:
+        """Whether there is room to read a block ahead, which is then taken until it is released.
+
+        There is always room for one block, unless nothing is to be read ahead.
+        """
+        if not self.is_remote:
+            return True
+        length = int(self.index.places[1][number])
+        if not self._fetch.read_ahead or (self._ahead and self._ahead + length > self._fetch.read_ahead):
+            return False
+        self._ahead += length
+        return True
+
+    def release(self, number: int) -> None:
+        """Give back the room of a block that was read ahead."""
+        if self.is_remote:
+            self._ahead -= int(self.index.places[1][number])
 
     def close(self) -> None:
-        """Let go of the thread and the files."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-        self._pool = None
+        """Let go of the threads and the files."""
+        for pool in self._pools.values():
+            pool.shutdown(wait=True, cancel_futures=True)
+        self._pools.clear()
         self._open.clear()
 
     def _reader(self, file: int) -> BlockReader:
-        reader = self._open.get(file)
-        if reader is None:
-            if len(self._open) >= OPEN_FILES:
-                self._open.pop(next(iter(self._open)), None)
-            reader = self.index.open(file, self._wanted)
-            self._open[file] = reader
-        return reader
+        with self._lock:
+            opened = self._open.get(file)
+            if opened is None:
+                if len(self._open) >= OPEN_FILES:
+                    self._open.pop(next(iter(self._open)), None)
+                opened = self._open[file] = OpenFile()
+        with opened.lock:  # two threads want one file, and open it once
+            if opened.reader is None:
+                opened.reader = self.index.open(file, self._wanted)
+            return opened.reader
+
+    def _key(self, file: int, block: int) -> str:
+        """What a block's content depends on."""
+        index = self.index
+        stamp = index.stamps[file]
+        version = index.versions[file] or str(stamp.mtime_ns)
+        identity = index.store.identity if index.store is not None else ""
+        return key_of(identity, index.path(file), stamp.size, version, block, self._schema_digest)
+
+    @cached_property
+    def _schema_digest(self) -> str:
+        return key_of(self._wanted.serialize().to_pybytes().hex())
+
+
+class OpenFile:
+    """A file that some thread is opening, or has opened."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.reader: BlockReader | None = None
 
 
 class HeldBlocks:
@@ -78,6 +140,7 @@ class HeldBlocks:
         self._decoded: dict[int, Data] = {}
         self._idle: set[int] = set()
         self._waiting: dict[int, Future[tuple[Data, bool]]] = {}
+        self._urgent: dict[int, Future[tuple[Data, bool]]] = {}
         self._asked: list[set[int]] = [set(), set()]
 
     def __getitem__(self, number: int) -> Data:
@@ -91,11 +154,13 @@ class HeldBlocks:
     def load(self, numbers: Sequence[int]) -> None:
         """Begin a step that uses these blocks, and no others but those that are read ahead."""
         self._files.check(numbers)
+        if self._files.is_remote:
+            self._hurry(numbers)
         for number in numbers:
             if number in self._views:
                 self._views[number] = self._views.pop(number)
             elif number not in self._decoded:
-                waiting = self._waiting.pop(number, None)
+                waiting = self._urgent.pop(number, None) or self._given(number)
                 data, is_view = self._files.read(number) if waiting is None else waiting.result()
                 (self._views if is_view else self._decoded)[number] = data
         self._let_go(set(numbers))
@@ -103,14 +168,36 @@ class HeldBlocks:
     def ahead(self, numbers: Iterable[int]) -> None:
         """Begin to read these blocks in the background, except those that are mapped or there already.
 
-        What was asked for two times ago and is not used yet was for others, who share the lane: it is given up.
+        Those that come first are read first. What was asked for two times ago and is not used yet was for others, who
+        share the lane: it is given up.
         """
+        numbers = list(numbers)
         self._asked = [self._asked[1], set(numbers)]
         for number in self._waiting.keys() - self._asked[0] - self._asked[1]:
-            self._waiting.pop(number).cancel()
-        for number in self._asked[1]:
+            if (unused := self._given(number)) is not None:
+                unused.cancel()
+        for number in numbers:
             if not (number in self._decoded or number in self._waiting or self._files.is_mapped(number)):
+                if not self._files.reserve(number):
+                    return
                 self._waiting[number] = self._files.read_ahead(number)
+
+    def _given(self, number: int) -> "Future[tuple[Data, bool]] | None":
+        """A block that was read ahead, whose room is free again."""
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None:
+            self._files.release(number)
+        return waiting
+
+    def _hurry(self, numbers: Sequence[int]) -> None:
+        """Have all blocks of a step fetched side by side, those too whose turn had not come."""
+        for number in numbers:
+            if number in self._decoded or number in self._views:
+                continue
+            waiting = self._waiting.get(number)
+            if waiting is None or waiting.cancel():
+                self._given(number)
+                self._urgent[number] = self._files.read_ahead(number, urgent=True)
 
     def _let_go(self, used: set[int]) -> None:
         """Drop decoded blocks that neither this step nor the last used, and the views used longest ago."""

@@ -18,6 +18,7 @@ RUN_ROWS, RUN_BYTES = 1024, 8 << 20
 SLICE_ROWS = 64
 SPARSE = 4
 VIEWS = 4096
+MOST_AHEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,10 @@ class Lane:
         self._order, self._pace = order, pace
         self._starts = files.index.block_starts
         self._blocks = HeldBlocks(files, pace.views)
-        self._all_mapped = files.all_mapped
+        self._files, self._all_mapped = files, files.all_mapped
         self._pieces = order.pieces("block")
         self._next_piece = -1
+        self._ahead: dict[int, I64] = {}
 
     def runs(self, start: int, stop: int, *, rows: int = 1, phase: int = 0, stride: int = 1) -> Iterator[Run]:
         """The rows at the positions from ``start`` to ``stop``.
@@ -89,18 +91,32 @@ class Lane:
         return min(stop, last)
 
     def _look_ahead(self, position: int, stop: int) -> None:
-        """Have the blocks of the piece after this position read, once a piece and no more than a few steps' worth."""
-        if self._all_mapped:
+        """Have the blocks behind this position read, once a piece: those of the next one, or so many bytes of them."""
+        if self._all_mapped or (self._files.is_remote and not self._files.bytes_ahead):
             return
         piece = int(np.searchsorted(self._pieces, position, "right"))
         if piece == self._next_piece or piece >= len(self._pieces) - 1 or self._pieces[piece] >= stop:
             return
         self._next_piece = piece
+        known, self._ahead = self._ahead, {}
+        blocks, nbytes = list[int](), 0
+        while piece < len(self._pieces) - 1 and self._pieces[piece] < stop and len(blocks) < MOST_AHEAD:
+            some = known[piece] if piece in known else self._blocks_of(piece, stop)
+            self._ahead[piece] = some
+            blocks += some.tolist()
+            nbytes += int(self._files.index.places[1][some].sum())
+            piece += 1
+            if nbytes >= self._files.bytes_ahead:
+                break
+        self._blocks.ahead(dict.fromkeys(blocks))
+
+    def _blocks_of(self, piece: int, stop: int) -> I64:
+        """The blocks of a piece, no more than a few steps' worth."""
         begin, end = int(self._pieces[piece]), int(self._pieces[piece + 1])
         sample = self._order.rows(np.arange(begin, min(end, stop, begin + STEP_ROWS)))
         blocks = np.unique(np.searchsorted(self._starts, sample, "right") - 1)
         ahead = np.cumsum(self._starts[blocks + 1] - self._starts[blocks]) <= 4 * STEP_ROWS
-        self._blocks.ahead(blocks[: max(1, int(ahead.sum()))].tolist())
+        return blocks[: max(1, int(ahead.sum()))]
 
     def _slices(self, numbers: I64, breaks: I64, loaded: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
         """Rows in stretches that lie together, each with its place in the step: views, no copies."""

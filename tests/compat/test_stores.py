@@ -1,0 +1,287 @@
+"""Data sets in an S3 server on loopback: what is read, how much of it, and by whom."""
+
+import io
+import logging
+import os
+import time
+from itertools import chain, islice
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import midepoch as me
+import s3
+from midepoch.storage import find, read_bytes
+from midepoch.testing import assert_resumes
+from worlds import FORMATS, TEXTS, ids, plus_one, write_files
+
+NOISE = 20_000
+
+
+def parquet(first, last, rows=10, noise=0):
+    """Rows with a column of bytes that do not compress, in row groups of some rows."""
+    rng = np.random.default_rng(first)
+    sink = io.BytesIO()
+    table = pa.table({"id": list(range(first, last)), "noise": [rng.bytes(noise) for _ in range(first, last)]})
+    pq.write_table(table, sink, row_group_size=rows, compression="none")
+    return sink.getvalue()
+
+
+def put_folder(port, bucket, folder):
+    s3.put_all(port, bucket, {f"data/{path.name}": path.read_bytes() for path in folder.iterdir()})
+    return f"s3://{bucket}/data"
+
+
+@pytest.fixture
+def noisy(s3_port):
+    """Four files of eight row groups of 200 kB."""
+    s3.put_all(s3_port, "noisy", {f"d/p-{n}.parquet": parquet(n * 80, n * 80 + 80, noise=NOISE) for n in range(4)})
+    return "s3://noisy/d"
+
+
+@pytest.mark.parametrize("kinds", [FORMATS, (*TEXTS, "orc")])
+def test_all_formats_read_like_local_files(tmp_path, s3_port, proxy, kinds):
+    folder = write_files(tmp_path / "data", [35, 1, 50, 20, 3], kinds)
+    url = put_folder(s3_port, f"formats-{len(kinds)}", folder)
+    local, remote = me.read(folder), me.read(url, storage_options=proxy.options)
+    assert remote.schema == local.schema
+    rows = list(remote)
+    assert rows == list(local)
+    assert {**remote.state_dict(), "fingerprint": 0} == {**local.state_dict(), "fingerprint": 0}
+    assert list(me.read(url, storage_options=proxy.options).shuffle(3)) == list(me.read(folder).shuffle(3))
+
+
+@pytest.mark.parametrize("make", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_arrow_with_dictionaries(tmp_path, s3_port, proxy, make):
+    schema = pa.schema([("id", pa.int64()), ("word", pa.dictionary(pa.int32(), pa.string()))])
+    words = pa.array(["a", "b", "c"])
+    sink = io.BytesIO()
+    with make(sink, schema) as writer:
+        for number in range(5):
+            coded = pa.DictionaryArray.from_arrays(pa.array([number % 3] * 4, pa.int32()), words)
+            writer.write(pa.record_batch([pa.array(range(number * 4, number * 4 + 4)), coded], schema=schema))
+    s3.put_all(s3_port, "coded", {"a.arrow": sink.getvalue()})
+    rows = list(me.read("s3://coded/a.arrow", storage_options=proxy.options))
+    assert [(row["id"], row["word"]) for row in rows] == [(n, "abc"[n // 4 % 3]) for n in range(20)]
+
+
+def test_remote_arrow_reads_ranges(s3_port, proxy):
+    table = pa.table({"id": list(range(100)), "noise": [os.urandom(NOISE) for _ in range(100)]})
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=10)
+    s3.put_all(s3_port, "ranges", {"a.arrow": sink.getvalue()})
+    dataset = me.read("s3://ranges/a.arrow", storage_options=proxy.options, read_ahead=0)
+    proxy.reset()
+    assert next(iter(dataset.skip(50)))["id"] == 50
+    assert proxy.body_bytes < 2 * 10 * NOISE
+
+
+def test_thousands_of_objects_are_listed(s3_port, proxy):
+    s3.put_all(s3_port, "many", {f"data/x={n % 7}/p-{n:05d}.parquet": b"x" * n for n in range(1100)})
+    s3.put_all(
+        s3_port, "many", {"data/_SUCCESS": b"", "data/.x/p.parquet": b"", "data/x=1/_p.parquet": b"", "data/t": b""}
+    )
+    listing = find("s3://many/data", proxy.options)
+    assert len(listing.names) == 1100
+    assert list(listing.names) == sorted(listing.names, key=lambda name: name.split("/"))
+    assert sum(stamp.size for stamp in listing.stamps) == 1100 * 1099 // 2
+    assert len(find("s3://many/data/x=3/*.parquet", proxy.options).names) == 157
+    assert len(find("s3://many/**/p-0000?.parquet", proxy.options).names) == 10
+    assert find("s3://many", proxy.options).names == tuple(f"data/{name}" for name in listing.names)
+    assert find("s3://many/data", proxy.options).spec == listing.spec
+
+
+def test_opening_again_reads_nothing(noisy, proxy):
+    me.read(noisy, storage_options=proxy.options)
+    proxy.reset()
+    me.read(noisy, storage_options=proxy.options)
+    assert not proxy.reads()
+    assert len(proxy.requests) <= 3
+
+
+def test_footers_are_read_side_by_side(s3_port, proxy):
+    s3.put_all(s3_port, "footers", {f"d/p-{n:03d}.parquet": parquet(n, n + 1) for n in range(24)})
+    proxy.latency = 0.05
+    me.read("s3://footers/d", storage_options=proxy.options)
+    assert proxy.most_busy >= 8
+
+
+def test_one_column_of_one_row_group_is_few_bytes(noisy, proxy):
+    dataset = me.read(noisy, storage_options=proxy.options, columns=["id"], read_ahead=0)
+    proxy.reset()
+    assert next(iter(dataset.skip(101)))["id"] == 101
+    assert proxy.body_bytes < 3 * 65536
+    assert {request.key for request in proxy.reads()} == {"d/p-1.parquet"}
+    assert len(proxy.reads()) <= 3
+
+
+def test_a_row_group_costs_few_requests(s3_port, proxy):
+    sink = io.BytesIO()
+    columns = {f"c{n}": [os.urandom(2000) for _ in range(100)] for n in range(20)}
+    pq.write_table(pa.table({"id": list(range(100)), **columns}), sink, row_group_size=50)
+    s3.put_all(s3_port, "wide", {"p.parquet": sink.getvalue()})
+    dataset = me.read("s3://wide/p.parquet", storage_options=proxy.options, read_ahead=0)
+    proxy.reset()
+    assert next(iter(dataset))["id"] == 0
+    assert len(proxy.reads()) <= 4  # a footer, and the columns together
+
+
+def test_the_jump_of_a_resume_reads_what_is_under_way_and_no_more(noisy, proxy):
+    dataset = me.read(noisy, storage_options=proxy.options, read_ahead=0)
+    rows = iter(dataset)
+    seen = [next(rows)["id"] for _ in range(205)]
+    state = dataset.state_dict()
+    del rows
+    again = me.read(noisy, storage_options=proxy.options, read_ahead=0)
+    again.load_state_dict(state)
+    proxy.reset()
+    assert next(iter(again))["id"] == 205 == seen[-1] + 1
+    assert {request.key for request in proxy.reads()} == {"d/p-2.parquet"}
+    assert proxy.body_bytes < 2 * 10 * NOISE
+
+
+def settled(proxy):
+    """What was asked for once nothing more comes."""
+    before = -1
+    while before != len(proxy.requests) or proxy.busy:
+        before = len(proxy.requests)
+        time.sleep(0.2)
+    return proxy.body_bytes
+
+
+@pytest.mark.parametrize("blocks", [0, 3, 10])
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_read_ahead_is_bounded_by_bytes(noisy, proxy, blocks, lanes):
+    block = 10 * NOISE
+    ahead = int((blocks + 0.5) * block) if blocks else 0
+    dataset = me.read(noisy, storage_options=proxy.options, read_ahead=ahead).lanes(lanes)
+    proxy.reset()
+    rows = iter(dataset)
+    next(rows)
+    held = settled(proxy) / block
+    del rows
+    # The first step of a lane is one block; each file costs a footer, and a lane may be at its second.
+    assert held <= lanes + max(blocks, 0) + 3
+    if lanes == 1:
+        assert held >= 1 + blocks
+
+
+def test_blocks_are_fetched_side_by_side_and_ahead(noisy, proxy):
+    dataset = me.read(noisy, storage_options=proxy.options, read_ahead="64MiB")
+    proxy.reset()
+    proxy.latency = 0.03
+    assert ids(dataset) == list(range(320))
+    assert proxy.most_busy >= 4
+    # Nothing is fetched twice.
+    assert proxy.body_bytes < 1.2 * 320 * NOISE + 4 * 2 * 65536
+
+
+def test_pipelines_resume_at_every_item(noisy, proxy):
+    dataset = me.read(noisy, storage_options=proxy.options, columns=["id"]).take(60)
+    assert_resumes(dataset.shuffle(5, window=30).map(plus_one).batch(7))
+
+
+def test_ranks_and_workers_are_cut_and_go_on_as_others(noisy, proxy):
+    def loader(ranks, rank, workers):
+        dataset = me.read(noisy, storage_options=proxy.options, columns=["id"]).shuffle(7)
+        sharded = dataset.lanes(4).shard(num_shards=ranks, index=rank)
+        return me.Loader(sharded, batch_size=4, num_workers=workers)
+
+    expected = ids(loader(1, 0, 0))
+    seen, state = [], None
+    for ranks, workers, batches in ((2, 2, 5), (3, 0, 7), (1, 1, None)):
+        parts, states = [], []
+        for rank in range(ranks):
+            loaded = loader(ranks, rank, workers)
+            if workers:
+                assert loaded.multiprocessing_context.get_start_method() == "forkserver"
+            if state is not None:
+                loaded.load_state_dict(state)
+            running = iter(loaded)
+            parts.append([ids([batch]) for batch in (running if batches is None else islice(running, batches))])
+            states.append(loaded.state_dict())
+            del running
+        assert all(one == states[0] for one in states)
+        state = states[0]
+        seen += chain.from_iterable(chain.from_iterable(zip(*parts, strict=True)))
+    assert sorted(expected) == list(range(320))
+    assert seen == expected
+
+
+def test_two_ranks_of_two_workers_read_it_all(noisy, proxy):
+    seen = []
+    for rank in range(2):
+        dataset = me.read(noisy, storage_options=proxy.options, columns=["id"]).shard(num_shards=2, index=rank)
+        seen.append(ids(me.Loader(dataset, num_workers=2)))
+    assert sorted(seen[0] + seen[1]) == list(range(320))
+    assert len(seen[0]) == len(seen[1])
+
+
+def test_a_mixture_with_a_store_does_not_fork_and_memory_may(noisy, proxy, tmp_path):
+    local = me.read(write_files(tmp_path / "data", [10])).select_columns(["id"])
+    remote = me.read(noisy, storage_options=proxy.options, columns=["id"])
+    mixed = me.mix([local, remote], weights=[1, 1])
+    assert me.Loader(mixed, num_workers=1).multiprocessing_context.get_start_method() == "forkserver"
+    assert me.Loader(mixed, num_workers=0).multiprocessing_context is None
+    assert me.Loader(local, num_workers=1).multiprocessing_context is None
+    spawned = me.Loader(mixed, num_workers=1, multiprocessing_context="spawn")
+    assert spawned.multiprocessing_context.get_start_method() == "spawn"
+
+
+def test_the_cache_spares_every_request_of_the_second_epoch(noisy, proxy, tmp_path):
+    def opened():
+        return me.read(noisy, storage_options=proxy.options, cache_dir=tmp_path / "cache").shuffle(3)
+
+    dataset = opened()
+    first = list(dataset)
+    proxy.reset()
+    second = list(dataset)
+    assert not proxy.requests
+    assert sorted(ids(first)) == sorted(ids(second)) == list(range(320))
+    assert {row["id"]: row["noise"] for row in first} == {row["id"]: row["noise"] for row in second}
+    again = opened()
+    proxy.reset()
+    assert list(again) == first
+    assert not proxy.requests
+    # Other columns are other blocks.
+    assert ids(me.read(noisy, storage_options=proxy.options, cache_dir=tmp_path / "cache", columns=["id"]))[:3] == [
+        0,
+        1,
+        2,
+    ]
+    assert proxy.reads()
+
+
+def test_a_damaged_block_of_the_cache_is_fetched_again(noisy, proxy, tmp_path, caplog):
+    dataset = me.read(noisy, storage_options=proxy.options, cache_dir=tmp_path / "cache", read_ahead=0)
+    first = list(dataset)
+    damaged = sorted((tmp_path / "cache").glob("*.block"))[:2]
+    for path in damaged:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 255
+        path.write_bytes(content)
+    proxy.reset()
+    with caplog.at_level(logging.WARNING):
+        assert list(dataset) == first
+    assert caplog.text.count("is damaged") == 2
+    assert proxy.reads()
+    assert proxy.body_bytes < 5 * 10 * NOISE
+
+
+def test_a_small_cache_stays_below_its_limit(noisy, proxy, tmp_path):
+    limit = 5 * 10 * NOISE
+    dataset = me.read(noisy, storage_options=proxy.options, cache_dir=tmp_path / "cache", cache_bytes=limit)
+    for _ in range(2):
+        assert ids(dataset) == list(range(320))
+        held = sum(path.stat().st_size for path in (tmp_path / "cache").iterdir() if path.suffix == ".block")
+        assert 0 < held <= limit
+
+
+def test_read_bytes_of_an_object(s3_port, proxy):
+    s3.put_all(s3_port, "small", {"a/b.json": b"{}"})
+    assert read_bytes("s3://small/a/b.json", proxy.options) == b"{}"
+    with pytest.raises(me.NoDataError, match=r"s3://small/a/c\.json does not exist"):
+        read_bytes("s3://small/a/c.json", proxy.options)

@@ -1,0 +1,262 @@
+"""A store that answers badly, not at all, or with other data than before; and secrets, which it leaves nowhere."""
+
+import io
+import json
+import logging
+import random
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import orc
+
+import midepoch as me
+import s3
+from midepoch import retries, stores
+from worlds import ids
+
+NOISE = 20_000
+
+
+def table(first, last, seed=0):
+    rng = np.random.default_rng(seed)
+    return pa.table({"id": list(range(first, last)), "noise": [rng.bytes(NOISE) for _ in range(first, last)]})
+
+
+def parquet(first, last, seed=0):
+    sink = io.BytesIO()
+    pq.write_table(table(first, last, seed), sink, row_group_size=10, compression="none")
+    return sink.getvalue()
+
+
+def stream(first, last, seed=0):
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table(0, 1).schema) as writer:
+        writer.write_table(table(first, last, seed), max_chunksize=10)
+    return sink.getvalue()
+
+
+def lines(first, last, seed=0):
+    rows = ({"id": n, "noise": np.random.default_rng((seed, n)).bytes(NOISE).hex()} for n in range(first, last))
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def stripes(first, last, seed=0):
+    sink = io.BytesIO()
+    orc.write_table(table(first, last, seed), sink, stripe_size=1, batch_size=10)
+    return sink.getvalue()
+
+
+WRITERS = {"parquet": parquet, "arrow": stream, "jsonl": lines, "orc": stripes}
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch):
+    quick = retries.Patience(attempts=6, first=0.01, most=0.05)
+    monkeypatch.setattr(stores, "Patience", lambda: quick)
+
+
+@pytest.fixture
+def url(s3_port):
+    s3.put_all(s3_port, "faulty", {f"d/p-{n}.parquet": parquet(n * 40, n * 40 + 40) for n in range(3)})
+    return "s3://faulty/d"
+
+
+@pytest.mark.parametrize("what", [500, 503, 429, "drop", "cut"])
+def test_what_passes_is_waited_for(url, proxy, what):
+    chance = random.Random(str(what))
+    proxy.spoil = lambda request: what if chance.random() < (0.3 if request.key else 0.1) else None
+    dataset = me.read(url, storage_options=proxy.options)
+    assert ids(dataset) == list(range(120))
+    assert sorted(ids(dataset.shuffle(1))) == list(range(120))
+
+
+def test_every_request_may_fail_once(url, proxy):
+    seen = set()
+
+    def first_time(request):
+        key = (request.method, request.key, request.query, request.range)
+        if key in seen:
+            return None
+        seen.add(key)
+        return random.choice([503, "drop"])
+
+    proxy.spoil = first_time
+    assert ids(me.read(url, storage_options=proxy.options)) == list(range(120))
+
+
+@pytest.mark.parametrize("when", ["opening", "reading", "reading ahead"])
+def test_a_store_that_does_not_come_back_is_told(url, proxy, when):
+    if when == "opening":
+        proxy.spoil = lambda request: 503 if request.is_read else None
+        with pytest.raises(
+            me.StoreError, match=r"does not answer for s3://faulty/d/p-\d\.parquet: .*\(asked 6 times\)"
+        ):
+            me.read(url, storage_options=proxy.options)
+        return
+    dataset = me.read(url, storage_options=proxy.options, read_ahead=0 if when == "reading" else "1GiB")
+    seen = []
+    rows = iter(dataset)
+    if when == "reading":
+        seen.append(next(rows)["id"])
+    proxy.spoil = lambda request: 503 if "p-1" in request.key and request.is_read else None
+    with pytest.raises(me.StoreError, match=r"does not answer for s3://faulty/d/p-1\.parquet"):
+        seen += (row["id"] for row in rows)
+    # All that was before it came, and the run goes on behind that.
+    proxy.reset()
+    assert seen + ids(dataset) == list(range(120))
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "told"),
+    [(403, me.StoreError, "refuses access to s3://faulty/d"), (404, me.NoDataError, "s3://faulty/d does not exist")],
+)
+def test_what_will_not_pass_is_told_at_once(url, proxy, status, error, told):
+    proxy.spoil = lambda request: status
+    with pytest.raises(error, match=told):
+        me.read(url, storage_options=proxy.options)
+    assert len(proxy.requests) <= 3
+    proxy.reset()
+    dataset = me.read(url, storage_options=proxy.options, read_ahead=0)
+    proxy.reset()
+    proxy.spoil = lambda request: status if request.is_read else None
+    what = me.StoreError if status == 403 else me.DataChangedError
+    with pytest.raises(what, match=r"s3://faulty/d/p-0\.parquet"):
+        list(dataset)
+    assert len(proxy.reads()) == 1
+
+
+def test_a_bucket_or_key_that_is_not_there_is_named(url, proxy):
+    for source in ("s3://no-such-bucket/x", "s3://faulty/no/such/key", "s3://no-such-bucket/*.parquet"):
+        with pytest.raises(me.NoDataError) as error:
+            me.read(source, storage_options=proxy.options)
+        assert source in str(error.value)
+
+
+@pytest.mark.parametrize("kind", list(WRITERS))
+@pytest.mark.parametrize("ahead", [0, "1GiB"])
+def test_a_changed_object_is_noticed_before_its_rows_are_mixed(s3_port, proxy, kind, ahead):
+    made = WRITERS[kind]
+    bucket = f"changing-{kind}"
+    s3.put_all(s3_port, bucket, {f"d/p-{n}.{kind}": made(n * 60, n * 60 + 60) for n in range(2)})
+    dataset = me.read(f"s3://{bucket}/d", storage_options=proxy.options, read_ahead=ahead)
+    old = {row["id"]: row["noise"] for row in me.read(f"s3://{bucket}/d", storage_options=proxy.options)}
+    other = made(60, 120, seed=1)
+    gone = iter(range(10**6))
+
+    def replace(request):
+        # As the second object is read for the second time: same size, other bytes.
+        if request.is_read and "p-1" in request.key and next(gone) == 1:
+            s3.put_all(s3_port, bucket, {f"d/p-1.{kind}": other})
+
+    assert len(other) == len(made(60, 120))
+    proxy.spoil = replace
+    seen = []
+    with pytest.raises(me.DataChangedError, match=rf"s3://{bucket}/d/p-1\.{kind} was changed.*another version"):
+        seen += dataset
+    assert ids(seen) == list(range(len(seen)))
+    assert all(row["noise"] == old[row["id"]] for row in seen)
+    assert len(seen) < 120
+    proxy.reset()
+    now = me.read(f"s3://{bucket}/d", storage_options=proxy.options)
+    assert ids(now) == list(range(120))
+
+
+def test_a_replaced_object_is_noticed_by_one_that_reads_on(url, proxy, s3_port):
+    dataset = me.read(url, storage_options=proxy.options, read_ahead=0)
+    rows = iter(dataset)
+    assert next(rows)["id"] == 0
+    s3.put_all(s3_port, "faulty", {"d/p-0.parquet": parquet(0, 40)[:-100] + b"x" * 100})
+    with pytest.raises(me.DataChangedError, match="p-0"):
+        list(rows)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_an_object_replaced_before_it_is_opened_is_noticed(s3_port, proxy, tmp_path, cached):
+    s3.put_all(s3_port, "early", {f"d/p-{n}.parquet": parquet(n * 2000, n * 2000 + 40) for n in range(2)})
+    cache = tmp_path / "cache" if cached else None
+    if cached:  # blocks of before are blocks of another version, and must not be taken for those of now
+        list(me.read("s3://early/d", storage_options=proxy.options, cache_dir=cache))
+    dataset = me.read("s3://early/d", storage_options=proxy.options, read_ahead=0)
+    rows = iter(dataset)
+    seen = [next(rows)]
+    s3.put_all(s3_port, "early", {"d/p-1.parquet": parquet(2000, 2040, seed=1)})
+    with pytest.raises(me.DataChangedError, match=r"s3://early/d/p-1\.parquet was changed.*another version"):
+        seen += rows
+    assert max(ids(seen)) < 40
+    anew = list(me.read("s3://early/d", storage_options=proxy.options, cache_dir=cache))
+    assert [row["noise"] for row in anew[40:]] == table(2000, 2040, seed=1)["noise"].to_pylist()
+
+
+def test_an_object_that_is_gone_is_told(url, proxy, s3_port):
+    dataset = me.read(url, storage_options=proxy.options, read_ahead=0)
+    rows = iter(dataset)
+    assert next(rows)["id"] == 0
+    s3.call(s3_port, "DELETE", "/faulty/d/p-1.parquet")
+    with pytest.raises(me.DataChangedError, match=r"s3://faulty/d/p-1\.parquet.*gone"):
+        list(rows)
+
+
+def test_an_object_that_became_shorter_is_told(s3_port, proxy):
+    s3.put_all(s3_port, "shrinking", {"p.arrow": stream(0, 200)})
+    rows = iter(me.read("s3://shrinking/p.arrow", storage_options=proxy.options, read_ahead=0))
+    assert next(rows)["id"] == 0
+    s3.put_all(s3_port, "shrinking", {"p.arrow": stream(0, 20)})
+    with pytest.raises(me.DataChangedError, match=r"s3://shrinking/p\.arrow was changed"):
+        list(rows)
+
+
+def test_a_broken_object_is_told_as_such(s3_port, proxy):
+    s3.put_all(s3_port, "broken", {"p.parquet": parquet(0, 40)[:-5], "q.orc": b"ORC" + bytes(99)})
+    for name in ("p.parquet", "q.orc"):
+        with pytest.raises(me.DataFormatError, match=f"s3://broken/{name}"):
+            me.read(f"s3://broken/{name}", storage_options=proxy.options)
+
+
+def test_a_denied_read_of_orc_is_not_told_as_a_broken_file(s3_port, proxy):
+    s3.put_all(s3_port, "denied", {"p.orc": stripes(0, 100)})
+    dataset = me.read("s3://denied/p.orc", storage_options=proxy.options, read_ahead=0)
+    proxy.spoil = lambda request: 403 if request.is_read else None
+    with pytest.raises(me.StoreError, match="refuses access"):
+        list(dataset)
+
+
+def test_secrets_are_in_nothing_that_is_left(url, proxy, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    secrets = [s3.KEY, s3.SECRET, proxy.endpoint, proxy.endpoint.removeprefix("http://"), "hush-hush-token"]
+    options = {**proxy.options, "token": "hush-hush-token"}
+    left = []
+    chance = random.Random(3)
+    proxy.spoil = lambda request: chance.choice([503, "drop"]) if chance.random() < 0.2 else None
+    dataset = me.read(url, storage_options=options, index_dir=tmp_path / "index", cache_dir=tmp_path / "cache")
+    rows = iter(dataset.shuffle(1))
+    next(rows)
+    left += [repr(dataset), str(dataset), json.dumps(dataset.state_dict())]
+    del rows
+    left += map(repr, (dataset._plan, dataset._plan.pipeline, dataset._plan.pipeline.origin))
+    for status in (403, 503, "drop"):
+        proxy.spoil = lambda request, status=status: status
+        for action in (
+            lambda: me.read(url, storage_options=options),
+            lambda: me.read(f"{url}/*.parquet", storage_options=options),
+            lambda: list(me.read(url, storage_options=options, index_dir=tmp_path / "index")),
+            lambda: list(dataset.select_columns(["id"])),
+        ):
+            with pytest.raises(me.MidepochError) as error:
+                action()
+            left += traceback.format_exception(error.value)
+            chained = error.value
+            while chained is not None:
+                left.append(f"{chained!r} {chained.args}")
+                chained = chained.__cause__ or chained.__context__
+    left.append(caplog.text)
+    content = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    content += "".join(str(path) for path in Path(tmp_path).rglob("*")).encode()
+    assert len(content) > 1000
+    assert "asked again" in caplog.text
+    for secret in secrets:
+        assert not any(secret in text for text in left)
+        assert secret.encode() not in content
