@@ -62,6 +62,12 @@ class Predicate:
         return blake2b(f"{self.expression}\0{values}".encode(), digest_size=8).hexdigest()
 
     @property
+    def names_nan(self) -> bool:
+        """Whether it compares with NaN, of which no statistics tell, or with what cannot be looked at."""
+        values = _values(self.expression)
+        return isinstance(values, bytes) or _has_nan(values)
+
+    @property
     def content(self) -> bytes:
         """All of the expression, as bytes that this version of Arrow reads."""
         return _content(self.expression)
@@ -137,6 +143,12 @@ def _values(expression: pc.Expression) -> Any:
             return [_plain(column) for column in file.get_batch(0).columns]
     except (pa.ArrowException, IndexError):
         return _content(expression)
+
+
+def _has_nan(values: Any) -> bool:
+    if isinstance(values, list | tuple):
+        return any(map(_has_nan, values))
+    return isinstance(values, float) and values != values
 
 
 def _plain(column: pa.Array) -> Any:

@@ -96,7 +96,8 @@ def _decide(index: Index, predicate: Predicate, schema: pa.Schema) -> Mask:
     kept_files = np.array([open_folders[folder] for folder in folders], bool)
     kept: Mask = np.repeat(kept_files, np.diff(firsts))
     left = [file for file in np.flatnonzero(kept_files).tolist() if index.formats[file] in RANGES]
-    columns = [field for field in schema if field.name not in index.constants(0)]
+    told = () if predicate.names_nan else schema  # Arrow would rule out blocks in which nothing is below NaN
+    columns = [field for field in told if field.name not in index.constants(0)]
     with ThreadPoolExecutor(SCAN_THREADS) as pool:
         for start in range(0, len(left) if columns else 0, TOGETHER):
             some = left[start : start + TOGETHER]
