@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from midepoch.collating import MultiModalCollator
     from midepoch.dataset import Dataset, read
     from midepoch.errors import (
         CheckpointMismatchError,
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     )
     from midepoch.foreign import from_stateful_dataloader
     from midepoch.front.huggingface import SimpleArrowIterableDataset, fast_load_iterable_dataset, from_hf
+    from midepoch.front.multimodal import MultiModalIterableDataset
     from midepoch.loader import Loader
     from midepoch.mixing import mix
     from midepoch.state import merge_states
@@ -31,6 +33,8 @@ _HOMES = {
     "Loader": "loader",
     "MidepochError": "errors",
     "MissingExtraError": "errors",
+    "MultiModalCollator": "collating",
+    "MultiModalIterableDataset": "front.multimodal",
     "NoDataError": "errors",
     "SchemaMismatchError": "errors",
     "SimpleArrowIterableDataset": "front.huggingface",
@@ -51,6 +55,8 @@ __all__ = [
     "Loader",
     "MidepochError",
     "MissingExtraError",
+    "MultiModalCollator",
+    "MultiModalIterableDataset",
     "NoDataError",
     "SchemaMismatchError",
     "SimpleArrowIterableDataset",

@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
+from typing import Any
 
 from midepoch.errors import DataChangedError, NoDataError
 
@@ -67,6 +68,15 @@ def stamp_of(path: str) -> FileStamp:
     except OSError as error:
         raise NoDataError(f"{path} cannot be read: {error.strerror}.") from error
     return FileStamp(found.st_size, found.st_mtime_ns)
+
+
+def read_bytes(path: str, storage_options: Mapping[str, Any] | None = None) -> bytes:
+    """The whole content of a file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise NoDataError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def check_unchanged(path: str, indexed: FileStamp) -> None:
