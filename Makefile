@@ -21,6 +21,9 @@ demo: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.loader
+	$(BIN)/python -m benchmarks.huggingface
+	$(BIN)/python -m benchmarks.packing
+	$(BIN)/python -m benchmarks.mixing
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -1,11 +1,14 @@
 """The data that is measured on: made on demand below benchmarks/data, the same on every machine."""
 
+import csv
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -37,6 +40,23 @@ def tokens(rows: int) -> Path:
         _write_stream(folder / "tokens.arrow", (_tokens(rng) for _ in range(0, rows, BATCH_ROWS)))
 
     return _made(f"tokens-{rows}", write)
+
+
+def documents(rows: int) -> Path:
+    """Documents of uint16 tokens whose lengths are those of :func:`document_lengths`, in one Arrow stream."""
+
+    def write(folder: Path) -> None:
+        rng, lengths = np.random.default_rng(5), document_lengths(rows)
+        parts = (lengths[at : at + BATCH_ROWS] for at in range(0, rows, BATCH_ROWS))
+        _write_stream(folder / "documents.arrow", (_documents(rng, part) for part in parts))
+
+    return _made(f"documents-{rows}", write)
+
+
+def document_lengths(rows: int, median: int = 1300, sigma: float = 1.0) -> npt.NDArray[np.int64]:
+    """Lognormal lengths, as those of documents on the web are."""
+    drawn = np.random.default_rng(6).lognormal(np.log(median), sigma, rows)
+    return np.maximum(drawn, 1).astype(np.int64)
 
 
 def many(files: int, rows: int) -> Path:
@@ -84,6 +104,38 @@ def parquet(groups: int, files: int = 3) -> Path:
     return _made(f"parquet-{groups}", write)
 
 
+def sources(files: int, rows: int) -> Path:
+    """What a data set is prepared from: as many Parquet files of small rows, each of one row group."""
+
+    def write(folder: Path) -> None:
+        for number in range(files):
+            ids = range(number * rows, (number + 1) * rows)
+            table = pa.table(
+                {"id": pa.array(ids, pa.int64()), "text": [f"this is the text of row {row}" for row in ids]}
+            )
+            pq.write_table(table, folder / f"part-{number:04}.parquet", row_group_size=rows)
+
+    return _made(f"sources-{files}-{rows}", write)
+
+
+def lines(kind: str, rows: int) -> Path:
+    """The same rows as :func:`texts`, in one file of JSON lines or CSV."""
+
+    def write(folder: Path) -> None:
+        rng, pool = np.random.default_rng(5), _pool()
+        with open(folder / f"part.{kind}", "w", newline="") as file:
+            table = csv.writer(file)
+            for first in range(0, rows, BATCH_ROWS):
+                batch = _texts(rng, pool, first, BATCH_ROWS)
+                if kind == "csv":
+                    table.writerows([batch.schema.names] if first == 0 else [])
+                    table.writerows(zip(*batch.to_pydict().values(), strict=True))
+                else:
+                    file.writelines(json.dumps(row) + "\n" for row in batch.to_pylist())
+
+    return _made(f"{kind}-{rows}", write)
+
+
 def _made(name: str, write: Callable[[Path], None]) -> Path:
     """The folder of that name, written first where it is not there; never left half written."""
     folder, unfinished = FOLDER / name, FOLDER / f"{name}.unfinished"
@@ -102,6 +154,11 @@ def _write_stream(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
         writer.write_batch(first)
         for batch in batches:
             writer.write_batch(batch)
+
+
+def words(letters: int = 16 << 20) -> str:
+    """Much text of random words."""
+    return _pool(letters)
 
 
 def _pool(letters: int = 16 << 20) -> str:
@@ -131,6 +188,12 @@ def _texts(rng: np.random.Generator, pool: str, first: int, rows: int) -> pa.Rec
 def _tokens(rng: np.random.Generator) -> pa.RecordBatch:
     values = pa.array(rng.integers(0, 50_000, BATCH_ROWS * TOKENS, dtype=np.int32))
     return pa.RecordBatch.from_pydict({"tokens": pa.FixedSizeListArray.from_arrays(values, TOKENS)})
+
+
+def _documents(rng: np.random.Generator, lengths: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    values = pa.array(rng.integers(0, 50_000, int(lengths.sum()), dtype=np.uint16))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    return pa.RecordBatch.from_pydict({"input_ids": pa.ListArray.from_arrays(offsets, values)})
 
 
 def _numbers(rng: np.random.Generator) -> pa.RecordBatch:

@@ -1,18 +1,28 @@
 """Small data sets and pipelines for tests: files with numbered rows, and hypothesis strategies over them."""
 
+import csv
+import gzip
+import io
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
+from pyarrow import orc
 
 import midepoch as me
 
 FORMATS = ("stream", "file", "parquet")
-SUFFIXES = {"stream": ".arrow", "file": ".arrow", "parquet": ".parquet"}
+TEXTS = ("jsonl", "json", "csv", "jsonl.gz")
+SUFFIXES = {"stream": ".arrow", "file": ".arrow", "json": ".array.jsonl"} | {
+    kind: f".{kind}" for kind in ("parquet", "orc", "jsonl", "csv", "jsonl.gz")
+}
 
 
 def table(first: int, rows: int) -> pa.Table:
@@ -28,8 +38,38 @@ def table(first: int, rows: int) -> pa.Table:
     )
 
 
+def plain_table(first: int, rows: int, lists: bool) -> pa.Table:
+    """The same, of types that text has too, and texts of several lines; without the list where it cannot be written."""
+    ids = range(first, first + rows)
+    texts = [f"row {number}" + ('\n"of two", lines' if number % 3 == 0 else "") for number in ids]
+    found = table(first, rows).drop_columns([] if lists else ["tokens"])
+    schema = pa.schema([("id", "int64"), ("text", "string"), ("tokens", pa.list_(pa.int64())), ("maybe", "int64")])
+    return found.cast(pa.schema([schema.field(name) for name in found.column_names])).set_column(
+        1, schema.field("text"), pa.array(texts, pa.string())
+    )
+
+
+def text_bytes(rows: pa.Table, kind: str) -> bytes:
+    """The rows as JSON lines, a JSON array, or CSV."""
+    if kind == "csv":
+        sink = io.StringIO()
+        writer = csv.writer(sink, lineterminator="\r\n")
+        writer.writerows([rows.column_names, *(row.values() for row in rows.to_pylist())])
+        return sink.getvalue().encode()
+    if kind == "json":
+        return json.dumps(rows.to_pylist(), indent=1).encode()
+    lines = b"".join(json.dumps(row).encode() + b"\n" for row in rows.to_pylist())
+    return gzip.compress(lines) if kind == "jsonl.gz" else lines
+
+
 def write(path: Path, rows: pa.Table, kind: str, block: int) -> None:
-    """One file of blocks of ``block`` rows."""
+    """One file of blocks of ``block`` rows; those of text files are cut when they are scanned."""
+    if kind in TEXTS:
+        path.write_bytes(text_bytes(rows, kind))
+        return
+    if kind == "orc":
+        orc.write_table(rows, path, stripe_size=1, batch_size=block)
+        return
     if kind == "parquet":
         pq.write_table(rows, path, row_group_size=block)
         return
@@ -44,7 +84,9 @@ def write_files(folder: Path, sizes: Sequence[int], kinds: Sequence[str] = FORMA
     first = 0
     for number, size in enumerate(sizes):
         kind = kinds[number % len(kinds)]
-        write(folder / f"part-{number:04d}{SUFFIXES[kind]}", table(first, size), kind, block)
+        plain = not {*kinds}.isdisjoint(TEXTS)
+        rows = plain_table(first, size, "csv" not in kinds) if plain else table(first, size)
+        write(folder / f"part-{number:04d}{SUFFIXES[kind]}", rows, kind, block)
         first += size
     return folder
 
@@ -105,8 +147,15 @@ class World:
         return write_files(folder, self.sizes, self.kinds, self.block)
 
     def build(self, folder: Path) -> me.Dataset:
-        dataset = me.read(folder)
+        with patch.multiple("midepoch.formats.text", BLOCK_RECORDS=self.block, PACKED_BYTES=40 * self.block):
+            dataset = me.read(folder)
         for name, args, options in self.calls:
+            if "csv" in self.kinds:
+                args = tuple(
+                    [name for name in one if name != "tokens"] if isinstance(one, list) else one for one in args
+                )
+                kept = [name for name in options.get("remove_columns", ()) if name != "tokens"]
+                options = {**options, "remove_columns": kept} if kept else options
             dataset = getattr(dataset, name)(*args, **options)
         return dataset
 
@@ -173,8 +222,126 @@ def stages(draw: Any, uniform: bool = False) -> list[Any]:
 def worlds(draw: Any, uniform: bool = False, lanes: bool = True) -> World:
     """Files of random sizes and formats, and a pipeline over them."""
     sizes = draw(st.lists(st.sampled_from([0, 1, 2, 7, 13, 20, 33]), min_size=1, max_size=4))
-    kinds = draw(st.lists(st.sampled_from(FORMATS), min_size=1, max_size=3))
+    kinds = draw(st.lists(st.sampled_from((*FORMATS, *TEXTS, "orc")), min_size=1, max_size=3))
+    if not any(sizes):  # only a file that states its columns may be without rows
+        kinds = ["csv" if kind in TEXTS else kind for kind in kinds]
     calls = [*draw(ORDERS), *draw(stages(uniform=uniform))]
     if lanes:
         calls.append(("lanes", (draw(st.integers(1, 6)),), {}))
     return World(sizes, kinds, draw(st.integers(1, 12)), calls)
+
+
+def documents(first: int, lengths: Sequence[int]) -> pa.Table:
+    """Documents of these lengths: the ``j``-th token of document ``n`` is ``1000 * n + j``."""
+    tokens = [[1000 * number + place for place in range(size)] for number, size in enumerate(lengths, start=first)]
+    return pa.table(
+        {
+            "id": pa.array(range(first, first + len(lengths)), pa.int64()),
+            "input_ids": pa.array(tokens, pa.list_(pa.int32())),
+            "loss_mask": pa.array([[token % 3 for token in one] for one in tokens], pa.list_(pa.int64())),
+        }
+    )
+
+
+def write_documents(
+    folder: Path, lengths: Sequence[int], kinds: Sequence[str] = FORMATS, block: int = 4, files: int = 3
+) -> Path:
+    """Files of documents of these lengths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    each = -(-len(lengths) // files)
+    for number in range(files):
+        kind, some = kinds[number % len(kinds)], lengths[number * each : (number + 1) * each]
+        write(folder / f"part-{number:04d}{SUFFIXES[kind]}", documents(number * each, some), kind, block)
+    return folder
+
+
+def as_arrays(row: dict[str, Any]) -> dict[str, Any]:
+    return {"input_ids": np.asarray(row["input_ids"]).astype(np.int32)}
+
+
+def halves(columns: dict[str, Any]) -> dict[str, Any]:
+    """Two documents of each: its first half, and the rest."""
+    cut = {
+        name: [part for one in columns[name] for part in (one[: len(one) // 2], one[len(one) // 2 :])]
+        for name in ("input_ids", "loss_mask")
+    }
+    return {**cut, "id": [number for number in columns["id"] for _ in range(2)]}
+
+
+def is_no_seventh(row: dict[str, Any]) -> bool:
+    return row["id"] % 7 != 3
+
+
+def pack_noise(pack: dict[str, Any], rng: Any) -> dict[str, Any]:
+    return {"noise": int(rng.integers(1 << 40)), "first": int(pack["input_ids"][0])}
+
+
+def has_even_start(pack: dict[str, Any]) -> bool:
+    return int(pack["input_ids"][0]) % 2 == 0
+
+
+BEFORE_PACKS = [
+    ("map", (as_arrays,), {}),
+    ("filter", (is_no_seventh,), {}),
+    ("map", (halves,), {"batched": True, "batch_size": 5}),
+    ("with_format", ("torch",), {}),
+    ("with_format", ("numpy",), {}),
+]
+AFTER_PACKS = [
+    ("map", (pack_noise,), {"with_rng": True}),
+    ("filter", (has_even_start,), {}),
+    ("batch", (2,), {}),
+    ("with_format", ("python",), {}),
+    ("pack", (9,), {"strategy": "first_fit", "window": 3}),
+    ("pack", (11,), {"strategy": "concat"}),
+]
+
+
+@dataclass(frozen=True)
+class PackWorld:
+    """Documents, and a pipeline that packs them."""
+
+    lengths: list[int]
+    kinds: list[str]
+    block: int
+    options: dict[str, Any]
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]]
+
+    def write(self, folder: Path) -> Path:
+        return write_documents(folder, self.lengths, self.kinds, self.block)
+
+    def build(self, folder: Path) -> me.Dataset:
+        dataset = me.read(folder)
+        for name, args, options in self.calls:
+            dataset = getattr(dataset, name)(*args, **options)
+        return dataset
+
+
+@st.composite
+def pack_worlds(draw: Any, around: bool = True) -> PackWorld:
+    """Documents of random lengths, packed in a random way, maybe with stages before and after."""
+    lengths = draw(st.lists(st.sampled_from([0, 0, 1, 2, 3, 5, 8, 13, 40]), min_size=1, max_size=40))
+    strategy = draw(st.sampled_from(["best_fit", "first_fit", "balanced", "concat"]))
+    options = {
+        "length": draw(st.sampled_from([1, 2, 5, 8, 16, 50])),
+        "strategy": strategy,
+        "window": draw(st.sampled_from([1, 2, 5, 16, 64])),
+        "overlong": draw(st.sampled_from(["cut", "drop"] + ["alone"] * (strategy != "concat"))),
+        "eos": draw(st.sampled_from([None, 7])),
+        "pad": draw(st.sampled_from([None, 9])),
+        "labels": draw(st.sampled_from([None, "input_ids"])),
+    }
+    shuffle = draw(st.sampled_from([None, "file", "block", "row"]))
+    before = draw(st.lists(st.sampled_from(BEFORE_PACKS), max_size=2)) if around else []
+    after = draw(st.lists(st.sampled_from(AFTER_PACKS), max_size=2)) if around else []
+    calls: list[Any] = [] if shuffle is None else [("shuffle", (3,), {"level": shuffle, "window": 8})]
+    calls += [*before, ("pack", (), options), *_fitting(after)]
+    calls.append(("lanes", (draw(st.integers(1, 5)),), {}))
+    kinds = draw(st.lists(st.sampled_from(FORMATS), min_size=1, max_size=3))
+    return PackWorld(lengths, kinds, draw(st.integers(1, 9)), options, calls)
+
+
+def _fitting(stages: list[Any]) -> list[Any]:
+    """The stages up to a batch, behind which items are no packs."""
+    names = [name for name, _, _ in stages]
+    return stages[: names.index("batch") + 1] if "batch" in names else stages

@@ -22,10 +22,10 @@ ALONG_TOKENS = ("labels", "position_ids", "document_ids", "token_type_ids")
 class MultiModalCollator:
     """A ``collate_fn``: samples or packs in, a dict of tensors out.
 
-    ``padding="flatten"`` lays all tokens in one row, with ``position_ids``, ``document_ids`` and ``cu_seqlens`` over the
-    whole of it, for attention that takes documents apart. "right" and "left" pad to the longest with ``pad``, labels
-    with -100 and masks with 0, and add an ``attention_mask``. Whatever does not run along the tokens is joined: arrays
-    (pixel values, grids) along their first axis, samples that have None left out; anything else becomes a list.
+    ``padding="flatten"`` lays all tokens in one row, with ``position_ids``, ``document_ids`` and ``cu_seqlens`` over
+    the whole of it, for attention that takes documents apart. "right" and "left" pad to the longest with ``pad``,
+    labels with -100 and masks with 0, and add an ``attention_mask``. Whatever does not run along the tokens is joined:
+    arrays (pixel values, grids) along their first axis, samples that have None left out; anything else is a list.
     """
 
     padding: Padding = "right"

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -15,11 +15,14 @@ from midepoch.leg import Progress
 from midepoch.media import Decode, to_decode
 from midepoch.order import Cut, Level, OrderStep, Shuffle
 from midepoch.origin import FileRows
+from midepoch.packing import Overlong, Strategy
 from midepoch.pipeline import Pipeline
 from midepoch.position import Plan, Position, SharedWithWorkers, whole_number
 from midepoch.reader import take_turns
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches
-from midepoch.stages.stage import Call, Stage
+from midepoch.stages.pack import PackStream, PackWindows
+from midepoch.stages.recipe import Others, Recipe
+from midepoch.stages.stage import Call, Stage, name_of_stage
 from midepoch.stages.transform import Filter, Map, Reform, Select
 from midepoch.state import State
 from midepoch.storage import Source
@@ -36,11 +39,12 @@ def read(
     columns: Sequence[str] | None = None,
     index_dir: str | os.PathLike[str] | None = None,
 ) -> "Dataset":
-    """Open Arrow and Parquet files in place.
+    """Open Arrow, Parquet, ORC, JSON and CSV files in place.
 
     ``source`` is a file, a folder (with its subfolders), a glob, or a list of those. Files are told apart by
-    their bytes; ``format`` ("arrow" or "parquet") only insists. ``columns`` reads those columns only. Nothing
-    is read but headers and footers, whose index is kept in ``index_dir``, by default ``MIDEPOCH_INDEX_DIR`` or a
+    their bytes, and CSV by its name; ``format`` ("arrow", "parquet", "orc", "jsonl", "json" or "csv") insists, and
+    decides where neither tells. ``columns`` reads those columns only. Nothing is read but headers and footers, and text
+    files once through; the index of their blocks is kept in ``index_dir``, by default ``MIDEPOCH_INDEX_DIR`` or a
     folder in the user's cache.
     """
     if isinstance(columns, str):
@@ -139,6 +143,50 @@ class Dataset:
         """Make one item of ``n``: a dict of columns. The last of each lane may be smaller, or is left out."""
         return self._staged(Batch(size=n, drop_last=drop_last))
 
+    def pack(
+        self,
+        length: int,
+        *,
+        column: str = "input_ids",
+        strategy: Strategy = "best_fit",
+        window: int = 1024,
+        overlong: Overlong = "cut",
+        eos: int | None = None,
+        pad: int | None = None,
+        labels: str | None = None,
+        others: Others = "drop",
+    ) -> Self:
+        """Make packs of ``length`` tokens of the documents in ``column``, which is lists of whole numbers.
+
+        ``strategy`` "best_fit" (fewest packs), "first_fit" (in order of arrival) and "balanced" (even cost of
+        attention) lay out whole documents inside windows of ``window`` rows; "concat" cuts one stream of tokens every
+        ``length``. ``overlong`` documents are cut, dropped, or put alone in a longer pack. ``eos`` is appended to each
+        document, and ``pad`` fills each pack up. A pack is a dict of arrays, or tensors where the format is "torch":
+        the tokens, ``position_ids``, ``document_ids``, ``cu_seqlens``, and, where rows have them, ``labels``,
+        ``token_type_ids`` and columns whose name ends in "mask". ``labels`` may name another column; the tokens' own
+        makes labels of them. Other columns are left out, or with ``others="join"`` given to the pack: arrays end to
+        end in the order of its documents, other values as a list, None where a pack has none.
+        """
+        stages = self._plan.pipeline.stages
+        recipe = Recipe(
+            length=whole_number("length", length, least=None),
+            column=column,
+            overlong=overlong,
+            eos=None if eos is None else whole_number("eos", eos, least=None),
+            pad=None if pad is None else whole_number("pad", pad, least=None),
+            labels=labels,
+            others=others,
+            number=len(stages) + 1,
+        )
+        if any(isinstance(stage, Batch) for stage in stages):
+            raise ValueError("pack after batch is not possible: it packs rows, not batches of them. Put pack first.")
+        origin = self._plan.pipeline.origin
+        if isinstance(origin, FileRows) and all(isinstance(one, Filter | FilterBatches | Reform) for one in stages):
+            recipe.check_schema(origin.schema)
+        if strategy == "concat":
+            return self._staged(PackStream(recipe=recipe))
+        return self._staged(PackWindows(recipe=recipe, strategy=strategy, window=whole_number("window", window)))
+
     def select_columns(self, names: Sequence[str] | str) -> Self:
         """Only these columns. Directly after ``read`` the others are not even read."""
         chosen = (names,) if isinstance(names, str) else tuple(names)
@@ -206,7 +254,7 @@ class Dataset:
         """The first stage behind which items are not rows one by one any more."""
         for stage in self._plan.pipeline.stages:
             if stage.splits or stage.count(7) != 7:
-                return type(stage).__name__.removesuffix("Batches").lower()
+                return name_of_stage(stage)
         return None
 
     def _staged(self, stage: Stage) -> Self:
@@ -237,8 +285,8 @@ class Dataset:
         """How many items this rank gets in a loop, known without reading."""
         plan = self._plan
         if not plan.pipeline.uniform:
-            kinds = [type(stage).__name__ for stage in plan.pipeline.stages if stage.count(1) is None] or ["a mixture"]
-            what = kinds[0].removesuffix("Batches").lower()
+            kinds = [name_of_stage(stage) for stage in plan.pipeline.stages if stage.count(1) is None]
+            what = kinds[0] if kinds else "a mixture"
             raise TypeError(f"The length is unknown: only reading the rows tells how many items {what} gives.")
         if plan.passes is None:
             raise TypeError("The length is unknown: repeat() goes on for ever.")
@@ -260,7 +308,10 @@ class Dataset:
         return self._position.run(self._plan, _read_here)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; in the epoch in which the data set stands, this changes nothing."""
+        """Go to the beginning of an epoch; in the epoch in which the data set stands, it stays where it is.
+
+        The next loop gives what is left of that epoch, so loops that count epochs may be resumed anywhere.
+        """
         self._position.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -272,7 +323,7 @@ class Dataset:
         self._position.load_state_dict(self._plan, state)
 
     def __getstate__(self) -> dict[str, Any]:
-        values = {"plan": self._plan, "state": self._position.now()}
+        values = {"plan": self._plan, "state": self._position.now(), "named": self._position.named}
         if self._position.workers is not None and _is_starting_a_process():
             values["workers"] = self._position.workers
         return values
@@ -280,6 +331,7 @@ class Dataset:
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._plan = values["plan"]
         self._position = Position(values["state"])
+        self._position.named = values.get("named")
         self._position.workers = values.get("workers")
 
     @property
@@ -298,7 +350,7 @@ class Dataset:
         raise TypeError("A Dataset's class cannot be changed.")
 
 
-def _read_here(progress: Progress) -> Iterator[Any]:
+def _read_here(progress: Progress) -> Iterator[Iterable[Any]]:
     return progress.follow(take_turns(progress))
 
 

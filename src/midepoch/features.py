@@ -73,4 +73,7 @@ def _feature(told: Any) -> Any:
     parameters = {
         name: _feature(value) if name == "feature" else value for name, value in told.items() if name != "_type"
     }
+    inner = parameters.get("feature")
+    if told["_type"] == "Sequence" and isinstance(inner, Mapping):  # before release 4, written as a struct of lists
+        return {name: Feature("List", {"feature": one}) for name, one in inner.items()}
     return Feature(told["_type"], parameters)

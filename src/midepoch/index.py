@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from midepoch.errors import DataChangedError, NoDataError, SchemaMismatchError
+from midepoch.errors import DataChangedError, NoDataError
 from midepoch.fingerprint import FileFacts, data_fingerprint
 from midepoch.formats import FORMATS, Block, BlockReader, Scan
 from midepoch.order import Sequential
 from midepoch.permute import I64
+from midepoch.schemas import Kind, common_schema
 from midepoch.storage import FileStamp, Listing, check_unchanged
 
-MAGIC = 0x3144494D
+MAGIC = 0x3244494D
 TRAILER = struct.Struct("<QII")
 
 
@@ -65,6 +66,11 @@ class Index:
     def formats(self) -> list[str]:
         """The files' formats."""
         return list(self._files["format"].to_pylist())
+
+    @cached_property
+    def seeks(self) -> list[bool]:
+        """Whether a block of the file can be reached without reading those before it."""
+        return list(self._files["seeks"].to_pylist())
 
     @cached_property
     def first_blocks(self) -> I64:
@@ -115,9 +121,9 @@ class Index:
         """Where a file lies."""
         return os.path.join(self.root, self.names[file])
 
-    def open(self, file: int, columns: Sequence[str]) -> BlockReader:
-        """A file, opened to read these columns of its blocks."""
-        return FORMATS[self.formats[file]].open_blocks(self.path(file), columns)
+    def open(self, file: int, wanted: pa.Schema) -> BlockReader:
+        """A file, opened to read its blocks under a schema."""
+        return FORMATS[self.formats[file]].open_blocks(self.path(file), self.schemas[file], wanted)
 
     def check(self, file: int) -> None:
         """Raise unless a file is the one that was indexed."""
@@ -149,8 +155,9 @@ class Index:
         return {
             (name, self.stamps[file]): Scan(
                 self.formats[file],
-                self._schemas[file],
+                self.schemas[file],
                 [tuple(row) for row in blocks[bounds[file] : bounds[file + 1]]],
+                self.seeks[file],
             )
             for file, name in enumerate(self.names)
         }
@@ -160,26 +167,26 @@ class Index:
         return list(self._files["schema"].to_pylist())
 
     @cached_property
-    def _schemas(self) -> list[pa.Schema | None]:
+    def schemas(self) -> list[pa.Schema | None]:
+        """The files' own schemas; none where a file has no columns at all."""
         stored = (self._files.schema.metadata or {}).get(b"schemas", b"").split()
         kinds = [pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text.decode()))) for text in stored]
         return [None if number < 0 else kinds[number] for number in self._schema_numbers]
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
-        """The schema of these columns, or of all, once every file is known to have them alike."""
-        kinds: dict[int, tuple[str, pa.Schema]] = {}
-        for number, name, schema in zip(self._schema_numbers, self.names, self._schemas, strict=True):
-            if schema is not None and number not in kinds:
-                kinds[number] = name, _choose(schema, columns, name)
+        """The schema under which these columns, or all, of every file are read."""
+        kinds: dict[tuple[int, str], Kind] = {}
+        for file, schema in enumerate(self.schemas):
+            key = self._schema_numbers[file], self.formats[file]
+            if schema is not None and key not in kinds:
+                kinds[key] = Kind(self.names[file], FORMATS[self.formats[file]].TYPES, schema)
         if not kinds:
+            size = self.stamps[0].size
             raise NoDataError(
-                f"{os.path.join(self.root, self.names[0])} is empty (0 bytes), and so is every other file of the "
-                "source: there are no columns to read. Write the files again."
+                f"{self.path(0)} is empty ({size:,} bytes), and so is every other file of the source: there are no "
+                "columns to read. Write the files again."
             )
-        (first_name, first), *others = kinds.values()
-        for name, schema in others:
-            _check_alike(first_name, first, name, schema)
-        return first
+        return common_schema(list(kinds.values()), columns)
 
 
 def index_bytes(listing: Listing, scans: Sequence[Scan]) -> pa.Buffer:
@@ -202,6 +209,7 @@ def index_bytes(listing: Listing, scans: Sequence[Scan]) -> pa.Buffer:
             "size": pa.array([stamp.size for stamp in listing.stamps], pa.int64()),
             "mtime_ns": pa.array([stamp.mtime_ns for stamp in listing.stamps], pa.int64()),
             "format": pa.array([scan.format for scan in scans], pa.string()),
+            "seeks": pa.array([scan.seeks for scan in scans], pa.bool_()),
             "schema": pa.array(numbers, pa.int64()),
             "blocks": pa.array([len(scan.blocks) for scan in scans], pa.int64()),
         }
@@ -240,40 +248,12 @@ def _from_file(root: str, origin: str, checksum: int) -> Index:
 
 
 def _numbers(table: pa.Table, column: str) -> I64:
-    return np.asarray(table[column].combine_chunks(), np.int64)
+    # np.asarray would import pandas where that is installed, which takes far longer than opening a data set.
+    array = table[column].cast(pa.int64()).combine_chunks()
+    if not len(array):
+        return np.empty(0, np.int64)
+    return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array)]
 
 
 def _starts(counts: I64) -> I64:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-
-
-def _choose(schema: pa.Schema, columns: Sequence[str] | None, name: str) -> pa.Schema:
-    """The part of a file's schema that is read."""
-    twice = sorted({column for column in schema.names if schema.names.count(column) > 1})
-    if twice:
-        raise SchemaMismatchError(f"{name} has the column {twice[0]!r} more than once; rows could not be told apart.")
-    if columns is None:
-        return schema
-    missing = [column for column in columns if column not in schema.names]
-    if missing:
-        raise SchemaMismatchError(f"{name} has no column {missing[0]!r}. It has: {', '.join(schema.names)}.")
-    return pa.schema([schema.field(column) for column in columns], schema.metadata)
-
-
-def _check_alike(first_name: str, first: pa.Schema, name: str, schema: pa.Schema) -> None:
-    """Raise unless both have the same columns of the same types, in whatever order."""
-    for one, other, where, elsewhere in (
-        (first, schema, first_name, name),
-        (schema, first, name, first_name),
-    ):
-        for field in one:
-            if field.name not in other.names:
-                raise SchemaMismatchError(
-                    f"{where} has a column {field.name!r} ({field.type}) that {elsewhere} has not. "
-                    "Pass columns= to read only what they share, or read them as two data sets."
-                )
-            if not field.type.equals(other.field(field.name).type):
-                raise SchemaMismatchError(
-                    f"The column {field.name!r} is {field.type} in {where} and {other.field(field.name).type} in "
-                    f"{elsewhere}. Write one of them anew, or pass columns= without it."
-                )

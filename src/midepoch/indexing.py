@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from hashlib import blake2b
 from pathlib import Path
 
-from midepoch.errors import DataFormatError, NoDataError
-from midepoch.formats import EMPTY, FORMATS, Scan, scan_file
+from midepoch.errors import NoDataError
+from midepoch.formats import FORMATS, Scan, scan_file
 from midepoch.index import Index, index_bytes
 from midepoch.storage import FileStamp, Listing, Source, find
 
@@ -39,7 +39,7 @@ def open_index(
         raise ValueError(f"format is {format!r}; it can be {', '.join(map(repr, FORMATS))}, or left out.")
     listing = find(source)
     folder = index_folder(index_dir)
-    source_key = _digest(listing.spec)
+    source_key = _digest(listing.spec if format is None else f"{listing.spec}\n{format=}")
     path = folder / f"{source_key}-{_digest(repr((listing.names, listing.stamps)))}.index"
     index = None if anew else _load(listing.root, path)
     if index is None or not index.matches(listing):
@@ -48,13 +48,24 @@ def open_index(
             if index is None or not index.matches(listing):
                 earlier = _versions(folder, source_key)
                 known = _load(listing.root, earlier[0]) if earlier and not anew else None
-                index = _save(path, listing, _scan_all(listing, known.scans() if known else {}, threads))
+                scans = _scan_all(listing, format, known.scans() if known else {}, threads)
+                index = _save(path, listing, scans)
                 for old in earlier[KEPT_VERSIONS:]:
                     old.unlink(missing_ok=True)
-    for number, found in enumerate(index.formats):
-        if format is not None and found not in (format, EMPTY):
-            raise DataFormatError(f"{index.path(number)} is {found}, but format={format!r} was asked for.")
+    _warn_of_compressed(index)
     return index
+
+
+def _warn_of_compressed(index: Index) -> None:
+    packed = [name for name, seeks in zip(index.names, index.seeks, strict=True) if not seeks]
+    if packed:
+        log.warning(
+            "%s of %s files, such as %s, are compressed as a whole and cannot seek: a resume, a block shuffle, several "
+            "lanes decompress them from the start again and again. Decompress them, or convert them to Parquet.",
+            f"{len(packed):,}",
+            f"{len(index.names):,}",
+            packed[0],
+        )
 
 
 def _digest(text: str) -> str:
@@ -124,13 +135,15 @@ def one_at_a_time(path: Path) -> Iterator[None]:
         yield
 
 
-def _scan_all(listing: Listing, known: Mapping[tuple[str, FileStamp], Scan], threads: int) -> list[Scan]:
+def _scan_all(
+    listing: Listing, format: str | None, known: Mapping[tuple[str, FileStamp], Scan], threads: int
+) -> list[Scan]:
     """Scan the files that are not known yet, several at once."""
     scans = [known.get(key) for key in zip(listing.names, listing.stamps, strict=True)]
     missing = [number for number, scan in enumerate(scans) if scan is None]
     progress = _progress(len(missing))
     with ThreadPoolExecutor(threads) as pool:
-        waiting = {pool.submit(_scan_one, os.path.join(listing.root, listing.names[n])): n for n in missing}
+        waiting = {pool.submit(_scan_one, os.path.join(listing.root, listing.names[n]), format): n for n in missing}
         try:
             for finished, future in enumerate(as_completed(waiting), start=1):
                 scans[waiting[future]] = future.result()
@@ -140,9 +153,9 @@ def _scan_all(listing: Listing, known: Mapping[tuple[str, FileStamp], Scan], thr
     return [scan for scan in scans if scan is not None]
 
 
-def _scan_one(path: str) -> Scan:
+def _scan_one(path: str, format: str | None) -> Scan:
     try:
-        return scan_file(path)
+        return scan_file(path, format)
     except OSError as error:
         raise NoDataError(f"{path} cannot be read: {error.strerror or error}.") from error
 

@@ -155,17 +155,17 @@ class Progress:
         """How many turns of the present stretch were taken: what its iterator has given away."""
         return len(self._stretch.items) - length_hint(self._left) if self._stretch is not None else 0
 
-    def follow(self, stretches: Iterable[Stretch]) -> Iterator[Any]:
-        """Hand over the items of this reader's turns.
+    def follow(self, stretches: Iterable[Stretch]) -> Iterator[Iterable[Any]]:
+        """Hand over the items of this reader's turns, a stretch at a time; each must be used up before the next.
 
-        Nothing is done for a single item: how many are gone, the iterator knows.
+        Nothing is done for a single item: how many are gone, the stretch's iterator knows.
         """
         for stretch in stretches:
             self._stretch, self._left = stretch, iter(stretch.items)
             if all(map(len, stretch.cursors)):
-                yield from self._left
+                yield self._left
             else:
-                yield from (item for item in self._left if item is not EMPTY)
+                yield (item for item in self._left if item is not EMPTY)
             self._settle()
             self._begun, self._stretch = self.turns, None
             del stretch  # so that the next rows are made in the memory of these, which is still in the cache

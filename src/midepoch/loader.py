@@ -8,8 +8,9 @@ out is sent as one without an item, which keeps the workers in step, and is drop
 import pickle
 import queue
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Literal, Protocol
 
 from midepoch.dataset import Dataset
@@ -71,8 +72,8 @@ class Loader(DataLoader[Any]):
         plan = dataset._plan
         if even is not None and not plan.pipeline.uniform:
             raise ValueError(
-                f"even={even!r} needs a pipeline whose number of items is known; after a filter or a batched map no "
-                "rank knows how many the others have. Let ranks agree on the end of an epoch, as in examples/train.py."
+                f"even={even!r} needs a pipeline whose number of items is known; after a filter, a batched map or pack "
+                "no rank knows how many the others have. Let ranks agree on an epoch's end, as in examples/train.py."
             )
         super().__init__(
             dataset,  # type: ignore[arg-type]
@@ -102,7 +103,10 @@ class Loader(DataLoader[Any]):
         return self._position.now().epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; in the epoch in which the loader stands, this changes nothing."""
+        """Go to the beginning of an epoch; in the epoch in which the loader stands, it stays where it is.
+
+        The next loop gives what is left of that epoch.
+        """
         self._position.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -138,26 +142,26 @@ class Loader(DataLoader[Any]):
         """Whether a leg began with nothing left for any rank."""
         return _even_items(leg, "drop") == 0 if self._even == "drop" else leg.is_over()
 
-    def _items(self, progress: Progress) -> Iterator[Any]:
-        """The rest of an epoch's items for this rank."""
+    def _items(self, progress: Progress) -> Iterator[Iterable[Any]]:
+        """The rest of an epoch's items for this rank, some at a time."""
         if self._even is None:
             yield from progress.follow(self._turns(progress))
             return
         target = _even_items(progress.leg, self._even)
         turns = self._turns(progress) if target else iter(())
-        for item in progress.follow(turns):
-            yield item
+        for item in chain.from_iterable(progress.follow(turns)):
+            yield (item,)
             if progress.items == target:
                 return
         while progress.items < target:
             progress.repeated += 1
-            yield self._first_item(progress.leg)
+            yield (self._first_item(progress.leg),)
 
     def _first_item(self, leg: Leg) -> Any:
         """The first item of the epoch, which is what a rank repeats: the same one wherever and whenever it does."""
         alone = replace(self._plan, ranks=1, rank=0, lanes=leg.deal.lanes, mode=leg.start.mode)
         fresh = alone.begin(State(epoch=leg.start.epoch))
-        return next(fresh.follow(take_turns(fresh)))
+        return next(chain.from_iterable(fresh.follow(take_turns(fresh))))
 
     def _turns(self, progress: Progress) -> Iterator[Stretch]:
         """The rank's turns, one after the other, as its workers take them."""

@@ -73,12 +73,15 @@ def decoded(value: Any, feature: Any) -> Any:
 def image(value: Any, *, mode: str | None = None) -> Any:
     """A PIL image out of bytes, a path, or a dict of either; its pixels are decoded here, not when first used."""
     try:
+        import PIL.ExifTags
         import PIL.Image
+        import PIL.ImageOps
     except ImportError as error:
         raise MissingExtraError("Pillow", "image", "Decoding images") from error
     with PIL.Image.open(_opened(value)) as opened:
         opened.load()
-        return opened.convert(mode) if mode else opened
+        turned = PIL.ImageOps.exif_transpose(opened) if PIL.ExifTags.Base.Orientation in opened.getexif() else opened
+        return turned.convert(mode) if mode else turned
 
 
 def sound(value: Any) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """mix: several data sets as one, in exact proportions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from math import isfinite
 
 from midepoch.dataset import Dataset
-from midepoch.mixture import STOPS, Mixture, Stop
+from midepoch.drawing import Stop
+from midepoch.mixture import STOPS, Mixture
 from midepoch.pipeline import Pipeline
 from midepoch.position import Plan, whole_number
 
@@ -26,6 +27,8 @@ def mix(
     A state of it can be loaded with other weights, with a data set more, or without one: each goes on from its own
     position. A dict gives the data sets names, by which they are known then.
     """
+    if isinstance(datasets, Dataset) or not isinstance(datasets, Iterable):
+        raise TypeError(f"mix takes a list or a dict of data sets, got {type(datasets).__name__}. Pass [a, b].")
     named = isinstance(datasets, Mapping)
     parts = list(datasets.values() if isinstance(datasets, Mapping) else datasets)
     if not parts:
@@ -37,6 +40,13 @@ def mix(
         raise TypeError(f"The names of a mixture's data sets must be strings, got {names}.")
     if stop not in STOPS:
         raise ValueError(f"stop is {stop!r}; it can be {', '.join(map(repr, STOPS))}.")
+    looks = {part._plan.pipeline.look for part in parts}
+    if len(looks) > 1:
+        told = ", ".join(f"{form}{' batches' if batched else ''}" for form, batched in sorted(looks))
+        raise ValueError(
+            f"The data sets give items of different looks: {told}. Use the same with_format on all of them, and batch "
+            "all of them or none; or use both on the mixture."
+        )
     mixture = Mixture(
         parts=tuple(part._plan.pipeline for part in parts),
         names=tuple(names),
@@ -66,9 +76,15 @@ def _weights(weights: Sequence[float] | Mapping[str, float] | None, names: Seque
         return [1.0] * len(names)
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
-            raise ValueError(f"weights are for {', '.join(weights)}, the data sets are {', '.join(names)}.")
+            raise ValueError(
+                f"weights are for {', '.join(map(str, weights))}; the data sets are {', '.join(names)}. "
+                "A dict of weights goes with a dict of data sets, of the same names."
+            )
         weights = [weights[name] for name in names]
-    found = [float(weight) for weight in weights]
+    try:
+        found = [float(weight) for weight in weights]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"weights are {weights!r}; give a number for each data set.") from error
     if len(found) != len(names):
         raise ValueError(f"There are {len(found)} weights for {len(names)} data sets; give one for each.")
     if any(not isfinite(weight) or weight < 0 for weight in found) or not any(found):
@@ -79,8 +95,10 @@ def _weights(weights: Sequence[float] | Mapping[str, float] | None, names: Seque
 def _names(pipelines: Sequence[Pipeline]) -> list[str]:
     """A name for each pipeline by what it is, so that the same one is known again at another place of the list."""
     names: list[str] = []
+    seen: dict[str, int] = {}
     for pipeline in pipelines:
         digest = blake2b(repr(pipeline.fingerprint).encode(), digest_size=4).hexdigest()
         name = f"{pipeline.origin.label}~{digest}"
-        names.append(name if name not in names else f"{name}-{len(names)}")
+        seen[name] = seen.get(name, 0) + 1
+        names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
     return names

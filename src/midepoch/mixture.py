@@ -5,35 +5,23 @@ since the schedule began, how often the part has come to its end, and the part's
 function of the weights, the seed, the lane and those counts.
 """
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
-from typing import Any, Literal, NamedTuple
+from functools import cached_property, lru_cache, partial
+from typing import Any, NamedTuple, Self
+
+import pyarrow as pa
 
 from midepoch.deal import Cursor
+from midepoch.drawing import Drawn, Draws, Stop, Supply
 from midepoch.errors import CheckpointMismatchError
-from midepoch.origin import ALL, Adopted, Every, Mode, Move, Reading
+from midepoch.origin import ALL, Adopted, Every, Look, Mode, Move, Reading
 from midepoch.pipeline import Lanes, Pipeline
 from midepoch.schedule import Schedule, whole_weights
-from midepoch.stages.flow import Flow, Step
+from midepoch.stages.flow import Flow
 
-log = logging.getLogger("midepoch")
-
-Stop = Literal["first", "all", "never"]
 STOPS = ("first", "all", "never")
-WORD = 1 << 63
-
-
-class Drawn(NamedTuple):
-    """Where a lane stands in one part."""
-
-    items: int
-    """How many items the schedule has drawn."""
-    ends: int
-    """How often the part came to its end."""
-    cursor: Cursor
+PASSES_AT_HAND = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +46,23 @@ class Mixture:
     def __str__(self) -> str:
         told = ", ".join(f"{name} ({weight:g})" for name, weight in zip(self.names, self.weights, strict=True))
         return f"a mixture of {told}"
+
+    @cached_property
+    def whole_weights(self) -> tuple[int, ...]:
+        """The weights as the schedule takes them."""
+        return whole_weights(self.weights)
+
+    @property
+    def look(self) -> Look:
+        """That of all parts, which is the same."""
+        return self.parts[0].look
+
+    @cached_property
+    def schema(self) -> pa.Schema | None:
+        """That of the rows of all parts, if they are rows of files as they are, and alike."""
+        schemas = [part.schema for part in self.parts]
+        alike = all(one is not None and one.equals(schemas[0]) for one in schemas)
+        return schemas[0] if alike else None
 
     @property
     def begin(self) -> Cursor:
@@ -101,26 +106,29 @@ class Mixture:
 
     def adopt(self, then: Mapping[str, Any]) -> Adopted:
         """A mixture with other weights or other parts goes on from where each of its parts stood."""
-        told, *stages = then["pipeline"]
+        told, *stages = then["pipeline"] or [{}]
         if told.get("op") != "mix" or "parts" not in then["data"]:
             raise CheckpointMismatchError("The checkpoint is not of a mixture. Load it into what it was taken of.")
         if told["stop"] != self.stop:
             raise CheckpointMismatchError(
                 f"The mixture had stop={told['stop']!r} and has stop={self.stop!r}: its end would be another. "
-                "Keep it as it was until the next epoch."
+                "Build it as it was, or start anew without the state."
             )
-        was = Then(told["names"], told["weights"], told["widths"], told["parts"], then["data"]["parts"])
+        was = Then.read(told, then["data"])
         sources = [was.names.index(name) if name in was.names else None for name in self.names]
         self._check_known(was, sources)
-        moves = [self._part_move(number, was, source) for number, source in enumerate(sources)]
-        drawing = {"names": list(self.names), "weights": list(self.weights), "seed": self.seed}
-        if not any(moves) and all(told[key] == value for key, value in drawing.items()):
-            return Adopted(None, [*self.describe(), *stages])
-        log.warning("The mixture goes on changed: %s.", self._changes(was, sources))
-        return Adopted(partial(self._moved, was, sources, moves), [*self.describe(), *stages])
+        parts = [self._part_adopted(number, was, source) for number, source in enumerate(sources)]
+        changes = self._changes(was, sources)
+        moves = [None if part is None else part.move for part in parts]
+        moved = None
+        if changes or any(moves):
+            moved = partial(self._moved, was, sources, moves, bool(changes))
+        for name, part in zip(self.names, parts, strict=True):
+            changes += [f"in {name}, {change}" for change in (part.changes if part is not None else ())]
+        return Adopted(moved, [*self.describe(), *stages], tuple(changes))
 
-    def _part_move(self, number: int, was: "Then", source: int | None) -> Move | None:
-        """How a cursor of the checkpoint's part becomes one of this part's, which must be the same."""
+    def _part_adopted(self, number: int, was: "Then", source: int | None) -> Adopted | None:
+        """How the checkpoint's part is gone on from as this part, which must be the same; None for a new one."""
         if source is None:
             return None
         try:
@@ -143,21 +151,26 @@ class Mixture:
             )
 
     def _moved(
-        self, was: "Then", sources: Sequence[int | None], moves: Sequence[Move | None], cursor: Cursor
+        self, was: "Then", sources: Sequence[int | None], moves: Sequence[Move | None], anew: bool, cursor: Cursor
     ) -> Cursor:
-        """Each part where it stood, or at its beginning, under a schedule that begins anew."""
+        """Each part where it stood, or at its beginning; under a schedule that begins anew if it is another."""
+        if len(cursor) != sum(was.widths) + 2 * len(was.widths):
+            raise CheckpointMismatchError(
+                f"The state is damaged: a cursor has {len(cursor)} numbers, which are not those of the parts "
+                f"{', '.join(was.names)}. Load an earlier checkpoint."
+            )
         stood = _segments(cursor, was.widths)
         drawn = []
         for part, source, move in zip(self.parts, sources, moves, strict=True):
             if source is None:
                 drawn.append(Drawn(0, 0, part.begin))
             else:
-                _, ends, at = stood[source]
-                drawn.append(Drawn(0, ends, at if move is None else move(at)))
+                items, ends, at = stood[source]
+                drawn.append(Drawn(0 if anew else items, ends, at if move is None else move(at)))
         return join(drawn)
 
-    def _changes(self, was: "Then", sources: Sequence[int | None]) -> str:
-        """What is different from the checkpoint, in words."""
+    def _changes(self, was: "Then", sources: Sequence[int | None]) -> list[str]:
+        """What of the schedule is different from the checkpoint, in words."""
         told = []
         for name, weight, source in zip(self.names, self.weights, sources, strict=True):
             if source is None:
@@ -165,7 +178,11 @@ class Mixture:
             elif was.weights[source] != weight:
                 told.append(f"{name} has weight {weight:g} instead of {was.weights[source]:g}")
         told += [f"{name} was taken out" for name in was.names if name not in self.names]
-        return "; ".join(told) or "its parts are drawn in another order"
+        if was.seed != self.seed:
+            told.append(f"its seed is {self.seed} instead of {was.seed}")
+        if not told and list(self.names) != was.names:
+            told.append("its parts are in another order")
+        return told
 
 
 class Then(NamedTuple):
@@ -173,9 +190,20 @@ class Then(NamedTuple):
 
     names: list[str]
     weights: list[float]
+    seed: int
     widths: list[int]
     pipelines: list[Any]
     data: list[Any]
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any], data: Mapping[str, Any]) -> Self:
+        """Read it from a fingerprint, whose lists must have one entry for each part."""
+        was = cls(told["names"], told["weights"], told["seed"], told["widths"], told["parts"], data["parts"])
+        if len({len(one) for one in (was.names, was.weights, was.widths, was.pipelines, was.data)}) != 1:
+            raise ValueError("its parts are not counted alike everywhere")
+        if any(type(width) is not int or width < 1 for width in was.widths):
+            raise ValueError(f"the widths of cursors are {was.widths}")
+        return was
 
 
 class PartsReading:
@@ -200,42 +228,42 @@ class MixtureLanes:
 
     def __init__(self, mixture: Mixture, *, epoch: int, lanes: int, mode: Mode) -> None:
         self._mixture, self._epoch, self._count, self._mode = mixture, epoch, lanes, mode
+        # An epoch's order is shared by all lanes; while some are a pass ahead of others, those of both are needed.
+        self._part_lanes = lru_cache(maxsize=PASSES_AT_HAND * len(mixture.parts))(self._cut)
+
+    def _cut(self, number: int, epoch: int) -> Lanes:
+        return Lanes(self._mixture.parts[number], epoch=epoch, lanes=self._count, mode=self._mode)
 
     def _lanes(self, number: int, ends: int) -> Lanes:
         """A part's lanes. One that begins again does so in its next epoch, with another shuffle."""
-        epoch = self._epoch + (ends if self._mixture.stop == "never" else 0)
-        return Lanes(self._mixture.parts[number], epoch=epoch, lanes=self._count, mode=self._mode)
+        return self._part_lanes(number, self._epoch + (ends if self._mixture.stop == "never" else 0))
 
     def size(self, lane: int) -> int:
         """The rows of all parts."""
         return sum(self._lanes(number, 0).size(lane) for number in range(len(self._mixture.parts)))
 
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
-        """Whether every part can have come to where it stands."""
-        return all(
+        """Whether every part can have come to where it stands, and the schedule to what it has drawn."""
+        drawn = self._mixture.split(cursor)
+        schedule = self._schedule(lane, [one.ends for one in drawn])
+        return (schedule is None or schedule.comes_to([one.items for one in drawn])) and all(
             self._lanes(number, ends).origin.reaches(lane, at, self._mixture.parts[number].item_rows)
-            for number, (_, ends, at) in enumerate(self._mixture.split(cursor))
+            for number, (_, ends, at) in enumerate(drawn)
         )
 
     def flow(self, reading: PartsReading, lane: int, cursor: Cursor, every: Every = ALL) -> Flow:
-        """The items of a lane, drawn one by one."""
+        """The items of a lane: in runs if the rows of all parts have the same columns and nobody has touched them."""
         assert every == ALL, "a mixture is not uniform: nobody may skip in it"
-        drawn = self._mixture.split(cursor)
-        flows = {
-            number: self._open(reading, lane, number, ends, at)
-            for number, (_, ends, at) in enumerate(drawn)
-            if self._mixture.weights[number]
-        }
-        looks = {(flow.form, flow.batched) for flow in flows.values()}
-        if len(looks) > 1:
-            raise ValueError(
-                "The parts of a mixture give items of different looks: "
-                + ", ".join(f"{form}{' batches' if batched else ''}" for form, batched in sorted(looks))
-                + ". Use the same with_format, and batch all of them or none."
-            )
-        form, batched = looks.pop()
-        steps = self._steps(reading, lane, drawn, {number: flow.steps() for number, flow in flows.items()})
-        return Flow(single=steps, form=form, batched=batched)
+        mixture = self._mixture
+        supplies = [
+            Supply(name=name, begin=part.begin, open=partial(self._open, reading, lane, number))
+            for number, (name, part) in enumerate(zip(mixture.names, mixture.parts, strict=True))
+        ]
+        draws = Draws(supplies, mixture.split(cursor), stop=mixture.stop, schedule=partial(self._schedule, lane))
+        form, batched = mixture.look
+        if mixture.schema is not None:
+            return Flow(runs=draws.runs(), form=form)
+        return Flow(single=draws.steps(), form=form, batched=batched)
 
     def _open(self, reading: PartsReading, lane: int, number: int, ends: int, at: Cursor) -> Flow:
         return self._lanes(number, ends).flow(reading.parts[number], lane, at)
@@ -243,46 +271,11 @@ class MixtureLanes:
     def _schedule(self, lane: int, ends: Sequence[int]) -> Schedule | None:
         """The order of draws among the parts that have not ended; None if all have."""
         mixture = self._mixture
-        whole = whole_weights(mixture.weights)
-        left = [0 if mixture.stop == "all" and ended else weight for weight, ended in zip(whole, ends, strict=True)]
+        left = [
+            0 if mixture.stop == "all" and ended else weight
+            for weight, ended in zip(mixture.whole_weights, ends, strict=True)
+        ]
         return Schedule(left, mixture.seed, self._epoch, lane) if any(left) else None
-
-    def _steps(
-        self, reading: PartsReading, lane: int, drawn: list[Drawn], steps: dict[int, Iterator[Step]]
-    ) -> Iterator[Step]:
-        mixture = self._mixture
-        items, ends = [one.items for one in drawn], [one.ends for one in drawn]
-        segments: list[Cursor] = [(one.items, one.ends, *one.cursor) for one in drawn]
-        untouched = {number for number, one in enumerate(drawn) if one.cursor == mixture.parts[number].begin}
-        schedule = self._schedule(lane, ends)
-        while schedule is not None:
-            number = schedule.draw(items)
-            step = next(steps[number], None)
-            if step is not None:
-                item, end, key = step
-                items[number] += 1
-                segments[number] = (items[number], ends[number], *end)
-                untouched.discard(number)
-                yield item, tuple(chain.from_iterable(segments)), _mixed(key, number, ends[number])
-                continue
-            if mixture.stop == "first":
-                return
-            if mixture.stop == "never" and number in untouched:
-                raise ValueError(
-                    f"The part {mixture.names[number]!r} of the mixture has nothing to give in lane {lane} of "
-                    f"{self._count}, so it cannot begin again. It may have fewer rows than there are lanes, or a "
-                    "filter that keeps none."
-                )
-            ends[number] += 1
-            if mixture.stop == "all":
-                items = [0] * len(items)
-                segments = [(0, ended, *segment[2:]) for ended, segment in zip(ends, segments, strict=True)]
-                schedule = self._schedule(lane, ends)
-            else:
-                begin = mixture.parts[number].begin
-                segments[number] = (items[number], ends[number], *begin)
-                steps[number] = self._open(reading, lane, number, ends[number], begin).steps()
-                untouched.add(number)
 
 
 def join(drawn: Sequence[Drawn]) -> Cursor:
@@ -297,8 +290,3 @@ def _segments(cursor: Cursor, widths: Sequence[int]) -> list[Drawn]:
         drawn.append(Drawn(cursor[at], cursor[at + 1], cursor[at + 2 : at + 2 + width]))
         at += 2 + width
     return drawn
-
-
-def _mixed(key: int, number: int, ends: int) -> int:
-    """A key that no item of another part, or of another pass, has but by a rare accident."""
-    return (key ^ (number + 1) * 0x9E3779B97F4A7C15 ^ ends * 0xBF58476D1CE4E5B9) % WORD

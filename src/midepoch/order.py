@@ -120,14 +120,34 @@ class ShuffledWindows:
 
     def rows(self, positions: I64) -> I64:
         """Those of the permuted positions, window by window."""
+        if not len(positions):
+            return self._inner.rows(positions)
+        first, last = (self._window_of(int(position)) for position in (positions.min(), positions.max()))
+        if first == last:
+            return self._rows_of_one(positions, first)
         windows = np.searchsorted(self._starts, positions, "right") - 1
         moved = np.empty_like(positions)
-        for window in np.unique(windows):
-            start = self._starts[window]
+        for window in np.unique(windows).tolist():
             inside = windows == window
-            length = int(self._starts[window + 1] - start)
-            moved[inside] = start + permute(positions[inside] - start, length, key_of(self._key, int(window)))
+            moved[inside] = self._moved(positions[inside], window)
         return self._inner.rows(moved)
+
+    def _rows_of_one(self, positions: I64, window: int) -> I64:
+        """Those of positions that lie in one window; of a whole one, the inner order is quicker in its own order."""
+        start, stop = int(self._starts[window]), int(self._starts[window + 1])
+        moved = self._moved(positions, window)
+        if 2 * len(positions) < stop - start:
+            return self._inner.rows(moved)
+        whole: I64 = self._inner.rows(np.arange(start, stop))[moved - start]
+        return whole
+
+    def _window_of(self, position: int) -> int:
+        return int(np.searchsorted(self._starts, position, "right")) - 1
+
+    def _moved(self, positions: I64, window: int) -> I64:
+        """Where positions of a window go."""
+        start, stop = int(self._starts[window]), int(self._starts[window + 1])
+        return start + permute(positions - start, stop - start, key_of(self._key, window))
 
     def pieces(self, level: Literal["file", "block"]) -> I64:
         """The windows."""

@@ -15,6 +15,7 @@ from midepoch.order import Interval, Order, OrderStep, Shuffle, build_order, lan
 from midepoch.stages.blocks import Files
 from midepoch.stages.flow import Flow
 from midepoch.stages.source import Lane, Pace
+from midepoch.values import Form
 
 Mode = Literal["file", "example"]
 
@@ -30,6 +31,9 @@ class Every(NamedTuple):
 ALL = Every()
 
 
+Look = tuple[Form, bool]
+"""The form of items, and whether they are batches."""
+
 Move = Callable[[Cursor], Cursor]
 """What makes a cursor of a checkpoint one of now."""
 
@@ -39,6 +43,8 @@ class Adopted(NamedTuple):
 
     move: Move | None
     pipeline: Any
+    changes: tuple[str, ...] = ()
+    """What is different now, in words."""
 
 
 class Reading(Protocol):
@@ -89,6 +95,14 @@ class Origin(Protocol):
         """Whether its items are rows of files, which errors can name."""
 
     @property
+    def look(self) -> Look:
+        """How its items look."""
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """That of its items where they are rows of files as they are; None where only the items tell."""
+
+    @property
     def fingerprint(self) -> dict[str, Any]:
         """What a state remembers of the data."""
 
@@ -111,8 +125,8 @@ class Origin(Protocol):
 class FileReading:
     """The files that a reader has open, and how much it reads at a time."""
 
-    def __init__(self, index: Index, columns: Sequence[str], lanes: int) -> None:
-        self.files = Files(index, columns)
+    def __init__(self, index: Index, wanted: pa.Schema, lanes: int) -> None:
+        self.files = Files(index, wanted)
         self.pace = Pace.of(index.row_bytes, lanes)
 
     @property
@@ -135,6 +149,7 @@ class FileRows:
     uniform = True
     has_rows = True
     begin: Cursor = (0,)
+    look: Look = ("python", False)
 
     @property
     def label(self) -> str:
@@ -188,7 +203,7 @@ class FileRows:
 
     def open(self, lanes: int) -> FileReading:
         """The files."""
-        return FileReading(self.index, self.names, lanes)
+        return FileReading(self.index, self.schema, lanes)
 
     def locate(self, key: int) -> tuple[str, int]:
         """A key is a row's number."""

@@ -1,5 +1,6 @@
 """A pipeline, and its lanes in one epoch: all that decides which items there are, nothing about who reads."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -7,14 +8,19 @@ from itertools import islice
 from math import prod
 from typing import Any
 
+import pyarrow as pa
+
 from midepoch.deal import Cursor, Standing
 from midepoch.errors import CheckpointMismatchError
 from midepoch.fingerprint import pipeline_difference
-from midepoch.origin import ALL, Every, Mode, Move, Origin
+from midepoch.origin import ALL, Adopted, Every, Look, Mode, Move, Origin
 from midepoch.stages.batch import Batch
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Stage
+from midepoch.stages.transform import Reform, Select
 from midepoch.state import Standings, State
+
+log = logging.getLogger("midepoch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +44,26 @@ class Pipeline:
     def begin(self) -> Cursor:
         """The cursor at the beginning of a lane."""
         return self.origin.begin + (0,) * sum(stage.splits for stage in self.stages)
+
+    @cached_property
+    def look(self) -> Look:
+        """How the items look: what the stages make of a flow of none."""
+        form, batched = self.origin.look
+        flow = Flow(single=iter(()), form=form, batched=batched)
+        for stage in self.stages:
+            flow = stage.flow(flow, self.begin, self.context(0))
+        return flow.form, flow.batched
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """That of the items where they are rows of files as they are, maybe some columns of them; else None."""
+        schema = self.origin.schema
+        for stage in self.stages:
+            if isinstance(stage, Select) and schema is not None and set(stage.names) <= set(schema.names):
+                schema = pa.schema([schema.field(name) for name in stage.names])
+            elif not isinstance(stage, Reform):
+                return None
+        return schema
 
     def items(self, rows: int, item_rows: int | None = None) -> int:
         """How many items so many rows of a lane give in a uniform pipeline, maybe with another batch size."""
@@ -68,26 +94,36 @@ class Pipeline:
 
     def adopt(self, state: State, then: Any) -> State:
         """A state, given its fingerprint, as one of this pipeline; raise, and say what differs, if it is none."""
-        move = self.adoption(then)
+        move, _, changes = self.adoption(then)
         width = len(self.begin)
         if move is not None:
-            if state.part is not None or not state.standings.in_step:
+            if state.part is not None:
                 raise CheckpointMismatchError(
                     "The checkpoint holds what one of several readers delivered. To change a mixture, first join the "
-                    "states of all ranks with merge_states."
+                    "states of all ranks with merge_states, or those of a StatefulDataLoader's workers with "
+                    "from_stateful_dataloader."
+                )
+            if not state.standings.in_step:
+                raise CheckpointMismatchError(
+                    "In the checkpoint some readers of a lane were ahead of others, and a changed mixture would deal "
+                    "the lane another way. Go on with the mixture as it was, and change it at a later checkpoint."
                 )
             moved = ((count, Standing(move(standing.cursor))) for count, standing in state.standings.runs)
             state = replace(state, standings=Standings.pack(moved))
-        if any(len(standing.cursor) != width for _, standing in state.standings.runs):
+        cursors = [standing.cursor for _, standing in state.standings.runs]
+        cursors += [cursor for _, _, cursor in state.part.shares] if state.part is not None else []
+        if any(len(cursor) != width for cursor in cursors):
             raise CheckpointMismatchError(f"The state is damaged: its cursors do not have {width} numbers.")
+        if changes:
+            log.warning("The mixture goes on changed: %s.", "; ".join(changes))
         return state
 
-    def adoption(self, then: Any) -> Move | None:
-        """How the cursors of a checkpoint are to be moved, if they are; raise if it is not of this pipeline."""
+    def adoption(self, then: Any) -> Adopted:
+        """How a checkpoint, given its fingerprint, is gone on from; raise if it is not of this pipeline."""
         if not isinstance(then, Mapping) or not {"data", "pipeline"} <= set(then):
             raise CheckpointMismatchError("The state is damaged: it has no fingerprint. Load an earlier checkpoint.")
         try:
-            move, pipeline = self.origin.adopt(then)
+            move, pipeline, changes = self.origin.adopt(then)
             told = pipeline_difference(pipeline, self.fingerprint["pipeline"])
         except CheckpointMismatchError:
             raise
@@ -100,7 +136,7 @@ class Pipeline:
                 f"The pipeline is not the one of the checkpoint: {told}. "
                 "Build it as it was, or start anew without the state."
             )
-        return None if move is None else partial(self._moved, move)
+        return Adopted(None if move is None else partial(self._moved, move), pipeline, changes)
 
     def _moved(self, move: Move, cursor: Cursor) -> Cursor:
         """A cursor moved at its origin, which is possible where no stage is inside a group."""
@@ -146,7 +182,7 @@ class Lanes:
             return flow
         done = set(standing.done)
         steps = (step for number, step in enumerate(flow.steps()) if number not in done)
-        return Flow(single=islice(steps, skip, None, stride), form=flow.form, batched=flow.batched)
+        return flow.one_by_one(islice(steps, skip, None, stride))
 
     def flow(self, reading: Any, lane: int, cursor: Cursor, every: Every = ALL) -> Flow:
         """The items of a lane from a cursor on: the stages, each opened at its part of it."""

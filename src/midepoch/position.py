@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
@@ -33,13 +34,15 @@ class Plan:
             self.pipeline, state, reader=reader, readers=readers, workers=workers, lanes=self.lanes, mode=self.mode
         )
 
-    def ends_loop(self, begun: State, progress: Progress, *, empty: bool, over: bool) -> bool:
+    def ends_loop(self, begun: State, progress: Progress, *, empty: bool, over: bool, named: bool) -> bool:
         """Whether a loop that went through the rest of an epoch ends there.
 
         Where nothing was left for any reader of an epoch that had begun, that is no epoch, and the loop goes on to
-        the next; a loop of many epochs does so anyway. What is left for others a reader knows of a uniform pipeline
-        only, by ``over``.
+        the next, unless it was asked for this one by name; a loop of many epochs does so anyway. What is left for
+        others a reader knows of a uniform pipeline only, by ``over``.
         """
+        if named and self.passes == 1:
+            return True
         if empty and begun.lanes is not None and (over or progress.leg.deal.readers == 1 or self.passes != 1):
             return False
         return empty or (self.passes is not None and (begun.epoch + 1) % self.passes == 0)
@@ -53,6 +56,7 @@ class Position:
         self._progress: Progress | None = None
         self._loops = 0
         self._refused: CheckpointMismatchError | None = None
+        self.named: int | None = None  # by set_epoch, for the loop that follows
         self.workers: SharedWithWorkers | None = None
 
     def now(self) -> State:
@@ -70,18 +74,31 @@ class Position:
     def run(
         self,
         plan: Plan,
-        items_of: Callable[[Progress], Iterator[Any]],
+        items_of: Callable[[Progress], Iterator[Iterable[Any]]],
         is_over: Callable[[Leg], bool] = Leg.is_over,
     ) -> Iterator[Any]:
         """The items from here to the end of the loop.
 
-        ``items_of`` gives those of the rest of an epoch, and ``is_over`` says of a uniform pipeline whether there are
-        any left for any reader. A loop that was left is gone on with in its own leg: so a reader that does this alone
-        stays in step with the others.
+        ``items_of`` gives those of the rest of an epoch, many at a time so that no Python code runs for a single one,
+        and ``is_over`` says of a uniform pipeline whether there are any left for any reader.
+        """
+        return chain.from_iterable(self._run(plan, items_of, is_over))
+
+    def _run(
+        self,
+        plan: Plan,
+        items_of: Callable[[Progress], Iterator[Iterable[Any]]],
+        is_over: Callable[[Leg], bool],
+    ) -> Iterator[Iterable[Any]]:
+        """The same, many at a time.
+
+        A loop that was left is gone on with in its own leg: so a reader that does this alone stays in step with the
+        others.
         """
         if self._refused is not None:
             raise self._refused
         self._loops += 1
+        named, self.named = self.named, None
         try:
             while True:
                 begun = self.now()
@@ -94,7 +111,7 @@ class Position:
                     return  # another loop, or set_epoch, has moved on
                 empty = progress.items == before
                 over = empty and plan.pipeline.uniform and is_over(plan.begin(begun).leg)
-                ends = plan.ends_loop(begun, progress, empty=empty, over=over)
+                ends = plan.ends_loop(begun, progress, empty=empty, over=over, named=begun.epoch == named)
                 if not (ends and torch_worker()):
                     self.go_to(begun.epoch + 1)
                 if ends:
@@ -103,8 +120,13 @@ class Position:
             self._loops -= 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, unless it is the one in which this stands."""
+        """Go to the beginning of an epoch, unless it is the one in which this stands.
+
+        The next loop gives what is left of it, which is nothing behind its last item: a loop that counts epochs would
+        otherwise have the one after it twice.
+        """
         epoch = whole_number("epoch", epoch)
+        self.named = epoch
         if epoch != self.now().epoch:
             self.go_to(epoch)
         if self.workers is not None and torch_worker() is None:
@@ -148,8 +170,10 @@ class Position:
         except CheckpointMismatchError as error:
             self._refused = error  # raised by the loop itself, where the DataLoader passes errors on
             return
-        if epoch is not None and epoch != self.now().epoch:
-            self.go_to(epoch)
+        if epoch is not None:
+            self.named = epoch
+            if epoch != self.now().epoch:
+                self.go_to(epoch)
 
 
 class SharedWithWorkers:

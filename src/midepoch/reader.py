@@ -1,7 +1,7 @@
 """Reading: the process that takes a reader's turns at its lanes."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from midepoch.deal import Cursor, Deal
 from midepoch.leg import EMPTY, Progress, Stretch
 from midepoch.origin import Reading
-from midepoch.stages.flow import Flow, Run, Step
+from midepoch.stages.flow import Flow, Lot, Step
 
 log = logging.getLogger("midepoch")
 
@@ -53,10 +53,10 @@ def turn_by_turn(stretches: Iterator[Stretch]) -> Iterator[tuple[Cursor | None, 
 
 
 def _in_turn(flows: list[Flow], reading: Reading) -> Iterator[Stretch]:
-    """The lanes in turn, until all have run out: whole runs where rows are not made one by one anyway."""
+    """The lanes in turn, until all have run out: many items at a time where they are not made one by one anyway."""
     try:
-        runs = [flow.runs for flow in flows if flow.runs is not None]
-        yield from _runs_in_turn(runs) if len(runs) == len(flows) else _steps_in_turn([flow.steps() for flow in flows])
+        lots = [many for flow in flows if (many := flow.lots()) is not None]
+        yield from _lots_in_turn(lots) if len(lots) == len(flows) else _steps_in_turn([flow.steps() for flow in flows])
     finally:
         reading.close()
 
@@ -75,21 +75,38 @@ def _steps_in_turn(lanes: list[Iterator[Step]]) -> Iterator[Stretch]:
             yield Stretch((EMPTY,), ((),))
 
 
-def _runs_in_turn(lanes: list[Iterator[Run]]) -> Iterator[Stretch]:
-    """As many turns at a time as every lane that has not run out has rows at hand."""
-    at_hand: list[tuple[list[Any], Sequence[Sequence[int]]]] = [([], ()) for _ in lanes]
+def _lots_in_turn(lanes: list[Iterator[Lot]]) -> Iterator[Stretch]:
+    """As many turns at a time as every lane that has not run out has items at hand."""
+    if len(lanes) == 1:
+        yield from _lots_of_one(lanes[0])
+        return
+    at_hand: list[tuple[Sequence[Any], Sequence[Sequence[int]]]] = [((), ()) for _ in lanes]
     while True:
         for place, lane in enumerate(lanes):
-            if not at_hand[place][0] and (run := next(lane, None)) is not None:
-                at_hand[place] = list(run.rows.items()), run.ends  # type: ignore[assignment]
+            if not at_hand[place][0] and (lot := next(lane, None)) is not None:
+                at_hand[place] = _sequence(lot.items), lot.ends  # type: ignore[assignment]
+                del lot
         count = min((len(items) for items, _ in at_hand if items), default=0)
         if count == 0:
             return
         taken = [some[:count] if some else [EMPTY] * count for some, _ in at_hand]
         behind = [ends[:count] for _, ends in at_hand]
         at_hand = [(some[count:], ends[count:]) for some, ends in at_hand]
-        yield Stretch(taken.pop() if len(taken) == 1 else list(chain.from_iterable(zip(*taken, strict=True))), behind)
+        yield Stretch(list(chain.from_iterable(zip(*taken, strict=True))), behind)
         del taken
+
+
+def _lots_of_one(lane: Iterator[Lot]) -> Iterator[Stretch]:
+    """The same of a single lane, where nothing needs to be interleaved."""
+    while (lot := next(lane, None)) is not None:
+        stretch = Stretch(_sequence(lot.items), (lot.ends,))  # type: ignore[arg-type]
+        del lot
+        yield stretch
+        del stretch  # so that the next items are made in the memory of these, which is still in the cache
+
+
+def _sequence(items: Iterable[Any]) -> Sequence[Any]:
+    return items if isinstance(items, list | tuple) else list(items)
 
 
 def _warn_of_sharing(progress: Progress, reading: Reading, stride: int, workers: int) -> None:

@@ -1,5 +1,6 @@
 """Which files a source names: one file, a folder, a glob or a list of those, on a local file system."""
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,11 +9,22 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from midepoch.errors import DataChangedError, NoDataError
+
+log = logging.getLogger("midepoch")
 
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-SUFFIXES = (".arrow", ".feather", ".ipc", ".parquet", ".pq")
+TEXT_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+SUFFIXES = (
+    *(".arrow", ".feather", ".ipc", ".parquet", ".pq", ".orc"),
+    *TEXT_SUFFIXES,
+    *(text + packed for text in TEXT_SUFFIXES for packed in (".gz", ".zst")),
+)
+# Beside data of other formats such a file is most often about the data: dataset_info.json, state.json.
+ASIDE = ".json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,14 @@ def read_bytes(path: str, storage_options: Mapping[str, Any] | None = None) -> b
         raise NoDataError(f"{path} cannot be read: {error.strerror}.") from error
 
 
+def open_file(path: str, *, mapped: bool = False) -> pa.NativeFile:
+    """The bytes of a file, to be read by position. Every format reads through this.
+
+    ``mapped`` asks for views of the file instead of copies.
+    """
+    return pa.memory_map(path) if mapped else pa.OSFile(path)
+
+
 def check_unchanged(path: str, indexed: FileStamp) -> None:
     """Raise if the file is not the one that was indexed."""
     try:
@@ -122,7 +142,10 @@ def _find_glob(path: str, source: str) -> tuple[str, list[str]]:
 
 
 def _files_below(folder: str) -> list[str]:
-    """The data files in a folder and its subfolders, without those that are hidden or begin with '_'."""
+    """The data files in a folder and its subfolders, without those that are hidden or begin with '_'.
+
+    Beside others, JSON files do not count as data.
+    """
     found: list[str] = []
     others: list[str] = []
     for path in _walk(folder):
@@ -130,10 +153,15 @@ def _files_below(folder: str) -> list[str]:
     if not found:
         seen = f"it holds {len(others)} others, such as {os.path.basename(others[0])}" if others else "it is empty"
         raise NoDataError(
-            f"The folder {folder} has no file that ends in {', '.join(SUFFIXES)} ({seen}). "
+            f"The folder {folder} has no file that ends in {', '.join(SUFFIXES[:11])}, .gz or .zst ({seen}). "
             "To read files whatever their names, pass a glob such as 'folder/*'."
         )
-    return sorted(found, key=lambda path: path.split(os.sep))
+    data = [path for path in found if not path.endswith(ASIDE)]
+    if data and len(data) < len(found):
+        log.info(
+            "%s files that end in %s are left out of %s; name them to read them.", len(found) - len(data), ASIDE, folder
+        )
+    return sorted(data or found, key=lambda path: path.split(os.sep))
 
 
 def _walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from midepoch.formats import Block, BlockReader, Scan
@@ -43,9 +44,9 @@ class TableIndex(Index):
     def __reduce__(self) -> tuple[Any, ...]:
         return TableIndex, (self._tables, self._held_schema)
 
-    def open(self, file: int, columns: Sequence[str]) -> BlockReader:
+    def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         """A table's record batches."""
-        return TableBlocks(self._batches[file], columns)
+        return TableBlocks(self._batches[file], wanted)
 
     def check(self, file: int) -> None:
         """Nothing: a table does not change."""
@@ -54,13 +55,12 @@ class TableIndex(Index):
 class TableBlocks:
     """The record batches of a table."""
 
-    def __init__(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> None:
-        self._batches, self._columns = batches, columns
+    def __init__(self, batches: Sequence[pa.RecordBatch], wanted: pa.Schema) -> None:
+        self._batches, self._wanted = batches, wanted
 
     def read(self, block: Block) -> pa.RecordBatch:
         """The record batch with the block's number."""
-        batch = self._batches[block.number]
-        return read_as(batch, as_read(pa.schema([batch.schema.field(name) for name in self._columns])))
+        return read_as(self._batches[block.number], self._wanted)
 
     def is_view(self, data: "pa.Table | pa.RecordBatch") -> bool:
         """It always is."""
@@ -68,9 +68,10 @@ class TableBlocks:
 
 
 def _sample(batches: Sequence[pa.RecordBatch]) -> str:
-    """A digest of some rows: the first of some batches all over the table."""
-    digest = blake2b(digest_size=4)
-    filled = [batch for batch in batches if batch.num_rows]
-    for batch in filled[:: max(1, len(filled) // SAMPLED)]:
-        digest.update(batch.slice(0, 1).serialize())
+    """A digest of the batches' sizes, which a shuffle depends on, and of some rows all over the table."""
+    starts = np.cumsum([0, *(batch.num_rows for batch in batches)], dtype=np.int64)
+    digest = blake2b(starts.astype("<i8").tobytes(), digest_size=4)
+    rows = np.unique(np.linspace(0, starts[-1] - 1, SAMPLED).astype(np.int64)) if starts[-1] else starts[:0]
+    for row, owner in zip(rows.tolist(), (np.searchsorted(starts, rows, "right") - 1).tolist(), strict=True):
+        digest.update(batches[owner].slice(row - int(starts[owner]), 1).serialize())
     return digest.hexdigest()

@@ -89,7 +89,7 @@ class RankRun:
     def deliver(self, items: int | None) -> Iterator[tuple[int, Any]]:
         """Hand over some items, each with its turn."""
         deal, progress = self._progress.leg.deal, self._progress
-        for item in islice(progress.follow(self._steps), items):
+        for item in islice(chain.from_iterable(progress.follow(self._steps)), items):
             yield deal.turn + progress.reader + deal.readers * (progress.turns - 1), item
 
     @property

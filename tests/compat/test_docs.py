@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,12 +20,23 @@ def blocks():
             yield pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
 
 
+def datasets_at_home(folder, monkeypatch):
+    """Let `datasets`, imported already or not, keep its cache in a folder, ask nobody and draw nothing."""
+    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
+        monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv("HF_HOME", str(folder))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(folder))
+    if "datasets" in sys.modules:
+        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", folder)
+
+
 @pytest.mark.parametrize("code", list(blocks()))
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 @pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning")
 def test_an_example_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    datasets_at_home(tmp_path / "huggingface", monkeypatch)
     (tmp_path / "data").mkdir()
     for number in range(3):
         rows = range(number * 40, number * 40 + 40)

@@ -167,3 +167,22 @@ def test_two_ranks_of_which_one_fails_go_on_as_one_from_their_merged_states(fold
     merged = me.merge_states(json.loads(json.dumps(rank.state_dict())) for rank in ranks)
     after = [row["x"] for row in resumed(pipeline, merged)]
     assert sorted([*got[0], *got[1], *after]) == [value for value in range(ROWS) if value != 4]
+
+
+@pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "balanced", "concat"])
+@pytest.mark.parametrize("at", [0, 19, 37, 59])
+def test_a_tokeniser_that_fails_inside_a_window_of_packs(folder, strategy, at):
+    def tokens(row):
+        return {"input_ids": [row["y"]] * (1 + row["x"] % 7)}
+
+    def pipeline():
+        rows = me.read(folder).map(Fault(at)).map(tokens)
+        return rows.pack(9, strategy=strategy, window=8).with_format("python")
+
+    whole = uninterrupted(pipeline)
+    got, error, state = run_into(pipeline())
+    assert got == whole[: len(got)]
+    assert f"at row {at % 20} of {at // 20}.arrow" in error.__notes__[0]
+    if strategy == "concat":  # every pack that was full before the row
+        assert len(got) == sum(1 + number % 7 for number in range(at)) // 9
+    assert got + resumed(pipeline, state) == whole

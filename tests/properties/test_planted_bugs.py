@@ -1,12 +1,16 @@
 """The tests are themselves tested: each of these mistakes, planted, must be found."""
 
 from dataclasses import replace
+from itertools import chain
 
+import numpy as np
 import pytest
 
 import midepoch as me
-from midepoch import leg, state
+from midepoch import leg, mixture, state
 from midepoch.deal import Deal, Standing
+from midepoch.drawing import Drawn, Draws
+from midepoch.position import Plan
 from midepoch.stages import batch, flow
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import is_kept, spread, write_files
@@ -33,13 +37,27 @@ def spreading(folder):
     return me.read(folder).lanes(2).map(spread, **options)
 
 
+@pytest.fixture
+def mixed(tmp_path):
+    parts = [write_files(tmp_path / name, sizes) for name, sizes in (("a", [30]), ("b", [7, 13]), ("c", [20]))]
+    return me.mix([me.read(part) for part in parts], [5, 2, 1], stop="all").lanes(2)
+
+
+@pytest.fixture
+def mixed_items(mixed):
+    """The same drawn item by item, since a part has a function of its own."""
+    origin = mixed._plan.pipeline.origin
+    parts = [me.Dataset(Plan(pipeline=part)) for part in origin.parts]
+    return me.mix([parts[0].filter(is_kept), *parts[1:]], [5, 2, 1], stop="all").lanes(2)
+
+
 def prove(dataset):
     assert_resumes(dataset)
     assert_elastic(dataset, [(2, 2), (3, 1), (1, 3), (4, 1)], steps=2)
 
 
-def test_without_a_planted_bug_all_is_well(uniform, filtering, spreading):
-    for dataset in (uniform, filtering, spreading):
+def test_without_a_planted_bug_all_is_well(uniform, filtering, spreading, mixed, mixed_items):
+    for dataset in (uniform, filtering, spreading, mixed, mixed_items):
         prove(dataset)
 
 
@@ -106,11 +124,69 @@ def test_a_state_that_runs_ahead_of_what_was_delivered(filtering, monkeypatch):
 
     def eager(self, steps):
         waiting = []
-        for item in right(self, steps):
+        for item in chain.from_iterable(right(self, steps)):
             waiting.append(item)
             if len(waiting) > 1:
-                yield waiting.pop(0)
-        yield from waiting
+                yield (waiting.pop(0),)
+        yield waiting
 
     monkeypatch.setattr(leg.Progress, "follow", eager)
     found(filtering)
+
+
+MIXTURES = ["mixed", "mixed_items"]
+
+
+def plant_in_cursors(monkeypatch, wrong):
+    """Read every cursor of a mixture wrongly, but for the one at the beginning."""
+    right = mixture.Mixture.split
+
+    def split(self, cursor):
+        drawn = right(self, cursor)
+        return wrong(drawn) if any(cursor) else drawn
+
+    monkeypatch.setattr(mixture.Mixture, "split", split)
+    monkeypatch.setattr(mixture.MixtureLanes, "reaches", lambda *_: True)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("error", [-1, 1])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_schedules_count_that_is_off_by_one(request, monkeypatch, name, error, part):
+    def wrong(drawn):
+        shifted = [drawn[part]._replace(items=max(0, drawn[part].items + error))]
+        return [*drawn[:part], *shifted, *drawn[part + 1 :]]
+
+    plant_in_cursors(monkeypatch, wrong)
+    found(request.getfixturevalue(name))
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_the_cursors_of_two_parts_swapped(request, monkeypatch, name):
+    def wrong(drawn):
+        first, second, *others = drawn
+        return [first._replace(cursor=second.cursor), second._replace(cursor=first.cursor), *others]
+
+    plant_in_cursors(monkeypatch, wrong)
+    found(request.getfixturevalue(name))
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_a_part_that_forgets_that_it_has_ended(request, monkeypatch, name):
+    plant_in_cursors(monkeypatch, lambda drawn: [Drawn(items, 0, cursor) for items, _, cursor in drawn])
+    found(request.getfixturevalue(name))
+
+
+@pytest.mark.parametrize("error", [-1, 1])
+def test_runs_of_a_mixture_with_cursors_one_row_off(mixed, monkeypatch, error):
+    right = Draws._interleaved
+
+    def wrong(self, sources, at_hand):
+        run = right(self, sources, at_hand)
+        return replace(run, ends=run.ends + np.array([0, 0, error, 0, 0, 0, 0, 0, 0]))
+
+    monkeypatch.setattr(Draws, "_interleaved", wrong)
+    monkeypatch.setattr(mixture.MixtureLanes, "reaches", lambda *_: True)
+    monkeypatch.setattr(state, "_whole", lambda value, **_: max(0, value))
+    with pytest.raises(AssertionError):
+        prove(mixed)

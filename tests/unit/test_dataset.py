@@ -47,6 +47,25 @@ def test_a_loop_that_was_left_is_gone_on_with(folder):
     assert ids(dataset) == list(range(10, 60))
 
 
+@pytest.mark.parametrize("size", [None, 4])
+def test_an_iterator_that_met_an_error_has_ended_and_stands_where_it_was(folder, size):
+    def fail_at_30(row):
+        if row["id"] == 30:
+            raise ValueError("bad row")
+        return row
+
+    dataset = me.read(folder).map(fail_at_30)
+    dataset = dataset if size is None else dataset.batch(size)
+    iterator, got = iter(dataset), []
+    with pytest.raises(ValueError, match="bad row"):
+        got.extend(iterator)
+    state = dataset.state_dict()
+    assert (state["epoch"], state["turn"]) == (0, len(got))
+    assert list(iterator) == []
+    assert dataset.state_dict() == state
+    dataset.load_state_dict(state)  # no loop is under way, though the iterator is still there
+
+
 def test_set_epoch_with_the_restored_epoch_changes_nothing(folder):
     first = me.read(folder)
     iterator = iter(first)

@@ -1,10 +1,13 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
-from midepoch.formats import scan_file
+from midepoch.formats import FORMATS, Block, scan_file
 from unit.files import KINDS, numbers, values, write, write_numbers
 
 
@@ -127,7 +130,7 @@ def test_damaged_headers_give_a_midepoch_error_or_a_scan_never_another(tmp_path,
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"x", b"id,name\n1,a\n", b'{"a": 1}\n', b"\x1f\x8b" * 9, bytes(100), b"PAR1" * 9, b"ARROW1\0\0" * 9]
+    "garbage", [b"x", b"id,name\n1,a\n", b'{"a": 1\n', b"\x1f\x8b" * 9, bytes(100), b"PAR1" * 9, b"ARROW1\0\0" * 9]
 )
 def test_garbage_is_an_error_that_names_the_file(tmp_path, garbage):
     write_numbers(tmp_path / "a.arrow", 0, 4)
@@ -147,7 +150,7 @@ def test_another_format_than_asked_for_is_refused(tmp_path, kind, wrong):
 
 
 def test_an_unknown_format_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="format is 'avro'; it can be 'arrow', 'parquet', or left out"):
+    with pytest.raises(ValueError, match=r"format is 'avro'; it can be 'arrow', 'parquet', .*'orc', or left out"):
         me.read(write_numbers(tmp_path / "a.arrow", 0, 4), format="avro")
 
 
@@ -265,3 +268,29 @@ def test_files_that_differ_in_nullability_and_metadata_are_read_together(tmp_pat
     assert {row["x"] for row in me.read(tmp_path).shuffle(seed=1)} == {1, 2, 3, 4, None}
     (batch,) = me.read(tmp_path).with_format("arrow").batch(5)
     assert batch["x"].to_pylist() == [1, 2, 3, 4, None]
+
+
+def test_two_threads_read_a_parquet_file_one_at_a_time(tmp_path):
+    """The one that reads ahead, and the one that needs another row group of the same file: Arrow would crash."""
+    path = write_numbers(tmp_path / "a.parquet", 0, 40, "parquet", rows=4)
+    scan = scan_file(str(path))
+    blocks = [Block(number, *place) for number, place in enumerate(scan.blocks)]
+    reader = FORMATS["parquet"].open_blocks(str(path), scan.schema, scan.schema)
+    inside = []
+
+    class Watched:
+        def read_row_group(self, number, **options):
+            inside.append(number)
+            time.sleep(0.002)
+            alone = inside == [number]
+            inside.remove(number)
+            return pa.table({"x": [number if alone else -1]})
+
+    reader._file = Watched()
+    with ThreadPoolExecutor(2) as pool:
+        up, down = (
+            pool.submit(lambda step=step: [reader.read(one)["x"][0].as_py() for one in blocks[::step]])
+            for step in (1, -1)
+        )
+    assert up.result() == list(range(10))
+    assert down.result() == list(range(9, -1, -1))

@@ -22,9 +22,9 @@ def scanned(monkeypatch):
     """The names of the files that were scanned, as they are."""
     names = []
 
-    def note(path):
+    def note(path, format=None):
         names.append(Path(path).name)
-        return scan_file(path)
+        return scan_file(path, format)
 
     monkeypatch.setattr(indexing, "scan_file", note)
     return names
@@ -57,7 +57,7 @@ def touch_later(path):
 def test_the_second_open_scans_nothing(folder, kept, monkeypatch):
     assert values(me.read(folder, index_dir=kept)) == list(range(30))
 
-    def never(path):
+    def never(path, format=None):
         raise AssertionError(f"{path} was scanned again")
 
     monkeypatch.setattr(indexing, "scan_file", never)
@@ -181,7 +181,7 @@ def test_a_full_disk_leaves_no_half_written_index(folder, kept, monkeypatch, cap
 
 
 def test_an_unreadable_file_is_named(folder, kept, monkeypatch):
-    def refuse(path):
+    def refuse(path, format=None):
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(indexing, "scan_file", refuse)

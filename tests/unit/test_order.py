@@ -122,3 +122,11 @@ def test_a_billion_rows_are_permuted_without_an_array_of_them():
     found = order.rows(np.arange(999_000_000, 999_001_000))
     assert len(set(found.tolist())) == 1000
     assert 0 <= found.min() <= found.max() < 10**9
+
+
+@given(sizes, st.integers(1, 12), st.integers(1, 40), st.data())
+def test_any_positions_of_a_block_shuffle_give_the_rows_that_all_together_give(sizes, block, window, data):
+    order = build_order(sequential(sizes, block), [Shuffle(seed=2, level="block", window=window)], 0)
+    whole = rows(order)
+    some = data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=10)) if whole else []
+    assert order.rows(np.array(some, np.int64)).tolist() == [whole[position] for position in some]

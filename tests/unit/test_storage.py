@@ -144,3 +144,17 @@ def test_check_unchanged_says_what_changed(tmp_path):
     path.unlink()
     with pytest.raises(me.DataChangedError, match=r"a\.arrow cannot be read.*restore it"):
         check_unchanged(str(path), found)
+
+
+def test_json_beside_other_data_is_taken_for_a_note_about_it(tmp_path, caplog):
+    write_numbers(tmp_path / "data-00000.arrow", 0, 5)
+    (tmp_path / "state.json").write_text('{"x": 9}')
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "dataset_info.json").write_text('{"features": {}}')
+    with caplog.at_level("INFO", "midepoch"):
+        assert values(me.read(tmp_path)) == list(range(5))
+    assert "2 files that end in .json are left out" in caplog.text
+    assert values(me.read([tmp_path / "data-00000.arrow", tmp_path / "state.json"])) == [0, 1, 2, 3, 4, 9]
+    (tmp_path / "data-00000.arrow").unlink()
+    (tmp_path / "sub" / "dataset_info.json").unlink()
+    assert values(me.read(tmp_path)) == [9]

@@ -10,6 +10,7 @@ import torch
 
 import midepoch as me
 from midepoch.testing import same
+from midepoch.values import to_python
 from unit.files import KINDS, numbers, write
 
 DAYS = [dt.date(2020, 2, day) for day in (27, 28, 29)] + [dt.date(1969, 12, 31), dt.date(1, 1, 1)]
@@ -113,6 +114,37 @@ def test_a_row_looks_the_same_whatever_rows_are_beside_it(tmp_path, name, form):
     assert len(together) == 5
     for one, other in zip(together, alone, strict=True):
         assert same(one, other)
+
+
+ODD = [float("nan"), -0.0, float("inf"), -float("inf"), 5e-324, 0.1, 16_777_217.0]
+LISTS = {
+    **{name: TYPES[name] for name in SCALARS},
+    "float16": (pa.float16(), np.array([1, 0.5, np.nan, -0.0, np.inf], np.float16).tolist()),
+    "float32_odd": (pa.float32(), ODD),
+    "float64_odd": (pa.float64(), ODD),
+    "mixed_text": (pa.string(), ["ascii", "größer", "", "\U0001f600", "a\0b"]),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_python_lists_are_those_of_to_pylist_in_value_and_type(name):
+    arrow_type, plain = LISTS[name]
+    for column in (pa.array(plain, arrow_type), pa.array(with_nulls(plain), arrow_type)):
+        for start, stop in ((0, len(plain)), (1, 4), (1, 2), (3, 5), (2, 2)):
+            part = column.slice(start, stop - start)
+            made = to_python(part)
+            assert type(made) is list
+            assert repr(made) == repr(part.to_pylist())
+            assert list(map(type, made)) == list(map(type, part.to_pylist()))
+
+
+def test_text_that_is_no_utf8_is_refused_as_arrow_refuses_it():
+    offsets, data = pa.py_buffer(np.array([0, 1, 3], np.int32)), pa.py_buffer(b"a\xed\xa0")
+    column = pa.Array.from_buffers(pa.string(), 2, [None, offsets, data])
+    with pytest.raises(UnicodeDecodeError):
+        column.to_pylist()
+    with pytest.raises(UnicodeDecodeError):
+        to_python(column)
 
 
 def dictionary_batches(*dictionaries):

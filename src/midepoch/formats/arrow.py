@@ -4,18 +4,19 @@ Both are a schema followed by messages, each with a small header that gives its 
 so one walk over the headers finds every record batch without reading any.
 """
 
-import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.block import Block, Scan, as_read, read_as
+from midepoch.storage import open_file
 
 MAPPED = True
+TYPES: Literal["fixed"] = "fixed"
 CONTINUATION = b"\xff\xff\xff\xff"
 FILE_MAGIC = b"ARROW1"
 HEAD_BYTES = 1024
@@ -42,21 +43,21 @@ def scan(path: str) -> Scan:
     if not messages or messages[0].kind != SCHEMA:
         raise DataFormatError(f"{path} does not begin with an Arrow schema; it is no Arrow file, or a broken one.")
     blocks = [(message.offset, message.length, message.rows) for message in messages if message.kind == RECORD_BATCH]
-    return Scan("arrow", as_read(MappedArrow(path, ()).schema), blocks)
+    return Scan("arrow", as_read(MappedArrow(path, pa.schema([])).schema), blocks)
 
 
-def open_blocks(path: str, columns: Sequence[str]) -> "MappedArrow":
+def open_blocks(path: str, own: pa.Schema, wanted: pa.Schema) -> "MappedArrow":
     """The file, mapped."""
-    return MappedArrow(path, columns)
+    return MappedArrow(path, wanted)
 
 
 class MappedArrow:
     """A memory-mapped Arrow file. Its record batches are views of the map."""
 
-    def __init__(self, path: str, columns: Sequence[str]) -> None:
-        self._path = path
+    def __init__(self, path: str, wanted: pa.Schema) -> None:
+        self._path, self._wanted = path, wanted
         try:
-            with pa.memory_map(path) as file:
+            with open_file(path, mapped=True) as file:
                 self._map = file.read_buffer()
         except OSError as error:
             raise DataFormatError(f"{path} cannot be mapped: {error}") from error
@@ -66,22 +67,24 @@ class MappedArrow:
             self.schema = pa.ipc.read_schema(self._map.slice(self._start))
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{path} has a broken Arrow schema: {error}") from error
-        self._as_read = as_read(pa.schema([self.schema.field(name) for name in columns]))
         self._has_dictionaries = any(_holds_dictionary(field.type) for field in self.schema)
 
     def read(self, block: Block) -> pa.RecordBatch:
         """The record batch at a block."""
         try:
-            return read_as(self._read(block), self._as_read)
+            return read_as(self._read(block), self._wanted)
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path} is broken at byte {block.offset:,}: {error}") from error
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
         """Whether a record batch lies in the map, which compressed ones and some with dictionaries do not."""
+        begin, end = self._map.address, self._map.address + self._map.size
         for column in data.columns:
-            first = next((buffer for buffer in column.buffers() if buffer is not None and buffer.size), None)
-            if first is not None and not 0 <= first.address - self._map.address < self._map.size:
-                return False
+            for buffer in column.buffers():
+                if buffer is not None and buffer.size:
+                    if not begin <= buffer.address < end:
+                        return False
+                    break
         return True
 
     def _read(self, block: Block) -> pa.RecordBatch:
@@ -113,20 +116,17 @@ def _holds_dictionary(kind: pa.DataType) -> bool:
 
 def _walk(path: str) -> list[Message]:
     """All messages of a file; reading by position lets other threads run while the disk is waited for."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return list(_messages(fd, path, os.fstat(fd).st_size))
-    finally:
-        os.close(fd)
+    with open_file(path) as file:
+        return list(_messages(file, path, file.size()))
 
 
-def _messages(fd: int, path: str, size: int) -> Iterator[Message]:
-    is_file = os.pread(fd, len(FILE_MAGIC), 0) == FILE_MAGIC
-    if is_file and (size < 16 or os.pread(fd, len(FILE_MAGIC), size - len(FILE_MAGIC)) != FILE_MAGIC):
+def _messages(file: pa.NativeFile, path: str, size: int) -> Iterator[Message]:
+    is_file = file.read_at(len(FILE_MAGIC), 0) == FILE_MAGIC
+    if is_file and (size < 16 or file.read_at(len(FILE_MAGIC), size - len(FILE_MAGIC)) != FILE_MAGIC):
         raise _truncated(path, size)
     offset = 8 if is_file else 0
     while offset < size:
-        head = os.pread(fd, HEAD_BYTES, offset)
+        head = file.read_at(HEAD_BYTES, offset)
         prefix = 8 if head.startswith(CONTINUATION) else 4
         if len(head) < prefix:
             raise _truncated(path, size)
@@ -138,7 +138,7 @@ def _messages(fd: int, path: str, size: int) -> Iterator[Message]:
         if offset + prefix + metadata > size:
             raise _truncated(path, size)
         if len(head) < prefix + metadata:
-            head = os.pread(fd, prefix + metadata, offset)
+            head = file.read_at(prefix + metadata, offset)
         try:
             kind, body, rows = _parse_header(head, prefix)
         except (struct.error, IndexError):

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
 
 class Block(NamedTuple):
-    """What one read fetches: a record batch, a row group. ``number`` counts the blocks of its file."""
+    """What one read fetches: a record batch, a row group, a run of lines. ``number`` counts the blocks of its file."""
 
     number: int
     offset: int
@@ -18,11 +18,15 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A file's schema and the ``(offset, length, rows)`` of its blocks. A file without bytes has no schema."""
+    """A file's schema and the ``(offset, length, rows)`` of its blocks. A file without rows may have no schema.
+
+    ``seeks`` is false where a block can be reached only by reading what is before it.
+    """
 
     format: str
     schema: pa.Schema | None
     blocks: Sequence[tuple[int, int, int]]
+    seeks: bool = True
 
 
 class BlockReader(Protocol):
@@ -42,11 +46,19 @@ class Format(Protocol):
     def MAPPED(self) -> bool:  # noqa: N802
         """Whether a block is a view of the file, which costs next to nothing to hold and to read again."""
 
-    def scan(self, path: str) -> Scan:
-        """The schema and blocks of a file, from its headers or footer alone."""
+    @property
+    def TYPES(self) -> Literal["fixed", "values", "text"]:  # noqa: N802
+        """How a file's types are known.
 
-    def open_blocks(self, path: str, columns: Sequence[str]) -> BlockReader:
-        """The file, opened to read these columns of its blocks."""
+        "fixed": the file states them. "values": they are those of all its values, and a column may be missing.
+        "text": they are a guess, and any column can also be read as strings.
+        """
+
+    def scan(self, path: str) -> Scan:
+        """The schema and blocks of a file, from its headers or footer alone where it has any."""
+
+    def open_blocks(self, path: str, own: pa.Schema, wanted: pa.Schema) -> BlockReader:
+        """The file, which the scan found to have its ``own`` schema, opened to read blocks under the ``wanted`` one."""
 
 
 def as_read(schema: pa.Schema) -> pa.Schema:

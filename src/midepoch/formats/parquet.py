@@ -1,14 +1,17 @@
 """Parquet: a block is a row group, found from the footer and decoded alone."""
 
-from collections.abc import Sequence
+from threading import Lock
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.block import Block, Scan, as_read, read_as
+from midepoch.storage import open_file
 
 MAPPED = False
+TYPES: Literal["fixed"] = "fixed"
 
 
 def scan(path: str) -> Scan:
@@ -19,24 +22,25 @@ def scan(path: str) -> Scan:
         return Scan("parquet", as_read(file.schema_arrow), blocks)
 
 
-def open_blocks(path: str, columns: Sequence[str]) -> "ParquetBlocks":
+def open_blocks(path: str, own: pa.Schema, wanted: pa.Schema) -> "ParquetBlocks":
     """The file, with its footer read."""
-    return ParquetBlocks(path, columns)
+    return ParquetBlocks(path, wanted)
 
 
 class ParquetBlocks:
     """An open Parquet file. Each read decodes one row group, and of it only the columns asked for."""
 
-    def __init__(self, path: str, columns: Sequence[str]) -> None:
-        self._path, self._columns = path, list(columns)
+    def __init__(self, path: str, wanted: pa.Schema) -> None:
+        self._path, self._wanted = path, wanted
         self._file = _open(path)
-        self._as_read = as_read(pa.schema([self._file.schema_arrow.field(name) for name in columns]))
+        self._one_at_a_time = Lock()  # a file is read ahead in a thread, and Arrow's reader is not made for two
 
     def read(self, block: Block) -> pa.Table:
         """The row group with the block's number."""
         try:
-            table = self._file.read_row_group(block.number, columns=self._columns, use_threads=False)
-            return read_as(table, self._as_read)
+            with self._one_at_a_time:
+                table = self._file.read_row_group(block.number, columns=self._wanted.names, use_threads=False)
+            return read_as(table, self._wanted)
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path}: row group {block.number} cannot be decoded: {error}") from error
 
@@ -47,7 +51,7 @@ class ParquetBlocks:
 
 def _open(path: str) -> pq.ParquetFile:
     try:
-        file = pq.ParquetFile(path, memory_map=True)
+        file = pq.ParquetFile(open_file(path, mapped=True))
         _ = file.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFormatError(

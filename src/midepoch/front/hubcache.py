@@ -26,8 +26,9 @@ from midepoch.storage import FileStamp, stamp_of
 log = logging.getLogger("midepoch")
 
 VERSION = 1
-HARMLESS = ("token", "num_proc", "verification_mode", "download_config")
+HARMLESS = ("token", "num_proc", "verification_mode", "download_config", "download_mode")
 """Arguments that change how data is fetched, not which; some of them are secret."""
+URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,34 +58,46 @@ class Call:
             "data_files": _plain("data_files", self.data_files),
             "revision": _plain("revision", self.revision),
         }
-        told |= {name: _plain(name, value) for name, value in self.others.items() if name not in HARMLESS}
+        told |= {name: _plain(name, self.others[name]) for name in sorted(self.others) if name not in HARMLESS}
         if any(not os.path.isabs(pattern) for pattern in self._local_patterns):
             told["below"] = os.getcwd()
-        return _digest(json.dumps(told, sort_keys=True))
+        return _digest(json.dumps(told))
 
     @property
     def _local_patterns(self) -> list[str]:
-        """The files and folders that the arguments name, as far as they are not URLs."""
-        named = [self.path] if os.path.exists(self.path) else []
-        if isinstance(self.others.get("data_dir"), str | os.PathLike):
-            named.append(os.fspath(self.others["data_dir"]))
-        below = named[-1] if named and os.path.isdir(named[-1]) else ""
-        named += [os.path.join(below, pattern) for pattern in _strings(self.data_files)]
-        return [one for one in named if not re.match(r"[a-z][a-z0-9+.-]*://", one)]
+        """The files and folders that the arguments name, as far as they are not URLs or inside a repository."""
+        path = [self.path] if os.path.exists(self.path) else []
+        data_dir = self.others.get("data_dir")
+        folder = [os.path.expanduser(data_dir)] if isinstance(data_dir, str | os.PathLike) else []
+        below = next((one for one in (*folder, *path) if os.path.isdir(one)), "")
+        files = [os.path.join(below, part) for one in _strings(self.data_files) for part in _unchained(one)]
+        named = [*path, *(files or folder)]
+        in_repository = "/" in self.path and not os.path.exists(self.path)
+        return [one for one in named if not URL.match(one) and not (in_repository and not os.path.isabs(one))]
+
+    @property
+    def wants_anew(self) -> bool:
+        """Whether the caller has told `datasets` not to trust what it has prepared before."""
+        mode = self.others.get("download_mode")
+        return getattr(mode, "value", mode) not in (None, "reuse_dataset_if_exists")
 
     def witness(self) -> dict[str, Any]:
         """How many local files the arguments name, and a digest of their names, sizes and times."""
-        files = sorted({file for pattern in self._local_patterns for file in _matches(pattern)})
+        files = sorted({os.path.abspath(file) for pattern in self._local_patterns for file in _matches(pattern)})
         stamps = [stamp_of(file) for file in files]
         lines = "\n".join(f"{file}\0{one.size}\0{one.mtime_ns}" for file, one in zip(files, stamps, strict=True))
         return {"files": len(files), "bytes": sum(one.size for one in stamps), "digest": _digest(lines)}
 
-    def load(self, num_proc: int | None) -> dict[str, SplitFiles]:
-        """Have `datasets` prepare the data set, and find the Arrow files of its splits."""
+    def load(self, num_proc: int | None, *, broken: bool = False) -> dict[str, SplitFiles]:
+        """Have `datasets` prepare the data set, and find the Arrow files of its splits.
+
+        Of a cache that is ``broken``, `datasets` itself would open what is not there: it is told to prepare it anew.
+        """
         try:
             import datasets
         except ImportError as error:
             raise MissingExtraError("datasets", "huggingface", f"The first indexing of {self.path!r}") from error
+        others = {"download_mode": "reuse_cache_if_exists", **self.others} if broken else self.others
         loaded = datasets.load_dataset(
             self.path,
             self.name,
@@ -92,7 +105,7 @@ class Call:
             revision=self.revision,
             num_proc=num_proc,
             keep_in_memory=False,
-            **self.others,
+            **others,
         )
         return {str(split): _files_of(self.path, str(split), one) for split, one in loaded.items()}
 
@@ -100,6 +113,7 @@ class Call:
 def split_files(call: Call, folder: Path, *, anew: bool, num_proc: int | None) -> dict[str, SplitFiles]:
     """The Arrow files of a data set's splits: as remembered where that still holds, else as `datasets` says."""
     path = folder / f"hf-{call.key}.json"
+    anew = anew or call.wants_anew
     known = None if anew else _still_true(path, call)
     if known is not None:
         return known
@@ -107,7 +121,7 @@ def split_files(call: Call, folder: Path, *, anew: bool, num_proc: int | None) -
         known = None if anew else _still_true(path, call, tell=True)
         if known is None:
             witness = call.witness()
-            known = call.load(num_proc)
+            known = call.load(num_proc, broken=bool(_gone(_remembered(path))))
             _write(path, {"version": VERSION, "witness": witness, "splits": _plain_splits(known)})
     return known
 
@@ -116,18 +130,30 @@ def _still_true(path: Path, call: Call, *, tell: bool = False) -> dict[str, Spli
     """What a record says, if it is there and nothing has changed since; else maybe tell why not."""
     try:
         record = json.loads(path.read_text())
-        splits = _read_splits(record["splits"]) if record["version"] == VERSION else {}
-        then = record["witness"]
+        splits = _read_splits(record)
+        changed = _what_changed(splits, record["witness"], call.witness())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if tell:
-            log.warning("What was remembered of %r in %s is broken (%s); it is found anew.", call.path, path, error)
+            log.warning("What was remembered of %r in %s is broken (%r); it is found anew.", call.path, path, error)
         return None
-    changed = _what_changed(splits, then, call.witness())
     if changed and tell:
         log.warning("%r is loaded and indexed anew: %s", call.path, changed)
     return None if changed else splits
+
+
+def _remembered(path: Path) -> dict[str, SplitFiles]:
+    """What a record says, true or not; nothing, if it cannot be read."""
+    try:
+        return _read_splits(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _gone(splits: Mapping[str, SplitFiles]) -> list[str]:
+    """The Arrow files that are not there any more."""
+    return [file for split in splits.values() for file, _ in split.files if not os.path.exists(file)]
 
 
 def _what_changed(splits: Mapping[str, SplitFiles], then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -138,8 +164,7 @@ def _what_changed(splits: Mapping[str, SplitFiles], then: Mapping[str, Any], now
             f"now there are {now['files']:,} with {now['bytes']:,}."
         )
     files = [pair for split in splits.values() for pair in split.files]
-    gone = [file for file, _ in files if not os.path.exists(file)]
-    if gone:
+    if gone := _gone(splits):
         return f"{len(gone):,} of its {len(files):,} Arrow files are gone from the cache, such as {gone[0]}."
     other = [file for file, stamp in files if stamp_of(file) != stamp]
     if other:
@@ -211,10 +236,11 @@ def _plain_splits(splits: Mapping[str, SplitFiles]) -> dict[str, Any]:
     }
 
 
-def _read_splits(splits: Mapping[str, Any]) -> dict[str, SplitFiles]:
+def _read_splits(record: Mapping[str, Any]) -> dict[str, SplitFiles]:
+    """The splits of a record; none, if another version wrote it."""
     return {
         name: SplitFiles(tuple((file, FileStamp(size, time)) for file, size, time in one["files"]), one["rows"])
-        for name, one in splits.items()
+        for name, one in (record["splits"].items() if record["version"] == VERSION else ())
     }
 
 
@@ -249,13 +275,20 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(one)
 
 
+def _unchained(pattern: str) -> Iterator[str]:
+    """The local files in a URL such as "zip://a.csv::archive.zip" or "file:///a.csv"; a plain path as it is."""
+    yield from (part.removeprefix("file://") for part in pattern.split("::"))
+
+
 def _matches(pattern: str) -> Iterator[str]:
-    """The files that a local file, folder or glob names."""
+    """The files that a local file, folder or glob names; below a folder not the hidden ones, which `datasets` skips."""
     for path in glob(pattern, recursive=True) if any(sign in pattern for sign in "*?[") else [pattern]:
         if os.path.isfile(path):
             yield path
-        for folder, _, names in os.walk(path):
-            yield from (os.path.join(folder, name) for name in names)
+        for folder, folders, names in os.walk(path):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            inside = [os.path.join(folder, name) for name in names if not name.startswith(".")]
+            yield from filter(os.path.isfile, inside)
 
 
 def _digest(text: str) -> str:

@@ -81,12 +81,18 @@ def from_hf(dataset: Any) -> Dataset:
             f"The data set has the format {form['type']!r}, which midepoch has not. Call dataset.reset_format() first; "
             "a function that was given to set_transform goes to .map(fn) afterwards."
         )
+    if form["format_kwargs"]:
+        raise ValueError(
+            f"The data set's format has the arguments {form['format_kwargs']}, which midepoch has not. "
+            f"Call dataset.with_format({form['type']!r}) without them first."
+        )
     rows = FileRows(index=_index_of(table))
     if dataset._indices is not None:
         rows = replace(rows, steps=(Selection(table=dataset._indices),))
     opened = Dataset(Plan(pipeline=Pipeline(origin=rows)))
-    if form["columns"] is not None and not form["output_all_columns"] and form["columns"] != opened.column_names:
-        opened = opened.select_columns(form["columns"])
+    columns = [name for name in opened.column_names if name in (form["columns"] or opened.column_names)]
+    if columns != opened.column_names and not form["output_all_columns"]:
+        opened = opened.select_columns(columns)
     return opened if form["type"] in (None, "python") else opened.with_format(form["type"])
 
 
@@ -122,9 +128,9 @@ class SimpleArrowIterableDataset(Dataset):
 
     @property
     def shuffled_files(self) -> list[str]:
-        """The Arrow files in the order in which the present epoch reads them; as they are, if rows are mixed too."""
+        """The Arrow files in the order of the epoch of the next example; as they are, if rows are mixed too."""
         index = self._rows("shuffled_files").index
-        return [index.path(file) for file in self._file_order(self.epoch).files]
+        return [index.path(file) for file in self._file_order(self._next_row()[0]).files]
 
     def state_dict(self) -> dict[str, Any]:
         """Where the data set stands, with the file and the example in it that are due next.

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from midepoch.media import image, sound, video
@@ -109,12 +108,13 @@ class Messages:
 
     def _decoded(self, kind: str, value: Any) -> Any:
         """A file's content, from wherever it is."""
-        decode = {"image": image, "audio": sound, "video": partial(video, frames=self.video_frames)}[kind]
         if isinstance(value, Mapping):
             value = value["bytes"] if value.get("bytes") is not None else value.get("path")
         if isinstance(value, str):
             value = self._fetched(value)
-        return decode(value)
+        if kind == "image":
+            return image(value)
+        return sound(value) if kind == "audio" else video(value, frames=self.video_frames)
 
     def _fetched(self, name: str) -> bytes:
         match = DATA_URL.fullmatch(name)

@@ -1,4 +1,4 @@
-"""Rows with chat messages, images, sounds and videos, through a user's processor, packed if asked: resumable like all."""
+"""Rows with chat messages, images, sounds and videos, through a user's processor, and packed if asked."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -24,10 +24,11 @@ class MultiModalIterableDataset(Dataset):
     has nothing. Files are decoded in the process that reads, for rows that are used only; paths are looked for below
     ``data_folder``, which may be the URL of an object store.
 
-    With ``packing=True`` samples are packed to ``packing_length`` tokens by ``packing_strategy``, and arrays that do not
-    run along the tokens, such as pixel values, are joined in the samples' order; ``filter_overlong`` leaves out samples
-    that are longer, which are alone in a pack otherwise. ``on_error="skip"`` leaves out samples that cannot be decoded
-    or processed, counts them, and tells where they are: see :meth:`metrics`.
+    With ``packing=True`` samples are packed to ``packing_length`` tokens by ``packing_strategy``, inside windows of
+    ``packing_window`` samples, and arrays that do not run along the tokens, such as pixel values, are joined in the
+    samples' order; ``filter_overlong`` leaves out samples that are longer, which are alone in a pack otherwise.
+    ``on_error="skip"`` leaves out samples that cannot be decoded or processed, counts them, and tells where they are:
+    see :meth:`metrics`.
     """
 
     def __init__(
@@ -75,12 +76,12 @@ class MultiModalIterableDataset(Dataset):
                 strategy=packing_strategy,
                 window=packing_window,
                 overlong="drop" if filter_overlong else "alone",
-                join_others=True,
+                others="join",
             )
         super().__init__(samples._plan)
 
     def metrics(self) -> dict[str, Any]:
-        """How many samples were left out so far, by any worker on this machine, and which: epoch, file and row, error."""
+        """How many samples were left out so far, by any worker on this machine, and which: epoch, row and error."""
         logs = [stage.skips for stage in self._plan.pipeline.stages if isinstance(stage, Attempt) and stage.skips]
         lines = [line for log in logs for line in log.lines()]
         return {"skipped": len(lines), "skipped_samples": lines}
@@ -108,4 +109,4 @@ def _opened(source: Any, storage_options: Mapping[str, Any] | None) -> Dataset:
         return source
     if hasattr(source, "cache_files"):
         return from_hf(source)
-    return read(source) if storage_options is None else read(source, storage_options=storage_options)
+    return read(source)

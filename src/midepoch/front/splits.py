@@ -8,7 +8,7 @@ ROUNDINGS = ("closest", "pct1_dropremainder")
 EXAMPLES = "'train', 'train[:10%]', 'train[100:-100]' or 'train+test[50%:]'"
 TERM = re.compile(
     r"(?P<split>\w+(?:\.\w+)*)"
-    r"(?:\[(?:(?P<start>-?\d[\d_]*)(?P<start_pct>%)?)?:(?:(?P<stop>-?\d[\d_]*)(?P<stop_pct>%)?)?\])?"
+    r"(?:\[(?:(?P<start>-?\d+(?:_\d+)*)(?P<start_pct>%)?)?:(?:(?P<stop>-?\d+(?:_\d+)*)(?P<stop_pct>%)?)?\])?"
     r"(?:\((?P<rounding>[^)]*)\))?"
 )
 

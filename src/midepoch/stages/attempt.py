@@ -71,7 +71,7 @@ class Attempt:
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """Each item's result, computed when it is asked for."""
-        return Flow(single=self._steps(inputs.steps(), context), form=inputs.form)
+        return inputs.one_by_one(self._steps(inputs.steps(), context))
 
     def _steps(self, steps: Iterator[Step], context: Context) -> Iterator[Step]:
         met = skipped = 0

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from midepoch.deal import Cursor
-from midepoch.stages.flow import Context, Flow, Run, Step, outputs_of
+from midepoch.rows import Rows
+from midepoch.stages.flow import Context, Flow, Lot, Run, Step, check_delivered, cut_groups, from_cursor, outputs_of
 from midepoch.stages.stage import Call
 from midepoch.stages.transform import without
-from midepoch.values import Form, Rows, as_column, collate
+from midepoch.values import as_column, collate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,28 +33,33 @@ class Batch:
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The batches: slices of whole columns as long as no function made single items of them."""
         if inputs.runs is not None and self.collate is None:
-            runs = _as_lists(inputs.runs) if inputs.form == "python" else inputs.runs
-            groups = Flow(runs=runs).groups(self.size)
-            return Flow(single=self._from_runs(groups), form=inputs.form, batched=True)
-        return Flow(single=self._from_steps(inputs.steps(), inputs.form), form=inputs.form, batched=True)
+            if inputs.form == "python":
+                lots = self._lots(Flow(runs=_as_lists(inputs.runs)).groups(self.size))
+                # Made already, but for the cutting: then it is quicker to cut many at a time.
+                return Flow(many=(Lot(list(batches), ends, keys) for batches, ends, keys in lots), batched=True)
+            single = chain.from_iterable(map(Lot.steps, self._lots(inputs.groups(self.size))))
+            return Flow(single=single, form=inputs.form, batched=True)
+        return Flow(single=self._from_steps(inputs), form=inputs.form, batched=True)
 
-    def _from_runs(self, groups: Iterator[Run]) -> Iterator[Step]:
+    def _lots(self, groups: Iterator[Run]) -> Iterator[Lot]:
+        """The batches of each run, made when they are asked for."""
         for run in groups:
             whole = len(run) // self.size * self.size
             stop = whole if self.drop_last else len(run)
             last = np.minimum(np.arange(self.size - 1, stop + self.size - 1, self.size), stop - 1)
-            cursors = Run(run.rows, run.ends[last], run.keys).cursors()
-            batches = run.rows.slice(0, stop).batches(self.size)
-            keys = run.keys[: stop : self.size].tolist()
+            ends, keys = run.ends[last], run.keys[: stop : self.size]
+            batches = (run.rows if stop == len(run) else run.rows.slice(0, stop)).batches(self.size)
             del run  # so that the next one is made in its memory, which is still in the cache
-            yield from zip(batches, cursors, keys, strict=True)
+            yield Lot(batches, ends, keys)
             del batches
 
-    def _from_steps(self, steps: Iterator[Step], form: Form) -> Iterator[Step]:
+    def _from_steps(self, inputs: Flow) -> Iterator[Step]:
+        steps = inputs.steps()
         while some := list(islice(steps, self.size)):
             if len(some) == self.size or not self.drop_last:
                 items = [item for item, _, _ in some]
-                yield self.collate(items) if self.collate else collate(items, form), some[-1][1], some[0][2]
+                made = self.collate(items) if self.collate else collate(items, inputs.form, inputs.ragged)
+                yield made, some[-1][1], some[0][2]
 
     def count(self, inputs: int) -> int | None:
         """One for each group."""
@@ -180,14 +186,9 @@ class FilterBatches:
 
 
 def _grouped(inputs: Flow, size: int, cursor: Cursor, outputs: Callable[[Run], Rows]) -> Iterator[Run]:
-    """Turn groups of ``size`` inputs into outputs, from the cursor on: the resume rule, for all such stages."""
-    *at, delivered = cursor
-    start = tuple(at)
-    for groups in inputs.groups(size):
-        for first in range(0, len(groups), size):
-            group = groups.slice(first, min(first + size, len(groups)))
-            made = outputs_of(group, start, outputs(group))
-            start = tuple(group.ends[-1].tolist())
-            if len(made) > delivered:
-                yield made.slice(delivered, len(made))
-            delivered = 0
+    """Turn groups of ``size`` inputs into outputs, from the cursor on: the resume rule, for whole columns."""
+    for group, start, delivered in from_cursor(cut_groups(inputs.groups(size), size), cursor):
+        made = outputs_of(group, start, outputs(group))
+        check_delivered(delivered, len(made))
+        if len(made) > delivered:
+            yield made.slice(delivered, len(made))

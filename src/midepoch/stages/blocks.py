@@ -19,8 +19,8 @@ OPEN_FILES = 256
 class Files:
     """The open files of one reader, and the thread that reads ahead. Belongs to the process that made it."""
 
-    def __init__(self, index: Index, columns: Sequence[str]) -> None:
-        self.index, self._columns = index, columns
+    def __init__(self, index: Index, wanted: pa.Schema) -> None:
+        self.index, self._wanted = index, wanted
         self._open: dict[int, BlockReader] = {}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -64,7 +64,7 @@ class Files:
         if reader is None:
             if len(self._open) >= OPEN_FILES:
                 self._open.pop(next(iter(self._open)), None)
-            reader = self.index.open(file, self._columns)
+            reader = self.index.open(file, self._wanted)
             self._open[file] = reader
         return reader
 

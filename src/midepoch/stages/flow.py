@@ -8,15 +8,17 @@ Rows flow in runs, column-wise, for as long as no function wants them one by one
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from midepoch.deal import Cursor
+from midepoch.errors import CheckpointMismatchError
 from midepoch.permute import I64, key_of, mix
-from midepoch.values import Form, Rows, collate, concat
+from midepoch.rows import Rows, concat
+from midepoch.values import Form, collate
 
 Step = tuple[Any, Cursor, int]
 """An item, the cursor behind it, and its key: the number of its row, or a hash that stands for its origin."""
@@ -37,9 +39,23 @@ class Run:
         """The rows from ``start`` to ``stop``."""
         return Run(self.rows.slice(start, stop), self.ends[start:stop], self.keys[start:stop])
 
-    def cursors(self) -> Iterable[Cursor]:
-        """The cursors behind the rows."""
-        return map(tuple, self.ends.tolist()) if self.ends.shape[1] > 1 else zip(self.ends[:, 0].tolist(), strict=True)
+    def lot(self) -> "Lot":
+        """The rows one by one, made together."""
+        return Lot(self.rows.items(), self.ends, self.keys)
+
+
+class Lot(NamedTuple):
+    """Some items that are made together, with one line of ``ends`` and one key each, as in a run."""
+
+    items: Iterable[Any]
+    ends: I64
+    keys: I64
+
+    def steps(self) -> Iterator[Step]:
+        """The items one by one."""
+        ends = self.ends
+        cursors = map(tuple, ends.tolist()) if ends.shape[1] > 1 else zip(ends[:, 0].tolist(), strict=True)
+        return zip(self.items, cursors, self.keys.tolist(), strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +68,12 @@ class Context:
     """The number of the stage that first makes groups: behind it, keys are not row numbers any more."""
     locate: Callable[[int], tuple[str, int]]
 
-    def name_row(self, stage: int, key: int) -> str:
-        """Where an item comes from, as far as that is known at a stage."""
+    def name_row(self, stage: int, key: int, *, single: bool = False) -> str:
+        """Where an input of a stage comes from, as far as that is known there; a ``single`` one, or its group."""
         if stage > self.rows_until:
             return ""
         name, row = self.locate(key)
-        return f", {'in the group from' if stage == self.rows_until else 'at'} row {row:,} of {name}"
+        return f", {'at' if single or stage < self.rows_until else 'in the group from'} row {row:,} of {name}"
 
     def rng(self, salt: int, key: int) -> np.random.Generator:
         """The random generator of one item in one stage."""
@@ -66,25 +82,36 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The outputs of a stage: either runs or steps, whichever it makes. ``form`` is that of its items."""
+    """The outputs of a stage: either runs, lots or steps, whichever it makes. ``form`` is that of its items."""
 
     runs: Iterator[Run] | None = None
+    many: Iterator[Lot] | None = None
     single: Iterator[Step] | None = None
     form: Form = "python"
     batched: bool = False
     """Whether each item is a batch, whose values are columns."""
+    ragged: Callable[[str], bool] | None = None
+    """Tells columns whose arrays differ in length from item to item, and are not stacked where they happen not to."""
 
     def steps(self) -> Iterator[Step]:
         """The outputs one by one."""
         if self.single is not None:
             return self.single
-        assert self.runs is not None
-        lists = ((run.rows.items(), run.cursors(), run.keys.tolist()) for run in self.runs)
-        return chain.from_iterable(zip(*columns, strict=True) for columns in lists)
+        lots = self.lots()
+        assert lots is not None
+        return chain.from_iterable(map(Lot.steps, lots))
+
+    def one_by_one(self, steps: Iterator[Step]) -> "Flow":
+        """The same looks, of other outputs, each of which is made on its own."""
+        return replace(self, runs=None, many=None, single=steps)
+
+    def lots(self) -> Iterator[Lot] | None:
+        """The outputs many at a time, or None where each is made on its own."""
+        return map(Run.lot, self.runs) if self.runs is not None else self.many
 
     def groups(self, size: int) -> Iterator[Run]:
         """The outputs in runs of a multiple of ``size`` rows; only the last may have a rest."""
-        return _regroup(self.runs, size) if self.runs is not None else _collect(self.steps(), size, self.form)
+        return _regroup(self.runs, size) if self.runs is not None else _collect(self, size)
 
 
 def _regroup(runs: Iterator[Run], size: int) -> Iterator[Run]:
@@ -110,10 +137,35 @@ def _concat_runs(runs: list[Run]) -> Run:
     return Run(rows, np.concatenate([run.ends for run in runs]), np.concatenate([run.keys for run in runs]))
 
 
-def _collect(steps: Iterator[Step], size: int, form: Form) -> Iterator[Run]:
+def cut_groups(runs: Iterator[Run], size: int) -> Iterator[Run]:
+    """Groups of ``size`` rows, out of runs of multiples of that."""
+    return (run.slice(at, min(at + size, len(run))) for run in runs for at in range(0, len(run), size))
+
+
+def from_cursor(groups: Iterator[Run], cursor: Cursor) -> Iterator[tuple[Run, Cursor, int]]:
+    """Each group, the input's cursor at its start, and how many of its outputs are delivered: none but of the first."""
+    *at, delivered = cursor
+    start = tuple(at)
+    for group in groups:
+        yield group, start, delivered
+        start, delivered = tuple(group.ends[-1].tolist()), 0
+
+
+def check_delivered(delivered: int, outputs: int) -> None:
+    """Raise if a group has fewer outputs than a state says were delivered: no run of this pipeline can have said so."""
+    if delivered and delivered >= outputs:
+        raise CheckpointMismatchError(
+            f"The state says that {delivered:,} outputs of a group were delivered and more were due, but the group now "
+            f"has {outputs:,}. A function of the pipeline, or the data, is not what it was. Restore it, or start the "
+            "epoch anew without the state."
+        )
+
+
+def _collect(flow: Flow, size: int) -> Iterator[Run]:
+    steps, form = flow.steps(), flow.form
     while some := list(islice(steps, size)):
         items, ends, keys = zip(*some, strict=True)
-        columns = collate(items, form)
+        columns = collate(items, form, flow.ragged)
         if isinstance(columns, list):
             raise TypeError(
                 f"A batched function needs dict items to make columns of, but got {type(items[0]).__name__} items. "
@@ -124,11 +176,16 @@ def _collect(steps: Iterator[Step], size: int, form: Form) -> Iterator[Run]:
 
 def outputs_of(group: Run, start: Cursor, outputs: Rows) -> Run:
     """The outputs of one group as a run, with the cursors that the resume rule gives them."""
-    count = len(outputs)
+    ends, keys = marks_of(group, start, len(outputs))
+    return Run(outputs, ends, keys)
+
+
+def marks_of(group: Run, start: Cursor, count: int) -> tuple[I64, I64]:
+    """The cursors behind the outputs of one group, and their keys."""
     ends = np.empty((count, len(start) + 1), np.int64)
     ends[:, :-1] = start
     ends[:, -1] = np.arange(1, count + 1)
     if count:
         ends[-1, :-1], ends[-1, -1] = group.ends[-1], 0
     numbers = np.arange(count, dtype=np.uint64) + np.uint64(key_of(int(group.keys[0])))
-    return Run(outputs, ends, mix(numbers).astype(np.int64))
+    return ends, mix(numbers).astype(np.int64)

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from midepoch.order import Order
 from midepoch.permute import I64
+from midepoch.rows import Picked, Pool, Rows
 from midepoch.stages.blocks import Data, Files, HeldBlocks
 from midepoch.stages.flow import Run
-from midepoch.values import Picked, Pool, Rows
 
 STEP_ROWS, STEP_BYTES = 8192, 32 << 20
 RUN_ROWS, RUN_BYTES = 1024, 8 << 20
@@ -65,9 +65,12 @@ class Lane:
         """The positions to read, some at a time."""
         # Of files that are not mapped, the rows of others between ours are decoded too: they count.
         groups = max(1, self._pace.step // (rows if self._all_mapped else rows * stride))
+        begun = first
         while first < stop:
             if stride == 1:
                 end = self._step_end(first, stop)
+                if first == begun:  # whoever has just resumed waits for one piece, not for a whole step
+                    end = min(end, int(self._pieces[np.searchsorted(self._pieces, first, "right")]))
                 yield np.arange(first, end)
                 first = end
             else:
@@ -127,7 +130,7 @@ class Lane:
             if sparse:  # a few rows each of many blocks: never hold all of them
                 self._blocks.load([block])
             local = ordered[begin:end] - self._starts[block]
-            together = int(local[-1] - local[0]) == end - begin - 1
+            together = bool((np.diff(local) == 1).all())  # a selection may name a row more than once
             data = self._blocks[block]
             parts.append(_batch(data.slice(int(local[0]), end - begin) if together else data.take(pa.array(local))))
         places = np.empty_like(rising)

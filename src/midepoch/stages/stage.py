@@ -54,6 +54,11 @@ class Call:
         return {"op": self.stage, "fn": name_of(self.function)} | {key: value for key, value in told.items() if value}
 
 
+def name_of_stage(stage: Stage) -> str:
+    """What users call a stage."""
+    return str((stage.describe() or {"op": type(stage).__name__.lower()})["op"])
+
+
 def name_of(function: Callable[..., Any]) -> str:
     """A function's qualified name, without its module: that differs between a script and its workers."""
     if isinstance(function, partial):

@@ -1,16 +1,17 @@
 """Stages that call a user's function on each item, and those that only change how items look."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from midepoch.deal import Cursor
 from midepoch.errors import SchemaMismatchError
+from midepoch.rows import convert_batch, convert_item
 from midepoch.stages.flow import Context, Flow, Run, Step
 from midepoch.stages.stage import Call
-from midepoch.values import Form, convert_batch, convert_item
+from midepoch.values import Form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class Map:
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """Each item's result, computed when it is asked for."""
-        return Flow(single=self._steps(inputs.steps(), context), form=inputs.form, batched=inputs.batched)
+        return inputs.one_by_one(self._steps(inputs.steps(), context))
 
     def _steps(self, steps: Iterator[Step], context: Context) -> Iterator[Step]:
         call, removed = self.call, self.remove_columns
@@ -53,7 +54,7 @@ class Filter:
         """The items that stay."""
         call = self.call
         kept = (step for step in inputs.steps() if call(step[0], step[2], context))
-        return Flow(single=kept, form=inputs.form, batched=inputs.batched)
+        return inputs.one_by_one(kept)
 
     def count(self, inputs: int) -> int | None:
         """Unknown."""
@@ -77,7 +78,7 @@ class Select:
             chosen = (Run(run.rows.select(self.names), run.ends, run.keys) for run in inputs.runs)
             return Flow(runs=chosen, form=inputs.form)
         picked = ((self._pick(item), end, key) for item, end, key in inputs.steps())
-        return Flow(single=picked, form=inputs.form, batched=inputs.batched)
+        return inputs.one_by_one(picked)
 
     def _pick(self, item: Any) -> Any:
         if isinstance(item, pa.RecordBatch):
@@ -110,7 +111,7 @@ class Reform:
             return Flow(runs=reformed, form=self.form)
         make = convert_batch if inputs.batched else convert_item
         steps = ((make(item, self.form), end, key) for item, end, key in inputs.steps())
-        return Flow(single=steps, form=self.form, batched=inputs.batched)
+        return replace(inputs.one_by_one(steps), form=self.form)
 
     def count(self, inputs: int) -> int | None:
         """As many."""

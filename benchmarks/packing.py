@@ -1,0 +1,155 @@
+"""Measure packing: ``python -m benchmarks.packing [--quick]``."""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import midepoch as me
+from benchmarks import data
+from benchmarks.measure import Figure, at_least, at_most, best_apart, exhaust, seconds, show, told
+from midepoch.packing import pack
+
+LENGTH, WINDOW = 4096, 1024
+WINDOWED = ("best_fit", "first_fit", "balanced")
+STRATEGIES = (*WINDOWED, "concat")
+PERCENT = (1, 50, 99)
+
+
+def layouts(documents: int) -> list[Figure]:
+    """How full packs are, how even their cost is, and how long it takes to lay out a window."""
+    lengths = data.document_lengths(documents)
+    windows = [lengths[at : at + WINDOW] for at in range(0, documents, WINDOW)]
+    figures = []
+    for strategy in WINDOWED:
+        begun = time.perf_counter()
+        packs = [pack(one, length=LENGTH, strategy=strategy, overlong="drop") for one in windows]
+        taken = time.perf_counter() - begun
+        costs = np.concatenate([_costs(one.stops - one.starts, one.bounds) for one in packs])
+        fill = sum(int((one.stops - one.starts).sum()) for one in packs) / (LENGTH * len(costs))
+        figures += [
+            at_least(0.99, f"{strategy}: fill", fill) if strategy == "best_fit" else told(f"{strategy}: fill", fill),
+            told(f"{strategy}: packs", len(costs)),
+            told(f"{strategy}: attention cost of a pack, standard deviation / mean", costs.std() / costs.mean()),
+            told(f"{strategy}: attention cost of a pack, largest / mean", costs.max() / costs.mean()),
+            told(f"{strategy}: laying out a window of {WINDOW:,}", 1e3 * taken / len(windows), "ms"),
+        ]
+    return figures
+
+
+def _costs(sizes: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.array([int((sizes[begin:end] ** 2).sum()) for begin, end in pairwise(bounds.tolist())])
+
+
+def speed(documents: int, repeats: int) -> list[Figure]:
+    """Packed tokens a second from a mapped file, next to what tokenising them costs."""
+    folder = data.documents(documents)
+    datasets = {strategy: _packed(folder, strategy) for strategy in STRATEGIES}
+    tokens = {name: sum(int(one["cu_seqlens"][-1]) for one in dataset) for name, dataset in datasets.items()}
+    times = best_apart({name: _pass(dataset) for name, dataset in datasets.items()}, repeats)
+    tokenised = _tokens_a_second()
+    figures = [told("tokenising with BPE, one thread", tokenised / 1e6, "million tokens/s")]
+    for name in STRATEGIES:
+        packed = tokens[name] / times[name]
+        figures += [
+            told(f"{name}: packing", packed / 1e6, "million tokens/s"),
+            told(f"{name}: packing, share of the time next to tokenising", 100 / (1 + packed / tokenised), "%"),
+        ]
+    return figures
+
+
+def _packed(folder: Any, strategy: str, window: int = WINDOW) -> me.Dataset:
+    rows = me.read(folder, index_dir=data.INDEX)
+    return rows.pack(LENGTH, strategy=strategy, window=window, overlong="drop", labels="input_ids")
+
+
+def _pass(dataset: me.Dataset) -> Any:
+    return lambda: exhaust(dataset)
+
+
+def _tokens_a_second(letters: int = 4 << 20) -> float:
+    """How fast a small BPE tokeniser, trained on the spot, makes tokens of documents, one after the other."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    from tokenizers import Tokenizer
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import Whitespace
+    from tokenizers.trainers import BpeTrainer
+
+    text = data.words(letters)
+    texts = [text[at : at + 5000] for at in range(0, letters, 5000)]
+    tokeniser = Tokenizer(BPE(unk_token="[UNK]"))
+    tokeniser.pre_tokenizer = Whitespace()
+    trainer = BpeTrainer(vocab_size=8000, special_tokens=["[UNK]"], show_progress=False)
+    tokeniser.train_from_iterator(texts[:100], trainer)
+    count = sum(len(tokeniser.encode(one).ids) for one in texts)
+    return count / min(seconds(lambda: [tokeniser.encode(one).ids for one in texts]) for _ in range(3))
+
+
+def resuming(documents: int, repeats: int) -> Iterator[Figure]:
+    """The time from ``load_state_dict`` to the first pack, inside a window, at some places of an epoch."""
+    folder = data.documents(documents)
+    for strategy in STRATEGIES:
+        states = _states(_packed(folder, strategy))
+        times: dict[int, list[float]] = {percent: [] for percent in PERCENT}
+        for _ in range(repeats):
+            for percent in PERCENT:
+                times[percent].append(_time_to_first(_packed(folder, strategy), states[percent]))
+        first = {percent: median(taken) for percent, taken in times.items()}
+        for percent in PERCENT:
+            yield told(f"{strategy}: first pack after a resume at {percent} %", 1e3 * first[percent], "ms")
+        yield at_most(1.3, f"{strategy}: the same at 99 % / at 1 %", first[99] / first[1], "×")
+
+
+def _states(dataset: me.Dataset) -> dict[int, dict[str, Any]]:
+    """The states at some places of an epoch, inside a window or a document."""
+    packs = sum(1 for _ in dataset)
+    due = {percent: packs * percent // 100 for percent in PERCENT}
+    states: dict[int, dict[str, Any]] = {}
+    dataset.set_epoch(0)
+    for number, _ in enumerate(dataset):
+        waiting = [percent for percent, at in due.items() if at <= number and percent not in states]
+        if waiting and (state := dataset.state_dict())["cursors"][0][1][-1]:
+            states |= dict.fromkeys(waiting, state)
+        if len(states) == len(due):
+            break
+    return states
+
+
+def _time_to_first(dataset: me.Dataset, state: dict[str, Any]) -> float:
+    begun = time.perf_counter()
+    dataset.load_state_dict(state)
+    next(iter(dataset))
+    return time.perf_counter() - begun
+
+
+def state(documents: int) -> Iterator[Figure]:
+    """The size of a state in the middle of an epoch, with windows small enough that lanes stand at different ones."""
+    for lanes in (1, 32):
+        for strategy in ("best_fit", "concat"):
+            dataset = _packed(data.documents(documents), strategy, window=64).lanes(lanes)
+            exhaust(islice(dataset, documents // 5))
+            size = len(json.dumps(dataset.state_dict()))
+            yield at_most(2048, f"{strategy}: state with {lanes} lanes", size, "bytes")
+
+
+def main() -> None:
+    """Run all and print their tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few documents, to see that everything runs")
+    quick = parser.parse_args().quick
+    lengths, documents, repeats = (4_096, 4_096, 3) if quick else (400_000, 40_000, 7)
+    show(f"Packs of {LENGTH:,} tokens, {lengths:,} lognormal documents", layouts(lengths))
+    show(f"Packing {documents:,} documents", speed(documents, repeats))
+    show("Resuming inside a window", resuming(documents, repeats))
+    show("State", state(documents))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Drawing from the parts of a mixture in one lane: one by one, or, where all of them give rows as they are, in runs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from midepoch.deal import Cursor
+from midepoch.permute import I64, key_of
+from midepoch.rows import Picked, Pool, Rows
+from midepoch.schedule import I32, Schedule
+from midepoch.stages.flow import Flow, Run, Step
+from midepoch.values import Form
+
+Stop = Literal["first", "all", "never"]
+RUN_ROWS = 1024
+EMPTY_PASSES = 10
+LOW = (1 << 63) - 1
+
+
+class Drawn(NamedTuple):
+    """Where a lane stands in one part."""
+
+    items: int
+    """How many items the schedule has drawn."""
+    ends: int
+    """How often the part came to its end."""
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """One part, as a lane draws from it."""
+
+    name: str
+    begin: Cursor
+    open: Callable[[int, Cursor], Flow]
+    """Its items from a cursor on, when it has come to its end so many times."""
+
+
+class Draws:
+    """The draws of a lane from where it stands. Good for one pass over them."""
+
+    def __init__(
+        self,
+        supplies: Sequence[Supply],
+        drawn: Sequence[Drawn],
+        *,
+        stop: Stop,
+        schedule: Callable[[Sequence[int]], Schedule | None],
+    ) -> None:
+        """Take the parts, where each stands, and the schedule for each time that some of them have ended."""
+        self._supplies, self._stop, self._schedule_of = supplies, stop, schedule
+        self._items, self._ends = [one.items for one in drawn], [one.ends for one in drawn]
+        self._cursors = [one.cursor for one in drawn]
+        self._empty_passes = [0] * len(drawn)
+        self._salts = [self._salt(number) for number in range(len(drawn))]
+        self._schedule = schedule(self._ends)
+
+    def _salt(self, number: int) -> int:
+        """What keeps the keys of a part's pass apart from those of other parts and passes."""
+        return key_of("part", self._supplies[number].name, self._ends[number]) & LOW
+
+    def _open(self, number: int) -> Flow:
+        return self._supplies[number].open(self._ends[number], self._cursors[number])
+
+    def steps(self) -> Iterator[Step]:
+        """The items drawn one by one."""
+        inputs: dict[int, Iterator[Step]] = {}
+        segments: list[Cursor] = [
+            (items, ends, *cursor) for items, ends, cursor in zip(self._items, self._ends, self._cursors, strict=True)
+        ]
+        while self._schedule is not None:
+            number = self._schedule.draw(self._items)
+            if number not in inputs:
+                inputs[number] = self._open(number).steps()
+            step = next(inputs[number], None)
+            if step is None:
+                del inputs[number]
+                self._end(number)
+                segments = [(items, *segment[1:]) for items, segment in zip(self._items, segments, strict=True)]
+                segments[number] = (self._items[number], self._ends[number], *self._cursors[number])
+                continue
+            item, self._cursors[number], key = step
+            self._items[number] += 1
+            segments[number] = (self._items[number], self._ends[number], *self._cursors[number])
+            yield item, tuple(chain.from_iterable(segments)), (key ^ self._salts[number]) & LOW
+
+    def runs(self) -> Iterator[Run]:
+        """The items in runs: many draws at a time, of what the parts have at hand."""
+        inputs: dict[int, Iterator[Run]] = {}
+        at_hand: dict[int, Run] = {}
+        while self._schedule is not None:
+            have = [len(at_hand.get(number, ())) for number in range(len(self._supplies))]
+            number = self._schedule.draw(self._items)
+            if have[number]:
+                yield self._interleaved(self._schedule.draws(self._items, have, RUN_ROWS), at_hand)
+                continue
+            if number not in inputs:
+                flow = self._open(number)
+                assert flow.runs is not None
+                inputs[number] = flow.runs
+            run = next(inputs[number], None)
+            if run is not None:
+                at_hand[number] = run
+            else:
+                del inputs[number]
+                self._end(number)
+
+    def _interleaved(self, sources: I32, at_hand: dict[int, Run]) -> Run:
+        """One run of the rows that the draws take from the parts, which are then at hand no more."""
+        taken = (sources[:, None] == np.arange(len(self._supplies))).cumsum(axis=0)
+        totals: list[int] = taken[-1].tolist()
+        begins = np.array(list(accumulate(totals, initial=0))[:-1])
+        places: I64 = begins[sources] + taken[np.arange(len(sources)), sources] - 1
+        ends, batches, keys = [], [], []
+        form: Form = "python"
+        for number, total in enumerate(totals):
+            ends.append((self._items[number] + taken[:, number])[:, None])
+            ends.append(np.full((len(sources), 1), self._ends[number]))
+            behind = np.array([self._cursors[number]], np.int64)
+            if total:
+                run = at_hand[number]
+                some, at_hand[number] = run.slice(0, total), run.slice(total, len(run))
+                behind = np.concatenate([behind, some.ends])
+                assert not isinstance(some.rows.data, dict), "a batched function makes single items of a mixture"
+                batches.append(some.rows.data)
+                form = some.rows.form
+                keys.append((some.keys ^ self._salts[number]) & LOW)
+                self._items[number] += total
+                self._cursors[number] = tuple(behind[-1].tolist())
+            ends.append(behind[taken[:, number]])
+        return Run(Rows(Picked(Pool(batches), places), form), np.hstack(ends), np.concatenate(keys)[places])
+
+    def _end(self, number: int) -> None:
+        """Go on, or not, when the part that is due has nothing left."""
+        supply = self._supplies[number]
+        if self._stop == "first":
+            self._schedule = None
+            return
+        if self._stop == "never":
+            given = self._cursors[number] != supply.begin
+            self._empty_passes[number] = 0 if given else self._empty_passes[number] + 1
+            if self._empty_passes[number] == EMPTY_PASSES:
+                raise ValueError(
+                    f"The part {supply.name!r} of the mixture gave nothing in {EMPTY_PASSES} passes over a lane, so to "
+                    "begin it again is of no use. It has fewer rows than there are lanes, or a filter that keeps none."
+                )
+        self._ends[number] += 1
+        if self._stop == "all":
+            self._items = [0] * len(self._items)
+            self._schedule = self._schedule_of(self._ends)
+        else:
+            self._cursors[number] = supply.begin
+            self._salts[number] = self._salt(number)

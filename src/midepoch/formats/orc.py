@@ -1,0 +1,83 @@
+"""ORC: a block is a stripe, decoded alone."""
+
+from threading import Lock
+from typing import Literal
+
+import pyarrow as pa
+from pyarrow import orc
+
+from midepoch.errors import DataFormatError
+from midepoch.formats.block import Block, Scan, as_read, read_as
+from midepoch.storage import open_file
+
+MAPPED = False
+TYPES: Literal["fixed"] = "fixed"
+
+
+def scan(path: str) -> Scan:
+    """The schema and the stripes of a file.
+
+    pyarrow does not tell how many rows a stripe has, so the narrowest column is decoded to count them; of a single
+    stripe the footer tells it.
+    """
+    file = _open(path)
+    total = int(file.nrows)
+    try:
+        rows = [total] if file.nstripes == 1 else [_rows(file, number) for number in range(file.nstripes)]
+    except (pa.ArrowException, OSError) as error:
+        raise DataFormatError(f"{path} is a broken ORC file: {error}. Copy or write it again.") from error
+    # Nor where a stripe lies. Reading goes by number; the lengths only tell how large a row is.
+    blocks = [(0, file.content_length * count // max(1, total), count) for count in rows]
+    return Scan("orc", as_read(file.schema), blocks)
+
+
+def open_blocks(path: str, own: pa.Schema, wanted: pa.Schema) -> "OrcBlocks":
+    """The file, with its footer read."""
+    return OrcBlocks(path, wanted)
+
+
+class OrcBlocks:
+    """An open ORC file. Each read decodes one stripe, and of it only the columns asked for."""
+
+    def __init__(self, path: str, wanted: pa.Schema) -> None:
+        self._path, self._wanted = path, wanted
+        self._file = _open(path)
+        self._lock = Lock()
+
+    def read(self, block: Block) -> pa.RecordBatch:
+        """The stripe with the block's number."""
+        names = self._wanted.names or [_narrowest(self._file.schema)]
+        try:
+            with self._lock:  # a thread may read ahead while another reads
+                batch = self._file.read_stripe(block.number, columns=names)
+            return read_as(batch, self._wanted)
+        except (pa.ArrowException, OSError) as error:
+            raise DataFormatError(f"{self._path}: stripe {block.number} cannot be decoded: {error}") from error
+
+    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
+        """It never is."""
+        return False
+
+
+def _open(path: str) -> orc.ORCFile:
+    try:
+        file = orc.ORCFile(open_file(path))
+        _ = file.schema
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataFormatError(
+            f"{path} is no whole ORC file: {error}. It may be truncated; copy or write it again."
+        ) from error
+    return file
+
+
+def _rows(file: orc.ORCFile, stripe: int) -> int:
+    return int(file.read_stripe(stripe, columns=[_narrowest(file.schema)]).num_rows)
+
+
+def _narrowest(schema: pa.Schema) -> str:
+    """The column that costs least to decode."""
+
+    def width(field: pa.Field) -> int:
+        return field.type.bit_width if pa.types.is_primitive(field.type) else 1 << 10
+
+    return str(min(schema, key=width).name)

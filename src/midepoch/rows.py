@@ -1,0 +1,244 @@
+"""Rows: some rows on their way through the stages, converted column by column and fanned out to single rows last.
+
+``Rows`` is an Arrow record batch, places in a pool of such, or a dict of columns, together with the form in which the
+rows are handed to users.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import repeat
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from midepoch.errors import SchemaMismatchError
+from midepoch.values import Form, arrow_columns, concat_batches, convert, convert_values, join, row_values
+
+Columns = dict[str, Any]
+"""One sequence a column, all of the same length."""
+
+
+class Pool:
+    """Rows from several places, maybe of other pools, of which some are picked again and again in some order."""
+
+    def __init__(self, parts: "Sequence[pa.RecordBatch | Picked]") -> None:
+        self._parts = parts
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of all rows."""
+        first = self._parts[0]
+        return first.pool.schema if isinstance(first, Picked) else first.schema
+
+    @cached_property
+    def together(self) -> pa.RecordBatch:
+        """All rows as one batch."""
+        batches = [part.batch() if isinstance(part, Picked) else part for part in self._parts]
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+    @cached_property
+    def lists(self) -> dict[str, list[Any]]:
+        """All rows as columns of Python values: their bytes are copied once, into those values."""
+        parts = [part.lists() if isinstance(part, Picked) else arrow_columns(part, "python") for part in self._parts]
+        return {name: _end_to_end(part[name] for part in parts) for name in parts[0]}
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows as dicts of Python values."""
+        return _end_to_end(Rows(part).items() for part in self._parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The rows at some places of a pool, not yet put together."""
+
+    pool: Pool
+    places: npt.NDArray[np.int64]
+
+    def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The rows as a batch, maybe with some of the columns only."""
+        together = self.pool.together
+        return (together if names is None else together.select(names)).take(pa.array(self.places))
+
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        return list(self.pool.schema.names)
+
+    def lists(self) -> dict[str, list[Any]]:
+        """The rows as columns of Python values."""
+        pick = _picker(self.places)
+        return {name: list(pick(values)) for name, values in self.pool.lists.items()}
+
+    def rows(self) -> Sequence[dict[str, Any]]:
+        """The rows as dicts of Python values."""
+        return _picker(self.places)(self.pool.rows)
+
+
+def _end_to_end(lists: Iterable[Iterable[Any]]) -> list[Any]:
+    """One list out of several."""
+    joined: list[Any] = []
+    for one in lists:
+        joined += one
+    return joined
+
+
+def _picker(places: npt.NDArray[np.int64]) -> Callable[[list[Any]], Sequence[Any]]:
+    """A function that picks the values at some places of a list: twice as fast as a comprehension."""
+    if len(places) == 1:  # of which itemgetter would give the bare value
+        place = int(places[0])
+        return lambda values: values[place : place + 1]
+    return itemgetter(*places.tolist()) if len(places) else lambda _: ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows, in the form in which users get them: ``data`` is Arrow's, or columns already in that form."""
+
+    data: pa.RecordBatch | Columns | Picked
+    form: Form = "python"
+
+    def _known(self) -> "Rows":
+        """The rows put together, if they are not yet: as Python values if those are wanted, else as a batch."""
+        if not isinstance(self.data, Picked):
+            return self
+        return Rows(self.data.lists() if self.form == "python" else self.data.batch(), self.form)
+
+    def __len__(self) -> int:
+        if isinstance(self.data, Picked):
+            return len(self.data.places)
+        if isinstance(self.data, pa.RecordBatch):
+            return int(self.data.num_rows)
+        return len(next(iter(self.data.values()), ()))
+
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        if isinstance(self.data, Picked):
+            return self.data.names
+        return list(self.data) if isinstance(self.data, dict) else list(self.data.schema.names)
+
+    def slice(self, start: int, stop: int) -> "Rows":
+        """The rows from ``start`` to ``stop``, without copying."""
+        if isinstance(self.data, Picked):
+            return Rows(replace(self.data, places=self.data.places[start:stop]), self.form)
+        if isinstance(self.data, pa.RecordBatch):
+            return Rows(self.data.slice(start, stop - start), self.form)
+        return Rows({name: column[start:stop] for name, column in self.data.items()}, self.form)
+
+    def keep(self, mask: Sequence[bool]) -> "Rows":
+        """The rows where ``mask`` is true."""
+        if isinstance(self.data, Picked):
+            return Rows(replace(self.data, places=self.data.places[np.asarray(mask, bool)]), self.form)
+        if isinstance(self.data, pa.RecordBatch):
+            return Rows(self.data.filter(pa.array(mask, pa.bool_())), self.form)
+        kept = np.flatnonzero(mask).tolist()
+        columns = {
+            name: [column[number] for number in kept] if isinstance(column, list) else column[kept]
+            for name, column in self.data.items()
+        }
+        return Rows(columns, self.form)
+
+    def select(self, names: Sequence[str]) -> "Rows":
+        """Some of the columns."""
+        data, there = self.data, self.names
+        missing = [name for name in names if name not in there]
+        if missing:
+            raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(there)}.")
+        if isinstance(data, dict):
+            return Rows({name: data[name] for name in names}, self.form)
+        return Rows(data.batch(names) if isinstance(data, Picked) else data.select(names), self.form)
+
+    def to(self, form: Form) -> "Rows":
+        """The same rows in another form. Arrow data is converted only when it is used."""
+        if isinstance(self.data, pa.RecordBatch | Picked):
+            return replace(self, form=form)
+        if form == "arrow":
+            return Rows(pa.RecordBatch.from_pydict({name: convert(one, form) for name, one in self.data.items()}), form)
+        return Rows({name: convert(column, form) for name, column in self.data.items()}, form)
+
+    def columns(self) -> Any:
+        """The rows as one object: a dict of columns, or for the form "arrow" a record batch."""
+        data = self._known().data
+        return arrow_columns(data, self.form) if isinstance(data, pa.RecordBatch) else data
+
+    def batches(self, size: int) -> Iterator[Any]:
+        """The rows as ``columns()`` of ``size`` rows each, the last of what is left."""
+        starts = range(0, len(self), size)
+        if self.form == "python":
+            columns = self.columns()
+            return ({name: column[at : at + size] for name, column in columns.items()} for at in starts)
+        whole = self._known()
+        return (whole.slice(at, at + size).columns() for at in starts)
+
+    def items(self) -> Iterable[Any]:
+        """The rows one by one."""
+        if isinstance(self.data, Picked) and self.form == "python":
+            return self.data.rows()
+        data = self._known().data
+        if isinstance(data, pa.RecordBatch) and self.form == "arrow":
+            return map(data.slice, range(len(self)), repeat(1))
+        columns: Any = data
+        if isinstance(data, pa.RecordBatch):
+            columns = {name: row_values(data.column(name), self.form) for name in data.schema.names}
+        if not columns:
+            return ({} for _ in range(len(self)))
+        return _row_maker(tuple(columns))(*columns.values())
+
+
+def concat(parts: Sequence[Rows]) -> Rows:
+    """The rows of several parts, one after the other. All have the same columns and form."""
+    if len(parts) == 1:
+        return parts[0]
+    form = parts[0].form
+    if all(isinstance(part.data, pa.RecordBatch | Picked) for part in parts):
+        batches = [part.data.batch() if isinstance(part.data, Picked) else part.data for part in parts]
+        return Rows(concat_batches(batches), form)
+    columns = [part.columns() for part in parts]
+    for one in columns:
+        if set(one) != set(columns[0]):
+            raise ValueError(
+                f"A batched function returned the columns {list(columns[0])} for some rows and {list(one)} for others. "
+                "Let it return the same columns every time."
+            )
+    return Rows({name: join([one[name] for one in columns], form) for name in columns[0]}, form)
+
+
+def convert_item(item: Any, form: Form) -> Any:
+    """One item from user code in a form."""
+    if form == "arrow" and isinstance(item, Mapping):
+        return pa.RecordBatch.from_pylist([convert_values(item, "python")])
+    if form == "arrow":
+        if isinstance(item, pa.RecordBatch):
+            return item
+        raise TypeError(f"The form 'arrow' needs items that are dicts or record batches, got {type(item).__name__}.")
+    if isinstance(item, pa.RecordBatch):
+        rows = Rows(item, form)
+        return rows.columns() if len(rows) != 1 else next(iter(rows.items()))
+    return convert_values(item, form)
+
+
+def convert_batch(item: Any, form: Form) -> Any:
+    """One batch from a stage in a form: its values are columns."""
+    if isinstance(item, pa.RecordBatch):
+        return Rows(item, form).columns()
+    return Rows(dict(item)).to(form).columns() if isinstance(item, Mapping) else convert_item(item, form)
+
+
+@lru_cache(maxsize=256)
+def _row_maker(names: tuple[str, ...]) -> Callable[..., list[dict[str, Any]]]:
+    """A function of columns that returns rows as dicts.
+
+    Its source is written out for these names, as namedtuple does: a dict display is twice as fast as
+    ``dict(zip(...))``, and this is where a text data set spends its time.
+    """
+    values = [f"v{number}" for number in range(len(names))]
+    columns = [f"c{number}" for number in range(len(names))]
+    display = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
+    code = f"lambda {', '.join(columns)}: [{{{display}}} for {', '.join(values)}, in zip({', '.join(columns)})]"
+    maker: Callable[..., list[dict[str, Any]]] = eval(code)
+    return maker

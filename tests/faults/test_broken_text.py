@@ -1,0 +1,186 @@
+"""Broken text files: each is an error of ours that names the file, the place and the way out, before any row comes."""
+
+import gzip
+import json
+import re
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import midepoch as me
+from midepoch.formats import csv, jsonl, text
+from midepoch.formats.block import Block
+
+GOOD = "".join(f'{{"a": {number}, "b": "x"}}\n' for number in range(100))
+
+
+def told(path, content, **options):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises((me.DataFormatError, me.SchemaMismatchError)) as caught:
+        me.read(path, **options)
+    message = str(caught.value)
+    assert path.name in message
+    return message
+
+
+@pytest.fixture(params=[1, 7, 10_000])
+def _block_sizes(request):
+    with patch.multiple(text, BLOCK_RECORDS=request.param, READ_BYTES=64):
+        yield
+
+
+@pytest.mark.usefixtures("_block_sizes")
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"a": 1', r"line 103: this is no whole JSON object \(Expecting ',' delimiter at column 8\)"),
+        ('{"a": 1}}', "line 103: this is no whole JSON object"),
+        ('{"a": 1} {"a": 2}', "line 103: this is no whole JSON object"),
+        ("null", "line 103: a row must be a JSON object, and this is b'null'"),
+        ("[1, 2]", "line 103: a row must be a JSON object"),
+        ("text", "line 103: this is no whole JSON object"),
+        ('{"a": 1, "a": 2}', "line 103: the field 'a' is there twice"),
+        ('{"b": "\\ud800"}', "line 103: The surrogate pair in string is invalid"),
+        ('{"a": 1e999}', "line 103: Number too big"),
+        ('{"b": "a\tb"}', "line 103: this is no whole JSON object"),
+    ],
+)
+def test_a_broken_line_is_told_with_its_number(tmp_path, line, message):
+    path = tmp_path / "a.jsonl"
+    content = f"\n{GOOD}\n{line}\n{GOOD}"
+    assert re.search(message, told(path, content))
+    assert re.search(message, told(tmp_path / "a.jsonl.gz", gzip.compress(content.encode())))
+    assert "open the data set again" in told(path, content)
+
+
+@pytest.mark.usefixtures("_block_sizes")
+def test_bytes_that_are_not_utf8_are_told_with_their_line(tmp_path):
+    content = GOOD.encode() + b'{"b": "\xe9"}\n'
+    assert "line 101: the byte 0xe9 is not UTF-8" in told(tmp_path / "a.jsonl", content)
+    content = b"a,b\n" + b'1,"x\ny"\n' * 10 + b"1,\xe9\n1,2\n"
+    assert "line 22: the byte 0xe9 is not UTF-8" in told(tmp_path / "a.csv", content)
+    assert "a.csv" in told(tmp_path / "a.csv", b"a,\xe9\n1,2\n")
+
+
+def test_a_clash_of_types_names_field_and_lines(tmp_path):
+    path = tmp_path / "a.jsonl"
+    bad = GOOD + '{"a": "x", "b": "y"}\n'
+    assert "line 101: the field 'a' is a string there and a number before" in told(path, bad)
+    with patch.object(text, "BLOCK_RECORDS", 10):
+        message = told(path, bad)
+    assert "lines 101 to 101: the field 'a' is string there and int64 before" in message
+    with patch.object(text, "BLOCK_RECORDS", 1):
+        nested = '{"a": {"b": [1]}}\n{"a": {"b": [true]}}'
+        assert "lines 2 to 2: the field 'a.b[]' is bool there and int64 before" in told(path, nested)
+        nested = '[{"a": {"b": [1]}}, {"a": {"b": [true]}}]'
+        assert "elements 2 to 2: the field 'a.b[]'" in told(tmp_path / "a.json", nested)
+
+
+@pytest.mark.usefixtures("_block_sizes")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('[{"a": 1}', "is truncated: its array is not closed"),
+        ('[{"a": "]', "is truncated: its array is not closed"),
+        ("[", "is truncated: its array is not closed"),
+        ('[{"a": 1}] {"a": 2}', "goes on behind its array"),
+        ('[{"a": 1}]]', "goes on behind its array"),
+        ('[{"a": 1}, {"a": }]', "element 2: this is no whole JSON object"),
+        ('[{"a": 1}, {"a": 2} {"a": 3}]', "element 2: this is no whole JSON object"),
+        ('[{"a": 1}, 7]', "element 2: a row must be a JSON object"),
+        ('[{"a": 1}, null]', "element 2: a row must be a JSON object"),
+        ('[{"a": 1}, {"a": 1]}]', "goes on behind its array"),
+        ("[[1], [2]]", "element 1: a row must be a JSON object"),
+    ],
+)
+def test_a_broken_array(tmp_path, content, message):
+    assert message in told(tmp_path / "a.json", content)
+
+
+def test_a_single_object_over_several_lines_is_no_data_set(tmp_path):
+    assert "line 1: this is no whole JSON object" in told(tmp_path / "a.json", json.dumps({"a": 1}, indent=2))
+
+
+@pytest.mark.usefixtures("_block_sizes")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n" + "1,2\n" * 50 + "1,2,3\n1,2\n", "row 51 behind the header: it has 3 fields, and the header has 2"),
+        ('a,b\n"x\ny",2\n1\n', "row 2 behind the header: it has 1 fields, and the header has 2"),
+        ('a,b\n1,"x\n2,y\n', "ends inside quotes"),
+        ('a,"b\n1,2\n', "ends inside quotes"),
+        ("a,\n1,2\n", "a column without a name in its first line"),
+        ("a,b\r1,2\r", "ends its lines with CR alone"),
+        ("a,a\n1,2\n", "has the column 'a' more than once"),
+    ],
+)
+def test_a_broken_csv(tmp_path, content, message):
+    assert message in told(tmp_path / "a.csv", content)
+
+
+def test_a_quote_that_is_never_closed_is_not_read_into_memory_without_end(tmp_path):
+    with patch.multiple(text, MOST_RECORD_BYTES=10_000, READ_BYTES=100):
+        assert "has a record of more than" in told(tmp_path / "a.csv", 'a\n1\n"' + "x\n" * 50_000)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.json"])
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", pa.Codec("zstd").compress)])
+def test_a_truncated_or_damaged_compressed_file(tmp_path, name, suffix, pack):
+    lines = GOOD.splitlines()
+    content = {"a.jsonl": GOOD, "a.csv": "a,b\n" + "1,x\n" * 99, "a.json": f"[{','.join(lines)}]"}[name].encode()
+    whole = bytes(pack(content))
+    path = tmp_path / (name + suffix)
+    path.write_bytes(whole)
+    assert len(me.read(path)) >= 99
+    for size in (4, 8, 20, len(whole) // 2, len(whole) - 1):
+        message = told(path, whole[:size])
+        assert "cannot be decompressed" in message
+        assert "copy or write it again" in message
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2 : len(whole) // 2 + 8] = b"\xff" * 8
+    told(path, bytes(damaged))
+
+
+def test_random_damage_gives_an_error_of_ours_or_rows_never_another(tmp_path):
+    random = np.random.default_rng(0)
+    wholes = {
+        "a.jsonl": GOOD.encode(),
+        "a.json": json.dumps([json.loads(line) for line in GOOD.splitlines()], indent=1).encode(),
+        "a.csv": b'a,b\n1,"x\ny"\n2,z\n' * 30,
+        "a.jsonl.gz": gzip.compress(GOOD.encode()),
+    }
+    messages = []
+    for name, whole in wholes.items():
+        for _ in range(80):
+            damaged = bytearray(whole)
+            for place in random.integers(0, len(whole), 2):
+                damaged[place] = random.choice(list(b'\0\x80\xff"\\{}[],:\n\r 9n'))
+            path = tmp_path / name
+            path.write_bytes(damaged)
+            try:
+                list(me.read(path))
+            except (me.DataFormatError, me.SchemaMismatchError) as error:
+                messages.append((name, str(error)))
+    assert len(messages) > 80
+    assert all(name in message for name, message in messages)
+
+
+def test_bytes_that_changed_behind_the_index_are_an_error(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    schema = pa.schema([("a", pa.int64())])
+    reader = jsonl.open_blocks(str(path), schema, schema)
+    assert reader.read(Block(0, 0, 18, 2)).num_rows == 2
+    with pytest.raises(me.DataFormatError, match=r"a\.jsonl has 2 rows from byte 0 on, and had 3 when"):
+        reader.read(Block(0, 0, 18, 3))
+    for content in ('{"a": "x"}\n', "null\nnull\n", "", "x"):
+        path.write_text(content)
+        with pytest.raises(me.DataFormatError, match=r"a\.jsonl cannot be parsed from byte 0 on"):
+            jsonl.open_blocks(str(path), schema, schema).read(Block(0, 0, 18, 2))
+    path = tmp_path / "a.csv"
+    for content in ("a\nb\n", "", "1,2\n"):
+        path.write_text(content)
+        with pytest.raises(me.DataFormatError, match=r"a\.csv cannot be parsed from byte 0 on"):
+            csv.open_blocks(str(path), schema, schema).read(Block(0, 0, 18, 2))

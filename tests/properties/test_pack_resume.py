@@ -1,0 +1,232 @@
+"""Packs after a resume are those of the uninterrupted run, bit for bit, wherever it was cut and whoever goes on."""
+
+import json
+import tempfile
+from collections import Counter
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import midepoch as me
+from midepoch.stages import flow, pack
+from midepoch.testing import RankRun, assert_elastic, assert_resumes
+from worlds import PackWorld, as_arrays, pack_noise, pack_worlds, write_documents
+
+many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+layouts = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=2, max_size=3)
+
+
+@many
+@given(pack_worlds())
+def test_C4_cut_after_every_pack_and_resumed_twice(world: PackWorld) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = world.build(world.write(Path(folder)))
+        assert_resumes(dataset, every=1 + len(list(world.build(Path(folder)))) // 12)
+
+
+@many
+@given(pack_worlds(), layouts, st.integers(0, 5))
+def test_C5_any_number_of_ranks_and_workers_one_after_the_other(
+    world: PackWorld, legs: list[tuple[int, int]], steps: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        assert_elastic(world.build(world.write(Path(folder))), legs, steps=steps)
+
+
+@many
+@given(pack_worlds(), st.data())
+def test_C5_ranks_that_are_out_of_step_lose_nothing(world: PackWorld, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = world.write(Path(folder))
+        whole = list(world.build(path))
+        state, got = world.build(path).state_dict(), []
+        for ranks, workers in data.draw(layouts):
+            runs = [RankRun(world.build(path).shard(ranks, rank), state, workers) for rank in range(ranks)]
+            for run in runs:
+                got += [item for _, item in run.deliver(data.draw(st.integers(0, 5)))]
+            state = me.merge_states(json.loads(json.dumps([run.state_dict() for run in runs])))
+        got += [item for _, item in RankRun(world.build(path), state, 1).deliver(None)]
+        assert sorted(map(repr, got)) == sorted(map(repr, whole))
+
+
+@many
+@given(pack_worlds(around=False))
+def test_C3_every_token_once_and_no_pack_too_long(world: PackWorld) -> None:
+    options = world.options
+    eos, length = options["eos"], options["length"]
+    with tempfile.TemporaryDirectory() as folder:
+        packs = list(world.build(world.write(Path(folder))))
+    due: Counter[int] = Counter()
+    for number, size in enumerate(world.lengths):
+        tokens = [1000 * number + place for place in range(size)] + [eos] * (eos is not None)
+        if options["overlong"] != "drop" or len(tokens) <= length:
+            due.update(tokens)
+    got: Counter[int] = Counter()
+    for one in packs:
+        real = int(one["cu_seqlens"][-1])
+        got.update(one["input_ids"][:real].tolist())
+        assert 0 < real <= length or (options["overlong"] == "alone" and len(one["cu_seqlens"]) == 2)
+        assert len(one["input_ids"]) == (real if options["pad"] is None else max(real, length))
+        check_what_is_inside(one, real, eos, options["pad"])
+    assert got == due
+    lanes = world.calls[-1][1][0]
+    if options["strategy"] == "concat":
+        assert sum(one["cu_seqlens"][-1] < length for one in packs) <= lanes
+
+
+def check_what_is_inside(one, real, eos, pad):
+    """Each piece is a stretch of one document, with the columns that go along, and padding is none of them."""
+    ends = one["cu_seqlens"].tolist()
+    assert ends == sorted(set(ends))
+    for number, (begin, end) in enumerate(pairwise(ends)):
+        tokens = one["input_ids"][begin:end].tolist()
+        if tokens[-1] == eos and eos is not None:
+            assert one["loss_mask"][end - 1]
+            tokens = tokens[:-1]
+        assert tokens == [] or tokens == list(range(tokens[0], tokens[0] + len(tokens)))
+        assert one["loss_mask"][begin : begin + len(tokens)].tolist() == [token % 3 for token in tokens]
+        assert one["position_ids"][begin:end].tolist() == list(range(end - begin))
+        assert set(one["document_ids"][begin:end].tolist()) == {number}
+    assert set(one["input_ids"][real:].tolist()) <= {pad}
+    assert set(one["document_ids"][real:].tolist()) <= {-1}
+    assert not one["position_ids"][real:].any()
+    assert not one["loss_mask"][real:].any()
+    if "labels" in one:
+        assert (one["labels"][:real] == one["input_ids"][:real]).all()
+        assert (one["labels"][real:] == -100).all()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    lengths = np.random.default_rng(5).integers(0, 23, 60).tolist()
+    lengths[17] = 300
+    return write_documents(tmp_path / "data", lengths)
+
+
+def packing(folder, strategy):
+    return me.read(folder).shuffle(1, window=20).lanes(3).map(as_arrays).pack(20, strategy=strategy, window=8, eos=7)
+
+
+STRATEGIES = ["best_fit", "first_fit", "balanced", "concat"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_C4_at_every_pack_the_state_is_ints_and_small_and_the_next_packs_are_the_same(folder, strategy):
+    dataset = packing(folder, strategy)
+    sizes = set()
+    for _ in dataset:
+        state = json.dumps(dataset.state_dict())
+        if dataset.epoch == 0:
+            sizes.add(len(state))
+    assert max(sizes) < 1024
+    assert_resumes(packing(folder, strategy))
+    assert_elastic(packing(folder, strategy), [(2, 2), (3, 1), (1, 3), (4, 1)], steps=2)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_C4_a_map_behind_packs_draws_the_same_random_numbers(folder, strategy):
+    dataset = packing(folder, strategy).map(pack_noise, with_rng=True)
+    noise = [one["noise"] for one in dataset]
+    assert len(set(noise)) == len(noise)
+    assert_resumes(packing(folder, strategy).map(pack_noise, with_rng=True))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_C5_the_batch_size_of_packs_may_change_at_the_resume(folder, strategy):
+    def lines(batches):
+        return [line.tobytes() for batch in batches for line in batch["input_ids"]]
+
+    def padded(size):
+        return me.read(folder).lanes(1).pack(20, strategy=strategy, window=8, pad=0).batch(size)
+
+    whole = lines(padded(1))
+    for cut in range(1, 8):
+        first, second = padded(3), padded(2)
+        got = lines(islice(first, cut))
+        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        assert got + lines(second) == whole
+
+
+def prove(dataset):
+    assert_resumes(dataset)
+    assert_elastic(dataset, [(2, 2), (3, 1), (1, 3), (4, 1)], steps=2)
+
+
+def found(dataset):
+    with pytest.raises((AssertionError, me.CheckpointMismatchError)):
+        prove(dataset)
+
+
+@pytest.mark.parametrize("error", [-1, 1])
+def test_a_planted_cursor_inside_a_document_that_is_off_by_one_token(folder, monkeypatch, error):
+    right = pack.Stream.cursors
+
+    def wrong(self, cuts):
+        cursors = right(self, cuts)
+        cursors[:, -1] = np.maximum(0, cursors[:, -1] + error)
+        return cursors
+
+    monkeypatch.setattr(pack.Stream, "cursors", wrong)
+    found(packing(folder, "concat"))
+
+
+def test_a_planted_cursor_that_counts_from_the_pack_and_not_from_the_document(folder, monkeypatch):
+    right = pack.Stream.after
+
+    def wrong(self, tokens):
+        rest = right(self, tokens)
+        rest.offsets[:] = 0
+        return rest
+
+    monkeypatch.setattr(pack.Stream, "after", wrong)
+    found(packing(folder, "concat"))
+
+
+def test_a_planted_cursor_that_forgets_the_document_under_way(folder, monkeypatch):
+    right = pack.Stream.cursors
+
+    def wrong(self, cuts):
+        cursors = right(self, cuts)
+        cursors[:, :-1] = self.ends[np.searchsorted(np.cumsum(self.documents.lengths), cuts, "left")]
+        return cursors
+
+    monkeypatch.setattr(pack.Stream, "cursors", wrong)
+    found(packing(folder, "concat"))
+
+
+def test_a_planted_key_that_does_not_know_where_in_its_document_a_pack_begins(folder, monkeypatch):
+    right = pack.Stream.keys_at
+    monkeypatch.setattr(pack.Stream, "keys_at", lambda self, cuts: right(self, cuts) + np.arange(len(cuts)))
+    found(packing(folder, "concat").map(pack_noise, with_rng=True))
+
+
+@pytest.mark.parametrize("error", [-1, 1])
+@pytest.mark.parametrize("strategy", STRATEGIES[:3])
+def test_a_planted_count_of_a_windows_packs_that_is_off_by_one(folder, monkeypatch, strategy, error):
+    right = flow.marks_of
+
+    def wrong(group, start, count):
+        ends, keys = right(group, start, count)
+        ends[:-1, -1] = np.maximum(0, ends[:-1, -1] + error)
+        return ends, keys
+
+    monkeypatch.setattr(pack, "marks_of", wrong)
+    found(packing(folder, strategy))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:3])
+def test_a_planted_window_that_forgets_where_it_began(folder, monkeypatch, strategy):
+    right = flow.marks_of
+    monkeypatch.setattr(pack, "marks_of", lambda group, start, count: right(group, (start[0] + 1, *start[1:]), count))
+    found(packing(folder, strategy))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:3])
+def test_a_planted_window_whose_delivered_packs_are_not_dropped(folder, monkeypatch, strategy):
+    right = flow.from_cursor
+    monkeypatch.setattr(pack, "from_cursor", lambda groups, at: right(groups, (*at[:-1], 0)))
+    found(packing(folder, strategy))
