@@ -43,9 +43,9 @@ def read(
 
     ``source`` is a file, a folder (with its subfolders), a glob, or a list of those. Files are told apart by
     their bytes, and CSV by its name; ``format`` ("arrow", "parquet", "orc", "jsonl", "json" or "csv") insists, and
-    decides where neither tells. ``columns`` reads those columns only. Nothing is read but headers and footers, and text
-    files once through; the index of their blocks is kept in ``index_dir``, by default ``MIDEPOCH_INDEX_DIR`` or a
-    folder in the user's cache.
+    decides where neither tells; "lines" gives JSON lines as text, in a column "line". ``columns`` reads those columns
+    only. Nothing is read but headers and footers, and text files once through; the index of their blocks is kept in
+    ``index_dir``, by default ``MIDEPOCH_INDEX_DIR`` or a folder in the user's cache.
     """
     if isinstance(columns, str):
         raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}].")

@@ -101,13 +101,19 @@ def video(value: Any, *, frames: int | None = None) -> Any:
     except ImportError as error:
         raise MissingExtraError("av", "video", "Decoding videos") from error
     with av.open(_opened(value)) as container:
+        if not container.streams.video:
+            raise ValueError("The file has no video in it.")
         total = container.streams.video[0].frames or sum(1 for packet in container.demux(video=0) if packet.size)
+    if not total:
+        raise ValueError("The video has no frames.")
     wanted = range(total) if frames is None else np.linspace(0, max(0, total - 1), frames).round().astype(int).tolist()
     kept: dict[int, Any] = {}
     with av.open(_opened(value)) as container:
         for number, frame in enumerate(container.decode(video=0)):
             if number in wanted:
                 kept[number] = frame.to_ndarray(format="rgb24")
+            if number >= wanted[-1]:
+                break
     if not kept:
         raise ValueError("The video has no frames.")
     last = max(kept)

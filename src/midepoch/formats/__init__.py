@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from midepoch.formats import arrow, csv, json, jsonl, orc, parquet
+from midepoch.formats import arrow, csv, json, jsonl, lines, orc, parquet
 from midepoch.formats.block import Block, BlockReader, Format, Scan
 from midepoch.formats.detect import format_of
 
@@ -15,6 +15,7 @@ FORMATS: Mapping[str, Format] = {
     "csv": csv,
     "json": json,
     "orc": orc,
+    "lines": lines,
 }
 EMPTY = "empty"
 

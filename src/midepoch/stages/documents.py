@@ -13,7 +13,7 @@ from midepoch.permute import I64
 from midepoch.rows import Picked, Rows
 from midepoch.stages.flow import Context, Flow, Run, Step
 from midepoch.stages.recipe import Recipe, missing
-from midepoch.values import is_list, storage
+from midepoch.values import Form, is_list, row_values, storage
 
 Values = npt.NDArray[Any]
 
@@ -84,12 +84,13 @@ def read_documents(run: Run, recipe: Recipe, context: Context) -> Documents:
             error = ValueError(f"pack: {told} in one row. {name!r} is packed along the tokens: make them equally long.")
             raise _noted(error, row, run, recipe, context)
     documents = _finished(columns, tokens, recipe)
-    others = [name for name in run.rows.names if name not in names]
-    return replace(documents, others={name: list(_values(data, name)) for name in others})
+    others = {name: _values(data, name, run.rows.form) for name in run.rows.names if recipe.joins(name)}
+    return replace(documents, others=others)
 
 
-def _values(data: Any, name: str) -> Any:
-    return data[name] if isinstance(data, dict) else data.column(name).to_pylist()
+def _values(data: Any, name: str, form: Form) -> list[Any]:
+    """A column's values one by one: a dict's are as a function returned them."""
+    return list(data[name] if isinstance(data, dict) else row_values(data.column(name), form))
 
 
 def _wanted(runs: Iterator[Run], recipe: Recipe) -> Iterator[Run]:
@@ -100,7 +101,7 @@ def _wanted(runs: Iterator[Run], recipe: Recipe) -> Iterator[Run]:
 def _kept(there: list[str], recipe: Recipe) -> list[str]:
     """The columns that go into packs: those that run along the tokens, and maybe the others."""
     names = _names(there, recipe)
-    return [*names, *sorted(name for name in there if name not in names)] if recipe.others == "join" else names
+    return [*names, *sorted(filter(recipe.joins, there))]
 
 
 def _names(there: list[str], recipe: Recipe) -> list[str]:
@@ -134,7 +135,8 @@ def _run(steps: list[Step], recipe: Recipe, context: Context) -> Run:
 
 def _fields(item: Any) -> Mapping[str, Any]:
     if isinstance(item, pa.RecordBatch) and item.num_rows == 1:
-        return {name: item.column(name)[0].values for name in item.schema.names if is_list(item.column(name).type)}
+        columns = zip(item.schema.names, item.columns, strict=True)
+        return {name: one[0].values if is_list(one.type) else one[0].as_py() for name, one in columns}
     if isinstance(item, Mapping):
         return item
     raise TypeError(f"pack needs rows, dicts of columns, but got a {type(item).__name__}. Let the map return a dict.")

@@ -19,7 +19,7 @@ from midepoch.rows import convert_item
 from midepoch.stages.documents import Documents, Values, check_same, read_documents, stretches, windows
 from midepoch.stages.flow import Context, Flow, Step, check_delivered, cut_groups, from_cursor, marks_of
 from midepoch.stages.recipe import IGNORED, Recipe
-from midepoch.values import Form
+from midepoch.values import Form, join_others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class PackWindows:
                 item = _item(pieces, cumulative(sizes[here.start : here.stop]), recipe, form)
                 inside = packs.documents[here.start : here.stop].tolist()
                 for name, values in documents.others.items():
-                    item[name] = _joined([values[document] for document in inside], form)
+                    item[name] = join_others(name, [values[document] for document in inside], form)
                 yield item, *marks[number]
 
     def count(self, inputs: int) -> int | None:
@@ -252,15 +252,6 @@ def _item(columns: Mapping[str, Sequence[Values]], ends: I32, recipe: Recipe, fo
     item["cu_seqlens"] = ends
     converted: dict[str, Any] = convert_item(item, form) if form == "torch" else item
     return converted
-
-
-def _joined(values: Sequence[Any], form: Form) -> Any:
-    """What documents have besides tokens, in a pack of them: arrays end to end, other values as a list."""
-    there = [value for value in values if value is not None]
-    arrays = [value.numpy() if hasattr(value, "numpy") else value for value in there]
-    if arrays and all(isinstance(array, np.ndarray) and array.ndim for array in arrays):
-        return convert_item(np.concatenate(arrays), form)
-    return there or None
 
 
 def _form_of(inputs: Flow) -> Form:

@@ -55,13 +55,16 @@ class Recipe:
 
     def wants(self, name: str) -> bool:
         """Whether a column of the rows is packed: by its name alone, never because it happens to be as long."""
-        along = name == "token_type_ids" or name.endswith("mask")
-        return name in (self.column, self.label_source) or along
+        return name in (self.column, self.label_source) or name == "token_type_ids" or is_token_mask(name)
+
+    def joins(self, name: str) -> bool:
+        """Whether a column of the rows that is not packed along goes into packs beside the tokens."""
+        return self.others == "join" and not self.wants(name) and name not in (*MADE, "labels")
 
     def is_ragged(self, name: str) -> bool:
         """Whether a column's arrays differ in length from pack to pack."""
         along = name in (*MADE, "labels") or self.wants(name)
-        if name == "cu_seqlens" or (self.others == "join" and not along):
+        if name == "cu_seqlens" or self.joins(name):
             return True
         return along and (self.pad is None or self.overlong == "alone")
 
@@ -106,7 +109,12 @@ class Recipe:
         )
 
     def _is_mask(self, name: str) -> bool:
-        return name.endswith("mask") and name not in (self.column, self.label_source)
+        return is_token_mask(name) and name not in (self.column, self.label_source)
+
+
+def is_token_mask(name: str) -> bool:
+    """Whether a column is a mask of the tokens, by its name: those of pixels and sounds are not."""
+    return name.endswith("mask") and not name.startswith(("pixel_", "feature_", "input_features_"))
 
 
 def _is_float(kind: pa.DataType) -> bool:
