@@ -291,8 +291,9 @@ def join_others(name: str, values: Sequence[Any], form: Form) -> Any:
         return list(values)
     shapes = {tuple(value.shape[1:]) for value in there}
     if len(shapes) > 1:
+        told = " and ".join(str(("n", *shape)) for shape in sorted(shapes))
         raise ValueError(
-            f"{name!r} has arrays of the shapes {' and '.join(f'(…, {str(one)[1:]}' for one in sorted(shapes))} in samples "
+            f"{name!r} has arrays of the shapes {told} in samples "
             "that are put together; only the first number may differ. Let the function before return equal shapes, or "
             "lists of arrays, which are kept as they are."
         )

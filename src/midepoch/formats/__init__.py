@@ -14,8 +14,8 @@ FORMATS: Mapping[str, Format] = {
     "jsonl": jsonl,
     "csv": csv,
     "json": json,
-    "orc": orc,
     "lines": lines,
+    "orc": orc,
 }
 EMPTY = "empty"
 
