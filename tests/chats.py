@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from media import picture
 
-WORDS = "a cat dog house sees red blue the of in two three sky tree never always runs sleeps old new".split()
+WORDS = ("a", "cat", "dog", "house", "sees", "red", "blue", "the", "of", "in", "two", "three", "sky", "tree", "runs")
 BROKEN = b"\x89PNG no picture"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from chats import Chat, cropped, ids, process, tokenizer, words, write_parquet
 from midepoch.stages import attempt, pack
 from midepoch.testing import assert_elastic, assert_resumes
 
-many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 layouts = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=2, max_size=3)
 chats = st.builds(
     Chat,
@@ -103,7 +104,7 @@ def test_C1_C5_any_number_of_ranks_and_workers(world: World, legs: list[tuple[in
         assert_elastic(world.build(Path(folder)), legs, steps=steps)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(worlds())
 def test_epochs_are_complete_and_of_other_orders(world: World) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -120,10 +121,10 @@ FIXED = [Chat(words=number % 7 + 1, images=number % 3, broken=number % 5 == 3) f
 
 @pytest.fixture
 def fixed(tmp_path):
-    def build(**options):
+    def build(processor=process, packing=True, with_rng=False):
         write_parquet(tmp_path / "data", FIXED)
-        given = {"packing": True, "packing_length": 24, "packing_window": 6, "on_error": "skip", **options}
-        made = me.MultiModalIterableDataset(tmp_path / "data", processor=options.pop("processor", process), **given)
+        given = {"packing": packing, "packing_length": 24, "packing_window": 6, "with_rng": with_rng}
+        made = me.MultiModalIterableDataset(tmp_path / "data", processor=processor, on_error="skip", **given)
         return made.lanes(3)
 
     return build
@@ -135,7 +136,7 @@ def prove(dataset):
 
 
 def found(dataset):
-    with pytest.raises((AssertionError, me.CheckpointMismatchError, ValueError)):
+    with pytest.raises((AssertionError, me.CheckpointMismatchError)):
         prove(dataset)
 
 
@@ -144,7 +145,7 @@ def test_without_a_planted_bug_all_is_well(fixed):
     prove(fixed(processor=cropped, with_rng=True))
 
 
-def test_a_planted_skip_that_depends_on_how_often_it_was_tried(fixed, monkeypatch):
+def test_a_planted_skip_that_depends_on_how_often_it_was_tried(fixed):
     tries = Counter()
 
     def flaky(sample):
@@ -169,8 +170,6 @@ def test_a_planted_join_in_another_order(fixed, monkeypatch):
 
 
 def test_a_planted_crop_that_depends_on_the_process_and_not_on_the_row(fixed):
-    import numpy as np
-
     rng = np.random.default_rng(0)
     found(fixed(processor=lambda sample: cropped(sample, rng)))
 
