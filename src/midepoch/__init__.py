@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from midepoch.collating import MultiModalCollator
     from midepoch.dataset import Dataset, read
     from midepoch.errors import (
         CheckpointMismatchError,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     )
     from midepoch.foreign import from_stateful_dataloader
     from midepoch.front.huggingface import SimpleArrowIterableDataset, fast_load_iterable_dataset, from_hf
+    from midepoch.front.multimodal import MultiModalIterableDataset
     from midepoch.loader import Loader
     from midepoch.mixing import mix
     from midepoch.state import merge_states
@@ -32,6 +34,8 @@ _HOMES = {
     "Loader": "loader",
     "MidepochError": "errors",
     "MissingExtraError": "errors",
+    "MultiModalCollator": "collating",
+    "MultiModalIterableDataset": "front.multimodal",
     "NoDataError": "errors",
     "SchemaMismatchError": "errors",
     "SimpleArrowIterableDataset": "front.huggingface",
@@ -53,6 +57,8 @@ __all__ = [
     "Loader",
     "MidepochError",
     "MissingExtraError",
+    "MultiModalCollator",
+    "MultiModalIterableDataset",
     "NoDataError",
     "SchemaMismatchError",
     "SimpleArrowIterableDataset",

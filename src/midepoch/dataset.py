@@ -23,7 +23,7 @@ from midepoch.position import Plan, Position, SharedWithWorkers, whole_number
 from midepoch.reader import take_turns
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches
 from midepoch.stages.pack import PackStream, PackWindows
-from midepoch.stages.recipe import Recipe
+from midepoch.stages.recipe import Others, Recipe
 from midepoch.stages.stage import Call, Stage, name_of_stage
 from midepoch.stages.transform import Filter, Map, Reform, Select
 from midepoch.state import State
@@ -51,11 +51,11 @@ def read(
 
     ``source`` is a file, a folder (with its subfolders), a glob, or a list of those, as paths or URLs. Files are told
     apart by their bytes, and CSV by its name; ``format`` ("arrow", "parquet", "orc", "jsonl", "json" or "csv") insists,
-    and decides where neither tells. ``columns`` reads those columns only. ``filters``, a ``pyarrow.compute``
-    expression, gives only the rows for which it is true, and leaves out Parquet row groups whose statistics rule that
-    out. ``partitioning="hive"`` makes columns of folders named key=value. Nothing is read but headers and footers, and
-    text files once through; the index of their blocks is kept in ``index_dir``, by default ``MIDEPOCH_INDEX_DIR`` or a
-    folder in the user's cache.
+    and decides where neither tells; "lines" gives JSON lines as text, in a column "line". ``columns`` reads those
+    columns only. ``filters``, a ``pyarrow.compute`` expression, gives only the rows for which it is true, and leaves
+    out Parquet row groups whose statistics rule that out. ``partitioning="hive"`` makes columns of folders named
+    key=value. Nothing is read but headers and footers, and text files once through; the index of their blocks is kept
+    in ``index_dir``, by default ``MIDEPOCH_INDEX_DIR`` or a folder in the user's cache.
 
     Object stores, s3://, gs:// and whatever fsspec knows, are reached with ``storage_options`` (key, secret, token,
     endpoint, region, anonymous …), which are kept in memory alone. Their blocks are fetched by threads, ``read_ahead``
@@ -178,6 +178,7 @@ class Dataset:
         eos: int | None = None,
         pad: int | None = None,
         labels: str | None = None,
+        others: Others = "drop",
     ) -> Self:
         """Make packs of ``length`` tokens of the documents in ``column``, which is lists of whole numbers.
 
@@ -187,7 +188,8 @@ class Dataset:
         document, and ``pad`` fills each pack up. A pack is a dict of arrays, or tensors where the format is "torch":
         the tokens, ``position_ids``, ``document_ids``, ``cu_seqlens``, and, where rows have them, ``labels``,
         ``token_type_ids`` and columns whose name ends in "mask". ``labels`` may name another column; the tokens' own
-        makes labels of them. Other columns are left out.
+        makes labels of them. Other columns are left out, or with ``others="join"`` given to the pack: arrays end to
+        end in the order of its documents, other values as a list, None where a pack has none.
         """
         stages = self._plan.pipeline.stages
         recipe = Recipe(
@@ -197,6 +199,7 @@ class Dataset:
             eos=None if eos is None else whole_number("eos", eos, least=None),
             pad=None if pad is None else whole_number("pad", pad, least=None),
             labels=labels,
+            others=others,
             number=len(stages) + 1,
         )
         if any(isinstance(stage, Batch) for stage in stages):

@@ -186,6 +186,9 @@ class Progress:
         """The lane of the next turn that can bring something, and the position in it at which reading goes on."""
         self._settle()
         deal, standings = self.leg.deal, self.leg.standings
+        # That a lane has run out before its last row is found by reading on, and is in the state of a part alone: the
+        # answer must be the same once the state is loaded.
+        known = self.uniform or deal.readers > 1
         for turns in range(self.turns, self.turns + len(self.rotation)):
             place = turns % len(self.rotation)
             lane, taken = self.rotation[place], deal.taken(turns, place)
@@ -193,7 +196,7 @@ class Progress:
             if self.uniform:
                 ahead = standings[lane].ordinal(deal.phase(self.reader, place) + deal.stride * taken)
                 position = standings[lane].cursor[0] + ahead * self.leg.start.item_rows
-            limit = self.limits[place]
+            limit = self.limits[place] if known else None
             if position < self.leg.lanes.size(lane) and (limit is None or taken < limit):
                 return lane, position
         return None

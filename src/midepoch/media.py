@@ -1,4 +1,4 @@
-"""Images and sounds out of the bytes that data sets hold."""
+"""Images, sounds and videos out of the bytes that data sets hold."""
 
 import io
 import os
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from midepoch.errors import MissingExtraError
@@ -91,6 +92,32 @@ def sound(value: Any) -> dict[str, Any]:
         raise MissingExtraError("soundfile", "audio", "Decoding sounds") from error
     samples, rate = soundfile.read(_opened(value), dtype="float32")
     return {"array": samples.T, "sampling_rate": int(rate)}
+
+
+def video(value: Any, *, frames: int | None = None) -> Any:
+    """The frames of a video as an array of RGB bytes, (frame, height, width, 3): all, or so many evenly spaced."""
+    try:
+        import av
+    except ImportError as error:
+        raise MissingExtraError("av", "video", "Decoding videos") from error
+    with av.open(_opened(value)) as container:
+        if not container.streams.video:
+            raise ValueError("The file has no video in it.")
+        total = container.streams.video[0].frames or sum(1 for packet in container.demux(video=0) if packet.size)
+    if not total:
+        raise ValueError("The video has no frames.")
+    wanted = range(total) if frames is None else np.linspace(0, max(0, total - 1), frames).round().astype(int).tolist()
+    kept: dict[int, Any] = {}
+    with av.open(_opened(value)) as container:
+        for number, frame in enumerate(container.decode(video=0)):
+            if number in wanted:
+                kept[number] = frame.to_ndarray(format="rgb24")
+            if number >= wanted[-1]:
+                break
+    if not kept:
+        raise ValueError("The video has no frames.")
+    last = max(kept)
+    return np.stack([kept[min(number, last)] for number in wanted if min(number, last) in kept])
 
 
 def _opened(value: Any) -> Any:

@@ -113,20 +113,39 @@ def open_bytes(path: Place) -> Bytes:
     return path if isinstance(path, StoredFile) else pa.OSFile(path)
 
 
+class SmallFiles:
+    """Files that are read whole, from paths and URLs. A store's client is made once in each process that reads."""
+
+    def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._options = storage_options
+        self._stores: dict[str, Store] = {}
+
+    def __repr__(self) -> str:
+        return "SmallFiles()"
+
+    def read(self, path: str | os.PathLike[str]) -> bytes:
+        """All bytes of a file."""
+        where = os.fspath(path)
+        where = local_path(where) or where
+        if is_url(where):
+            return self._store(where).read(where)
+        try:
+            return Path(where).expanduser().read_bytes()
+        except OSError as error:
+            raise NoDataError(f"{where} cannot be read: {error.strerror or error}.") from error
+
+    def _store(self, url: str) -> Store:
+        check_plain(url)
+        scheme, _, rest = url.partition("://")
+        if not rest.strip("/"):
+            raise NoDataError(f"{url} names no object.")
+        key = f"{scheme}://{rest.partition('/')[0]}"
+        return self._stores.get(key) or self._stores.setdefault(key, Store(url, self._options))
+
+
 def read_bytes(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> bytes:
     """All bytes of a small file, from a path or a URL."""
-    where = os.fspath(path)
-    where = local_path(where) or where
-    if is_url(where):
-        check_plain(where)
-        store = Store(where, storage_options)
-        if not where.partition("://")[2].strip("/"):
-            raise NoDataError(f"{where} names no object.")
-        return store.read(where)
-    try:
-        return Path(where).expanduser().read_bytes()
-    except OSError as error:
-        raise NoDataError(f"{where} cannot be read: {error.strerror or error}.") from error
+    return SmallFiles(storage_options).read(path)
 
 
 def check_unchanged(path: str, indexed: FileStamp) -> None:

@@ -281,3 +281,28 @@ def join(parts: Sequence[Any], form: Form) -> Any:
         if len(shapes) == 1:
             return torch_module().cat(list(parts))
     return [value for part in parts for value in part]
+
+
+def join_others(name: str, values: Sequence[Any], form: Form) -> Any:
+    """What several samples have besides tokens: arrays and tensors end to end, anything else as a list.
+
+    Those that have None are left out of arrays; where all have it, that is the result.
+    """
+    there = [value for value in values if value is not None]
+    if not there:
+        return None
+    if not all(hasattr(value, "dtype") and getattr(value, "ndim", 0) and _holds_numbers(value) for value in there):
+        return list(values)
+    shapes = {tuple(value.shape[1:]) for value in there}
+    if len(shapes) > 1:
+        told = " and ".join(str(("n", *shape)) for shape in sorted(shapes))
+        raise ValueError(
+            f"{name!r} has arrays of the shapes {told} in samples "
+            "that are put together; only the first number may differ. Let the function before return equal shapes, or "
+            "lists of arrays, which are kept as they are."
+        )
+    if all(isinstance(value, np.ndarray) for value in there):
+        joined = np.concatenate(there)
+        return torch_module().from_numpy(joined) if form == "torch" else joined
+    torch = torch_module()
+    return torch.cat([torch.as_tensor(value) for value in there])

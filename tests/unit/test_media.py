@@ -13,8 +13,9 @@ import pytest
 import soundfile
 
 import midepoch as me
+from media import film
 from midepoch.features import features_of
-from midepoch.media import decoded, image, sound
+from midepoch.media import decoded, image, sound, video
 
 SIZE = (5, 3)
 
@@ -200,3 +201,42 @@ def test_a_missing_library_is_told_with_its_extra(saved, monkeypatch, module, ex
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(me.MissingExtraError, match=rf"pip install 'midepoch\[{extra}\]'"):
         next(iter(opened(saved).decode(column)))
+
+
+def greys(frames):
+    return (frames.mean((1, 2, 3)) / 20).round().astype(int).tolist()
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi"])
+def test_a_video_whole_and_some_frames_of_it(tmp_path, name):
+    path = film(tmp_path / name)
+    for value in (path, str(path), path.read_bytes(), {"bytes": path.read_bytes(), "path": None}):
+        frames = video(value)
+        assert (frames.shape, frames.dtype) == ((10, 16, 32, 3), np.uint8)
+        assert greys(frames) == list(range(10))
+    for wanted, due in ((1, [0]), (2, [0, 9]), (4, [0, 3, 6, 9]), (10, list(range(10)))):
+        assert greys(video(path, frames=wanted)) == due
+    more = video(path, frames=15)
+    assert len(more) == 15, "more than there are: some twice, as many as asked for"
+    assert sorted(set(greys(more))) == list(range(10))
+
+
+def test_a_video_that_is_shorter_than_it_says(tmp_path):
+    content = film(tmp_path / "a.mkv").read_bytes()
+    cut = content[: len(content) * 2 // 3]
+    frames = video(cut, frames=4)
+    assert frames.shape == (4, 16, 32, 3)
+    assert np.array_equal(frames, video(cut, frames=4))
+
+
+def test_what_is_no_video(tmp_path):
+    with pytest.raises(ValueError, match="The file has no video in it"):
+        video(tone())
+    with pytest.raises(Exception, match="Invalid data"):
+        video(b"no video")
+
+
+def test_av_that_is_missing_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(me.MissingExtraError, match=r"pip install 'midepoch\[video\]'"):
+        video(b"")

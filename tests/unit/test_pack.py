@@ -352,3 +352,119 @@ def test_packs_in_arrow_form_and_some_columns_of_packs(write):
     assert list(next(iter(dataset.select_columns(["cu_seqlens"])))) == ["cu_seqlens"]
     with pytest.raises(me.SchemaMismatchError, match="no column 'text'"):
         next(iter(dataset.select_columns(["text"])))
+
+
+def with_media(row):
+    """Two pixels for each token, a scalar and a text; nothing of it for every third row."""
+    number = int(row["text"].split()[1])
+    return {
+        "input_ids": row["input_ids"],
+        "pixel_values": np.full((2 * len(row["input_ids"]), 3), number, np.float32) if number % 3 else None,
+        "id": number,
+        "text": row["text"],
+    }
+
+
+@pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "balanced"])
+def test_C1_other_columns_are_joined_in_the_order_of_a_packs_documents(write, strategy):
+    owner = {token: number for number, document in enumerate(DOCUMENTS) for token in document}
+    packs = list(write(table()).map(with_media).pack(7, strategy=strategy, window=4, overlong="drop", others="join"))
+    for pack in packs:
+        inside = list(dict.fromkeys(owner[token] for token in pack["input_ids"].tolist()))
+        assert pack["id"] == inside
+        assert pack["text"] == [f"text {number}" for number in inside]
+        due = [number for number in inside if number % 3 for _ in range(2 * len(DOCUMENTS[number]))]
+        if due:
+            assert pack["pixel_values"].dtype == np.float32
+            assert pack["pixel_values"].tolist() == [[number] * 3 for number in due]
+        else:
+            assert pack["pixel_values"] is None
+    assert sorted(number for pack in packs for number in pack["id"]) == [0, 1, 3, 4, 5]
+
+
+def test_others_of_an_overlong_document_alone(write):
+    packs = list(write(table()).map(with_media).pack(5, strategy="first_fit", overlong="alone", others="join"))
+    assert [pack["id"] for pack in packs] == [[0, 1], [3], [4, 5]]
+
+
+def test_others_go_into_packs_however_rows_come(write):
+    rows = write(table(size=pa.array(range(6)), vector=pa.array([[n, n] for n in range(6)], pa.list_(pa.float32()))))
+    options = {"overlong": "alone", "others": "join", "strategy": "first_fit"}
+    straight = list(rows.pack(5, **options))
+    assert straight[0]["size"] == [0, 1]
+    assert straight[0]["vector"] == [[0, 0], [1, 1]], "lists stay lists"
+    assert straight[0]["text"] == ["text 0", "text 1"]
+    mapped = list(rows.map(lambda row: row).pack(5, **options))
+    for name in ("size", "vector", "text"):
+        assert [pack[name] for pack in mapped] == [pack[name] for pack in straight]
+    for form in ("numpy", "torch"):
+        runs = list(rows.with_format(form).pack(5, **options))
+        steps = list(rows.with_format(form).map(lambda row: row).pack(5, **options))
+        assert runs[0]["vector"].tolist() == [0, 0, 1, 1], "arrays are joined"
+        assert isinstance(runs[0]["vector"], np.ndarray if form == "numpy" else torch.Tensor)
+        assert lists(runs, "vector") == lists(steps, "vector")
+        assert [pack["text"] for pack in runs] == [pack["text"] for pack in steps]
+    arrow = list(rows.with_format("arrow").map(lambda row: row).pack(5, **options))
+    assert [pack["text"] for pack in arrow] == [pack["text"] for pack in straight]
+
+
+def test_tensors_that_a_function_returns_stay_tensors(write):
+    def tensors(row):
+        return {"pixel_values": torch.ones((1, 2), dtype=torch.bfloat16), "input_ids": torch.tensor(row["input_ids"])}
+
+    rows = write(table()).filter(lambda row: len(row["input_ids"])).map(tensors)
+    first = next(iter(rows.pack(5, strategy="first_fit", overlong="alone", others="join")))
+    assert (first["pixel_values"].dtype, tuple(first["pixel_values"].shape)) == (torch.bfloat16, (2, 2))
+
+
+def test_others_do_not_replace_what_a_pack_makes_itself(write):
+    made = {"position_ids": along(lambda _: 77), "document_ids": along(lambda _: 77), "labels": along(lambda _: 77)}
+    plain = list(write(table(), "plain").pack(5, overlong="drop", labels="input_ids"))
+    packs = list(write(table(**made)).pack(5, overlong="drop", labels="input_ids", others="join"))
+    for name in ("input_ids", "position_ids", "document_ids", "cu_seqlens", "labels"):
+        assert lists(packs, name) == lists(plain, name)
+
+
+def test_masks_of_pixels_and_sounds_are_no_masks_of_tokens(write):
+    def masked(row):
+        return {"pixel_attention_mask": np.ones((1, 2), bool), "feature_attention_mask": np.ones((1, 3), np.int32)}
+
+    pack = next(iter(write(table()).map(masked).pack(5, overlong="drop", others="join")))
+    assert pack["pixel_attention_mask"].shape == (len(pack["cu_seqlens"]) - 1, 2)
+    assert pack["feature_attention_mask"].shape == (len(pack["cu_seqlens"]) - 1, 3)
+    assert "pixel_attention_mask" not in next(iter(write(table(), "b").map(masked).pack(5)))
+
+
+def test_batches_of_packs_with_others_are_lists_of_arrays(write):
+    packs = write(table()).map(with_media).pack(8, overlong="drop", others="join", pad=0).with_format("numpy")
+    batch = next(iter(packs.batch(2)))
+    assert batch["input_ids"].shape == (2, 8)
+    assert isinstance(batch["pixel_values"], list)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"others": "join"}, r"none may be cut: pass overlong='drop' or 'alone'"),
+        ({"others": "join", "strategy": "concat", "overlong": "drop"}, "'concat' cuts documents.*no place for others"),
+        ({"others": "all"}, "others is 'all'; it can be 'drop' or 'join'"),
+    ],
+)
+def test_others_that_cannot_be_joined_are_refused(write, options, told):
+    with pytest.raises(ValueError, match=told):
+        write(table()).pack(5, **options)
+
+
+def test_others_of_unequal_shapes_are_told(write):
+    rows = write(table()).map(lambda row: {"pixels": np.ones((1, len(row["text"]) + len(row["input_ids"])))})
+    with pytest.raises(ValueError, match=r"'pixels' has arrays of the shapes \('n', 8\) and \('n', 9\)"):
+        list(rows.pack(5, strategy="first_fit", overlong="drop", others="join"))
+
+
+def test_a_state_knows_whether_others_are_joined(write):
+    joined, plain = (write(table(), name).pack(5, overlong="drop", others=name) for name in ("join", "drop"))
+    assert "others" not in plain.state_dict()["fingerprint"]["pipeline"][0], "as states of before have it"
+    state = joined.state_dict()
+    state["fingerprint"]["data"] = plain.state_dict()["fingerprint"]["data"]
+    with pytest.raises(me.CheckpointMismatchError, match="others"):
+        plain.load_state_dict(state)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from midepoch.formats import arrow, csv, json, jsonl, orc, parquet
+from midepoch.formats import arrow, csv, json, jsonl, lines, orc, parquet
 from midepoch.formats.block import Block, BlockReader, Format, Range, Scan
 from midepoch.formats.detect import format_of
 from midepoch.storage import Place
@@ -17,6 +17,7 @@ FORMATS: Mapping[str, Format] = {
     "jsonl": jsonl,
     "csv": csv,
     "json": json,
+    "lines": lines,
     "orc": orc,
 }
 RANGES: Mapping[str, Callable[[Place, Sequence[pa.Field]], Sequence[Mapping[str, Range]]]] = {"parquet": parquet.ranges}

@@ -46,6 +46,8 @@ def _text(path: Place, head: bytes, wanted: str | None) -> str | None:
     told = wanted if wanted in TEXT.values() or wanted == "json" else named
     if not begins and len(head) < HEAD_BYTES and told:
         return None
+    if wanted == "lines" and (begins.startswith(b"{") or (named == "jsonl" and not begins.startswith(b"["))):
+        return "lines"
     if told == "csv":
         return "csv"
     if begins.startswith((b"{", b"[")):

@@ -1,7 +1,7 @@
 """Rows as documents: the columns that run along the tokens, laid out flat, and how long each document is."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +13,7 @@ from midepoch.permute import I64
 from midepoch.rows import Picked, Rows
 from midepoch.stages.flow import Context, Flow, Run, Step
 from midepoch.stages.recipe import Recipe, missing
-from midepoch.values import is_list, storage
+from midepoch.values import Form, is_list, row_values, storage
 
 Values = npt.NDArray[Any]
 
@@ -24,6 +24,8 @@ class Documents:
 
     columns: dict[str, Values]
     lengths: I64
+    others: dict[str, list[Any]] = field(default_factory=dict)
+    """Of each column that does not run along the tokens, a value for each document."""
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> "Documents":
         """Those where ``mask`` is true, put together from stretches that lie together."""
@@ -81,12 +83,25 @@ def read_documents(run: Run, recipe: Recipe, context: Context) -> Documents:
             told = f"{name!r} has {lengths[name][row]:,} values and {recipe.column!r} has {tokens[row]:,} tokens"
             error = ValueError(f"pack: {told} in one row. {name!r} is packed along the tokens: make them equally long.")
             raise _noted(error, row, run, recipe, context)
-    return _finished(columns, tokens, recipe)
+    documents = _finished(columns, tokens, recipe)
+    others = {name: _values(data, name, run.rows.form) for name in run.rows.names if recipe.joins(name)}
+    return replace(documents, others=others)
+
+
+def _values(data: Any, name: str, form: Form) -> list[Any]:
+    """A column's values one by one: a dict's are as a function returned them."""
+    return list(data[name] if isinstance(data, dict) else row_values(data.column(name), form))
 
 
 def _wanted(runs: Iterator[Run], recipe: Recipe) -> Iterator[Run]:
-    """The rows with the columns that are packed and no others, not converted."""
-    return (Run(run.rows.select(_names(run.rows.names, recipe)), run.ends, run.keys) for run in runs)
+    """The rows with the columns that go into packs and no others, not converted."""
+    return (Run(run.rows.select(_kept(run.rows.names, recipe)), run.ends, run.keys) for run in runs)
+
+
+def _kept(there: list[str], recipe: Recipe) -> list[str]:
+    """The columns that go into packs: those that run along the tokens, and maybe the others."""
+    names = _names(there, recipe)
+    return [*names, *sorted(filter(recipe.joins, there))]
 
 
 def _names(there: list[str], recipe: Recipe) -> list[str]:
@@ -106,7 +121,7 @@ def _run(steps: list[Step], recipe: Recipe, context: Context) -> Run:
     names: list[str] = []
     for row, item in enumerate(items):
         try:
-            here = _names(list(item), recipe)
+            here = _kept(list(item), recipe)
             names = names or here
             if here != names:
                 raise ValueError(
@@ -120,7 +135,8 @@ def _run(steps: list[Step], recipe: Recipe, context: Context) -> Run:
 
 def _fields(item: Any) -> Mapping[str, Any]:
     if isinstance(item, pa.RecordBatch) and item.num_rows == 1:
-        return {name: item.column(name)[0].values for name in item.schema.names if is_list(item.column(name).type)}
+        columns = zip(item.schema.names, item.columns, strict=True)
+        return {name: one[0].values if is_list(one.type) else one[0].as_py() for name, one in columns}
     if isinstance(item, Mapping):
         return item
     raise TypeError(f"pack needs rows, dicts of columns, but got a {type(item).__name__}. Let the map return a dict.")

@@ -19,7 +19,7 @@ from midepoch.rows import convert_item
 from midepoch.stages.documents import Documents, Values, check_same, read_documents, stretches, windows
 from midepoch.stages.flow import Context, Flow, Step, check_delivered, cut_groups, from_cursor, marks_of
 from midepoch.stages.recipe import IGNORED, Recipe
-from midepoch.values import Form
+from midepoch.values import Form, join_others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,9 @@ class PackWindows:
                     for name, column in documents.columns.items()
                 }
                 item = _item(pieces, cumulative(sizes[here.start : here.stop]), recipe, form)
+                inside = packs.documents[here.start : here.stop].tolist()
+                for name, values in documents.others.items():
+                    item[name] = join_others(name, [values[document] for document in inside], form)
                 yield item, *marks[number]
 
     def count(self, inputs: int) -> int | None:
@@ -80,6 +83,8 @@ class PackStream:
     splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if self.recipe.others == "join":
+            raise ValueError("strategy='concat' cuts documents, so it has no place for others='join'. Use another.")
         if self.recipe.overlong == "alone":
             raise ValueError(
                 "strategy='concat' cuts documents wherever a pack ends, so overlong='alone' has no meaning. "

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ from midepoch.errors import SchemaMismatchError
 from midepoch.packing import OVERLONG, Overlong
 from midepoch.values import is_list
 
+Others = Literal["drop", "join"]
 MADE = ("position_ids", "document_ids", "cu_seqlens")
 IGNORED = -100
 """The label of what is not learned from, as torch's losses have it."""
@@ -26,6 +27,7 @@ class Recipe:
     eos: int | None
     pad: int | None
     labels: str | None
+    others: Others = "drop"
     number: int
     """The number of the stage in its pipeline."""
 
@@ -36,6 +38,13 @@ class Recipe:
             raise ValueError(f"overlong is {self.overlong!r}; it can be {', '.join(map(repr, OVERLONG))}.")
         if not isinstance(self.column, str) or self.column in (*MADE, "labels"):
             raise ValueError(f"column is {self.column!r}; name the column of tokens, which pack does not make itself.")
+        if self.others not in ("drop", "join"):
+            raise ValueError(f"others is {self.others!r}; it can be 'drop' or 'join'.")
+        if self.others == "join" and self.overlong == "cut":
+            raise ValueError(
+                "others='join' gives each document's other columns to the pack that has the document, so none may be "
+                "cut: pass overlong='drop' or 'alone'."
+            )
         if not isinstance(self.labels, str | None):
             raise TypeError(f"labels is {self.labels!r}; name a column, or pass None.")
 
@@ -46,20 +55,24 @@ class Recipe:
 
     def wants(self, name: str) -> bool:
         """Whether a column of the rows is packed: by its name alone, never because it happens to be as long."""
-        along = name == "token_type_ids" or name.endswith("mask")
-        return name in (self.column, self.label_source) or along
+        return name in (self.column, self.label_source) or name == "token_type_ids" or is_token_mask(name)
+
+    def joins(self, name: str) -> bool:
+        """Whether a column of the rows that is not packed along goes into packs beside the tokens."""
+        return self.others == "join" and not self.wants(name) and name not in (*MADE, "labels")
 
     def is_ragged(self, name: str) -> bool:
         """Whether a column's arrays differ in length from pack to pack."""
-        if name == "cu_seqlens":
+        along = name in (*MADE, "labels") or self.wants(name)
+        if name == "cu_seqlens" or self.joins(name):
             return True
-        even = self.pad is not None and self.overlong != "alone"
-        return not even and (name in (*MADE, "labels") or self.wants(name))
+        return along and (self.pad is None or self.overlong == "alone")
 
     def describe(self) -> dict[str, Any]:
         """Every parameter, since each changes packs."""
         told = {"op": "pack", "length": self.length, "column": self.column, "overlong": self.overlong}
-        return told | {"eos": self.eos, "pad": self.pad, "labels": self.labels}
+        joined = {"others": self.others} if self.others == "join" else {}
+        return told | {"eos": self.eos, "pad": self.pad, "labels": self.labels} | joined
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise unless rows of a schema can be packed."""
@@ -96,7 +109,12 @@ class Recipe:
         )
 
     def _is_mask(self, name: str) -> bool:
-        return name.endswith("mask") and name not in (self.column, self.label_source)
+        return is_token_mask(name) and name not in (self.column, self.label_source)
+
+
+def is_token_mask(name: str) -> bool:
+    """Whether a column is a mask of the tokens, by its name: those of pixels and sounds are not."""
+    return name.endswith("mask") and not name.startswith(("pixel_", "feature_", "input_features_"))
 
 
 def _is_float(kind: pa.DataType) -> bool:

@@ -63,4 +63,6 @@ def name_of(function: Callable[..., Any]) -> str:
     """A function's qualified name, without its module: that differs between a script and its workers."""
     if isinstance(function, partial):
         return f"partial({name_of(function.func)})"
+    if hasattr(function, "__wrapped__"):
+        return name_of(function.__wrapped__)
     return str(getattr(function, "__qualname__", type(function).__qualname__))

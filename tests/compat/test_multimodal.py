@@ -1,0 +1,440 @@
+"""Samples with images from every source, through real workers: killed, cut, and gone on with by others."""
+
+import io
+import json
+import logging
+import os
+import signal
+from itertools import islice
+
+import datasets
+import numpy as np
+import PIL.Image
+import pyarrow as pa
+import pytest
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import midepoch as me
+from chats import Chat, cropped, ids, process, table, write_jsonl, write_parquet
+from media import film, tone
+from midepoch.front import messages
+from midepoch.testing import assert_resumes, same
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning"),
+]
+CHATS = [Chat(words=number % 9 + 1, images=number % 3, broken=number % 13 == 7) for number in range(60)]
+WHOLE = [number for number, chat in enumerate(CHATS) if not chat.broken]
+BROKEN = [number for number, chat in enumerate(CHATS) if chat.broken]
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_parquet(tmp_path_factory.mktemp("chats") / "data", CHATS, files=3, block=6)
+
+
+def build(folder, lanes=4, **options):
+    given = {"packing": True, "packing_length": 40, "packing_window": 8, "on_error": "skip", **options}
+    processor = given.pop("processor", process)
+    made = me.MultiModalIterableDataset(folder, processor=processor, **given)
+    return made.lanes(lanes) if lanes else made
+
+
+def through_json(state):
+    return json.loads(json.dumps(state))
+
+
+def one_item(item):
+    return item
+
+
+def arrow_file(path, kind):
+    rows = table(CHATS)
+    write = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+    with pa.OSFile(str(path), "wb") as sink, write(sink, rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=7)
+    return path
+
+
+def hugging_face():
+    rows = table(CHATS).to_pydict()
+    rows["messages"] = [json.dumps(one) for one in rows["messages"]]
+    features = datasets.Features(
+        {
+            "id": datasets.Value("int64"),
+            "messages": datasets.Value("string"),
+            "images": datasets.List(datasets.Image()),
+        }
+    )
+    return datasets.Dataset(pa.Table.from_pydict(rows, schema=features.arrow_schema))
+
+
+@pytest.fixture(params=["parquet", "stream", "file", "jsonl", "datasets", "numpy datasets", "saved", "midepoch"])
+def source(request, folder, tmp_path):
+    """A source, and the folder of its images."""
+    kind = request.param
+    if kind == "parquet":
+        return folder, None
+    if kind in ("stream", "file"):
+        return arrow_file(tmp_path / "a.arrow", kind), None
+    if kind == "jsonl":
+        return write_jsonl(tmp_path / "lines", CHATS), tmp_path / "lines"
+    if kind == "saved":
+        hugging_face().save_to_disk(tmp_path / "saved")
+        return me.fast_load_iterable_dataset(tmp_path / "saved"), None
+    if kind == "midepoch":
+        return me.read(folder).with_format("arrow"), None
+    return hugging_face().with_format("numpy" if kind == "numpy datasets" else None), None
+
+
+def test_C1_every_source_gives_the_same_samples(source, folder):
+    rows, images = source
+    options = {"packing": False, "shuffle": False, "lanes": 1}
+    samples = list(build(rows, data_folder=images, **options))
+    assert ids(samples) == WHOLE
+    assert same(samples, list(build(folder, **options)))
+    packs = build(rows, data_folder=images, lanes=2)
+    assert sorted(ids(list(packs))) == WHOLE
+    assert packs.metrics()["skipped"] == len(BROKEN)
+    assert_resumes(packs, every=5)
+
+
+def test_C1_a_source_is_shuffled_unless_it_shall_not_be(source):
+    rows, images = source
+    order = ids(list(build(rows, data_folder=images, packing=False, lanes=1)))
+    assert order != WHOLE
+    assert sorted(order) == WHOLE
+
+
+def test_C1_json_lines_that_are_no_json_are_broken_samples(tmp_path):
+    path = write_jsonl(tmp_path, CHATS)
+    with path.open("a") as file:
+        file.write('{"id": 99, "messages": [\n')
+    dataset = build(path, data_folder=tmp_path, packing=False)
+    assert sorted(ids(list(dataset))) == WHOLE
+    assert dataset.metrics()["skipped"] == len(BROKEN) + 1
+    assert any("The line is no JSON" in one["error"] for one in dataset.metrics()["skipped_samples"])
+    with pytest.raises(me.DataFormatError, match=r"chats.jsonl, line 61: this is no whole JSON object"):
+        me.read(path)
+
+
+def hear_and_see(sample):
+    return {
+        "input_ids": np.arange(3),
+        "sound": sample["audios"][0]["array"][None] if sample["audios"] else None,
+        "video": sample["videos"][0][None] if sample["videos"] else None,
+    }
+
+
+def test_C1_sounds_and_videos_by_path(tmp_path):
+    film(tmp_path / "a.mp4")
+    (tmp_path / "a.wav").write_bytes(tone())
+    parts = [[{"type": "audio", "path": "a.wav"}], [{"type": "video", "path": "a.mp4"}], [{"type": "text", "text": ""}]]
+    with (tmp_path / "rows.jsonl").open("w") as file:
+        file.writelines(json.dumps({"messages": [{"role": "user", "content": one}]}) + "\n" for one in parts)
+    dataset = me.MultiModalIterableDataset(
+        tmp_path / "rows.jsonl",
+        processor=hear_and_see,
+        data_folder=tmp_path,
+        video_frames=4,
+        packing=True,
+        packing_length=10,
+        shuffle=False,
+    )
+    (pack,) = dataset
+    assert (pack["sound"].shape, pack["video"].shape) == ((1, 40), (1, 4, 16, 32, 3))
+
+
+def test_C1_C4_C5_cut_with_two_workers_and_resumed_with_three(folder):
+    whole = list(build(folder))
+    assert same(list(me.Loader(build(folder), num_workers=2)), whole)
+    for cut in (1, 5, len(whole) - 1):
+        first = me.Loader(build(folder), num_workers=2, prefetch_factor=4)
+        got = list(islice(first, cut))
+        second = me.Loader(build(folder), num_workers=3)
+        second.load_state_dict(through_json(first.state_dict()))
+        assert same(got + list(second), whole)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch reports the kill once more
+def test_C1_C4_a_worker_killed_inside_a_window(folder):
+    whole = list(build(folder))
+    loader = me.Loader(build(folder), num_workers=2, prefetch_factor=1)
+    others = {process.pid for process in torch.multiprocessing.active_children()}
+    iterator = iter(loader)
+    got = list(islice(iterator, 5))
+    assert any(cursor[-1] for _, cursor in loader.state_dict()["cursors"]), "no lane stands inside a window"
+    os.kill(min({process.pid for process in torch.multiprocessing.active_children()} - others), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"killed|exited"):
+        got.extend(iterator)
+    del iterator
+    resumed = me.Loader(build(folder), num_workers=3)
+    resumed.load_state_dict(through_json(loader.state_dict()))
+    assert same(got + list(resumed), whole)
+    assert loader.dataset.metrics()["skipped"] <= len(BROKEN)
+
+
+def test_C2_each_workers_snapshot_shows_where_it_stands(folder):
+    def stateful():
+        return StatefulDataLoader(build(folder, lanes=None), num_workers=2, batch_size=None, collate_fn=one_item)
+
+    whole = list(stateful())
+    assert sorted(ids(whole)) == WHOLE
+    positions = []
+    for cut in range(1, len(whole)):
+        first = stateful()
+        got = list(islice(iter(first), cut))
+        state = first.state_dict()
+        workers = state["_snapshot"]["_worker_snapshots"]
+        assert len(workers) == 2
+        shown = [worker["dataset_state"] for worker in workers.values()]
+        for one in shown:
+            assert isinstance(one["cur_idx"], int | None)
+            assert set(one["packer"]) == {"lane", "window_start", "delivered"}
+            assert one["packer"]["window_start"] == one["cur_idx"]
+        positions.append([(one["cur_idx"], one["packer"]["delivered"]) for one in shown])
+        file = io.BytesIO()
+        torch.save(state, file)
+        file.seek(0)
+        if cut % 5 == 2:
+            second = stateful()
+            second.load_state_dict(torch.load(file, weights_only=True))
+            assert same(got + list(second), whole)
+        del first
+        if cut > 8:
+            break
+    assert any(delivered for both in positions for _, delivered in both), "no cut was inside a window"
+    moved = [both[0][0] for both in positions]
+    assert moved == sorted(moved)
+    assert moved[-1] > 0
+
+
+def test_C2_cur_idx_is_the_row_at_which_reading_goes_on(folder):
+    plain = build(folder, lanes=None, packing=False, on_error="raise", processor=one_item, shuffle=False).take(0)
+    assert plain.state_dict()["cur_idx"] is None
+    dataset = me.MultiModalIterableDataset(me.read(folder).take(7), processor=_number, shuffle=False)
+    assert len(dataset) == 7
+    seen = [(dataset.state_dict()["cur_idx"], dataset.state_dict()["packer"])]
+    for _ in dataset:
+        seen.append((dataset.state_dict()["cur_idx"], None))
+    assert seen == [(number, None) for number in (*range(7), None)]
+
+
+def _number(sample):
+    return {"id": sample["id"], "input_ids": [1]}
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_C1_each_broken_sample_is_counted_once_an_epoch_with_file_and_row(folder, method, workers):
+    dataset = build(folder)
+    context = None if workers == 0 else method
+    loader = me.Loader(dataset, num_workers=workers, multiprocessing_context=context)
+    for epoch in range(1 if method == "spawn" else 2):
+        assert sorted(ids(list(loader))) == WHOLE
+        noted = [one for one in dataset.metrics()["skipped_samples"] if one["epoch"] == epoch]
+        due = {f"row {number % 20} of part-{number // 20}.parquet" for number in BROKEN}
+        assert {one["where"] for one in noted} == due
+        assert len(noted) == len(due)
+        assert all(one["error"].startswith("UnidentifiedImageError") for one in noted)
+    assert dataset.metrics()["skipped"] == len(BROKEN) * (epoch + 1)
+
+
+def test_C1_a_broken_sample_raises_with_file_and_row_unless_asked_otherwise(folder):
+    for workers in (0, 2):
+        with pytest.raises(PIL.UnidentifiedImageError) as caught:
+            list(me.Loader(build(folder, on_error="raise", shuffle=False, lanes=1), num_workers=workers))
+        told = " ".join([*getattr(caught.value, "__notes__", ()), str(caught.value)])
+        assert "midepoch: in process(process), at row 7 of part-0.parquet" in told
+
+
+def test_same_crops_after_a_resume_with_the_processors_own_rng(folder):
+    def build_crops():
+        return build(folder, processor=cropped, with_rng=True)
+
+    whole = list(build_crops())
+    first = me.Loader(build_crops(), num_workers=2)
+    got = list(islice(first, 4))
+    second = me.Loader(build_crops(), num_workers=3)
+    second.load_state_dict(through_json(first.state_dict()))
+    assert same(got + list(second), whole)
+    other_epoch = build_crops()
+    other_epoch.set_epoch(1)
+    noise = {number: value for pack in whole for number, value in zip(pack["id"], pack["noise"], strict=True)}
+    again = {number: value for pack in other_epoch for number, value in zip(pack["id"], pack["noise"], strict=True)}
+    assert set(noise) == set(again)
+    assert not set(noise.values()) & set(again.values()), "another epoch has crops of its own"
+
+
+def crop_before(row, rng):
+    """Crops of the decoded images of a row, before messages are read."""
+    left, top = int(rng.integers(4)), int(rng.integers(2))
+    return {"images": [image.crop((left, top, left + 2, top + 2)) for image in row["images"]]}
+
+
+def flip_after(sample, rng):
+    pixels = sample["pixel_values"]
+    return {"pixel_values": pixels[:, :, ::-1] if pixels is not None and rng.random() < 0.5 else pixels}
+
+
+def test_same_crops_after_a_resume_with_maps_before_and_after():
+    good = [chat for chat in CHATS if not chat.broken]
+    features = datasets.Features(
+        hugging_face().features | {"messages": datasets.Value("string"), "id": datasets.Value("int64")}
+    )
+    rows = [chat.row(number) for number, chat in enumerate(good)]
+    stored = datasets.Dataset(
+        pa.Table.from_pylist([row | {"messages": json.dumps(row["messages"])} for row in rows], features.arrow_schema)
+    )
+    dataset = me.MultiModalIterableDataset(
+        me.from_hf(stored).decode().map(crop_before, with_rng=True), processor=process
+    ).map(flip_after, with_rng=True)
+    assert len(dataset) == len(good)
+    for sample in dataset:
+        assert sample["pixel_values"] is None or sample["pixel_values"].shape[1:] == (2, 2, 3)
+    assert_resumes(dataset, every=7)
+
+
+def remember_the_process(sample):
+    return {"id": sample["id"], "input_ids": [1], "process": os.getpid()}
+
+
+def test_images_are_decoded_in_the_worker(folder, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("decoded in the main process")
+
+    main = os.getpid()
+    right = messages.image
+    monkeypatch.setattr(messages, "image", lambda value: refuse() if os.getpid() == main else right(value))
+    samples = list(me.Loader(build(folder, packing=False, processor=remember_the_process), num_workers=2))
+    assert sorted(ids(samples)) == WHOLE
+    assert main not in {sample["process"] for sample in samples}
+    assert len({sample["process"] for sample in samples}) == 2
+
+
+def test_images_are_decoded_only_for_rows_that_are_used(folder, monkeypatch):
+    decoded = []
+    right = messages.image
+    monkeypatch.setattr(messages, "image", lambda value: decoded.append(value) or right(value))
+    good = [chat for number, chat in enumerate(CHATS) if number < 7]
+    rows = me.read(folder).take(20).filter(lambda row: row["id"] in (4, 5))
+    dataset = me.MultiModalIterableDataset(rows, processor=process, shuffle=False)
+    assert decoded == []
+    assert ids(list(dataset)) == [4, 5]
+    assert len(decoded) == good[4].images + good[5].images
+    decoded.clear()
+    straight = me.MultiModalIterableDataset(me.read(folder).take(7), processor=process, shuffle=False)
+    list(islice(straight, 5))
+    state = straight.state_dict()
+    decoded.clear()
+    resumed = me.MultiModalIterableDataset(me.read(folder).take(7), processor=process, shuffle=False)
+    resumed.load_state_dict(state)
+    assert ids(list(resumed)) == [5, 6]
+    assert len(decoded) == good[5].images + good[6].images, "what was delivered before is not decoded again"
+
+
+@pytest.mark.parametrize("padding", ["flatten", "right", "left"])
+@pytest.mark.parametrize("packing", [True, False])
+def test_C1_batches_by_the_collator_resume_too(folder, padding, packing):
+    def loader(workers):
+        collate = me.MultiModalCollator(padding=padding, pad=0)
+        return me.Loader(build(folder, packing=packing), batch_size=3, num_workers=workers, collate_fn=collate)
+
+    whole = list(loader(0))
+    images = sum(CHATS[number].images for number in WHOLE)
+    assert sum(len(batch["pixel_values"]) for batch in whole if batch["pixel_values"] is not None) == images
+    learned = sum(int((batch["labels"] != -100).sum()) for batch in whole)
+    samples = list(build(folder, packing=False))
+    assert learned == sum(int((sample["labels"] != -100).sum()) for sample in samples)
+    first = loader(2)
+    got = list(islice(first, 2))
+    second = loader(0)
+    second.load_state_dict(through_json(first.state_dict()))
+    assert same(got + list(second), whole)
+
+
+def test_states_of_other_settings_are_refused(folder):
+    state = build(folder).state_dict()
+    for change, told in (
+        ({"packing_length": 41}, "length"),
+        ({"packing_window": 9}, "window"),
+        ({"data_seed": 1}, "seed"),
+        ({"processor": _number}, "process"),
+        ({"on_error": "raise"}, "on_error"),
+        ({"video_frames": 3}, "video_frames"),
+        ({"filter_overlong": False}, "overlong"),
+    ):
+        with pytest.raises(me.CheckpointMismatchError, match=told):
+            build(folder, **change).load_state_dict(state)
+    moved = build(folder, data_folder="/elsewhere")
+    moved.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"on_error": "ignore"}, ValueError, "on_error is 'ignore'; it can be 'raise' or 'skip'"),
+        ({"processor": None}, TypeError, "processor must be a function of a sample, got None"),
+        (
+            {"messages_column": "chat"},
+            me.SchemaMismatchError,
+            "no column 'chat' for messages_column. There are: id, mes",
+        ),
+        ({"image_column": "pics"}, me.SchemaMismatchError, "There is no column 'pics' for image_column"),
+        ({"video_frames": 0}, ValueError, "video_frames is 0; it must be at least 1"),
+        ({"packing_length": 0}, ValueError, "length is 0"),
+        ({"packing_strategy": "concat"}, ValueError, "'concat' cuts documents"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_built(folder, options, error, told):
+    with pytest.raises(error, match=told):
+        build(folder, **options)
+
+
+def test_sources_that_cannot_be_are_refused(folder):
+    filtered = me.read(folder).filter(lambda row: True)
+    with pytest.raises(ValueError, match="shuffle after filter is not possible") as caught:
+        build(filtered)
+    assert "pass shuffle=False" in caught.value.__notes__[0]
+    assert sorted(ids(list(build(filtered, shuffle=False)))) == WHOLE
+    with pytest.raises(TypeError, match=r"from_hf needs a datasets.Dataset, got IterableDataset"):
+        build(hugging_face().to_iterable_dataset())
+    with pytest.raises(ValueError, match="from_hf needs one split"):
+        build(datasets.DatasetDict({"train": hugging_face()}))
+
+
+def test_parts_of_a_mixture_count_their_own_broken_samples(folder):
+    parts = [build(folder, packing=False, lanes=None, shuffle=False) for _ in range(2)]
+    mixed = me.mix(parts, weights=[0.5, 0.5], seed=1, stop="all")
+    assert len(list(mixed)) == 2 * len(WHOLE)
+    assert [part.metrics()["skipped"] for part in parts] == [len(BROKEN)] * 2
+    source = me.mix([me.read(folder), me.read(folder)], weights=[0.5, 0.5], stop="all")
+    dataset = build(source, shuffle=False, lanes=2)
+    assert sorted(ids(list(dataset))) == sorted(WHOLE * 2)
+    assert_resumes(dataset, every=9)
+
+
+def test_a_state_in_plain_terms_does_not_change_by_loading_where_a_filter_empties_a_lane(folder):
+    dataset = me.fast_load_iterable_dataset(_saved(folder)).filter(_is_early).lanes(2)
+    assert_resumes(dataset)
+
+
+def _is_early(row):
+    return row["id"] < 5
+
+
+def _saved(folder):
+    path = folder.parent / "saved"
+    if not path.exists():
+        hugging_face().save_to_disk(path)
+    return path

@@ -1,0 +1,48 @@
+"""Small real files for tests: pictures, sounds and videos, and what they decode to."""
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import PIL.Image
+import soundfile
+
+
+def picture(shade: int, kind: str = "PNG", size: tuple[int, int] = (6, 4)) -> bytes:
+    """A picture of one shade with a black corner."""
+    file = io.BytesIO()
+    made = PIL.Image.new("RGB", size, (shade % 256, 0, 255))
+    made.putpixel((0, 0), (0, 0, 0))
+    made.save(file, kind)
+    return file.getvalue()
+
+
+def shade_of(image: Any) -> int:
+    """Which shade a picture was made with."""
+    return int(np.asarray(image)[-1, -1, 0])
+
+
+def tone(samples: int = 40, rate: int = 8000, kind: str = "WAV") -> bytes:
+    """A rising sound."""
+    file = io.BytesIO()
+    soundfile.write(file, np.linspace(-0.5, 0.5, samples, dtype=np.float32), rate, format=kind)
+    return file.getvalue()
+
+
+def film(path: Path, frames: int = 10, codec: str = "mpeg4", size: tuple[int, int] = (32, 16)) -> Path:
+    """A video whose frames grow lighter, 20 steps of grey each."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=5)
+        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
+        for number in range(frames):
+            grey = np.full((size[1], size[0], 3), 20 * number, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+def data_url(content: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
