@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -38,6 +38,7 @@ NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "anonymous": ("anonymous", "anon"),
     },
 }
+GCS_SECONDS = 10  # what pyarrow itself waits out; its own default is a quarter of an hour
 NEVER = datetime(2200, 1, 1, tzinfo=UTC)
 VERSIONS = ("etag", "generation", "md5hash", "content_md5", "md5", "sha256", "checksum", "versionid", "uid")
 TIMES = ("mtime", "lastmodified", "last_modified", "updated", "modified", "created")
@@ -143,6 +144,7 @@ def _gs(options: dict[str, Any]) -> Any:
     if endpoint is not None:
         scheme, separator, host = endpoint.partition("://")
         options |= {"endpoint_override": host, "scheme": scheme} if separator else {"endpoint_override": endpoint}
+    options["retry_time_limit"] = timedelta(seconds=GCS_SECONDS)
     if "access_token" in options:
         options.setdefault("credential_token_expiration", NEVER)
     return fs.GcsFileSystem(**options)

@@ -42,7 +42,8 @@ class Loader(DataLoader[Any]):
     size ``collate_fn`` gets each item. Nothing else is converted: use ``dataset.with_format("torch")`` for tensors.
     Iterating goes on where the data set stands, and after a full pass that is the next epoch. ``even`` gives every rank
     the same number of batches in an epoch, by repeating ("pad") or leaving out ("drop") at most one a rank.
-    Workers, ranks, batch size, prefetching and start method may all be others after a resume.
+    Workers, ranks, batch size, prefetching and start method may all be others after a resume. Where an object store is
+    read, workers are started by forkserver unless ``multiprocessing_context`` says otherwise.
     """
 
     def __init__(

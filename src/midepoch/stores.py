@@ -35,6 +35,8 @@ class Store:
         self.bucket = rest.split("/")[0] if self.scheme in BUCKETS else ""
         if self.scheme in BUCKETS and not self.bucket:
             raise ValueError(f"{url} names no bucket; write {self.scheme}://bucket/folder.")
+        if not isinstance(options, Mapping | None):
+            raise TypeError(f"storage_options must be a dict, not a {type(options).__name__}.")
         self._options = known_options(self.scheme, options or {})
         self._patience = patience or Patience()
         self._clients: dict[int, Client] = {}

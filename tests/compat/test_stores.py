@@ -215,7 +215,9 @@ def test_two_ranks_of_two_workers_read_it_all(noisy, proxy):
     seen = []
     for rank in range(2):
         dataset = me.read(noisy, storage_options=proxy.options, columns=["id"]).shard(num_shards=2, index=rank)
-        seen.append(ids(me.Loader(dataset, num_workers=2)))
+        loader = me.Loader(dataset, num_workers=2, persistent_workers=True)
+        seen.append(ids(loader))
+        assert ids(loader) == seen[-1]  # the same workers once more
     assert sorted(seen[0] + seen[1]) == list(range(320))
     assert len(seen[0]) == len(seen[1])
 

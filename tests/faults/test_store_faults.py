@@ -5,6 +5,7 @@ import json
 import logging
 import random
 import traceback
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -65,10 +66,23 @@ def url(s3_port):
     return "s3://faulty/d"
 
 
+def now_and_then(what, share):
+    """Spoil a share of the requests, but none of them so often that it is given up."""
+    chance, spoiled = random.Random(7), Counter()
+
+    def spoil(request):
+        same = (request.method, request.key, request.query, request.range)
+        if chance.random() > (share if request.key else share / 3) or spoiled[same] > 2:
+            return None
+        spoiled[same] += 1
+        return chance.choice(what)
+
+    return spoil
+
+
 @pytest.mark.parametrize("what", [500, 503, 429, "drop", "cut"])
 def test_what_passes_is_waited_for(url, proxy, what):
-    chance = random.Random(str(what))
-    proxy.spoil = lambda request: what if chance.random() < (0.3 if request.key else 0.1) else None
+    proxy.spoil = now_and_then([what], 0.3)
     dataset = me.read(url, storage_options=proxy.options)
     assert ids(dataset) == list(range(120))
     assert sorted(ids(dataset.shuffle(1))) == list(range(120))
@@ -229,8 +243,7 @@ def test_secrets_are_in_nothing_that_is_left(url, proxy, tmp_path, caplog):
     secrets = [s3.KEY, s3.SECRET, proxy.endpoint, proxy.endpoint.removeprefix("http://"), "hush-hush-token"]
     options = {**proxy.options, "token": "hush-hush-token"}
     left = []
-    chance = random.Random(3)
-    proxy.spoil = lambda request: chance.choice([503, "drop"]) if chance.random() < 0.2 else None
+    proxy.spoil = now_and_then([503, "drop"], 0.3)
     dataset = me.read(url, storage_options=options, index_dir=tmp_path / "index", cache_dir=tmp_path / "cache")
     rows = iter(dataset.shuffle(1))
     next(rows)

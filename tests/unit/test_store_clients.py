@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.clients import known_options
+from midepoch.clients import ArrowClient, connect, known_options
 from midepoch.errors import DataChangedError, MissingExtraError, NoDataError, StoreError
 from midepoch.fetching import Fetch, size_of
 from midepoch.retries import Patience, ShortReadError, patiently, verdict_of
@@ -86,6 +86,18 @@ def test_a_wrong_option_is_told_by_its_name_alone(options, told):
     with pytest.raises(TypeError, match=re.escape(told)) as error:
         Store("s3://bucket/x", options)
     assert "hush" not in str(error.value)
+
+
+def test_options_must_be_a_dict():
+    with pytest.raises(TypeError, match="storage_options must be a dict, not a str"):
+        Store("s3://bucket/x", "hush-hush")
+
+
+def test_clients_take_their_options():
+    given = {"key": "k", "secret": "s", "token": "t", "endpoint": "http://127.0.0.1:9/", "request_timeout": 1.0}
+    assert isinstance(connect("s3", "bucket", known_options("s3", given)), ArrowClient)
+    for given in ({"anonymous": True, "endpoint": "http://127.0.0.1:9"}, {"token": "t", "project": "p"}):
+        assert isinstance(connect("gs", "bucket", known_options("gs", given)), ArrowClient)
 
 
 def test_a_store_never_shows_its_options():
@@ -256,6 +268,17 @@ def test_memory_reads_like_a_folder(tmp_path, kinds):
     assert remote.schema == local.schema
     assert list(remote) == list(local)
     assert list(me.read("memory://data").shuffle(3)) == list(me.read(folder).shuffle(3))
+
+
+def test_a_folder_through_fsspec(tmp_path):
+    write_files(tmp_path / "data", [30, 20])
+    dataset = me.read(f"local://{tmp_path}/data")
+    assert dataset._plan.pipeline.origin.index.store is not None
+    assert ids(dataset) == list(range(50))
+    assert ids(me.read(f"local://{tmp_path}/data/*1*")) == list(range(30, 50))
+    # A state does not know where files lie.
+    fresh = me.read(f"local://{tmp_path}/data").state_dict()
+    assert fresh == me.read(tmp_path / "data").state_dict()
 
 
 def test_files_lists_and_globs_of_memory():
