@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
 from midepoch.features import Features, features_of
+from midepoch.hive import HiveIndex
 from midepoch.indexing import open_index
 from midepoch.leg import Progress
 from midepoch.media import Decode, to_decode
@@ -37,21 +38,33 @@ def read(
     *,
     format: str | None = None,
     columns: Sequence[str] | None = None,
+    filters: Any = None,
+    partitioning: Literal["hive"] | None = None,
     index_dir: str | os.PathLike[str] | None = None,
 ) -> "Dataset":
     """Open Arrow, Parquet, ORC, JSON and CSV files in place.
 
     ``source`` is a file, a folder (with its subfolders), a glob, or a list of those. Files are told apart by
     their bytes, and CSV by its name; ``format`` ("arrow", "parquet", "orc", "jsonl", "json" or "csv") insists, and
-    decides where neither tells. ``columns`` reads those columns only. Nothing is read but headers and footers, and text
+    decides where neither tells. ``columns`` reads those columns only. ``filters``, a ``pyarrow.compute`` expression,
+    gives only the rows for which it is true, and leaves out Parquet row groups whose statistics rule that out.
+    ``partitioning="hive"`` makes columns of folders named key=value. Nothing is read but headers and footers, and text
     files once through; the index of their blocks is kept in ``index_dir``, by default ``MIDEPOCH_INDEX_DIR`` or a
     folder in the user's cache.
     """
     if isinstance(columns, str):
         raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}].")
+    if partitioning not in (None, "hive"):
+        raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive', or left out.")
     index = open_index(source, format=format, index_dir=index_dir)
+    if partitioning == "hive":
+        index = HiveIndex(index)
     rows = FileRows(index=index, columns=None if columns is None else tuple(columns))
     _ = rows.schema  # files that disagree are told here, not at the first row
+    if filters is not None:
+        from midepoch.pruning import Where  # which loads parts of Arrow that nothing else needs
+
+        rows = replace(rows, where=Where.of(index, filters))
     return Dataset(Plan(pipeline=Pipeline(origin=rows)))
 
 
@@ -237,6 +250,11 @@ class Dataset:
                 f"rows without reading them. Put {name} first."
             )
         rows = self._rows(name)
+        if rows.where is not None and isinstance(step, Cut):
+            raise ValueError(
+                f"{name} after read(filters=...) is not possible: filters change the number of rows, and {name} acts "
+                f"on rows without reading them. To cut first, read without filters, then use .{name}(n).filter(fn)."
+            )
         ordered = replace(pipeline, origin=replace(rows, steps=(*rows.steps, step)))
         return self._new(replace(self._plan, pipeline=ordered))
 
@@ -283,7 +301,8 @@ class Dataset:
         plan = self._plan
         if not plan.pipeline.uniform:
             kinds = [name_of_stage(stage) for stage in plan.pipeline.stages if stage.count(1) is None]
-            what = kinds[0] if kinds else "a mixture"
+            source = "read(filters=...)" if isinstance(plan.pipeline.origin, FileRows) else "a mixture"
+            what = kinds[0] if kinds else source
             raise TypeError(f"The length is unknown: only reading the rows tells how many items {what} gives.")
         if plan.passes is None:
             raise TypeError("The length is unknown: repeat() goes on for ever.")

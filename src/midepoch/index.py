@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,19 @@ class Index:
         if self._origin is None:
             return _from_bytes, (self.root, self._content.to_pybytes())
         return _from_file, (self.root, self._origin, self._checksum)
+
+    layout: Mapping[str, Any] = MappingProxyType({})
+    """What a state remembers of how columns were found, if not in the files."""
+
+    @property
+    def origin(self) -> str | None:
+        """Where the index lies, if that is on disk."""
+        return self._origin
+
+    @property
+    def checksum(self) -> int:
+        """What tells this index from others."""
+        return int(self._checksum)
 
     @cached_property
     def names(self) -> list[str]:
@@ -125,6 +139,15 @@ class Index:
         """A file, opened to read its blocks under a schema."""
         return FORMATS[self.formats[file]].open_blocks(self.path(file), self.schemas[file], wanted)
 
+    def constants(self, file: int) -> Mapping[str, pa.Scalar]:
+        """The columns of a file that have one value, which is not in it: none."""
+        return {}
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns that any file has."""
+        return list(dict.fromkeys(name for schema in self.kinds for name in schema.names))
+
     def check(self, file: int) -> None:
         """Raise unless a file is the one that was indexed."""
         check_unchanged(self.path(file), self.stamps[file])
@@ -169,9 +192,13 @@ class Index:
     @cached_property
     def schemas(self) -> list[pa.Schema | None]:
         """The files' own schemas; none where a file has no columns at all."""
+        return [None if number < 0 else self.kinds[number] for number in self._schema_numbers]
+
+    @cached_property
+    def kinds(self) -> list[pa.Schema]:
+        """The schemas that files have."""
         stored = (self._files.schema.metadata or {}).get(b"schemas", b"").split()
-        kinds = [pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text.decode()))) for text in stored]
-        return [None if number < 0 else kinds[number] for number in self._schema_numbers]
+        return [pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text.decode()))) for text in stored]
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         """The schema under which these columns, or all, of every file are read."""

@@ -51,7 +51,8 @@ def open_index(
                 scans = _scan_all(listing, format, known.scans() if known else {}, threads)
                 index = _save(path, listing, scans)
                 for old in earlier[KEPT_VERSIONS:]:
-                    old.unlink(missing_ok=True)
+                    for one in (old, *folder.glob(f"{old.stem}-*.kept")):
+                        one.unlink(missing_ok=True)
     _warn_of_compressed(index)
     return index
 

@@ -1,9 +1,9 @@
 """Where a pipeline's items come from: what every source of them gives, and the source that is rows of files."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -12,10 +12,15 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.fingerprint import data_difference
 from midepoch.index import Index
 from midepoch.order import Interval, Order, OrderStep, Shuffle, build_order, lanes_by_file
+from midepoch.selection import Blocks
 from midepoch.stages.blocks import Files
 from midepoch.stages.flow import Flow
 from midepoch.stages.source import Lane, Pace
+from midepoch.stages.where import matching
 from midepoch.values import Form
+
+if TYPE_CHECKING:  # it loads parts of Arrow that only filters need
+    from midepoch.pruning import Where
 
 Mode = Literal["file", "example"]
 
@@ -146,7 +151,7 @@ class FileRows:
     index: Index
     columns: tuple[str, ...] | None = None
     steps: tuple[OrderStep, ...] = ()
-    uniform = True
+    where: "Where | None" = None
     has_rows = True
     begin: Cursor = (0,)
     look: Look = ("python", False)
@@ -160,10 +165,21 @@ class FileRows:
     def __str__(self) -> str:
         return f"{self.index.rows:,} rows in {len(self.index.names):,} files"
 
+    @property
+    def uniform(self) -> bool:
+        """Whether all rows are handed on."""
+        return self.where is None
+
+    @property
+    def base(self) -> Order:
+        """The rows in file order, without blocks in which nothing can match."""
+        index = self.index
+        return index.order() if self.where is None else Blocks(index.file_starts, index.block_starts, self.where.blocks)
+
     @cached_property
     def size(self) -> int:
-        """How many rows an epoch has."""
-        size = self.index.rows
+        """How many rows an epoch reads."""
+        size = self.base.size
         for step in self.steps:
             size = step.size(size)
         return size
@@ -175,8 +191,14 @@ class FileRows:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The schema of the rows that are read."""
+        """The schema of the rows that are handed on."""
         return self.index.schema(self.columns)
+
+    @property
+    def _read_schema(self) -> pa.Schema:
+        """The same, with the columns that are read for the filter only."""
+        more = [name for name in self.where.predicate.columns if name not in self.names] if self.where else []
+        return self.index.schema((*self.names, *more)) if more else self.schema
 
     @property
     def names(self) -> list[str]:
@@ -189,13 +211,15 @@ class FileRows:
         return self.index.fingerprint
 
     def describe(self) -> list[dict[str, Any]]:
-        """The columns and the order."""
-        told: list[dict[str, Any]] = [] if self.columns is None else [{"op": "read", "columns": list(self.columns)}]
+        """The columns, the filter and the order."""
+        read = dict(self.index.layout) | ({} if self.columns is None else {"columns": list(self.columns)})
+        told: list[dict[str, Any]] = [{"op": "read", **read}] if read else []
+        told += [] if self.where is None else [self.where.describe()]
         return [*told, *(step.describe() for step in self.steps)]
 
     def order(self, epoch: int) -> Order:
         """The rows of an epoch."""
-        return build_order(self.index.order(), self.steps, epoch)
+        return build_order(self.base, self.steps, epoch)
 
     def cut(self, *, epoch: int, lanes: int, mode: Mode) -> "RowLanes":
         """The rows of an epoch, cut evenly, or at whole files."""
@@ -203,7 +227,7 @@ class FileRows:
 
     def open(self, lanes: int) -> FileReading:
         """The files."""
-        return FileReading(self.index, self.schema, lanes)
+        return FileReading(self.index, self._read_schema, lanes)
 
     def locate(self, key: int) -> tuple[str, int]:
         """A key is a row's number."""
@@ -228,7 +252,7 @@ class RowLanes:
 
     @cached_property
     def _by_file(self) -> Sequence[Order]:
-        return lanes_by_file(self._origin.index.order(), self._origin.steps, self._epoch, self._count)
+        return lanes_by_file(self._origin.base, self._origin.steps, self._epoch, self._count)
 
     @cached_property
     def _order(self) -> Order:
@@ -250,7 +274,13 @@ class RowLanes:
 
     def flow(self, reading: FileReading, lane: int, cursor: Cursor, every: Every = ALL) -> Flow:
         """The rows from a position on, in runs."""
-        source = Lane(reading.files, self.order(lane), reading.pace)
-        return Flow(
-            runs=source.runs(cursor[0], self.size(lane), rows=every.rows, phase=every.phase, stride=every.stride)
-        )
+        where, pace = self._origin.where, reading.pace
+        if where is None:
+            source = Lane(reading.files, self.order(lane), pace)
+            return Flow(
+                runs=source.runs(cursor[0], self.size(lane), rows=every.rows, phase=every.phase, stride=every.stride)
+            )
+        # An expression costs the same for few rows as for many, so it gets a whole step of them.
+        source = Lane(reading.files, self.order(lane), replace(pace, run=pace.step))
+        runs = source.runs(cursor[0], self.size(lane))
+        return Flow(runs=matching(runs, where.predicate, self._origin.names, pace.run, self._origin.locate))

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.order import ROW_PIECE, Order, files_torn
@@ -40,6 +41,30 @@ class Stretches:
             for begin, end, start in zip(self._begins, self._ends, self._starts[:-1], strict=True)
         ]
         return np.unique(np.concatenate([self._starts, *inside])).astype(np.int64)
+
+
+class Blocks:
+    """Some blocks of all files, whole, in file order."""
+
+    def __init__(self, file_starts: I64, block_starts: I64, kept: npt.NDArray[np.bool_]) -> None:
+        """Take the first rows of files and blocks, with the number of all rows at the end, and which blocks stay."""
+        after = np.concatenate([[0], np.cumsum(np.diff(block_starts) * kept)]).astype(np.int64)
+        self._begins = block_starts[:-1][kept]
+        self._starts = np.append(after[:-1][kept], after[-1])
+        self._files = np.unique(after[np.searchsorted(block_starts, file_starts)])
+        self.size = int(after[-1])
+
+    def rows(self, positions: I64) -> I64:
+        """Those of the block in which each position falls."""
+        if not len(positions):
+            return positions
+        block = np.searchsorted(self._starts, positions, "right") - 1
+        found: I64 = self._begins[block] + positions - self._starts[block]
+        return found
+
+    def pieces(self, level: Literal["file", "block"]) -> I64:
+        """The blocks, or the files that any of them are of."""
+        return self._files if level == "file" else self._starts
 
 
 class ChunkedNumbers:

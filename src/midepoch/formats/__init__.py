@@ -1,12 +1,14 @@
 """File formats: each knows a file's blocks, and reads one block at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
 
 from midepoch.formats import arrow, csv, json, jsonl, orc, parquet
-from midepoch.formats.block import Block, BlockReader, Format, Scan
+from midepoch.formats.block import Block, BlockReader, Format, Range, Scan
 from midepoch.formats.detect import format_of
 
-__all__ = ["EMPTY", "FORMATS", "Block", "BlockReader", "Format", "Scan", "scan_file"]
+__all__ = ["EMPTY", "FORMATS", "RANGES", "Block", "BlockReader", "Format", "Range", "Scan", "scan_file"]
 
 FORMATS: Mapping[str, Format] = {
     "arrow": arrow,
@@ -16,6 +18,8 @@ FORMATS: Mapping[str, Format] = {
     "json": json,
     "orc": orc,
 }
+RANGES: Mapping[str, Callable[[str, Sequence[pa.Field]], Sequence[Mapping[str, Range]]]] = {"parquet": parquet.ranges}
+"""What tells of the blocks of a file which values some columns can have there, for formats that know."""
 EMPTY = "empty"
 
 

@@ -29,6 +29,18 @@ class Scan:
     seeks: bool = True
 
 
+class Range(NamedTuple):
+    """What a file's statistics say of a column in one block. Bounds, and a number of nulls, may be unknown.
+
+    The bounds need not be values that occur, and hold for all but nulls and NaN.
+    """
+
+    low: pa.Scalar | None
+    high: pa.Scalar | None
+    nulls: int | None
+    rows: int
+
+
 class BlockReader(Protocol):
     """An open file, for use in the process that opened it."""
 

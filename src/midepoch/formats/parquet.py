@@ -1,5 +1,7 @@
 """Parquet: a block is a row group, found from the footer and decoded alone."""
 
+import json
+from collections.abc import Sequence
 from threading import Lock
 from typing import Literal
 
@@ -7,11 +9,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from midepoch.errors import DataFormatError
-from midepoch.formats.block import Block, Scan, as_read, read_as
+from midepoch.formats.block import Block, Range, Scan, as_read, read_as
 from midepoch.storage import open_file
 
 MAPPED = False
 TYPES: Literal["fixed"] = "fixed"
+UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+TRUSTED = (
+    pa.types.is_integer,
+    pa.types.is_boolean,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_date32,
+    pa.types.is_string,
+    pa.types.is_large_string,
+)
 
 
 def scan(path: str) -> Scan:
@@ -20,6 +32,21 @@ def scan(path: str) -> Scan:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         blocks = [(_offset(group), group.total_byte_size, group.num_rows) for group in groups]
         return Scan("parquet", as_read(file.schema_arrow), blocks)
+
+
+def ranges(path: str, columns: Sequence[pa.Field]) -> list[dict[str, Range]]:
+    """For each row group, what the footer says of those of the columns of which it says something reliable."""
+    with _open(path) as file:
+        metadata = file.metadata
+        leaves = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+        places = [(field, leaves.index(field.name)) for field in columns if leaves.count(field.name) == 1]
+        flat = [(field, place) for field, place in places if field.name in file.schema_arrow.names]
+        units = {place: _unit(metadata.schema.column(place)) for _, place in flat}
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        return [
+            {field.name: _range(group.column(place), group.num_rows, field.type, units[place]) for field, place in flat}
+            for group in groups
+        ]
 
 
 def open_blocks(path: str, own: pa.Schema, wanted: pa.Schema) -> "ParquetBlocks":
@@ -66,3 +93,35 @@ def _offset(group: pq.RowGroupMetaData) -> int:
         return 0
     first = group.column(0)
     return int(first.dictionary_page_offset or first.data_page_offset)
+
+
+def _unit(column: pq.ColumnSchema) -> str | None:
+    """The unit in which a column of timestamps is stored, which need not be that of its Arrow type."""
+    told = json.loads(column.logical_type.to_json())
+    return UNITS.get(told.get("timeUnit", "")) if told.get("Type") == "Timestamp" else None
+
+
+def _range(chunk: pq.ColumnChunkMetaData, rows: int, kind: pa.DataType, unit: str | None) -> Range:
+    """The statistics of one column of a row group, as far as they are there and of a kind that can be trusted."""
+    found = chunk.statistics
+    if found is None or _is_nested(kind):
+        return Range(None, None, None, rows)
+    nulls = int(found.null_count) if found.has_null_count else None
+    try:
+        low, high = (_bound(found, name, kind, unit) for name in ("min", "max")) if found.has_min_max else (None, None)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        low = high = None
+    if low is None or high is None or low.as_py() != low.as_py() or high.as_py() != high.as_py():  # NaN
+        return Range(None, None, nulls, rows)
+    return Range(low, high, nulls, rows)
+
+
+def _bound(found: pq.Statistics, name: str, kind: pa.DataType, unit: str | None) -> pa.Scalar | None:
+    if pa.types.is_timestamp(kind):
+        raw = getattr(found, f"{name}_raw")
+        return pa.scalar(raw, pa.timestamp(unit, kind.tz)).cast(kind) if unit is not None and type(raw) is int else None
+    return pa.scalar(getattr(found, name), kind) if any(is_kind(kind) for is_kind in TRUSTED) else None
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind))

@@ -1,0 +1,151 @@
+"""A filter as an Arrow expression: the columns it needs, how a state knows it, and the rows for which it is true."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from midepoch.errors import SchemaMismatchError
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+TOLD = 400
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Predicate:
+    """An expression over named columns that is true, false or null for each row."""
+
+    expression: pc.Expression
+    columns: tuple[str, ...]
+    """The columns that it needs."""
+
+    @classmethod
+    def of(cls, filters: Any, schema: pa.Schema) -> "Predicate":
+        """The expression that was asked for, once it is sure that it can be computed from these columns."""
+        expression = _expression(filters)
+        kind = _type(expression, schema)
+        if not pa.types.is_boolean(kind):
+            raise TypeError(
+                f"filters must be true or false for each row, but {expression} is of type {kind}. "
+                "Compare it with something, such as pc.field('x') > 0."
+            )
+        if "FieldPath(" in str(expression):
+            raise ValueError(f"filters names a column by its number: {expression}. Use its name, as in pc.field('x').")
+        return cls(expression=expression, columns=_needed(expression, schema))
+
+    def mask(self, batch: pa.RecordBatch) -> Mask:
+        """For each row, whether the expression is true; where it is null, it is not."""
+        columns = [batch.column(name) for name in self.columns]
+        table = pa.table(columns, list(self.columns)) if columns else pa.table({"": pa.nulls(len(batch))})
+        found = _computed(self.expression, table).combine_chunks()
+        kept: Mask = (found.fill_null(False) if found.null_count else found).to_numpy(zero_copy_only=False)
+        return kept
+
+    def describe(self) -> dict[str, Any]:
+        """The expression for people, and a digest of what that may leave out, such as the end of a long list."""
+        text = str(self.expression)
+        return {"filter": text if len(text) <= TOLD else text[:TOLD] + "…", "digest": self._digest}
+
+    @cached_property
+    def _digest(self) -> str:
+        values = repr(_values(self.expression))
+        return blake2b(f"{self.expression}\0{values}".encode(), digest_size=8).hexdigest()
+
+    @property
+    def content(self) -> bytes:
+        """All of the expression, as bytes that this version of Arrow reads."""
+        return _content(self.expression)
+
+
+def _expression(filters: Any) -> pc.Expression:
+    """An expression, or what pyarrow.parquet also takes for one: lists of (column, operator, value)."""
+    if isinstance(filters, pc.Expression):
+        return filters
+    if isinstance(filters, list | tuple) and filters:
+        from pyarrow.parquet import filters_to_expression
+
+        try:
+            return filters_to_expression(filters)
+        except (ValueError, TypeError, IndexError, pa.ArrowException) as error:
+            raise ValueError(
+                f"filters is {filters!r}, which is no list of (column, operator, value): {str(error).rstrip('.')}. "
+                "Pass a pyarrow.compute expression, such as pc.field('x') > 0."
+            ) from error
+    way = " For a function of rows, use .filter(fn)." if callable(filters) else ""
+    raise TypeError(f"filters must be a pyarrow.compute expression, such as pc.field('x') > 0, got {filters!r}.{way}")
+
+
+def _computed(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
+    """The expression's value for each row, in order."""
+    from pyarrow import acero  # which is loaded only where there is a filter: that takes a while
+
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    wanted = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["kept"]), [source])
+    return wanted.to_table(use_threads=False).column(0)
+
+
+def _type(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
+    """The type of the expression's values; an error names the column that is missing."""
+    try:
+        return _computed(expression, schema.empty_table()).type
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        missing = re.search(r"No match for (FieldRef\..*?) in ", str(error))
+        if missing is not None:
+            name = ".".join(re.findall(r"Name\((.*?)\)", missing[1])) or missing[1]
+            raise SchemaMismatchError(
+                f"filters names a column {name!r} that is not there. There are: {', '.join(schema.names)}."
+            ) from error
+        raise SchemaMismatchError(
+            f"filters {expression} does not fit the types of these columns: {error}. "
+            "Compare a column with values of its type, or cast it, as in pc.field('x').cast('int64')."
+        ) from error
+
+
+def _needed(expression: pc.Expression, schema: pa.Schema) -> tuple[str, ...]:
+    """The columns without which the expression cannot be computed: Arrow does not tell them."""
+    text = str(expression)
+    for named in ([field for field in schema if field.name in text], list(schema)):
+        needed = [field for field in named if not _fits(expression, [one for one in named if one is not field])]
+        if _fits(expression, needed):
+            return tuple(field.name for field in needed)
+    return tuple(schema.names)
+
+
+def _fits(expression: pc.Expression, fields: list[pa.Field]) -> bool:
+    try:
+        _computed(expression, pa.schema(fields or [("", pa.null())]).empty_table())
+    except (pa.ArrowException, ValueError, TypeError):
+        return False
+    return True
+
+
+def _content(expression: pc.Expression) -> bytes:
+    return bytes(expression.__reduce__()[1][0])
+
+
+def _values(expression: pc.Expression) -> Any:
+    """The literals of an expression in full, which its text shortens: Arrow sends them as a record batch."""
+    try:
+        with pa.ipc.open_file(pa.py_buffer(_content(expression))) as file:
+            return [_plain(column) for column in file.get_batch(0).columns]
+    except (pa.ArrowException, IndexError):
+        return _content(expression)
+
+
+def _plain(column: pa.Array) -> Any:
+    """The values, as ints where Python's would depend on what else is installed."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return [(kind.field(number).name, _plain(one)) for number, one in enumerate(column.flatten())]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [column.value_lengths().to_pylist(), _plain(column.flatten())]
+    if pa.types.is_temporal(kind) and kind.bit_width in (32, 64):
+        return [str(kind), column.view(pa.int64() if kind.bit_width == 64 else pa.int32()).to_pylist()]
+    return column.to_pylist()
