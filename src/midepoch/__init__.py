@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from midepoch.foreign import from_stateful_dataloader
     from midepoch.front.huggingface import SimpleArrowIterableDataset, fast_load_iterable_dataset, from_hf
+    from midepoch.front.structured import StructuredDataset
     from midepoch.loader import Loader
     from midepoch.mixing import mix
     from midepoch.state import merge_states
@@ -34,6 +35,7 @@ _HOMES = {
     "NoDataError": "errors",
     "SchemaMismatchError": "errors",
     "SimpleArrowIterableDataset": "front.huggingface",
+    "StructuredDataset": "front.structured",
     "UnknownStateError": "errors",
     "fast_load_iterable_dataset": "front.huggingface",
     "from_hf": "front.huggingface",
@@ -54,6 +56,7 @@ __all__ = [
     "NoDataError",
     "SchemaMismatchError",
     "SimpleArrowIterableDataset",
+    "StructuredDataset",
     "UnknownStateError",
     "fast_load_iterable_dataset",
     "from_hf",
