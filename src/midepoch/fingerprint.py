@@ -80,8 +80,9 @@ def _format_difference(then: Mapping[str, Any], files: Sequence[FileFacts], now:
     if was is None or was == here:
         return None
     return (
-        f"{files[0][0]} and the other {then['files'] - 1:,} files, with {then['rows']:,} rows, were read as {was!r} when "
-        f"the checkpoint was taken, and are read as {here!r} now. Pass format={was!r}, or start anew without the state."
+        f"{files[0][0]} and the other {then['files'] - 1:,} files, with {then['rows']:,} rows, were read as {was!r} "
+        f"when the checkpoint was taken, and are read as {here!r} now. Pass format={was!r}, or start anew without the "
+        "state."
     )
 
 

@@ -1,8 +1,8 @@
 """Which splits of an epoch are done, told from where its lanes stand.
 
-The order of an epoch is a sequence of *groups*: a group is one split, or, where a shuffle mixes the rows of several small
-ones, a run of splits. So how many rows of a group are delivered follows from positions alone, and a split is done when all
-rows of its group are, whichever lanes they fall into. Nothing here looks at single rows.
+The order of an epoch is a sequence of *groups*: a group is one split, or, where a shuffle mixes the rows of several
+small ones, a run of splits. So how many rows of a group are delivered follows from positions alone, and a split is done
+when all rows of its group are, whichever lanes they fall into. Nothing here looks at single rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,9 @@ from midepoch.origin import FileRows
 from midepoch.permute import I64
 from midepoch.splitting import ShuffleSplits, Splitting
 
-TOLD = 32
-TOLD_OF_GROUP = 8
+TOLD_LANES = 16
+TOLD_SPLITS = 32
+TOLD_OF_GROUP = 4
 
 
 class Known(NamedTuple):
@@ -62,8 +63,8 @@ class Layout:
         done = np.minimum(done, self._own[1:])
         firsts = self._first_splits
         counts = (firsts[done] - firsts[self._own[:-1]]).tolist()
-        told_lanes = known.lanes[:TOLD]
-        each = max(1, TOLD // max(1, len(told_lanes)))
+        told_lanes = known.lanes[:TOLD_LANES]
+        each = TOLD_SPLITS // max(1, len(told_lanes))
         shards = []
         for lane in told_lanes:
             stop, count = int(firsts[done[lane]]), counts[lane]
@@ -81,7 +82,7 @@ class Layout:
         """The groups of which some rows are delivered and some are not, those of the lanes that are due first."""
         if not len(sizes):
             return []
-        lanes = np.array(known.lanes[:TOLD], np.int64)
+        lanes = np.array(known.lanes[:TOLD_LANES], np.int64)
         here = np.searchsorted(self._groups, at[lanes], "right") - 1
         found = np.stack([here, self._own[lanes] - 1], axis=1).ravel()
         found = found[(found >= 0) & (found < len(sizes))]
@@ -89,7 +90,7 @@ class Layout:
         told: dict[int, dict[str, Any]] = {}
         for group, rows in zip(found.tolist(), delivered.tolist(), strict=True):
             size = int(sizes[group])
-            if group not in told and 0 < rows < size and len(told) < TOLD:
+            if group not in told and 0 < rows < size:
                 first, stop = int(self._first_splits[group]), int(self._first_splits[group + 1])
                 names = [self._name(split) for split in range(first, min(stop, first + TOLD_OF_GROUP))]
                 told[group] = {"splits": names, "count": stop - first, "rows": size, "rows_delivered": rows}
@@ -110,7 +111,7 @@ class Layout:
         """A split's file, and which rows of it; None for all of them."""
         found = self._names.get(split)
         if found is None:
-            if len(self._names) > 8 * TOLD:
+            if len(self._names) > 8 * TOLD_SPLITS:
                 self._names.clear()
             starts = self._index.file_starts
             first, last = int(self._firsts[split]), int(self._lasts[split])
@@ -134,7 +135,7 @@ def known_of(state: Mapping[str, Any]) -> Known:
     delivered = np.repeat(
         np.array([_first(where) for _, where in state["cursors"]], np.int64), [count for count, _ in state["cursors"]]
     )
-    due = [(turn + number) % lanes for number in range(min(lanes, TOLD))]
+    due = [(turn + number) % lanes for number in range(min(lanes, TOLD_LANES))]
     if part is None or "shares" not in part:
         return Known(due, delivered)
     deal = Deal(lanes=lanes, turn=turn, readers=part["readers"])

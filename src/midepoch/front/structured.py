@@ -1,4 +1,4 @@
-"""Structured files, local or in an object store: one call for a loader, and states that name the splits that are done."""
+"""Structured files, local or in an object store: a loader in one call, and states that name the splits done."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from midepoch.dataset import Dataset, launched_rank, read
+from midepoch.front.append import appended
 from midepoch.front.layout import Layout, known_of
 from midepoch.origin import FileRows
 from midepoch.position import Plan, torch_worker, whole_number
@@ -182,9 +183,16 @@ class StructuredDataset(Dataset):
         state = self._position.state_dict(self._reads or self._plan)
         return {**state, "_num_workers": self._num_workers, "_shuffle_seed": self._shuffle_seed, **self._told(state)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where a state says; whatever does not fit is told, and nothing changes."""
-        self._position.load_state_dict(self._reads or self._plan, state)
+    def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
+        """Go to where a state says; whatever does not fit is told, and nothing changes.
+
+        With ``new_files="append"`` files may have been added since: the epoch goes on as it was, and their rows come
+        behind it. The next epoch is one of all files.
+        """
+        if new_files not in ("error", "append"):
+            raise ValueError(f"new_files is {new_files!r}; it can be 'error' or 'append'.")
+        plan = self._reads or self._plan
+        self._position.load_state_dict(plan, appended(state, plan.pipeline) if new_files == "append" else state)
 
     def get_metrics(self) -> dict[str, Any]:
         """Rows, bytes of them in their files, and seconds that reading took: in all, and of each worker.
@@ -207,8 +215,8 @@ class StructuredDataset(Dataset):
     def _told(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """What a state says of splits. Where an order is not one of splits, that is nothing."""
         rows = self._plan.pipeline.origin
-        nothing = {"completed_shards": [], "splits_under_way": []}
-        if not isinstance(rows, FileRows) or state["lanes"] is None or state["mode"] != "example":
+        nothing: dict[str, Any] = {"completed_shards": [], "splits_under_way": []}
+        if not isinstance(rows, FileRows) or state["lanes"] is None or state["mode"] != "example" or "grown" in state:
             return nothing
         if rows.steps and not (len(rows.steps) == 1 and isinstance(rows.steps[0], ShuffleSplits)):
             return nothing
@@ -240,7 +248,7 @@ def _opened(
     if partitioning not in (None, "hive"):
         raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive' or None.")
     source = path if isinstance(path, str | os.PathLike) else list(path)
-    given = {"storage_options": storage_options} if storage_options is not None else {}
+    given: dict[str, Any] = {"storage_options": storage_options} if storage_options is not None else {}
     if partitioning is not None and any("=" in name.rpartition("/")[0] for name in find(source, **given).names):
         options["partitioning"] = partitioning
     return read(source, **given, **{name: value for name, value in options.items() if value is not None})

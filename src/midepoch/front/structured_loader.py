@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from midepoch.loader import Loader
 
@@ -21,9 +21,9 @@ class StructuredLoader(Loader):
         state: dict[str, Any] = self.dataset.state_dict()  # type: ignore[attr-defined]
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
         """Go to where a state says; whatever does not fit is told, and nothing changes."""
-        self.dataset.load_state_dict(state)  # type: ignore[attr-defined]
+        self.dataset.load_state_dict(state, new_files=new_files)  # type: ignore[attr-defined]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Go on from where the loader stands."""
@@ -51,5 +51,6 @@ class StructuredLoader(Loader):
             total = sum(cuts.size(lane) for lane in progress.rotation) // progress.leg.deal.stride
             rows = progress.items * self._plan.pipeline.item_rows
             share = min(100, 100 * rows // max(1, total))
-            line = f"epoch {self.epoch}: {rows:,} of about {total:,} rows ({share} %), {batches / max(seconds, 1e-9):,.1f} batches/s"
+            pace = f"{batches / max(seconds, 1e-9):,.1f} batches/s"
+            line = f"epoch {self.epoch}: {rows:,} of about {total:,} rows ({share} %), {pace}"
         print(f"\r\033[Kmidepoch: {line}", end=end, file=sys.stderr, flush=True)  # noqa: T201
