@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from midepoch.foreign import from_stateful_dataloader
     from midepoch.front.huggingface import SimpleArrowIterableDataset, fast_load_iterable_dataset, from_hf
+    from midepoch.front.iceberg import IcebergDataset
     from midepoch.front.structured import StructuredDataset
     from midepoch.loader import Loader
     from midepoch.mixing import mix
@@ -29,6 +30,7 @@ _HOMES = {
     "DataChangedError": "errors",
     "DataFormatError": "errors",
     "Dataset": "dataset",
+    "IcebergDataset": "front.iceberg",
     "Loader": "loader",
     "MidepochError": "errors",
     "MissingExtraError": "errors",
@@ -50,6 +52,7 @@ __all__ = [
     "DataChangedError",
     "DataFormatError",
     "Dataset",
+    "IcebergDataset",
     "Loader",
     "MidepochError",
     "MissingExtraError",

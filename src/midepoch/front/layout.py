@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from midepoch.deal import Deal, lane_cuts
+from midepoch.deletes import Deletes
+from midepoch.order import Order, build_order
 from midepoch.origin import FileRows
 from midepoch.permute import I64
 from midepoch.splitting import ShuffleSplits, Splitting
@@ -18,6 +20,12 @@ from midepoch.splitting import ShuffleSplits, Splitting
 TOLD_LANES = 16
 TOLD_SPLITS = 32
 TOLD_OF_GROUP = 4
+
+
+def of_splits(rows: FileRows) -> bool:
+    """Whether an order is one of splits: that of the files, maybe less deleted rows, maybe with splits permuted."""
+    steps = rows.steps[:-1] if rows.steps and isinstance(rows.steps[-1], ShuffleSplits) else rows.steps
+    return all(isinstance(step, Deletes) for step in steps)
 
 
 class Known(NamedTuple):
@@ -35,10 +43,14 @@ class Layout:
     def __init__(self, rows: FileRows, splitting: Splitting, *, epoch: int, lanes: int) -> None:
         self.epoch, self.lanes = epoch, lanes
         self._index = rows.index
-        step = rows.steps[0] if rows.steps else None
-        splits = step.permuted(rows.base, epoch, 0) if isinstance(step, ShuffleSplits) else splitting.cut(rows.base)
+        last = rows.steps[-1] if rows.steps else None
+        if isinstance(last, ShuffleSplits):
+            number = len(rows.steps) - 1
+            splits: Order = last.permuted(build_order(rows.base, rows.steps[:-1], epoch), epoch, number)
+        else:
+            splits = splitting.cut(build_order(rows.base, rows.steps, epoch))
         self._starts = splits.pieces("file")
-        self._groups = step.groups(splits) if isinstance(step, ShuffleSplits) else self._starts
+        self._groups = last.groups(splits) if isinstance(last, ShuffleSplits) else self._starts
         self._first_splits = np.searchsorted(self._starts, self._groups)
         self._firsts = splits.rows(self._starts[:-1])
         self._lasts = splits.rows(self._starts[1:] - 1)

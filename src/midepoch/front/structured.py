@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from midepoch.dataset import Dataset, launched_rank, read
 from midepoch.front.append import appended
-from midepoch.front.layout import Layout, known_of
+from midepoch.front.layout import Layout, known_of, of_splits
 from midepoch.origin import FileRows
 from midepoch.position import Plan, torch_worker, whole_number
 from midepoch.splitting import ShuffleSplits, Splitting, byte_size
@@ -76,6 +76,7 @@ class StructuredDataset(Dataset):
             cache_bytes=cache_bytes,
             index_dir=index_dir,
         )
+        opened = self._chosen(opened)
         splitting = Splitting(index=opened._rows("splits").index, **sizes)
         if shuffle:
             step = ShuffleSplits(seed=seed, window=window, splitting=splitting)
@@ -170,9 +171,17 @@ class StructuredDataset(Dataset):
             worker_init_fn=worker_init_fn,
             timeout=timeout,
         )
-        loader.show_progress = show_progress
-        dataset._reads, dataset._num_workers = loader._plan, num_workers
+        dataset._feed(loader, show_progress)
         return loader, dataset
+
+    def _feed(self, loader: "StructuredLoader", show_progress: bool) -> None:
+        """Know the loader of this data set, with which it stands at one place."""
+        loader.show_progress = show_progress
+        self._reads, self._num_workers = loader._plan, loader.num_workers
+
+    def _chosen(self, opened: Dataset) -> Dataset:
+        """Which of the files' rows there are, before any shuffle: all."""
+        return opened
 
     def state_dict(self) -> dict[str, Any]:
         """Where the data set stands, what the loop has received and nothing else, with the splits that are done.
@@ -218,7 +227,7 @@ class StructuredDataset(Dataset):
         nothing: dict[str, Any] = {"completed_shards": [], "splits_under_way": []}
         if not isinstance(rows, FileRows) or state["lanes"] is None or state["mode"] != "example" or "grown" in state:
             return nothing
-        if rows.steps and not (len(rows.steps) == 1 and isinstance(rows.steps[0], ShuffleSplits)):
+        if not of_splits(rows):
             return nothing
         layout: Layout | None = self.__dict__.get("_layout")
         if layout is None or (layout.epoch, layout.lanes) != (state["epoch"], state["lanes"]):

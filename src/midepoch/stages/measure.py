@@ -1,5 +1,6 @@
 """A stage that changes nothing and counts what passes through it, in whichever process that is."""
 
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,18 @@ class Counters:
         from multiprocessing.sharedctypes import RawArray
 
         self._numbers = RawArray("d", NUMBERS * workers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Only a process that is being started can be given shared memory; any other copy counts on its own.
+        context = sys.modules.get("multiprocessing.context")
+        shared = context is not None and context.get_spawning_popen() is not None
+        return {"shared": self._numbers} if shared else {"workers": len(self._numbers) // NUMBERS}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        if "workers" in values:
+            Counters.__init__(self, values["workers"])
+        else:
+            self._numbers = values["shared"]
 
     def add(self, worker: int, rows: int, size: float, seconds: float) -> None:
         """Count some rows. Only one process counts for a worker, so nothing needs to be locked."""
