@@ -70,10 +70,12 @@ class Snapshot:
                     "the table. Compact the table, so that its deletes are written into its data files."
                 )
             with self._io.new_input(url).open() as file:
-                lines = pq.read_table(file, columns=["file_path", "pos"]).to_pydict()
-            for path, position in zip(lines["file_path"], lines["pos"], strict=True):
-                if path in starts:
-                    found.append(np.array([starts[path] + position], np.int64))
+                lines = pq.read_table(file, columns=["file_path", "pos"]).combine_chunks()
+            for paths, positions in zip(lines["file_path"].chunks, lines["pos"].chunks, strict=True):
+                coded = paths.dictionary_encode()
+                firsts = np.array([starts.get(path, -1) for path in coded.dictionary.to_pylist()], np.int64)
+                first = firsts[coded.indices.to_numpy()]
+                found.append((first + positions.to_numpy())[first >= 0])
         return np.unique(np.concatenate(found))
 
     def filters(self, scan_filter: Any) -> Any:
@@ -118,7 +120,7 @@ class IcebergDataset(StructuredDataset):
         storage_options: Mapping[str, Any] | None = None,
         num_ranks: int | None = None,
         rank: int | None = None,
-        read_ahead: int | None = None,
+        read_ahead: int | str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
         index_dir: str | os.PathLike[str] | None = None,
@@ -176,7 +178,7 @@ class IcebergDataset(StructuredDataset):
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         multiprocessing_context: Any = None,
-        read_ahead: int | None = None,
+        read_ahead: int | str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
         index_dir: str | os.PathLike[str] | None = None,

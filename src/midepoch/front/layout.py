@@ -54,70 +54,62 @@ class Layout:
         self._first_splits = np.searchsorted(self._starts, self._groups)
         self._firsts = splits.rows(self._starts[:-1])
         self._lasts = splits.rows(self._starts[1:] - 1)
-        self._cuts = np.array(lane_cuts(rows.size, lanes), np.int64)
-        self._own = np.searchsorted(self._groups, self._cuts)
+        cuts = np.array(lane_cuts(rows.size, lanes), np.int64)
+        self._cuts, self._lane_sizes = cuts[:-1], np.diff(cuts)
+        self._sizes = np.diff(self._groups)
+        own = np.searchsorted(self._groups, cuts)
+        self._own, self._own_end = own[:-1], own[1:]
         self._names: dict[int, dict[str, Any]] = {}
 
     def told(self, known: Known) -> dict[str, Any]:
         """The splits that are done and those under way, in a few lines however many there are."""
-        cuts, groups = self._cuts, self._groups
-        delivered = np.minimum(known.delivered, np.diff(cuts))
-        at = cuts[:-1] + delivered
+        delivered = np.minimum(known.delivered, self._lane_sizes)
+        at = self._cuts + delivered
         before = np.concatenate([[0], np.cumsum(delivered)])
-        done = np.maximum(self._own[:-1], np.searchsorted(groups, at, "right") - 1)
-        inside = self._below(groups, cuts[:-1], at, before)
-        sizes = np.diff(groups)
+        here = np.searchsorted(self._groups, at, "right") - 1
+        done = np.minimum(np.maximum(self._own, here), self._own_end)
         # The last group that begins in a lane may end in another, and is done when that one is past it too.
-        ahead = np.minimum(done, len(sizes) - 1) if len(sizes) else done
-        if len(sizes):
-            whole = inside(ahead) == sizes[ahead]
-            done = np.where(whole & (done < self._own[1:]), done + 1, done)
-        done = np.minimum(done, self._own[1:])
+        open_end = np.flatnonzero((delivered == self._lane_sizes) & (done < self._own_end))
+        if len(open_end):
+            last = done[open_end]
+            done[open_end] += self._inside(last, at, before) == self._sizes[last]
         firsts = self._first_splits
-        counts = (firsts[done] - firsts[self._own[:-1]]).tolist()
+        counts = firsts[done] - firsts[self._own]
         told_lanes = known.lanes[:TOLD_LANES]
         each = TOLD_SPLITS // max(1, len(told_lanes))
         shards = []
         for lane in told_lanes:
-            stop, count = int(firsts[done[lane]]), counts[lane]
+            stop, count = int(firsts[done[lane]]), int(counts[lane])
             names = [self._name(split) for split in range(stop - min(each, count), stop)]
             shards.append({"lane": lane, "splits_done": count, "splits": names})
         return {
             "splits": len(self._starts) - 1,
-            "splits_done": sum(counts),
+            "splits_done": int(counts.sum()),
             "rows_done": int(before[-1]),
             "completed_shards": shards,
-            "splits_under_way": self._under_way(known, done, at, inside, sizes),
+            "splits_under_way": self._under_way(told_lanes, here, at, before),
         }
 
-    def _under_way(self, known: Known, done: I64, at: I64, inside: Any, sizes: I64) -> list[dict[str, Any]]:
+    def _under_way(self, lanes: list[int], here: I64, at: I64, before: I64) -> list[dict[str, Any]]:
         """The groups of which some rows are delivered and some are not, those of the lanes that are due first."""
-        if not len(sizes):
-            return []
-        lanes = np.array(known.lanes[:TOLD_LANES], np.int64)
-        here = np.searchsorted(self._groups, at[lanes], "right") - 1
-        found = np.stack([here, self._own[lanes] - 1], axis=1).ravel()
-        found = found[(found >= 0) & (found < len(sizes))]
-        delivered = inside(found)
-        told: dict[int, dict[str, Any]] = {}
-        for group, rows in zip(found.tolist(), delivered.tolist(), strict=True):
-            size = int(sizes[group])
-            if group not in told and 0 < rows < size:
+        found = [group for lane in lanes for group in (int(here[lane]), int(self._own[lane]) - 1)]
+        groups = np.array([group for group in dict.fromkeys(found) if 0 <= group < len(self._sizes)], np.int64)
+        told = []
+        for group, rows in zip(groups.tolist(), self._inside(groups, at, before).tolist(), strict=True):
+            size = int(self._sizes[group])
+            if 0 < rows < size:
                 first, stop = int(self._first_splits[group]), int(self._first_splits[group + 1])
                 names = [self._name(split) for split in range(first, min(stop, first + TOLD_OF_GROUP))]
-                told[group] = {"splits": names, "count": stop - first, "rows": size, "rows_delivered": rows}
-        return list(told.values())
+                told.append({"splits": names, "count": stop - first, "rows": size, "rows_delivered": rows})
+        return told
 
-    @staticmethod
-    def _below(groups: I64, cuts: I64, at: I64, before: I64) -> Any:
-        """A function that says how many rows of groups are delivered, over all lanes."""
-
-        def below(positions: I64) -> I64:
-            lane = np.searchsorted(cuts, positions, "right") - 1
-            found: I64 = before[lane] + np.minimum(positions, at[lane]) - cuts[lane]
-            return found
-
-        return lambda some: below(groups[some + 1]) - below(groups[some])
+    def _inside(self, groups: I64, at: I64, before: I64) -> I64:
+        """How many rows of groups are delivered, over all lanes."""
+        bounds = self._groups[np.stack([groups, groups + 1])]
+        lane = np.searchsorted(self._cuts, bounds, "right") - 1
+        below = before[lane] + np.minimum(bounds, at[lane]) - self._cuts[lane]
+        found: I64 = below[1] - below[0]
+        return found
 
     def _name(self, split: int) -> dict[str, Any]:
         """A split's file, and which rows of it; None for all of them."""
