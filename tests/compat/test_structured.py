@@ -322,8 +322,8 @@ def test_B6_counts_agree_with_rows_wherever_lanes_cut(data, tmp_path_factory):
         complete = 0
         layout = dataset._layout
         for group in range(len(layout._groups) - 1):
-            begin, end = layout._groups[group : group + 2]
-            rows = range_rows(dataset, int(begin), int(end))
+            splits = range(*layout._first_splits[group : group + 2].tolist())
+            rows = {row for split in splits for row in range(layout._firsts[split], layout._lasts[split] + 1)}
             if rows <= seen:
                 complete += int(layout._first_splits[group + 1] - layout._first_splits[group])
             else:
@@ -331,11 +331,6 @@ def test_B6_counts_agree_with_rows_wherever_lanes_cut(data, tmp_path_factory):
         assert inside == 0
         assert complete == state["splits_done"]
     assert len(seen) == sum(sizes)
-
-
-def range_rows(dataset, begin, end):
-    rows = dataset._plan.pipeline.origin
-    return set(rows.order(0).rows(np.arange(begin, end)).tolist())
 
 
 def spied(monkeypatch):
@@ -618,7 +613,7 @@ def test_B13_start_methods_and_persistent_workers(folder, method, persistent):
     metrics = dataset.get_metrics()
     assert [one["worker"] for one in metrics["workers"]] == [0, 1]
     assert all(one["rows"] > 0 and one["bytes"] > 0 and one["seconds"] > 0 for one in metrics["workers"])
-    assert metrics["rows"] >= (3 if persistent else 1) * ROWS
+    assert metrics["rows"] >= (2 if persistent else 1) * ROWS
 
 
 def test_metrics_count_what_is_read(folder):
@@ -656,7 +651,7 @@ def test_orders_that_are_not_of_splits_name_none(folder):
     assert dataset.state_dict()["completed_shards"] == []
 
 
-GROWTH = [([130, 90], [130, 90, 77]), ([14] * 16, [14] * 20)]
+GROWTH = [([131, 90], [131, 90, 77]), ([14] * 16, [14] * 20)]
 
 
 @pytest.mark.parametrize(("then", "now"), GROWTH, ids=["listed", "many"])
