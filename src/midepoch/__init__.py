@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     )
     from midepoch.foreign import from_stateful_dataloader
     from midepoch.front.huggingface import SimpleArrowIterableDataset, fast_load_iterable_dataset, from_hf
+    from midepoch.front.iceberg import IcebergDataset
     from midepoch.front.multimodal import MultiModalIterableDataset
+    from midepoch.front.structured import StructuredDataset
     from midepoch.loader import Loader
     from midepoch.mixing import mix
     from midepoch.state import merge_states
@@ -31,6 +33,7 @@ _HOMES = {
     "DataChangedError": "errors",
     "DataFormatError": "errors",
     "Dataset": "dataset",
+    "IcebergDataset": "front.iceberg",
     "Loader": "loader",
     "MidepochError": "errors",
     "MissingExtraError": "errors",
@@ -40,6 +43,7 @@ _HOMES = {
     "SchemaMismatchError": "errors",
     "SimpleArrowIterableDataset": "front.huggingface",
     "StoreError": "errors",
+    "StructuredDataset": "front.structured",
     "UnknownStateError": "errors",
     "fast_load_iterable_dataset": "front.huggingface",
     "from_hf": "front.huggingface",
@@ -54,6 +58,7 @@ __all__ = [
     "DataChangedError",
     "DataFormatError",
     "Dataset",
+    "IcebergDataset",
     "Loader",
     "MidepochError",
     "MissingExtraError",
@@ -63,6 +68,7 @@ __all__ = [
     "SchemaMismatchError",
     "SimpleArrowIterableDataset",
     "StoreError",
+    "StructuredDataset",
     "UnknownStateError",
     "fast_load_iterable_dataset",
     "from_hf",

@@ -20,8 +20,8 @@ WORD = 1 << 64
 REORDERED = "The files are the same, but in another order."
 
 
-def data_fingerprint(files: Sequence[FileFacts]) -> dict[str, Any]:
-    """The fingerprint of a data set's files."""
+def data_fingerprint(files: Sequence[FileFacts], format: str = "") -> dict[str, Any]:
+    """The fingerprint of a data set's files, which are read as a format, or as several."""
     digest = blake2b(digest_size=8)
     for name, size, rows in files:
         digest.update(f"{name}\0{size}\0{rows}\n".encode())
@@ -30,7 +30,7 @@ def data_fingerprint(files: Sequence[FileFacts]) -> dict[str, Any]:
         "rows": sum(rows for _, _, rows in files),
         "bytes": sum(size for _, size, _ in files),
         "digest": digest.hexdigest(),
-    }
+    } | ({"format": format} if format else {})
     listed = [list(file) for file in files] if len(files) * 8 < LISTED else []
     if listed and len(json.dumps(listed)) <= LISTED:
         facts["list"] = listed
@@ -62,7 +62,7 @@ def data_difference(then: Any, files: Sequence[FileFacts], now: Mapping[str, Any
     ):
         return "The state is damaged: its fingerprint of the data is not whole. Load an earlier checkpoint."
     if then["digest"] == now["digest"]:
-        return None
+        return _format_difference(then, files, now)
     if "list" in then:
         told = _listed_difference({name: (size, rows) for name, size, rows in then["list"]}, files)
     else:
@@ -71,6 +71,18 @@ def data_difference(then: Any, files: Sequence[FileFacts], now: Mapping[str, Any
         f"{told} The checkpoint was taken on {then['files']:,} files with {then['rows']:,} rows; "
         f"here are {now['files']:,} files with {now['rows']:,} rows. "
         "Restore those files, or start anew without the state."
+    )
+
+
+def _format_difference(then: Mapping[str, Any], files: Sequence[FileFacts], now: Mapping[str, Any]) -> str | None:
+    """Files that are the same but read as something else; states of early releases do not say as what."""
+    was, here = then.get("format"), now.get("format")
+    if was is None or was == here:
+        return None
+    return (
+        f"{files[0][0]} and the other {then['files'] - 1:,} files, with {then['rows']:,} rows, were read as {was!r} "
+        f"when the checkpoint was taken, and are read as {here!r} now. Pass format={was!r}, or start anew without the "
+        "state."
     )
 
 

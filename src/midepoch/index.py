@@ -20,7 +20,7 @@ import pyarrow as pa
 from midepoch.arrays import numbers_of
 from midepoch.errors import DataChangedError, DataFormatError, MidepochError, NoDataError
 from midepoch.fingerprint import FileFacts, data_fingerprint
-from midepoch.formats import FORMATS, Block, BlockReader, Scan
+from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, Scan
 from midepoch.order import Sequential
 from midepoch.permute import I64
 from midepoch.schemas import Kind, common_schema
@@ -204,7 +204,7 @@ class Index:
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
         """What a state remembers of this data."""
-        return data_fingerprint(self.facts)
+        return data_fingerprint(self.facts, "+".join(sorted(set(self.formats) - {EMPTY})))
 
     def matches(self, listing: Listing) -> bool:
         """Whether these are exactly the files listed, unchanged."""

@@ -21,7 +21,7 @@ class Leg:
         assert start.lanes is not None
         assert start.part is None
         self.pipeline, self.start = pipeline, start
-        self.lanes = Lanes(pipeline, epoch=start.epoch, lanes=start.lanes, mode=start.mode)
+        self.lanes = Lanes(pipeline, epoch=start.epoch, lanes=start.lanes, mode=start.mode, grown=start.grown)
         self.deal = Deal(lanes=start.lanes, turn=start.turn, readers=readers)
         self.standings: list[Standing] = start.standings.expand()
 
@@ -295,7 +295,7 @@ def _regrouped(pipeline: Pipeline, state: State) -> State:
         return state
     if not pipeline.uniform:
         return replace(state, item_rows=pipeline.item_rows)
-    lanes = Lanes(pipeline, epoch=state.epoch, lanes=len(state.standings), mode=state.mode)
+    lanes = Lanes(pipeline, epoch=state.epoch, lanes=len(state.standings), mode=state.mode, grown=state.grown)
     within = [
         (1, Standing((min(standing.cursor[0], lanes.size(lane)), *standing.cursor[1:])))
         for lane, standing in enumerate(state.standings.expand())

@@ -163,7 +163,7 @@ class Loader(DataLoader[Any]):
     def _first_item(self, leg: Leg) -> Any:
         """The first item of the epoch, which is what a rank repeats: the same one wherever and whenever it does."""
         alone = replace(self._plan, ranks=1, rank=0, lanes=leg.deal.lanes, mode=leg.start.mode)
-        fresh = alone.begin(State(epoch=leg.start.epoch))
+        fresh = alone.begin(State(epoch=leg.start.epoch, grown=leg.start.grown))
         return next(chain.from_iterable(fresh.follow(take_turns(fresh))))
 
     def _turns(self, progress: Progress) -> Iterator[Stretch]:

@@ -19,6 +19,7 @@ from midepoch.origin import ALL, Adopted, Every, Look, Mode, Move, Reading
 from midepoch.pipeline import Lanes, Pipeline
 from midepoch.schedule import Schedule, whole_weights
 from midepoch.stages.flow import Flow
+from midepoch.state import Grown
 
 STOPS = ("first", "all", "never")
 PASSES_AT_HAND = 4
@@ -97,8 +98,12 @@ class Mixture:
             }
         ]
 
-    def cut(self, *, epoch: int, lanes: int, mode: Mode) -> "MixtureLanes":
+    def cut(self, *, epoch: int, lanes: int, mode: Mode, grown: Grown = ()) -> "MixtureLanes":
         """The lanes of all parts."""
+        if grown:
+            raise CheckpointMismatchError(
+                "The state is damaged: it says that files were added to a mixture. Load an earlier checkpoint."
+            )
         return MixtureLanes(self, epoch=epoch, lanes=lanes, mode=mode)
 
     def open(self, lanes: int) -> "PartsReading":

@@ -108,14 +108,17 @@ class ShuffledPieces:
         return np.unique(np.concatenate([moved, self._starts]))
 
 
-class ShuffledWindows:
-    """Another order with the rows permuted inside runs of whole pieces, each of about ``window`` rows."""
+def window_starts(bounds: I64, window: int) -> I64:
+    """Where runs of whole pieces begin, each of about ``window`` rows or of a single longer piece; at last the end."""
+    opens = np.flatnonzero(np.diff(bounds[:-1] // window, prepend=-1))
+    return np.append(bounds[:-1][opens], bounds[-1]).astype(np.int64)
 
-    def __init__(self, inner: Order, window: int, key: int) -> None:
-        self._inner, self._key = inner, key
-        bounds = inner.pieces("block")
-        opens = np.flatnonzero(np.diff(bounds[:-1] // window, prepend=-1))
-        self._starts = np.append(bounds[:-1][opens], inner.size).astype(np.int64)
+
+class ShuffledWindows:
+    """Another order with the rows permuted inside windows, which begin at ``starts``, the last of which is the end."""
+
+    def __init__(self, inner: Order, starts: I64, key: int) -> None:
+        self._inner, self._starts, self._key = inner, starts, key
         self.size = inner.size
 
     def rows(self, positions: I64) -> I64:
@@ -209,7 +212,8 @@ class Shuffle:
             return ShuffledPieces(inner, "file", key_of(self.seed, "file", *key))
         if self.level == "block":
             blocks = ShuffledPieces(inner, "block", key_of(self.seed, "block", *key))
-            return ShuffledWindows(blocks, self.window, key_of(self.seed, "window", *key))
+            starts = window_starts(blocks.pieces("block"), self.window)
+            return ShuffledWindows(blocks, starts, key_of(self.seed, "window", *key))
         return ShuffledRows(inner, key_of(self.seed, "row", *key))
 
     def size(self, inner: int) -> int:

@@ -11,6 +11,7 @@ from midepoch.deal import Cursor, lane_cuts
 from midepoch.errors import CheckpointMismatchError
 from midepoch.fetching import Fetch
 from midepoch.fingerprint import data_difference
+from midepoch.growing import FilesOf, files_of_parts, lane_of_parts
 from midepoch.index import Index
 from midepoch.order import Interval, Order, OrderStep, Shuffle, build_order, lanes_by_file
 from midepoch.selection import Blocks
@@ -18,6 +19,7 @@ from midepoch.stages.blocks import Files
 from midepoch.stages.flow import Flow
 from midepoch.stages.source import Lane, Pace
 from midepoch.stages.where import matching
+from midepoch.state import Grown
 from midepoch.values import Form
 
 if TYPE_CHECKING:  # it loads parts of Arrow that only filters need
@@ -119,8 +121,8 @@ class Origin(Protocol):
     def describe(self) -> list[dict[str, Any]]:
         """What a state remembers of how the items are made of it."""
 
-    def cut(self, *, epoch: int, lanes: int, mode: Mode) -> OriginLanes:
-        """The lanes of an epoch."""
+    def cut(self, *, epoch: int, lanes: int, mode: Mode, grown: Grown = ()) -> OriginLanes:
+        """The lanes of an epoch, to which files may have been added."""
 
     def open(self, lanes: int) -> Reading:
         """What a reader of so many lanes needs."""
@@ -232,9 +234,20 @@ class FileRows:
         """The rows of an epoch."""
         return build_order(self.base, self.steps, epoch)
 
-    def cut(self, *, epoch: int, lanes: int, mode: Mode) -> "RowLanes":
+    def cut(self, *, epoch: int, lanes: int, mode: Mode, grown: Grown = ()) -> "RowLanes":
         """The rows of an epoch, cut evenly, or at whole files."""
-        return RowLanes(self, epoch=epoch, lanes=lanes, mode=mode)
+        return RowLanes(self, epoch=epoch, lanes=lanes, mode=mode, grown=grown)
+
+    def grown_order(self, epoch: int, grown: Grown) -> list[Order]:
+        """The rows of each part of an epoch to which files were added."""
+        index = self.index
+        starts = {
+            "file_starts": index.file_starts,
+            "first_blocks": index.first_blocks,
+            "block_starts": index.block_starts,
+        }
+        parts = [FilesOf(files, **starts) for files in files_of_parts(grown, len(index.names))]
+        return [build_order(part, self.steps, epoch) for part in parts]
 
     def open(self, lanes: int) -> FileReading:
         """The files."""
@@ -257,8 +270,11 @@ class FileRows:
 class RowLanes:
     """The lanes of one epoch of rows."""
 
-    def __init__(self, origin: FileRows, *, epoch: int, lanes: int, mode: Mode) -> None:
+    def __init__(self, origin: FileRows, *, epoch: int, lanes: int, mode: Mode, grown: Grown = ()) -> None:
         self._origin, self._epoch, self._mode, self._count = origin, epoch, mode, lanes
+        self._grown = grown
+        if grown:
+            files_of_parts(grown, len(origin.index.names))
         self._cuts = lane_cuts(origin.size, lanes)
 
     @cached_property
@@ -269,8 +285,14 @@ class RowLanes:
     def _order(self) -> Order:
         return self._origin.order(self._epoch)
 
+    @cached_property
+    def _parts(self) -> Sequence[Order]:
+        return self._origin.grown_order(self._epoch, self._grown)
+
     def order(self, lane: int) -> Order:
         """The rows of a lane."""
+        if self._grown:
+            return lane_of_parts(self._parts, self._count, lane)
         if self._mode == "file":
             return self._by_file[lane]
         return Interval(self._order, self._cuts[lane], self._cuts[lane + 1])

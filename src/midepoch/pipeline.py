@@ -18,7 +18,7 @@ from midepoch.stages.batch import Batch
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Stage
 from midepoch.stages.transform import Reform, Select
-from midepoch.state import Standings, State
+from midepoch.state import Grown, Standings, State
 
 log = logging.getLogger("midepoch")
 
@@ -165,9 +165,9 @@ class Pipeline:
 class Lanes:
     """The lanes of one epoch of a pipeline."""
 
-    def __init__(self, pipeline: Pipeline, *, epoch: int, lanes: int, mode: Mode) -> None:
+    def __init__(self, pipeline: Pipeline, *, epoch: int, lanes: int, mode: Mode, grown: Grown = ()) -> None:
         self._pipeline, self._epoch, self.count = pipeline, epoch, lanes
-        self.origin = pipeline.origin.cut(epoch=epoch, lanes=lanes, mode=mode)
+        self.origin = pipeline.origin.cut(epoch=epoch, lanes=lanes, mode=mode, grown=grown)
 
     def size(self, lane: int) -> int:
         """How many rows a lane of files has."""

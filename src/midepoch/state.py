@@ -10,6 +10,8 @@ from midepoch.deal import Cursor, Deal, Share, Standing, join
 from midepoch.errors import CheckpointMismatchError
 
 VERSION = 1
+Grown = tuple[tuple[tuple[int, int], ...], ...]
+"""The files of which the parts of an epoch's order were made before others were added, as stretches of numbers."""
 MOST = 1 << 20
 """More lanes or readers than any cluster has; a state that names more is damaged."""
 
@@ -100,6 +102,7 @@ class State:
     """How many rows make an item, by ``batch``: what a lane's ordinals count."""
     standings: Standings = Standings()
     part: Part | None = None
+    grown: Grown = ()
 
     def to_dict(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
         """The state as plain values."""
@@ -116,7 +119,7 @@ class State:
                 "data": dict(fingerprint["data"]),
                 "pipeline": [dict(stage) for stage in fingerprint["pipeline"]],
             },
-        }
+        } | ({"grown": [[list(stretch) for stretch in part] for part in self.grown]} if self.grown else {})
 
     @classmethod
     def from_dict(cls, values: Any) -> Self:
@@ -143,6 +146,7 @@ class State:
                     (_whole(count, least=1), _read_standing(standing)) for count, standing in values["cursors"]
                 ),
                 part=None if values["part"] is None else _read_part(values["part"]),
+                grown=tuple(_read_stretches(part) for part in values.get("grown", ())),
             )
             if len(state.standings) != (state.lanes or 0):
                 raise ValueError(f"{len(state.standings)} cursors for {state.lanes} lanes")
@@ -183,7 +187,7 @@ def _check_same_leg(first_dict: Mapping[str, Any], first: State, values: Mapping
     then, now = replace(first, part=None), replace(state, part=None)
     if first_dict.get("fingerprint") != values.get("fingerprint"):
         raise CheckpointMismatchError("The states are of different data or pipelines and cannot be merged.")
-    for name in ("epoch", "lanes", "mode", "turn", "item_rows", "standings"):
+    for name in ("epoch", "lanes", "mode", "turn", "item_rows", "standings", "grown"):
         if getattr(then, name) != getattr(now, name):
             raise CheckpointMismatchError(
                 f"The states cannot be merged: {name} is {_short(getattr(then, name))} in the first and "
@@ -262,6 +266,14 @@ def _read_part(value: Any) -> Part:
         return Part(readers=readers, workers=_whole(value["workers"], least=1), items=_read_cursor(value["items"]))
     shares = tuple((_whole(lane), _whole(end, least=1), _read_cursor(at)) for lane, end, at in value["shares"])
     return Part(readers=readers, reader=_whole(value["reader"]), turns=_whole(value["turns"]), shares=shares)
+
+
+def _read_stretches(value: Any) -> tuple[tuple[int, int], ...]:
+    stretches = tuple((_whole(begin), _whole(end)) for begin, end in value)
+    bounds = [bound for stretch in stretches for bound in stretch]
+    if not stretches or bounds != sorted(bounds):
+        raise ValueError(f"expected rising stretches of files, got {_short(value)}")
+    return stretches
 
 
 def _whole(value: Any, *, least: int = 0, most: int = 1 << 62) -> int:

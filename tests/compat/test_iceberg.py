@@ -1,0 +1,167 @@
+"""IcebergDataset against a real catalog in SQLite and a real table of Parquet files."""
+
+import json
+import pickle
+from itertools import islice
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import midepoch as me
+from worlds import ids
+
+pytest.importorskip("pyiceberg")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pyiceberg"),
+]
+
+ORDERS = [{}, {"shuffle": True, "shuffle_buffer_size": 20, "split_rows": 10}]
+
+
+def rows(first, count):
+    return pa.table({"id": pa.array(range(first, first + count), pa.int64()), "x": pa.array([0.5] * count)})
+
+
+@pytest.fixture
+def config(tmp_path):
+    from pyiceberg.catalog import load_catalog
+
+    (tmp_path / "house").mkdir()
+    options = {
+        "name": "tests",
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/house",
+    }
+    catalog = load_catalog(**options)
+    catalog.create_namespace("db")
+    properties = {"write.parquet.row-group-limit": "10"}
+    table = catalog.create_table("db.events", schema=rows(0, 1).schema, properties=properties)
+    table.append(rows(0, 40))
+    table.append(rows(40, 30))
+    catalog.close()
+    return options
+
+
+def table_of(config):
+    from pyiceberg.catalog import load_catalog
+
+    return load_catalog(**config).load_table("db.events")
+
+
+def create(config, table="db.events", **options):
+    options = {"batch_size": 4, "rank": 0, "num_ranks": 1, **options}
+    return me.IcebergDataset.create_dataloader(table, config, **options)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["sequential", "shuffled"])
+def test_a_snapshot_is_read_and_resumed(config, order):
+    whole = ids(create(config, **order)[0])
+    assert sorted(whole) == list(range(70))
+    loader, dataset = create(config, **order, num_workers=1)
+    got = ids(islice(loader, 7))
+    state = json.loads(json.dumps(dataset.state_dict()))
+    assert state["snapshot_id"] == table_of(config).current_snapshot().snapshot_id
+    assert state["rows_done"] == 28
+    again, other = create(config, **order)
+    other.load_state_dict(state)
+    assert pickle.loads(pickle.dumps(other)).state_dict()["snapshot_id"] == state["snapshot_id"]
+    assert got + ids(again) == whole
+
+
+def test_a_table_that_grew_goes_on_at_its_old_snapshot(config):
+    whole = ids(create(config)[0])
+    loader, dataset = create(config)
+    got = ids(islice(loader, 5))
+    state = dataset.state_dict()
+    table_of(config).append(rows(70, 10))
+    _, newer = create(config)
+    with pytest.raises(me.CheckpointMismatchError, match=f"snapshot {state['snapshot_id']} .*Pass snapshot_id="):
+        newer.load_state_dict(state)
+    with pytest.raises(ValueError, match="not possible with Iceberg"):
+        newer.load_state_dict(state, new_files="append")
+    again, older = create(config, snapshot_id=state["snapshot_id"])
+    older.load_state_dict(state)
+    assert got + ids(again) == whole
+    assert len(ids(create(config)[0])) == 80
+
+
+def test_scan_filter_reads_only_what_can_match(config):
+    for scan_filter in ("id >= 55", pyiceberg_filter()):
+        loader, dataset = create(config, scan_filter=scan_filter, columns=["x", "id"])
+        assert sorted(ids(loader)) == list(range(55, 70))
+        assert dataset.get_metrics()["rows"] == 15
+    with pytest.raises(ValueError, match="nope"):
+        create(config, scan_filter="nope > 3")
+
+
+def pyiceberg_filter():
+    from pyiceberg.expressions import GreaterThanOrEqual
+
+    return GreaterThanOrEqual("id", 55)
+
+
+def with_deletes(table, monkeypatch, content, path):
+    """Have the table's scans name a file of deletes, as other writers of Iceberg leave them."""
+    from pyiceberg.manifest import DataFile, FileFormat
+    from pyiceberg.table import DataScan, FileScanTask
+
+    deletes = DataFile.from_args(content=content, file_path=path, file_format=FileFormat.PARQUET, record_count=1)
+    plan = DataScan.plan_files
+    monkeypatch.setattr(DataScan, "plan_files", lambda self: [FileScanTask(one.file, {deletes}) for one in plan(self)])
+    return table
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["sequential", "shuffled"])
+@pytest.mark.parametrize("scan_filter", [None, "id >= 35"])
+def test_position_deletes_are_applied_once(config, order, scan_filter, monkeypatch, tmp_path):
+    from pyiceberg.manifest import DataFileContent
+
+    table = table_of(config)
+    files = {task.file.record_count: task.file.file_path for task in table.scan().plan_files()}
+    gone = [(files[40], 0), (files[40], 7), (files[40], 8), (files[40], 39), (files[30], 11), (files[30], 11)]
+    told = pa.table({"file_path": [path for path, _ in gone], "pos": pa.array([at for _, at in gone], pa.int64())})
+    pq.write_table(told, tmp_path / "deletes.parquet")
+    with_deletes(table, monkeypatch, DataFileContent.POSITION_DELETES, f"file://{tmp_path}/deletes.parquet")
+    options = {"table": table, "scan_filter": scan_filter, **order}
+    left = [number for number in range(70) if number not in (0, 7, 8, 39, 51) and (scan_filter is None or number >= 35)]
+    whole = ids(create(None, **options)[0])
+    assert sorted(whole) == left
+    loader, dataset = create(None, **options)
+    got = ids(islice(loader, 4))
+    assert dataset.state_dict()["splits"] > 0
+    again, other = create(None, **options)
+    other.load_state_dict(dataset.state_dict())
+    assert got + ids(again) == whole
+
+
+def test_what_cannot_be_read_is_told(config, monkeypatch, tmp_path):
+    from pyiceberg.manifest import DataFileContent
+
+    with pytest.raises(ValueError, match="pass catalog_config"):
+        me.IcebergDataset("db.events")
+    with pytest.raises(me.NoDataError, match="has no snapshot 7"):
+        create(config, snapshot_id=7)
+    table = table_of(config)
+    with_deletes(table, monkeypatch, DataFileContent.EQUALITY_DELETES, f"file://{tmp_path}/none.parquet")
+    with pytest.raises(me.DataFormatError, match="equality deletes"):
+        create(None, table=table, columns=["id"])
+
+
+def test_renamed_columns_are_not_mixed_up(config):
+    from pyiceberg.catalog import load_catalog
+
+    def numbers(*names):
+        return pa.table({name: pa.array([number] * 5, pa.int64()) for number, name in enumerate(names)})
+
+    table = load_catalog(**config).create_table("db.pairs", schema=numbers("a", "b").schema)
+    table.append(numbers("a", "b"))
+    for old, new in (("a", "t"), ("b", "a"), ("t", "b")):
+        with table.update_schema() as update:
+            update.rename_column(old, new)
+    assert create(config, "db.pairs")[1].column_names == ["a", "b"], "the snapshot is older than the new names"
+    table.append(numbers("b", "a"))
+    with pytest.raises(me.SchemaMismatchError, match="has the column 'a', which was renamed to 'b' in the table since"):
+        create(config, "db.pairs")
