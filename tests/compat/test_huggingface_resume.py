@@ -231,9 +231,9 @@ def test_A9_the_state_stays_small(build, monkeypatch):
 def test_A10_a_jump_opens_one_file_and_reads_one_block(tmp_path, monkeypatch):
     folder = write_files(tmp_path / "data", [600] * 50, ["stream"], block=100)
     opened, read = [], []
-    open_blocks, read_block = arrow.open_blocks, arrow.MappedArrow.read
+    open_blocks, read_block = arrow.open_blocks, arrow.ArrowBlocks.read
     monkeypatch.setattr(arrow, "open_blocks", lambda *at: opened.append(at[0]) or open_blocks(*at))
-    monkeypatch.setattr(arrow.MappedArrow, "read", lambda *at: read.append(at[1]) or read_block(*at))
+    monkeypatch.setattr(arrow.ArrowBlocks, "read", lambda *at: read.append(at[1]) or read_block(*at))
     for make in (
         lambda: me.SimpleArrowIterableDataset(folder),
         lambda: me.SimpleArrowIterableDataset(folder).shuffle(1),
