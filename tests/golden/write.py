@@ -11,10 +11,19 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import midepoch as me
 from worlds import ids, is_kept, write_files
 
+
+def summed(pack):
+    """A pack as one number, under the name of a row's."""
+    return {"id": int((pack["tokens"] * (1 + pack["position_ids"])).sum())}
+
+
 PIPELINES = {
     "uniform": lambda ds: ds.shuffle(1, window=12).lanes(3).batch(4),
     "filter": lambda ds: ds.shuffle(1, window=12).lanes(3).filter(is_kept),
     "row": lambda ds: ds.shuffle(5, level="row"),
+    "pack": lambda ds: ds.shuffle(2, window=12).lanes(2).pack(9, column="tokens", window=8).map(summed),
+    "stream": lambda ds: ds.shuffle(2, window=12).lanes(2).pack(5, column="tokens", strategy="concat").map(summed),
+    "mix": lambda ds: me.mix({"all": ds.shuffle(1), "kept": ds.filter(is_kept)}, [2, 1], seed=3).lanes(2),
 }
 
 
