@@ -400,3 +400,13 @@ def test_a_loaders_state_and_a_data_sets_are_one(build):
     resumed = build("file")
     resumed.load_state_dict(loader.state_dict())
     assert resumed.state_dict() == state
+
+
+def test_A5_a_shuffle_of_a_single_file_says_that_it_moves_nothing(tmp_path, caplog):
+    one = me.SimpleArrowIterableDataset(write_files(tmp_path / "one", [30], ["stream"]))
+    two = me.SimpleArrowIterableDataset(write_files(tmp_path / "two", [30, 3], ["stream"]))
+    two.shuffle(1)
+    one.shuffle(1, level="block")
+    assert not caplog.records
+    assert ids(one.shuffle(1)) == ids(one)
+    assert "Pass level='block'" in caplog.text

@@ -1,5 +1,6 @@
 """Hugging Face data sets, read from their cache: loaded at once, resumed anywhere."""
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ from midepoch.selection import Selection, Slices
 from midepoch.state import State
 from midepoch.storage import Source
 from midepoch.tables import HeldTable, TableIndex
+
+log = logging.getLogger("midepoch")
 
 
 def fast_load_iterable_dataset(
@@ -118,6 +121,11 @@ class SimpleArrowIterableDataset(Dataset):
 
         See :meth:`midepoch.Dataset.shuffle` for what the levels do.
         """
+        if level == "file" and len(self._rows("shuffle").index.names) == 1:
+            log.warning(
+                "shuffle(level='file') leaves the order as it is: the data set lies in one Arrow file. "
+                "Pass level='block' to mix its rows."
+            )
         return super().shuffle(seed, level=level, window=window)
 
     @property
