@@ -45,8 +45,10 @@ class Index:
             raise ValueError("the index is too short")
         body = content.slice(0, content.size - TRAILER.size)
         split, self._checksum, magic = TRAILER.unpack(content.slice(body.size).to_pybytes())
-        if magic != MAGIC or split > body.size or zlib.crc32(memoryview(body)) != self._checksum:
+        if split > body.size or zlib.crc32(memoryview(body)) != self._checksum:
             raise ValueError("the index has a wrong checksum")
+        if magic != MAGIC:
+            raise ValueError("the index is of another version")
         self._files = pa.ipc.open_stream(body.slice(0, split)).read_all()
         self._blocks = pa.ipc.open_stream(body.slice(split)).read_all()
 

@@ -51,7 +51,7 @@ def open_index(
     index = None if anew else _load(listing.root, path, store)
     if index is None or not index.matches(listing):
         with one_at_a_time(folder / f"{source_key}.lock"):
-            index = None if anew else _load(listing.root, path, store)
+            index = None if anew else _load(listing.root, path, store, tell=True)
             if index is None or not index.matches(listing):
                 earlier = _versions(folder, source_key)
                 known = _load(listing.root, earlier[0]) if earlier and not anew else None
@@ -98,14 +98,15 @@ def default_index_dir() -> Path:
     return Path(chosen) if chosen else Path(cache) / "midepoch" / "index"
 
 
-def _load(root: str, path: Path, store: Store | None = None) -> Index | None:
-    """The cached index, or None where there is none that can be trusted."""
+def _load(root: str, path: Path, store: Store | None = None, *, tell: bool = False) -> Index | None:
+    """The cached index, or None where there is none that can be trusted, which may be told."""
     try:
         return Index.load(root, str(path), store)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError) as error:
-        log.warning("The index %s cannot be used (%s); it is built again.", path, error)
+        if tell:
+            log.warning("The index %s cannot be used (%s); it is built again.", path, error)
         return None
 
 
