@@ -203,7 +203,7 @@ def test_B5_break_the_middle_of_the_loop_and_the_end_of_the_epoch(url, folder, s
 
 
 def test_B2_hundreds_of_small_objects(s3_port, store, index_dir, tmp_path):
-    write_files(tmp_path / "d", [4] * 250, ["parquet"])
+    write_files(tmp_path / "d", [4] * 200, ["parquet"])
     put_folder(s3_port, "hundreds", tmp_path / "d")
     options = {**SHUFFLED, "shuffle_buffer_size": 100, "batch_size": 25, "num_workers": 2}
     source = "s3://hundreds/d"
@@ -214,7 +214,7 @@ def test_B2_hundreds_of_small_objects(s3_port, store, index_dir, tmp_path):
     # Looked up in two requests and listed in one, once for each rank, and not read.
     assert len(store.requests) <= 2 * 3
     assert asked(store) == set()
-    got = in_lockstep(pairs, 17)
+    got = in_lockstep(pairs, 13)
     state = pairs[1][1].state_dict()
     assert len(json.dumps(state)) < 8000
     store.reset()
@@ -222,7 +222,7 @@ def test_B2_hundreds_of_small_objects(s3_port, store, index_dir, tmp_path):
     rest = in_lockstep(others)
     assert got + rest == whole
     assert asked(store) == objects_of(rest, each=4)
-    assert len(rest) < 200
+    assert 100 <= len(rest) < 200
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "orc", "stream", "file"])
