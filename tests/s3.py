@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
 KEY, SECRET = "AKIA-loopback-key", "secret-of-the-loopback"
 SIGNED = {"Authorization": f"AWS4-HMAC-SHA256 Credential={KEY}/20240101/us-east-1/s3/aws4_request, Signature=0"}
@@ -87,7 +88,7 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             path, _, query = self.path.partition("?")
             _, _, key = path.lstrip("/").partition("/")
             with proxy.lock:
-                request = Request(self.command, key, query, self.headers.get("Range", ""), len(proxy.requests))
+                request = Request(self.command, unquote(key), query, self.headers.get("Range", ""), len(proxy.requests))
                 proxy.requests.append(request)
                 proxy.busy += 1
                 proxy.most_busy = max(proxy.most_busy, proxy.busy)

@@ -27,7 +27,7 @@ from midepoch.stages.recipe import Others, Recipe
 from midepoch.stages.stage import Call, Stage, name_of_stage
 from midepoch.stages.transform import Filter, Map, Reform, Select
 from midepoch.state import State
-from midepoch.storage import Source
+from midepoch.storage import Listing, Source
 from midepoch.values import FORMS, Form, torch_module
 
 Mode = Literal["auto", "file", "example"]
@@ -35,7 +35,7 @@ FILTER_ROWS = 1000
 
 
 def read(
-    source: Source,
+    source: Source | Listing,
     *,
     format: str | None = None,
     columns: Sequence[str] | None = None,
@@ -123,7 +123,13 @@ class Dataset:
         if (num_shards is None) != (index is None):
             raise ValueError("Pass both num_shards and index, or neither.")
         if num_shards is None or index is None:
-            index, num_shards = launched_rank()
+            found = launched_rank()
+            if found is None:
+                raise ValueError(
+                    "shard() found neither an initialised torch.distributed nor RANK and WORLD_SIZE in the "
+                    "environment. Start with torchrun, or pass num_shards and index."
+                )
+            index, num_shards = found
         ranks, rank = whole_number("num_shards", num_shards, least=1), whole_number("index", index)
         if rank >= ranks:
             raise ValueError(f"index is {rank} of {ranks} shards; it must lie in 0 … {ranks - 1}.")
@@ -390,15 +396,19 @@ def _is_starting_a_process() -> bool:
     return context is not None and context.get_spawning_popen() is not None
 
 
-def launched_rank() -> tuple[int, int]:
-    """This process's rank and how many there are: from torch.distributed, else the launcher's environment."""
+def launched_rank() -> tuple[int, int] | None:
+    """This process's rank and how many there are: from torch.distributed, else the launcher's environment, if any."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
         if rank in os.environ and world in os.environ:
-            return int(os.environ[rank]), int(os.environ[world])
-    raise ValueError(
-        "shard() found neither an initialised torch.distributed nor RANK and WORLD_SIZE in the environment. "
-        "Start with torchrun, or pass num_shards and index."
-    )
+            told = os.environ[rank], os.environ[world]
+            if not all(map(str.isdecimal, told)) or int(told[0]) >= int(told[1]):
+                raise ValueError(
+                    f"{rank} is {told[0]!r} and {world} is {told[1]!r} in the environment; they must be whole numbers, "
+                    f"{rank} below {world}. Start with a launcher that sets both, unset them, or pass the rank and the "
+                    "number of ranks."
+                )
+            return int(told[0]), int(told[1])
+    return None

@@ -28,7 +28,7 @@ QUIET_SECONDS = 1.0
 
 
 def open_index(
-    source: Source,
+    source: Source | Listing,
     *,
     format: str | None = None,
     index_dir: str | os.PathLike[str] | None = None,

@@ -28,6 +28,16 @@ SUFFIXES = (
     *TEXT_SUFFIXES,
     *(text + packed for text in TEXT_SUFFIXES for packed in (".gz", ".zst")),
 )
+PACKED = ("", ".gz", ".zst")
+FORMAT_SUFFIXES: Mapping[str, tuple[str, ...]] = {
+    "arrow": (".arrow", ".feather", ".ipc"),
+    "parquet": (".parquet", ".pq"),
+    "orc": (".orc",),
+    "jsonl": tuple(text + packed for text in (".jsonl", ".ndjson", ".json") for packed in PACKED),
+    "json": tuple(text + packed for text in (".jsonl", ".ndjson", ".json") for packed in PACKED),
+    "csv": tuple(text + packed for text in (".csv", ".tsv") for packed in PACKED),
+}
+"""How the names end of those files of a folder that are read when a format is asked for."""
 # Beside data of other formats such a file is most often about the data: dataset_info.json, state.json.
 ASIDE = ".json"
 HIDDEN = re.compile(r"/[._]")
@@ -67,8 +77,17 @@ class Bytes(Protocol):
         """So many bytes from an offset on; fewer only at the end."""
 
 
-def find(source: Source, storage_options: Mapping[str, Any] | None = None) -> Listing:
-    """List the files that a source names, sorted; an explicit list keeps its own order."""
+def find(
+    source: Source | Listing, storage_options: Mapping[str, Any] | None = None, format: str | None = None
+) -> Listing:
+    """List the files that a source names, sorted; an explicit list keeps its own order.
+
+    Of a folder only those are taken whose names end as those of the ``format`` do, if one is asked for. What is listed
+    already stays as it is: to list a store takes a request for every thousand objects.
+    """
+    if isinstance(source, Listing):
+        return source
+    suffixes = SUFFIXES if format is None else FORMAT_SUFFIXES.get(format, SUFFIXES)
     if isinstance(source, str | os.PathLike):
         sources = [os.fspath(source)]
     else:
@@ -77,8 +96,8 @@ def find(source: Source, storage_options: Mapping[str, Any] | None = None) -> Li
             raise NoDataError("The list of sources is empty; pass at least one file, folder or glob.")
     sources = [local_path(one) or one for one in sources]
     if any(map(is_url, sources)):
-        return _find_objects(sources, storage_options or {})
-    found = [_find_one(one) for one in sources]
+        return _find_objects(sources, storage_options or {}, suffixes)
+    found = [_find_one(one, suffixes) for one in sources]
     paths = [path for _, some in found for path in some]
     root = os.path.commonpath([root for root, _ in found])
     _refuse_repeats(paths)
@@ -162,11 +181,11 @@ def check_unchanged(path: str, indexed: FileStamp) -> None:
         )
 
 
-def _find_one(source: str) -> tuple[str, list[str]]:
+def _find_one(source: str, suffixes: tuple[str, ...]) -> tuple[str, list[str]]:
     """The root and the paths of one source."""
     path = os.path.abspath(os.path.expanduser(source))
     if os.path.isdir(path):
-        return path, _data_files(path, _walk(path))
+        return path, _data_files(path, _walk(path), suffixes)
     if os.path.isfile(path):
         return os.path.dirname(path), [path]
     if any(sign in source for sign in "*?["):
@@ -188,16 +207,18 @@ def _find_glob(path: str, source: str) -> tuple[str, list[str]]:
     return str(root), [str(match) for match in found]
 
 
-def _data_files(folder: str, paths: Iterable[str]) -> list[str]:
+def _data_files(folder: str, paths: Iterable[str], suffixes: tuple[str, ...]) -> list[str]:
     """Those of the files below a folder that are data, sorted. Beside others, JSON files do not count as data."""
     found: list[str] = []
     others: list[str] = []
     for path in paths:
-        (found if path.endswith(SUFFIXES) else others).append(path)
+        (found if path.endswith(suffixes) else others).append(path)
     if not found:
         seen = f"it holds {len(others)} others, such as {os.path.basename(others[0])}" if others else "it is empty"
+        ends = [suffix for suffix in suffixes if not suffix.endswith(PACKED[1:])]
+        packed = ", .gz or .zst" if len(ends) < len(suffixes) else ""
         raise NoDataError(
-            f"The folder {folder} has no file that ends in {', '.join(SUFFIXES[:11])}, .gz or .zst ({seen}). "
+            f"The folder {folder} has no file that ends in {', '.join(ends)}{packed} ({seen}). "
             "To read files whatever their names, pass a glob such as 'folder/*'."
         )
     data = [path for path in found if not path.endswith(ASIDE)]
@@ -227,7 +248,7 @@ def _walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Itera
                 yield entry.path
 
 
-def _find_objects(urls: list[str], options: Mapping[str, Any]) -> Listing:
+def _find_objects(urls: list[str], options: Mapping[str, Any], suffixes: tuple[str, ...]) -> Listing:
     """List the objects that URLs name, all of one store."""
     for url in urls:
         if not is_url(url):
@@ -243,7 +264,7 @@ def _find_objects(urls: list[str], options: Mapping[str, Any]) -> Listing:
             )
     roots, found = [], []
     for url, there in zip(urls, store.look(urls), strict=True):
-        root, some = _find_object(store, url, there)
+        root, some = _find_object(store, url, there, suffixes)
         roots.append(root)
         found += some
     _refuse_repeats([one.url for one in found])
@@ -255,7 +276,7 @@ def _find_objects(urls: list[str], options: Mapping[str, Any]) -> Listing:
     return Listing("\n".join([store.identity, *urls]), root, names, stamps, store)
 
 
-def _find_object(store: Store, url: str, there: Found) -> tuple[str, list[Found]]:
+def _find_object(store: Store, url: str, there: Found, suffixes: tuple[str, ...]) -> tuple[str, list[Found]]:
     """The root and the objects of one URL."""
     if there.kind == "file":
         return there.url.rpartition("/")[0], [there]
@@ -263,7 +284,7 @@ def _find_object(store: Store, url: str, there: Found) -> tuple[str, list[Found]
         objects = {one.url: one for one in store.below(there.url)}
         below = len(there.url) + 1
         seen = [path for path in objects if not path[below:].startswith((".", "_")) and not HIDDEN.search(path[below:])]
-        return there.url, [objects[path] for path in _data_files(there.url, seen)]
+        return there.url, [objects[path] for path in _data_files(there.url, seen, suffixes)]
     if not SIGNS.search(url):
         raise NoDataError(f"{url} does not exist. Pass the URL of an object, a folder or a glob.")
     root, pattern, deep = split_glob(url)

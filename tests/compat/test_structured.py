@@ -114,6 +114,21 @@ def test_B1_rank_and_num_ranks_come_from_the_launcher(folder, monkeypatch):
     assert len(ids(create(folder, rank=None, num_ranks=None)[0])) == ROWS
 
 
+@pytest.mark.parametrize(
+    ("rank", "world"), [("one", "2"), ("0", "two"), ("", "2"), ("2", "2"), ("-1", "2"), ("0", "0")]
+)
+@pytest.mark.parametrize("names", [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")])
+def test_B1_a_rank_that_makes_no_sense_is_told(folder, monkeypatch, rank, world, names):
+    monkeypatch.setenv(names[0], rank)
+    monkeypatch.setenv(names[1], world)
+    told = f"{names[0]} is {rank!r} and {names[1]} is {world!r} in the environment.*unset them"
+    with pytest.raises(ValueError, match=told):
+        create(folder, rank=None, num_ranks=None)
+    with pytest.raises(ValueError, match=told):
+        me.read(folder).shard()
+    assert ids(create(folder)[0]) == list(range(ROWS))
+
+
 def test_B1_a_shuffle_is_another_in_every_epoch_and_for_every_seed(folder):
     loader, _ = create(folder, **SHUFFLED)
     first, second = ids(loader), ids(loader)
@@ -175,6 +190,16 @@ def test_B2_a_folder_a_glob_a_file_a_list(folder):
     for source in (folder, f"{folder}/*.parquet", files, iter(files)):
         assert ids(create(source)[0]) == list(range(ROWS))
     assert ids(create(files[0])[0]) == list(range(60))
+
+
+@pytest.mark.parametrize(("format", "kind"), [("parquet", "parquet"), ("csv", "csv"), ("arrow", "stream")])
+def test_B2_of_a_folder_only_files_of_the_format_are_read(tmp_path, format, kind):
+    write_files(tmp_path, [30, 20], [kind])
+    for other in {"parquet", "csv", "stream", "jsonl"} - {kind}:
+        write_files(tmp_path / "others", [7], [other])
+    assert ids(create(tmp_path, format, output_format="dict")[0]) == list(range(50))
+    with pytest.raises(me.NoDataError, match=r"no file that ends in \.orc \(it holds 5 others, such as part-"):
+        create(tmp_path, "orc")
 
 
 def test_B2_hive_folders_become_columns(tmp_path):
@@ -591,7 +616,7 @@ def test_B12_a_folder_without_matching_files_is_an_error(tmp_path):
     with pytest.raises(me.NoDataError, match=r"notes.txt"):
         create(tmp_path)
     write_files(tmp_path, [10], ["csv"])
-    with pytest.raises(me.MidepochError, match=r"part-0000.csv"):
+    with pytest.raises(me.NoDataError, match=r"no file that ends in \.parquet, \.pq"):
         create(tmp_path, "parquet")
 
 

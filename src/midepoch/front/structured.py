@@ -126,7 +126,8 @@ class StructuredDataset(Dataset):
     ) -> "tuple[StructuredLoader, Self]":
         """A loader of batches, and its data set. They stand at one place: a state of either is that of both.
 
-        ``path`` is a file, a folder, a glob or a list of those; ``format`` insists on one, or is told by the files.
+        ``path`` is a file, a folder, a glob or a list of those; ``format`` insists on one, and of a folder reads only
+        files whose names end like it; without it the files tell.
         ``columns`` and ``filters`` are not read where they need not be; ``partitioning="hive"`` makes columns of
         folders named key=value, if there are any. ``shuffle`` permutes splits, and the rows inside windows of about
         ``shuffle_buffer_size`` rows, anew in every epoch. A split is a stretch of a file of about ``split_bytes``, or
@@ -256,11 +257,10 @@ def _opened(
     """The files, with the columns of their folders where those are named key=value."""
     if partitioning not in (None, "hive"):
         raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive' or None.")
-    source = path if isinstance(path, str | os.PathLike) else list(path)
-    given: dict[str, Any] = {"storage_options": storage_options} if storage_options is not None else {}
-    if partitioning is not None and any("=" in name.rpartition("/")[0] for name in find(source, **given).names):
+    listing = find(path, storage_options, options["format"])
+    if partitioning is not None and any("=" in name.rpartition("/")[0] for name in listing.names):
         options["partitioning"] = partitioning
-    return read(source, **given, **{name: value for name, value in options.items() if value is not None})
+    return read(listing, **{name: value for name, value in options.items() if value is not None})
 
 
 def _ranks(rank: int | None, num_ranks: int | None) -> tuple[int, int]:
@@ -272,7 +272,4 @@ def _ranks(rank: int | None, num_ranks: int | None) -> tuple[int, int]:
         if whole_number("rank", rank) >= ranks:
             raise ValueError(f"rank is {rank} of {ranks}; it must lie in 0 … {ranks - 1}.")
         return rank, ranks
-    try:
-        return launched_rank()
-    except ValueError:
-        return 0, 1
+    return launched_rank() or (0, 1)

@@ -1,0 +1,433 @@
+"""StructuredDataset on an S3 server: cut and resumed by many workers while it fails, and read no more than needed."""
+
+import io
+import json
+import logging
+import random
+import traceback
+from collections import Counter
+from itertools import islice, zip_longest
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import midepoch as me
+import s3
+from chats import Chat, process, write_jsonl
+from chats import ids as ids_of_packs
+from midepoch import retries, stores
+from worlds import ids, write_files
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
+]
+
+EACH, OBJECTS = 12, 16
+ROWS = EACH * OBJECTS
+SHUFFLED = {"shuffle": True, "shuffle_seed": 5, "shuffle_buffer_size": 30}
+ORDERS = [{}, SHUFFLED]
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch):
+    quick = retries.Patience(attempts=6, first=0.01, most=0.05)
+    monkeypatch.setattr(stores, "Patience", lambda: quick)
+
+
+@pytest.fixture(scope="module")
+def shared(s3_port):
+    """One proxy for all tests here: an index is one of an endpoint, so another would have every object scanned anew."""
+    with s3.proxying(s3_port) as made:
+        yield made
+
+
+@pytest.fixture
+def store(shared):
+    shared.reset()
+    yield shared
+    shared.reset()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The objects as local files, for an uninterrupted run to compare with."""
+    return write_files(tmp_path_factory.mktemp("world") / "d", [EACH] * OBJECTS, ["parquet"], block=5)
+
+
+@pytest.fixture(scope="module")
+def index_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("index-of-objects")
+
+
+@pytest.fixture(scope="module")
+def url(s3_port, folder):
+    put_folder(s3_port, "structured", folder)
+    return "s3://structured/d"
+
+
+def put_folder(port, bucket, folder, under="d"):
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    s3.put_all(port, bucket, {f"{under}/{path.relative_to(folder)}": path.read_bytes() for path in files})
+
+
+def create(source, store=None, format="parquet", **options):
+    given = {"batch_size": 6, "columns": ["id"], "rank": 0, "num_ranks": 1, "output_format": "numpy", **options}
+    if store is not None:
+        given["storage_options"] = store.options
+    return me.StructuredDataset.create_dataloader(source, format, **given)
+
+
+def ranks_of(source, ranks, store=None, state=None, **options):
+    pairs = [create(source, store, rank=rank, num_ranks=ranks, **options) for rank in range(ranks)]
+    for _, dataset in pairs:
+        if state is not None:
+            dataset.load_state_dict(json.loads(json.dumps(state)))
+    return pairs
+
+
+def in_lockstep(pairs, steps=None):
+    """What ranks receive that take steps together."""
+    loops = [islice(iter(loader), steps) for loader, _ in pairs]
+    return [number for step in zip_longest(*loops) for batch in step if batch is not None for number in ids([batch])]
+
+
+def uninterrupted(folder, *, lanes=4, batch_size=6, **options):
+    """What readers of so many lanes receive together, read by one of them from local files."""
+    dataset = me.StructuredDataset(folder, "parquet", columns=["id"], output_format="numpy", **options)
+    return ids(me.Loader(dataset.lanes(lanes), batch_size=batch_size))
+
+
+def objects_of(rows, each=EACH):
+    return {f"d/part-{number // each:04d}.parquet" for number in rows}
+
+
+def asked(store):
+    """The objects of which anything was asked."""
+    return {request.key for request in store.requests if "." in request.key}
+
+
+def now_and_then(what, share=0.25):
+    """Spoil a share of the requests, but none of them so often that it is given up; None is an answer that is late."""
+    chance, spoiled = random.Random(7), Counter()
+
+    def spoil(request):
+        same = (request.method, request.key, request.query, request.range)
+        if chance.random() > share or spoiled[same] > 1:
+            return None
+        spoiled[same] += 1
+        return chance.choice(what)
+
+    return spoil
+
+
+@pytest.mark.parametrize(("percent", "order"), [(25, {}), (50, SHUFFLED), (90, {}), (97, SHUFFLED)])
+def test_B7_finished_objects_are_not_asked_for_after_a_resume(url, folder, store, index_dir, order, percent):
+    options = {**order, "num_workers": 2, "batch_size": 3}
+    whole = uninterrupted(folder, batch_size=3, **order)
+    pairs = ranks_of(url, 2, store, index_dir=index_dir, **options)
+    got = in_lockstep(pairs, ROWS * percent // 100 // 6)
+    state = pairs[percent % 2][1].state_dict()
+    assert state["rows_done"] == len(got)
+    store.reset()
+    others = ranks_of(url, 1 + percent % 2, store, state, **order, batch_size=3, index_dir=index_dir)
+    assert asked(store) == set()
+    rest = in_lockstep(others)
+    assert got + rest == whole
+    assert asked(store) == objects_of(rest)
+    for key in objects_of(got) - objects_of(rest):
+        assert not any(request.key == key for request in store.requests)
+
+
+@pytest.mark.parametrize("what", [[503], ["drop", "cut"], ["late"]], ids=lambda what: str(what[0]))
+def test_B7_a_store_that_fails_while_two_ranks_of_two_workers_train(url, folder, store, index_dir, what):
+    options = {**SHUFFLED, "num_workers": 2}
+    whole = uninterrupted(folder, **SHUFFLED)
+    pairs = ranks_of(url, 2, store, index_dir=index_dir, **options)
+    if what == ["late"]:
+        store.latency = 0.03
+    else:
+        store.spoil = now_and_then(what)
+    got = in_lockstep(pairs, 7)
+    others = ranks_of(url, 2, store, pairs[0][1].state_dict(), index_dir=index_dir, **options)
+    assert got + in_lockstep(others) == whole
+    assert len(store.requests) > 2 * OBJECTS
+
+
+def test_B7_six_times_in_a_row_with_other_workers_and_ranks(url, folder, store, index_dir):
+    options = {**SHUFFLED, "batch_size": 4}
+    whole = uninterrupted(folder, **options)
+    got, state = [], None
+    legs = [(2, 2, 5), (1, 1, 7), (4, 0, 2), (2, 1, 4), (1, 0, 5), (2, 2, None)]
+    for ranks, workers, steps in legs:
+        pairs = ranks_of(url, ranks, store, state, **options, num_workers=workers, index_dir=index_dir)
+        store.spoil = now_and_then([503, "drop"], 0.1)
+        got += in_lockstep(pairs, steps)
+        states = [dataset.state_dict() for _, dataset in pairs]
+        assert all(one["rows_done"] == states[0]["rows_done"] for one in states if one["epoch"] == 0)
+        state = states[0]
+    assert got == whole
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_B5_break_the_middle_of_the_loop_and_the_end_of_the_epoch(url, folder, store, index_dir, workers):
+    options = {**SHUFFLED, "num_workers": workers, "batch_size": 16}
+    reference, _ = create(folder, **options)
+    epochs = [ids(reference), ids(reference)]
+    loader, dataset = create(url, store, index_dir=index_dir, **options)
+    seen, states = [], {}
+    for number, batch in enumerate(loader, start=1):
+        seen += ids([batch])
+        states[len(seen)] = dataset.state_dict()
+        if number == 8:
+            break
+    assert dataset.state_dict() == states[len(seen)] == loader.state_dict()
+    for batch in loader:
+        seen += ids([batch])
+        states[len(seen)] = dataset.state_dict()
+    assert seen == epochs[0]
+    assert dataset.epoch == 1
+    for rows in (16, 128, 176, 192):
+        # The next epoch is cut into lanes for those who read it.
+        others = workers if rows == ROWS else 0
+        again, other = create(url, store, index_dir=index_dir, **{**options, "num_workers": others})
+        other.load_state_dict(states[rows])
+        store.reset()
+        rest = ids(again)
+        assert rest == (epochs[0][rows:] or epochs[1])
+        assert asked(store) == objects_of(rest)
+
+
+def test_B2_hundreds_of_small_objects(s3_port, store, index_dir, tmp_path):
+    write_files(tmp_path / "d", [4] * 200, ["parquet"])
+    put_folder(s3_port, "hundreds", tmp_path / "d")
+    options = {**SHUFFLED, "shuffle_buffer_size": 100, "batch_size": 25, "num_workers": 2}
+    source = "s3://hundreds/d"
+    whole = uninterrupted(tmp_path / "d", **{name: value for name, value in options.items() if name != "num_workers"})
+    create(source, store, index_dir=index_dir)
+    store.reset()
+    pairs = ranks_of(source, 2, store, index_dir=index_dir, **options)
+    # Looked up in two requests and listed in one, once for each rank, and not read.
+    assert len(store.requests) <= 2 * 3
+    assert asked(store) == set()
+    got = in_lockstep(pairs, 13)
+    state = pairs[1][1].state_dict()
+    assert len(json.dumps(state)) < 8000
+    store.reset()
+    others = ranks_of(source, 3, store, state, **{**options, "num_workers": 0}, index_dir=index_dir)
+    rest = in_lockstep(others)
+    assert got + rest == whole
+    assert asked(store) == objects_of(rest, each=4)
+    assert 100 <= len(rest) < 200
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "orc", "stream", "file"])
+def test_B2_formats_beside_files_of_others(s3_port, store, tmp_path, kind):
+    write_files(tmp_path / "d", [30, 20, 25], [kind])
+    (tmp_path / "d" / "_SUCCESS").write_bytes(b"")
+    write_files(tmp_path / "d" / "other", [9], ["parquet"])
+    put_folder(s3_port, f"one-{kind}", tmp_path / "d")
+    named = {"stream": "arrow", "file": "arrow"}.get(kind, kind)
+    source, options = f"s3://one-{kind}/d", {**SHUFFLED, "split_rows": 8, "output_format": "dict", "batch_size": 4}
+    whole = ids(create(tmp_path / "d", format=named, **options)[0])
+    assert sorted(whole) == list(range(75))
+    store.spoil = now_and_then([503, "drop", "cut"])
+    loader, dataset = create(source, store, named, **options)
+    got = ids(islice(loader, 9))
+    again, other = create(source, store, named, **options, num_workers=1)
+    other.load_state_dict(dataset.state_dict())
+    assert got + ids(again) == whole
+
+
+def hive(port, bucket, noise=20_000):
+    """Objects of three years and two kinds, of four row groups with much in them that does not compress."""
+    objects, first = {}, 0
+    for year in (2022, 2023, 2024):
+        for kind in "ab":
+            sink = io.BytesIO()
+            numbers = list(range(first, first + 40))
+            rng = np.random.default_rng(first)
+            table = pa.table({"id": numbers, "noise": [rng.bytes(noise) for _ in numbers]})
+            pq.write_table(table, sink, row_group_size=10, compression="none")
+            objects[f"d/year={year}/kind={kind}/p.parquet"] = sink.getvalue()
+            first += 40
+    s3.put_all(port, bucket, objects)
+    return f"s3://{bucket}/d"
+
+
+def test_B2_B3_hive_partitions_and_filters_read_no_byte_of_what_cannot_match(s3_port, store):
+    source = hive(s3_port, "hive")
+    filters = (pc.field("year") == 2023) & (pc.field("kind") == "b") & (pc.field("id") >= 145)
+    options = {"filters": filters, "columns": ["id", "noise", "year", "kind"], "output_format": "dict", "batch_size": 3}
+    expected = list(range(145, 160))
+    create(source, store, **options)
+    store.reset()
+    loader, dataset = create(source, store, **options)
+    assert asked(store) <= {"d/year=2023/kind=b/p.parquet"}
+    batches = list(loader)
+    assert ids(batches) == expected
+    assert {(year, kind) for batch in batches for year, kind in zip(batch["year"], batch["kind"], strict=True)} == {
+        (2023, "b")
+    }
+    # Two row groups of four, of one object of six, and its footer.
+    assert asked(store) == {"d/year=2023/kind=b/p.parquet"}
+    assert 20 * 20_000 < store.body_bytes < 20 * 20_000 + 3 * stores.LEAST_BYTES
+    assert dataset.get_metrics()["rows"] == len(expected)
+
+    pairs = ranks_of(source, 2, store, **options, **SHUFFLED, num_workers=2)
+    got = in_lockstep(pairs, 1)
+    assert 0 < len(got) < len(expected)
+    merged = me.merge_states([one.state_dict() for _, one in pairs])
+    (again,) = ranks_of(source, 1, store, merged, **options, **SHUFFLED)
+    assert sorted(got + ids(again[0])) == expected
+
+
+def test_B3_columns_of_folders_alone_read_no_object(s3_port, store):
+    source = hive(s3_port, "hive-only", noise=10)
+    loader, _ = create(source, store, columns=["year"], filters=pc.field("kind") == "a", output_format="dict")
+    store.reset()
+    assert [year for batch in loader for year in batch["year"]] == [2022] * 40 + [2023] * 40 + [2024] * 40
+    assert not store.reads()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_B8_an_object_that_changes_in_the_middle_of_an_epoch(s3_port, store, tmp_path, workers):
+    write_files(tmp_path / "d", [EACH] * 8, ["parquet"])
+    put_folder(s3_port, "changing", tmp_path / "d")
+    source, options = "s3://changing/d", {"num_workers": workers, "read_ahead": 0}
+    loader, dataset = create(source, store, **options, prefetch_factor=1 if workers else None)
+    batches = iter(loader)
+    got = ids(islice(batches, max(1, workers)))
+    state = dataset.state_dict()
+    kept = (tmp_path / "d" / "part-0007.parquet").read_bytes()
+    sink = io.BytesIO()
+    changed = pq.read_table(io.BytesIO(kept)).set_column(0, "id", pa.array(range(1000, 1000 + EACH), pa.int64()))
+    pq.write_table(changed, sink, row_group_size=10)
+    s3.put_all(s3_port, "changing", {"d/part-0007.parquet": sink.getvalue()})
+    with pytest.raises(me.DataChangedError, match=r"s3://changing/d/part-0007\.parquet was changed"):
+        got += (number for batch in batches for number in ids([batch]))
+    assert max(got) < 1000
+    _, other = create(source, store, **options)
+    with pytest.raises(me.CheckpointMismatchError, match=r"part-0007\.parquet"):
+        other.load_state_dict(state)
+    s3.put_all(s3_port, "changing", {"d/part-0007.parquet": kept})
+    again, restored = create(source, store, **options)
+    restored.load_state_dict(dataset.state_dict())
+    assert sorted(got + ids(again)) == list(range(EACH * 8))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["sequential", "shuffled"])
+def test_B8_objects_that_are_appended_come_behind_the_epoch(s3_port, store, tmp_path, order):
+    bucket = f"growing-{len(order)}"
+    write_files(tmp_path / "d", [EACH] * 6, ["parquet"])
+    put_folder(s3_port, bucket, tmp_path / "d")
+    source, options = f"s3://{bucket}/d", {**order, "num_workers": 1}
+    whole = uninterrupted(tmp_path / "d", lanes=2, **order)
+    pairs = ranks_of(source, 2, store, **options)
+    got = in_lockstep(pairs, 3)
+    state = pairs[0][1].state_dict()
+    write_files(tmp_path / "d", [EACH] * 9, ["parquet"])
+    put_folder(s3_port, bucket, tmp_path / "d")
+    # All were put anew, so those of before have another time of change, but no other rows.
+    grown = [create(source, store, rank=rank, num_ranks=2, **options) for rank in range(2)]
+    with pytest.raises(me.CheckpointMismatchError, match="part-0006"):
+        grown[0][1].load_state_dict(state)
+    for _, dataset in grown:
+        dataset.load_state_dict(state, new_files="append")
+    got += in_lockstep(grown, 2)
+    alone, last = create(source, store, **order)
+    last.load_state_dict(grown[1][1].state_dict())
+    got += ids(alone)
+    assert sorted(got) == list(range(EACH * 9))
+    assert [number for number in got if number < EACH * 6] == whole
+    assert sorted(ids(alone)) == list(range(EACH * 9))
+
+
+def test_secrets_are_in_nothing_that_is_left(url, store, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    secrets = [s3.KEY, s3.SECRET, store.endpoint, store.endpoint.removeprefix("http://")]
+    places = {"index_dir": tmp_path / "index", "cache_dir": tmp_path / "cache"}
+    left = []
+    store.spoil = now_and_then([503, "drop"])
+    loader, dataset = create(url, store, **SHUFFLED, **places, filters=pc.field("id") >= 100)
+    for _ in islice(loader, 3):
+        left += [json.dumps(dataset.state_dict()), json.dumps(dataset.get_metrics())]
+    left += map(repr, (loader, dataset, dataset._plan, dataset._plan.pipeline.origin, dataset._plan.pipeline.stages))
+    left += map(str, (loader, dataset))
+    for status in (403, 503):
+        store.spoil = lambda request, status=status: status
+        for action in (
+            lambda: create(url, store, index_dir=tmp_path / "other"),
+            lambda: create(f"{url}/*.parquet", store, index_dir=tmp_path / "other"),
+            lambda: list(loader),
+        ):
+            with pytest.raises(me.StoreError) as error:
+                action()
+            left += traceback.format_exception(error.value)
+    store.reset()
+    pair = create(url, store, **SHUFFLED, num_workers=2, index_dir=tmp_path / "index")
+    store.spoil = lambda request: 403 if request.is_read else None
+    with pytest.raises(me.StoreError, match="refuses access") as error:
+        list(pair[0])
+    left += [*traceback.format_exception(error.value), caplog.text]
+    content = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    content += "".join(map(str, tmp_path.rglob("*"))).encode()
+    assert len(content) > 1000
+    assert "asked again" in caplog.text
+    for secret in secrets:
+        assert not any(secret in text for text in left)
+        assert secret.encode() not in content
+
+
+def as_it_is(item):
+    return item
+
+
+def test_C1_images_in_the_store(s3_port, store, tmp_path):
+    chats = [Chat(words=number % 5 + 1, images=number % 3, broken=number == 7) for number in range(20)]
+    write_jsonl(tmp_path / "d", chats)
+    put_folder(s3_port, "pictures", tmp_path / "d")
+    options = {"processor": process, "on_error": "skip"}
+    expected = list(
+        me.MultiModalIterableDataset(tmp_path / "d/chats.jsonl", data_folder=tmp_path / "d", **options).lanes(2)
+    )
+    where = {"data_folder": "s3://pictures/d", "storage_options": store.options}
+
+    def loader(workers):
+        dataset = me.MultiModalIterableDataset("s3://pictures/d/chats.jsonl", **where, **options)
+        return me.Loader(dataset.lanes(2), num_workers=workers), dataset
+
+    first, dataset = loader(2)
+    store.spoil = now_and_then([503, "drop"], 0.1)
+    got = list(islice(first, 8))
+    second, other = loader(2)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    got += second
+    assert ids_of_packs(got) == ids_of_packs(expected)
+    assert sorted(ids_of_packs(got)) == [number for number in range(20) if number != 7]
+    assert all(
+        (one["pixel_values"] is None and two["pixel_values"] is None)
+        or np.array_equal(one["pixel_values"], two["pixel_values"])
+        for one, two in zip(got, expected, strict=True)
+    )
+    assert dataset.metrics()["skipped"] + other.metrics()["skipped"] >= 1
+    assert s3.SECRET not in repr(first.state_dict()) + repr(dataset) + repr(dataset._plan)
+
+
+def test_B2_files_in_the_memory_of_fsspec(folder):
+    memory = fsspec.filesystem("memory")
+    for path in folder.iterdir():
+        memory.pipe(f"/structured/d/{path.name}", path.read_bytes())
+    try:
+        options = {**SHUFFLED, "num_workers": 2}
+        whole = uninterrupted(folder, **SHUFFLED)
+        pairs = ranks_of("memory://structured/d", 2, **options)
+        got = in_lockstep(pairs, 9)
+        alone = ranks_of("memory://structured/d", 1, state=pairs[1][1].state_dict(), **SHUFFLED)
+        assert got + in_lockstep(alone) == whole
+    finally:
+        memory.rm("/structured", recursive=True)
