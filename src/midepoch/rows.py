@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
-from midepoch.values import Form, arrow_columns, concat_batches, convert, convert_values, join, row_values
+from midepoch.values import Form, arrow_columns, concat_batches, convert, convert_each, convert_values, join, row_values
 
 Columns = dict[str, Any]
 """One sequence a column, all of the same length."""
@@ -97,10 +97,13 @@ def _picker(places: npt.NDArray[np.int64]) -> Callable[[list[Any]], Sequence[Any
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows, in the form in which users get them: ``data`` is Arrow's, or columns already in that form."""
+    """Some rows, in the form in which users get them: ``data`` is Arrow's, or columns in that form."""
 
     data: pa.RecordBatch | Columns | Picked
     form: Form = "python"
+    due: bool = False
+    """Whether columns are still in another form. Which rows lie beside a row is another after a resume, so they are
+    converted when it is known what is handed over together: a group, or a single row."""
 
     def _known(self) -> "Rows":
         """The rows put together, if they are not yet: as Python values if those are wanted, else as a batch."""
@@ -128,7 +131,7 @@ class Rows:
             return Rows(replace(self.data, places=self.data.places[start:stop]), self.form)
         if isinstance(self.data, pa.RecordBatch):
             return Rows(self.data.slice(start, stop - start), self.form)
-        return Rows({name: column[start:stop] for name, column in self.data.items()}, self.form)
+        return replace(self, data={name: column[start:stop] for name, column in self.data.items()})
 
     def keep(self, mask: Sequence[bool]) -> "Rows":
         """The rows where ``mask`` is true."""
@@ -141,7 +144,7 @@ class Rows:
             name: [column[number] for number in kept] if isinstance(column, list) else column[kept]
             for name, column in self.data.items()
         }
-        return Rows(columns, self.form)
+        return replace(self, data=columns)
 
     def select(self, names: Sequence[str]) -> "Rows":
         """Some of the columns."""
@@ -150,21 +153,26 @@ class Rows:
         if missing:
             raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(there)}.")
         if isinstance(data, dict):
-            return Rows({name: data[name] for name in names}, self.form)
+            return replace(self, data={name: data[name] for name in names})
         return Rows(data.batch(names) if isinstance(data, Picked) else data.select(names), self.form)
 
     def to(self, form: Form) -> "Rows":
-        """The same rows in another form. Arrow data is converted only when it is used."""
-        if isinstance(self.data, pa.RecordBatch | Picked):
-            return replace(self, form=form)
-        if form == "arrow":
-            return Rows(pa.RecordBatch.from_pydict({name: convert(one, form) for name, one in self.data.items()}), form)
-        return Rows({name: convert(column, form) for name, column in self.data.items()}, form)
+        """The same rows in another form. They are converted only when they are used."""
+        return replace(self, form=form, due=isinstance(self.data, dict))
 
     def columns(self) -> Any:
         """The rows as one object: a dict of columns, or for the form "arrow" a record batch."""
-        data = self._known().data
-        return arrow_columns(data, self.form) if isinstance(data, pa.RecordBatch) else data
+        data: Any = self._known().data
+        if isinstance(data, pa.RecordBatch):
+            return arrow_columns(data, self.form)
+        return _converted(data, self.form) if self.due else data
+
+    def values(self, name: str) -> Any:
+        """The values of a column one by one, each as if it were alone."""
+        data: Any = self._known().data
+        if isinstance(data, pa.RecordBatch):
+            return row_values(data.column(name), self.form)
+        return convert_each(data[name], self.form) if self.due else data[name]
 
     def batches(self, size: int) -> Iterator[Any]:
         """The rows as ``columns()`` of ``size`` rows each, the last of what is left."""
@@ -179,12 +187,12 @@ class Rows:
         """The rows one by one."""
         if isinstance(self.data, Picked) and self.form == "python":
             return self.data.rows()
-        data = self._known().data
-        if isinstance(data, pa.RecordBatch) and self.form == "arrow":
-            return map(data.slice, range(len(self)), repeat(1))
-        columns: Any = data
-        if isinstance(data, pa.RecordBatch):
-            columns = {name: row_values(data.column(name), self.form) for name in data.schema.names}
+        known = self._known()
+        if self.form == "arrow" and isinstance(known.data, pa.RecordBatch):
+            return map(known.data.slice, range(len(known)), repeat(1))
+        if self.form == "arrow":
+            return (known.slice(at, at + 1).columns() for at in range(len(known)))
+        columns = {name: known.values(name) for name in known.names}
         if not columns:
             return ({} for _ in range(len(self)))
         return _row_maker(tuple(columns))(*columns.values())
@@ -198,20 +206,35 @@ def concat(parts: Sequence[Rows]) -> Rows:
     if all(isinstance(part.data, pa.RecordBatch | Picked) for part in parts):
         batches = [part.data.batch() if isinstance(part.data, Picked) else part.data for part in parts]
         return Rows(concat_batches(batches), form)
-    columns = [part.columns() for part in parts]
+    due = all(part.due for part in parts)
+    columns: list[Any] = [part.data if due else part.columns() for part in parts]
     for one in columns:
         if set(one) != set(columns[0]):
             raise ValueError(
                 f"A batched function returned the columns {list(columns[0])} for some rows and {list(one)} for others. "
                 "Let it return the same columns every time."
             )
-    return Rows({name: join([one[name] for one in columns], form) for name in columns[0]}, form)
+    return Rows({name: join([one[name] for one in columns], form) for name in columns[0]}, form, due)
+
+
+def _converted(columns: Mapping[str, Any], form: Form) -> Any:
+    """Columns from user code in a form."""
+    made = {}
+    for name, column in columns.items():
+        try:
+            made[name] = convert(column, form)
+        except pa.ArrowException as error:
+            raise SchemaMismatchError(
+                f"The form 'arrow' needs values of one type in a column, and {name!r} has others: {error}. Let the "
+                "function before with_format return such, or remove the column."
+            ) from error
+    return pa.RecordBatch.from_pydict(made) if form == "arrow" else made
 
 
 def convert_item(item: Any, form: Form) -> Any:
     """One item from user code in a form."""
     if form == "arrow" and isinstance(item, Mapping):
-        return pa.RecordBatch.from_pylist([convert_values(item, "python")])
+        return _converted({name: [value] for name, value in item.items()}, form)
     if form == "arrow":
         if isinstance(item, pa.RecordBatch):
             return item

@@ -120,6 +120,14 @@ def convert(column: Any, form: Form) -> Any:
     return _stack_numpy(column)
 
 
+def convert_each(column: Any, form: Form) -> Any:
+    """The values of such a sequence one by one, each converted as if it were alone."""
+    alike = not isinstance(column, list) or (len(kinds := set(map(type, column))) == 1 and kinds <= {bool, int, float})
+    if form == "python" or alike:
+        return convert(column, form)
+    return [convert([value], form)[0] for value in column]
+
+
 def as_column(column: Any, form: Form) -> Any:
     """What a user's function returned for a column: a list, an array or a tensor, which can be cut and joined."""
     if isinstance(column, pa.ChunkedArray):

@@ -186,3 +186,36 @@ def test_a_tokeniser_that_fails_inside_a_window_of_packs(folder, strategy, at):
     if strategy == "concat":  # every pack that was full before the row
         assert len(got) == sum(1 + number % 7 for number in range(at)) // 9
     assert got + resumed(pipeline, state) == whole
+
+
+def test_arrow_needs_values_of_one_type_and_names_the_column(tmp_path):
+    path = write_numbers(tmp_path / "a.arrow", 0, 8, rows=8)
+    mixed = me.read(path).map(_mixed).with_format("arrow")
+    with pytest.raises(me.SchemaMismatchError, match="values of one type in a column, and 'mixed' has others"):
+        list(mixed)
+    batched = me.read(path).map(_mixed_columns, batched=True).with_format("arrow").batch(4)
+    with pytest.raises(me.SchemaMismatchError, match="'mixed' has others"):
+        list(batched)
+
+
+def _mixed(row):
+    return {"mixed": [1, {"a": 2}]}
+
+
+def _mixed_columns(columns):
+    return {"mixed": [1 if row % 2 else {"a": 2} for row in columns["x"]]}
+
+
+def test_select_columns_of_what_is_no_dict_or_has_no_such_column_is_told(tmp_path):
+    dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, 8, rows=8))
+    with pytest.raises(TypeError, match="select_columns needs items that are dicts, got a NoneType"):
+        list(dataset.map(lambda row: None).select_columns("x"))
+    with pytest.raises(me.SchemaMismatchError, match="no column 'nope'; it has \\['x'"):
+        list(dataset.map(lambda row: {}).with_format("arrow").select_columns("nope"))
+
+
+def test_a_batched_function_of_what_is_no_dict_is_told_in_every_form(tmp_path):
+    dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, 8, rows=8)).map(lambda row: None)
+    for form in ("python", "numpy", "torch"):
+        with pytest.raises(TypeError, match="needs dict items to make columns of, but got NoneType"):
+            list(dataset.with_format(form).filter(lambda columns: [True], batched=True))

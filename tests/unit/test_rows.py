@@ -3,11 +3,13 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.rows import Picked, Pool, Rows
+from midepoch.testing import assert_resumes
 from unit.files import numbers, values, write, write_numbers
 
 TEXTS = ["", "a", "größer", "日本語", "\U0001f600", "x" * 600, None]
@@ -67,3 +69,41 @@ def test_batches_of_python_columns_go_on_into_functions_one_by_one(tmp_path):
     iterator = iter(me.read(path).batch(3).map(look))
     assert next(iterator) == {"x": [0, 1, 2], "sum": 3}
     assert seen == [[0, 1, 2]]
+
+
+def with_gaps(tmp_path, form):
+    """Rows of a batched function, which conversion of a whole column would show otherwise beside other rows."""
+    path = write_numbers(tmp_path / "a.arrow", 0, 24, rows=24)
+
+    def gaps(columns):
+        rows = columns["x"]
+        return {
+            "n": [None if row % 3 == 0 else row for row in rows],
+            "tokens": [list(range(row % 4)) for row in rows],
+            "mixed": [row if row % 2 else row / 2 for row in rows],
+        }
+
+    return me.read(path).map(gaps, batched=True, batch_size=8).with_format(form)
+
+
+@pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
+def test_a_row_of_a_batched_function_looks_the_same_after_a_resume(tmp_path, form):
+    dataset = with_gaps(tmp_path, form)
+    assert_resumes(dataset)
+    assert_resumes(dataset.batch(3))
+    assert_resumes(dataset.filter(bool) if form == "arrow" else dataset.filter(lambda row: row["x"] % 5))
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_packs_join_other_columns_of_a_batched_function_in_the_form(tmp_path, form):
+    dataset = with_gaps(tmp_path, form).pack(8, column="tokens", overlong="drop", others="join")
+    assert_resumes(dataset)
+    kinds = {type(value) for pack in dataset for value in pack["n"]}
+    assert kinds == {type(None), np.int64 if form == "numpy" else torch.Tensor}
+
+
+def test_numbers_of_a_batched_function_become_numbers_of_the_form(tmp_path):
+    rows = list(with_gaps(tmp_path, "numpy"))
+    assert [type(row["n"]) for row in rows[:3]] == [type(None), np.int64, np.int64]
+    assert [type(row["mixed"]) for row in rows[:2]] == [np.float64, np.int64]
+    assert rows[3]["tokens"].tolist() == [0, 1, 2]

@@ -13,7 +13,7 @@ from midepoch.permute import I64
 from midepoch.rows import Picked, Rows
 from midepoch.stages.flow import Context, Flow, Run, Step
 from midepoch.stages.recipe import Recipe, missing
-from midepoch.values import Form, is_list, row_values, storage
+from midepoch.values import is_list, storage
 
 Values = npt.NDArray[Any]
 
@@ -74,7 +74,7 @@ def read_documents(run: Run, recipe: Recipe, context: Context) -> Documents:
     names = _names(run.rows.names, recipe)
     for name in names:
         if isinstance(data, dict):
-            columns[name], lengths[name] = _of_values(name, data[name], run, recipe, context)
+            columns[name], lengths[name] = _of_values(name, run.rows.values(name), run, recipe, context)
         else:
             columns[name], lengths[name] = _of_arrow(name, data.column(name), run, recipe, context)
     tokens = lengths[recipe.column]
@@ -84,13 +84,8 @@ def read_documents(run: Run, recipe: Recipe, context: Context) -> Documents:
             error = ValueError(f"pack: {told} in one row. {name!r} is packed along the tokens: make them equally long.")
             raise _noted(error, row, run, recipe, context)
     documents = _finished(columns, tokens, recipe)
-    others = {name: _values(data, name, run.rows.form) for name in run.rows.names if recipe.joins(name)}
+    others = {name: list(run.rows.values(name)) for name in run.rows.names if recipe.joins(name)}
     return replace(documents, others=others)
-
-
-def _values(data: Any, name: str, form: Form) -> list[Any]:
-    """A column's values one by one: a dict's are as a function returned them."""
-    return list(data[name] if isinstance(data, dict) else row_values(data.column(name), form))
 
 
 def _wanted(runs: Iterator[Run], recipe: Recipe) -> Iterator[Run]:

@@ -13,6 +13,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from midepoch.deal import Cursor
 from midepoch.errors import CheckpointMismatchError
@@ -166,7 +167,7 @@ def _collect(flow: Flow, size: int) -> Iterator[Run]:
     while some := list(islice(steps, size)):
         items, ends, keys = zip(*some, strict=True)
         columns = collate(items, form, flow.ragged)
-        if isinstance(columns, list):
+        if not isinstance(columns, dict | pa.RecordBatch):
             raise TypeError(
                 f"A batched function needs dict items to make columns of, but got {type(items[0]).__name__} items. "
                 "Let the map before it return dicts, or pass batched=False."

@@ -81,11 +81,17 @@ class Select:
         return inputs.one_by_one(picked)
 
     def _pick(self, item: Any) -> Any:
+        if not isinstance(item, Mapping | pa.RecordBatch):
+            raise TypeError(
+                f"select_columns needs items that are dicts, got a {type(item).__name__}. Let the map before it return "
+                "a dict, or leave it out."
+            )
+        there = item.schema.names if isinstance(item, pa.RecordBatch) else list(item)
+        missing = [name for name in self.names if name not in there]
+        if missing:
+            raise SchemaMismatchError(f"select_columns: an item has no column {missing[0]!r}; it has {there}.")
         if isinstance(item, pa.RecordBatch):
             return item.select(self.names)
-        missing = [name for name in self.names if name not in item]
-        if missing:
-            raise SchemaMismatchError(f"select_columns: an item has no column {missing[0]!r}; it has {list(item)}.")
         return {name: item[name] for name in self.names}
 
     def count(self, inputs: int) -> int | None:
