@@ -28,7 +28,7 @@ from benchmarks.measure import Figure, at_most, fresh, show, told
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import s3
 
-FILES, GROUPS, ROWS = 20, 20, 8192
+FILES, GROUPS, ROWS = 10, 20, 8192
 LATENCY = 0.02
 BATCH = 1024
 CODE = "import sys; from benchmarks.structured import run; run(sys.argv[1])"
@@ -218,8 +218,6 @@ def remote(path: str, size: int, proxy: s3.Proxy, repeats: int) -> Iterator[Figu
         for name, one in times.items():
             yield told(f"bytes, {what}: {name} / all files", one.bytes / size, "×")
             yield told(f"requests, {what}: {name}", len(one.requests))
-    if UTILS_ON_STORE:
-        yield from compared(bests(both(path, workers=2), repeats, proxy, LATENCY), "all, 2 workers")
 
 
 def resumed(path: str, folder: Path, proxy: s3.Proxy) -> Iterator[Figure]:
@@ -248,7 +246,7 @@ def resumed(path: str, folder: Path, proxy: s3.Proxy) -> Iterator[Figure]:
 
 
 def read_again(requests: tuple[s3.Request, ...], files: list[Path], delivered: int) -> tuple[int, int, float]:
-    """Of what lies before a row: requests for whole files, bytes of whole row groups, the share of the one under way."""
+    """Of what lies before a row: requests for whole files, bytes of whole row groups, share of the next one."""
     numbers = {file.name: number for number, file in enumerate(files)}
     meta = pq.read_metadata(files[0])
     groups, here = meta.num_row_groups, delivered // meta.row_group(0).num_rows
@@ -282,19 +280,28 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small data, to see that everything runs")
-    files, rows, repeats = (3, BATCH * 4, 1) if parser.parse_args().quick else (FILES, ROWS, 3)
+    parser.add_argument("--only", choices=["local", "store", "resuming"], help="one of the tables")
+    chosen = parser.parse_args()
+    files, rows, repeats = (3, BATCH * 4, 1) if chosen.quick else (FILES, ROWS, 3)
     folder = data.tables(files, GROUPS, rows)
     data.tables(1, 1, 2 * BATCH)
     print(f"load: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     if not UTILS_ON_STORE:
         missing = "s3fs" if UTILS else "torch-dataloader-utils"
         print(f"{missing} is not installed: what needs it is left out")
-    show("Structured files, local", local(str(folder), repeats))
+    if chosen.only in (None, "local"):
+        show("Structured files, local", local(str(folder), repeats))
+    if chosen.only == "local":
+        return
     with s3.serving() as port, s3.proxying(port) as proxy:
         s3.put_all(port, "bench", {f"data/{file.name}": file.read_bytes() for file in folder.iterdir()})
         size = sum(file.stat().st_size for file in folder.iterdir())
-        show("Structured files on a store, 20 ms a request", remote("s3://bench/data", size, proxy, min(repeats, 2)))
-        show("Going on in the middle of a row group", resumed("s3://bench/data", folder, proxy))
+        if chosen.only in (None, "resuming"):
+            show("Going on in the middle of a row group", resumed("s3://bench/data", folder, proxy))
+        if chosen.only in (None, "store"):
+            show(
+                "Structured files on a store, 20 ms a request", remote("s3://bench/data", size, proxy, min(repeats, 2))
+            )
 
 
 if __name__ == "__main__":
