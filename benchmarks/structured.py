@@ -62,7 +62,7 @@ class Done:
     bytes: int = 0
     state: dict[str, Any]
     requests: tuple[s3.Request, ...] = ()
-    """Those for objects; listings are not among them."""
+    """Those for files; listings are not among them."""
 
 
 def run(text: str) -> None:
@@ -145,7 +145,11 @@ def done(job: Job, proxy: s3.Proxy | None = None, latency: float = 0.0) -> Done:
     told_by_child = json.loads(fresh(CODE, json.dumps(asdict(replace(job, store=proxy.options)))))
     while proxy.busy:
         time.sleep(0.01)
-    return Done(**told_by_child, bytes=proxy.body_bytes, requests=tuple(one for one in proxy.requests if one.key))
+    return Done(
+        **told_by_child,
+        bytes=proxy.body_bytes,
+        requests=tuple(one for one in proxy.requests if one.key.endswith(".parquet")),
+    )
 
 
 def bests(jobs: dict[str, Job], repeats: int, proxy: s3.Proxy | None = None, latency: float = 0.0) -> dict[str, Done]:
