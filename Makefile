@@ -25,6 +25,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.packing
 	$(BIN)/python -m benchmarks.mixing
 	$(BIN)/python -m benchmarks.filters
+	$(BIN)/python -m benchmarks.structured
 
 format: $(STAMP)
 	$(BIN)/ruff format .

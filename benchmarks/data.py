@@ -118,6 +118,24 @@ def sources(files: int, rows: int) -> Path:
     return _made(f"sources-{files}-{rows}", write)
 
 
+def tables(files: int, groups: int, rows: int) -> Path:
+    """Rows of numbers that do not compress, 64 bytes each, in Parquet files; ``bucket`` is the row group's number."""
+
+    def write(folder: Path) -> None:
+        rng = np.random.default_rng(7)
+        for number in range(files):
+            first, count = number * groups * rows, groups * rows
+            columns: dict[str, npt.NDArray[np.generic]] = {
+                "id": np.arange(first, first + count),
+                "bucket": np.repeat(np.arange(groups, dtype=np.int64), rows),
+                **{f"x{place}": rng.random(count) for place in range(6)},
+            }
+            path = folder / f"part-{number:04}.parquet"
+            pq.write_table(pa.table(columns), path, row_group_size=rows, use_dictionary=False, compression="none")
+
+    return _made(f"tables-{files}-{groups}-{rows}", write)
+
+
 def lines(kind: str, rows: int) -> Path:
     """The same rows as :func:`texts`, in one file of JSON lines or CSV."""
 
