@@ -152,11 +152,11 @@ def pipeline_difference(then: Any, now: Sequence[Mapping[str, Any]]) -> str | No
     if not isinstance(then, list) or not all(isinstance(stage, Mapping) for stage in then):
         return "what the state says of it is damaged"
     for number, (was, here) in enumerate(zip(then, now, strict=False), start=1):
-        if was == here:
-            continue
         if was.get("op") != here.get("op"):
             return f"stage {number} was {_stage(was)} then and is {_stage(here)} now"
-        key = next(key for key in [*was, *here] if was.get(key) != here.get(key))
+        key = next((key for key in [*was, *here] if was.get(key) != here.get(key)), None)
+        if key is None:  # a parameter that is not told is None
+            continue
         return f"{key} of stage {number}, {here['op']}, was {was.get(key)!r} then and is {here.get(key)!r} now"
     if len(then) != len(now):
         longer, when = (then, "then but not now") if len(then) > len(now) else (now, "now but not then")

@@ -16,7 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
-from midepoch.values import Form, arrow_columns, concat_batches, convert, convert_each, convert_values, join, row_values
+from midepoch.values import (
+    Form,
+    arrow_columns,
+    concat_batches,
+    convert_each,
+    convert_named,
+    convert_values,
+    join,
+    row_values,
+)
 
 Columns = dict[str, Any]
 """One sequence a column, all of the same length."""
@@ -219,15 +228,7 @@ def concat(parts: Sequence[Rows]) -> Rows:
 
 def _converted(columns: Mapping[str, Any], form: Form) -> Any:
     """Columns from user code in a form."""
-    made = {}
-    for name, column in columns.items():
-        try:
-            made[name] = convert(column, form)
-        except pa.ArrowException as error:
-            raise SchemaMismatchError(
-                f"The form 'arrow' needs values of one type in a column, and {name!r} has others: {error}. Let the "
-                "function before with_format return such, or remove the column."
-            ) from error
+    made = {name: convert_named(name, column, form) for name, column in columns.items()}
     return pa.RecordBatch.from_pydict(made) if form == "arrow" else made
 
 

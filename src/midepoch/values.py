@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.arrays import numbers_of
-from midepoch.errors import MissingExtraError
+from midepoch.errors import MissingExtraError, SchemaMismatchError
 
 Form = Literal["python", "numpy", "torch", "arrow"]
 FORMS: tuple[str, ...] = get_args(Form)
@@ -32,7 +32,7 @@ def collate(items: Sequence[Any], form: Form, ragged: Callable[[str], bool] | No
     columns = {name: [item[name] for item in items] for name in first}
     listed = ragged if ragged is not None and form in ("numpy", "torch") else lambda name: False
     return {
-        name: [_convert_value(one, form) for one in column] if listed(name) else convert(column, form)
+        name: [_convert_value(one, form) for one in column] if listed(name) else convert_named(name, column, form)
         for name, column in columns.items()
     }
 
@@ -118,6 +118,17 @@ def convert(column: Any, form: Form) -> Any:
     if form == "torch":
         return _stack_torch(column)
     return _stack_numpy(column)
+
+
+def convert_named(name: str, column: Any, form: Form) -> Any:
+    """The same of a column with a name; one of values that Arrow cannot put together is told."""
+    try:
+        return convert(column, form)
+    except pa.ArrowException as error:
+        raise SchemaMismatchError(
+            f"The form 'arrow' needs values of one type in a column, and {name!r} has others: {error}. Let the "
+            "function before return such, or remove the column."
+        ) from error
 
 
 def convert_each(column: Any, form: Form) -> Any:

@@ -196,6 +196,9 @@ def test_arrow_needs_values_of_one_type_and_names_the_column(tmp_path):
     batched = me.read(path).map(_mixed_columns, batched=True).with_format("arrow").batch(4)
     with pytest.raises(me.SchemaMismatchError, match="'mixed' has others"):
         list(batched)
+    single = me.read(path).with_format("arrow").map(lambda row: _mixed(row)).batch(4)
+    with pytest.raises(me.SchemaMismatchError, match="'mixed' has others"):
+        list(single)
 
 
 def _mixed(row):

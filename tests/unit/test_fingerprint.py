@@ -206,3 +206,10 @@ def test_a_state_with_a_damaged_fingerprint_is_refused_and_nothing_changes(tmp_p
     with pytest.raises(me.CheckpointMismatchError, match="damaged"):
         dataset.load_state_dict(state)
     assert len(list(dataset)) == 5
+
+
+def test_a_parameter_that_a_state_does_not_tell_is_none():
+    assert pipeline_difference([{"op": "pack"}], [{"op": "pack", "eos": None}]) is None
+    told = pipeline_difference([{"op": "pack"}, {"op": "a"}], [{"op": "pack", "eos": None}, {"op": "b"}])
+    assert told is not None
+    assert told.startswith("stage 2 was a()")

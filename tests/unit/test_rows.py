@@ -107,3 +107,10 @@ def test_numbers_of_a_batched_function_become_numbers_of_the_form(tmp_path):
     assert [type(row["n"]) for row in rows[:3]] == [type(None), np.int64, np.int64]
     assert [type(row["mixed"]) for row in rows[:2]] == [np.float64, np.int64]
     assert rows[3]["tokens"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("form", ["python", "numpy"])
+def test_batches_of_rows_without_columns_are_as_many_as_of_others(tmp_path, form):
+    dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, 20, rows=7), columns=[]).with_format(form)
+    for one in (dataset, dataset.shuffle(1)):
+        assert list(one.batch(3)) == [{}] * 7

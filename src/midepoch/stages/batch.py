@@ -72,7 +72,8 @@ class Batch:
 
 def _as_lists(runs: Iterator[Run]) -> Iterator[Run]:
     """The runs with columns of Python values: converted a whole run at a time, and cut into batches after that."""
-    return (Run(Rows(run.rows.columns(), "python"), run.ends, run.keys) for run in runs)
+    for run in runs:  # those without columns have no values, and only Arrow knows how many there are
+        yield Run(Rows(run.rows.columns(), "python"), run.ends, run.keys) if run.rows.names else run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
