@@ -146,7 +146,7 @@ class Position:
         if self._loops:
             raise CheckpointMismatchError(
                 "load_state_dict came too late: a loop is under way and would go on where it is. "
-                "Load the state before the loop."
+                "Load the state before the loop, or del its iterator first."
             )
         state = State.from_dict(values)
         state = plan.pipeline.adopt(state, values.get("fingerprint"))

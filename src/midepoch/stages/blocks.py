@@ -1,5 +1,6 @@
 """Blocks in memory: which files are open, which blocks are held, and which are being read ahead."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
@@ -92,7 +93,9 @@ class Files:
             self._ahead -= int(self.index.places[1][number])
 
     def close(self) -> None:
-        """Let go of the threads and the files."""
+        """Let go of the threads and the files; the end of the interpreter has already done so."""
+        if sys.is_finalizing():
+            return
         for pool in self._pools.values():
             pool.shutdown(wait=True, cancel_futures=True)
         self._pools.clear()
