@@ -46,8 +46,8 @@ def open_index(
     store = listing.store
     threads = threads if store is None else max(threads, REMOTE_SCANS)
     folder = index_folder(index_dir)
-    source_key = _digest(listing.spec if format is None else f"{listing.spec}\n{format=}")
-    path = folder / f"{source_key}-{_digest(repr((listing.names, listing.stamps)))}.index"
+    source_key = digest_of(listing.spec if format is None else f"{listing.spec}\n{format=}")
+    path = folder / f"{source_key}-{digest_of(repr((listing.names, listing.stamps)))}.index"
     index = None if anew else _load(listing.root, path, store)
     if index is None or not index.matches(listing):
         with one_at_a_time(folder / f"{source_key}.lock"):
@@ -76,7 +76,8 @@ def _warn_of_compressed(index: Index) -> None:
         )
 
 
-def _digest(text: str) -> str:
+def digest_of(text: str) -> str:
+    """A short name for a text."""
     return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 

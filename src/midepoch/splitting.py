@@ -1,6 +1,5 @@
 """Splits: stretches of a file of about so many bytes or rows, and the shuffle that permutes them."""
 
-import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,21 +8,6 @@ import numpy as np
 from midepoch.index import Index
 from midepoch.order import Order, Shuffle, ShuffledPieces, ShuffledWindows, window_starts
 from midepoch.permute import I64, key_of
-
-UNITS = {"": 1, "B": 1} | {
-    f"{letter}{unit}": base**power
-    for power, letter in enumerate("KMGT", start=1)
-    for unit, base in (("iB", 1024), ("B", 1000))
-}
-
-
-def byte_size(name: str, value: int | str) -> int:
-    """A number of bytes, which may be written as "128MiB" or "64 MB"."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)", str(value).strip())
-    size = int(float(match[1]) * UNITS[match[2]]) if match and match[2] in UNITS else 0
-    if isinstance(value, bool) or size < 1:
-        raise ValueError(f"{name} is {value!r}; it must be a number of bytes, such as 134217728 or '128MiB'.")
-    return size
 
 
 class Cut:

@@ -15,20 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from glob import glob
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from midepoch.errors import MissingExtraError, NoDataError
-from midepoch.indexing import one_at_a_time
+from midepoch.indexing import digest_of, one_at_a_time
 from midepoch.storage import FileStamp, stamp_of
+from midepoch.urls import is_url
 
 log = logging.getLogger("midepoch")
 
 VERSION = 1
 HARMLESS = ("token", "num_proc", "verification_mode", "download_config", "download_mode")
 """Arguments that change how data is fetched, not which; some of them are secret."""
-URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Call:
         told |= {name: _plain(name, self.others[name]) for name in sorted(self.others) if name not in HARMLESS}
         if any(not os.path.isabs(pattern) for pattern in self._local_patterns):
             told["below"] = os.getcwd()
-        return _digest(json.dumps(told))
+        return digest_of(json.dumps(told))
 
     @property
     def _local_patterns(self) -> list[str]:
@@ -73,7 +72,7 @@ class Call:
         files = [os.path.join(below, part) for one in _strings(self.data_files) for part in _unchained(one)]
         named = [*path, *(files or folder)]
         in_repository = "/" in self.path and not os.path.exists(self.path)
-        return [one for one in named if not URL.match(one) and not (in_repository and not os.path.isabs(one))]
+        return [one for one in named if not is_url(one) and not (in_repository and not os.path.isabs(one))]
 
     @property
     def wants_anew(self) -> bool:
@@ -86,7 +85,7 @@ class Call:
         files = sorted({os.path.abspath(file) for pattern in self._local_patterns for file in _matches(pattern)})
         stamps = [stamp_of(file) for file in files]
         lines = "\n".join(f"{file}\0{one.size}\0{one.mtime_ns}" for file, one in zip(files, stamps, strict=True))
-        return {"files": len(files), "bytes": sum(one.size for one in stamps), "digest": _digest(lines)}
+        return {"files": len(files), "bytes": sum(one.size for one in stamps), "digest": digest_of(lines)}
 
     def load(self, num_proc: int | None, *, broken: bool = False) -> dict[str, SplitFiles]:
         """Have `datasets` prepare the data set, and find the Arrow files of its splits.
@@ -289,7 +288,3 @@ def _matches(pattern: str) -> Iterator[str]:
             folders[:] = [name for name in folders if not name.startswith(".")]
             inside = [os.path.join(folder, name) for name in names if not name.startswith(".")]
             yield from filter(os.path.isfile, inside)
-
-
-def _digest(text: str) -> str:
-    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()

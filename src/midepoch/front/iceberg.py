@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,10 +16,12 @@ from midepoch.errors import (
     NoDataError,
     SchemaMismatchError,
 )
+from midepoch.fetching import CACHE, Size
 from midepoch.front.structured import OutputFormat, StructuredDataset
 from midepoch.index import Index
 from midepoch.origin import FileRows
 from midepoch.permute import I64
+from midepoch.urls import local_path
 
 if TYPE_CHECKING:
     from midepoch.front.structured_loader import StructuredLoader
@@ -120,9 +121,9 @@ class IcebergDataset(StructuredDataset):
         storage_options: Mapping[str, Any] | None = None,
         num_ranks: int | None = None,
         rank: int | None = None,
-        read_ahead: int | str | None = None,
+        read_ahead: Size | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int | str | None = None,
+        cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         """Open a snapshot; :meth:`create_dataloader` says what the arguments mean."""
@@ -178,9 +179,11 @@ class IcebergDataset(StructuredDataset):
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         multiprocessing_context: Any = None,
-        read_ahead: int | str | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        timeout: float = 0,
+        read_ahead: Size | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int | str | None = None,
+        cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
     ) -> "tuple[StructuredLoader, Self]":
         """A loader of batches, and its data set.
@@ -223,6 +226,8 @@ class IcebergDataset(StructuredDataset):
             multiprocessing_context=multiprocessing_context,
             drop_last=drop_last,
             even=even,
+            worker_init_fn=worker_init_fn,
+            timeout=timeout,
         )
         dataset._feed(loader, show_progress)
         return loader, dataset
@@ -286,4 +291,4 @@ def _table(table: Any, catalog_config: Mapping[str, Any] | None) -> Any:
 
 def _path(url: str) -> str:
     """A local path for the URL of a local file; others stay what they are."""
-    return unquote(urlsplit(url).path) if url.startswith("file:") else url
+    return local_path(url) or url

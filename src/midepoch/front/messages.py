@@ -7,14 +7,13 @@ URL, bytes), or stands for the next one of the row's column of that kind.
 import base64
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
 
 from midepoch.media import image, sound, video
 from midepoch.storage import SmallFiles
+from midepoch.urls import is_url
 
 KINDS = {
     "image": "image",
@@ -27,7 +26,6 @@ KINDS = {
     "video_url": "video",
 }
 TEXTS = ("text", "input_text", "output_text")
-URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 END = object()
 
 
@@ -124,9 +122,7 @@ class Messages:
             if not head.endswith(";base64"):
                 raise ValueError(f"A data URL must hold base64, got {_short(name)}.")
             return _from_base64(data)
-        if name.startswith("file://"):
-            name = unquote(name.removeprefix("file://").removeprefix("localhost"))
-        if URL.match(name) or os.path.isabs(name) or self.data_folder is None:
+        if is_url(name) or os.path.isabs(name) or self.data_folder is None:
             return self.files.read(name)
         return self.files.read(f"{self.data_folder.rstrip('/')}/{name}")
 

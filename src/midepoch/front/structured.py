@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from midepoch.dataset import Dataset, launched_rank, read
+from midepoch.fetching import CACHE, Size, size_of
 from midepoch.front.append import appended
 from midepoch.front.layout import Layout, known_of, of_splits
 from midepoch.origin import FileRows
 from midepoch.position import Plan, torch_worker, whole_number
-from midepoch.splitting import ShuffleSplits, Splitting, byte_size
+from midepoch.splitting import ShuffleSplits, Splitting
 from midepoch.stages.measure import Counters, Measure
-from midepoch.storage import Source, find
+from midepoch.storage import Listing, Source, find
 from midepoch.values import Form
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ class StructuredDataset(Dataset):
         partitioning: Literal["hive"] | None = "hive",
         num_ranks: int | None = None,
         rank: int | None = None,
-        read_ahead: int | str | None = None,
+        read_ahead: Size | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int | str | None = None,
+        cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         """Open files; :meth:`create_dataloader` says what the arguments mean."""
@@ -57,20 +58,20 @@ class StructuredDataset(Dataset):
                 f"output_format is {output_format!r}; it can be {', '.join(map(repr, get_args(OutputFormat)))}."
             )
         sizes = (
-            {"most_bytes": byte_size("split_bytes", split_bytes)}
+            {"most_bytes": whole_number("split_bytes", size_of("split_bytes", split_bytes), least=1)}
             if split_rows is None
             else {"most_rows": whole_number("split_rows", split_rows, least=1)}
         )
         seed = whole_number("shuffle_seed", shuffle_seed, least=None)
         asked = WINDOW if shuffle_buffer_size is None else shuffle_buffer_size
         window = whole_number("shuffle_buffer_size", asked, least=1)
-        opened = _opened(
-            path,
-            partitioning=partitioning,
+        listing = find(path, storage_options, format)
+        opened = read(
+            listing,
+            partitioning=_hive(listing, partitioning),
             format=format,
             columns=columns,
             filters=filters,
-            storage_options=storage_options,
             read_ahead=read_ahead,
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
@@ -119,9 +120,9 @@ class StructuredDataset(Dataset):
         multiprocessing_context: Any = None,
         worker_init_fn: Callable[[int], None] | None = None,
         timeout: float = 0,
-        read_ahead: int | str | None = None,
+        read_ahead: Size | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int | str | None = None,
+        cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
     ) -> "tuple[StructuredLoader, Self]":
         """A loader of batches, and its data set. They stand at one place: a state of either is that of both.
@@ -251,16 +252,11 @@ class StructuredDataset(Dataset):
         self._num_workers = values["workers_of_loader"]
 
 
-def _opened(
-    path: Source, *, partitioning: str | None, storage_options: Mapping[str, Any] | None, **options: Any
-) -> Dataset:
-    """The files, with the columns of their folders where those are named key=value."""
+def _hive(listing: Listing, partitioning: Literal["hive"] | None) -> Literal["hive"] | None:
+    """The partitioning that was asked for, where a folder with files is named key=value."""
     if partitioning not in (None, "hive"):
         raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive' or None.")
-    listing = find(path, storage_options, options["format"])
-    if partitioning is not None and any("=" in name.rpartition("/")[0] for name in listing.names):
-        options["partitioning"] = partitioning
-    return read(listing, **{name: value for name, value in options.items() if value is not None})
+    return partitioning if any("=" in name.rpartition("/")[0] for name in listing.names) else None
 
 
 def _ranks(rank: int | None, num_ranks: int | None) -> tuple[int, int]:
