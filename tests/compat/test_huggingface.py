@@ -566,3 +566,8 @@ def test_rows_of_the_cache_are_those_of_datasets(load, data, tmp_path):
     ]
     assert list(load()) == list(theirs)
     assert rows_of(load().arrow_files[0]) == list(range(60))
+
+
+def test_A3_a_pattern_that_matches_nothing_is_named(tmp_path):
+    with pytest.raises(me.NoDataError, match=r"none/\*.json matches no file; it was looked for at"):
+        me.fast_load_iterable_dataset("json", data_files=str(tmp_path / "none" / "*.json"), split="train")

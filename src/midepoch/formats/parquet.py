@@ -90,7 +90,7 @@ def _open(path: Place) -> pq.ParquetFile:
         _ = file.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFormatError(
-            f"{path} is no whole Parquet file: {error}. It may be truncated; copy or write it again."
+            f"{path} is no whole Parquet file: {str(error).rstrip('.')}. It may be truncated; copy or write it again."
         ) from error
     return file
 

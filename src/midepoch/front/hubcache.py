@@ -97,15 +97,24 @@ class Call:
         except ImportError as error:
             raise MissingExtraError("datasets", "huggingface", f"The first indexing of {self.path!r}") from error
         others = {"download_mode": "reuse_cache_if_exists", **self.others} if broken else self.others
-        loaded = datasets.load_dataset(
-            self.path,
-            self.name,
-            data_files=self.data_files,
-            revision=self.revision,
-            num_proc=num_proc,
-            keep_in_memory=False,
-            **others,
-        )
+        try:
+            loaded = datasets.load_dataset(
+                self.path,
+                self.name,
+                data_files=self.data_files,
+                revision=self.revision,
+                num_proc=num_proc,
+                keep_in_memory=False,
+                **others,
+            )
+        except Exception as error:  # of a pattern that matches nothing, some builders say just StopIteration
+            nothing = [pattern for pattern in self._local_patterns if next(_matches(pattern), None) is None]
+            if not nothing:
+                raise
+            raise NoDataError(
+                f"{nothing[0]} matches no file; it was looked for at {os.path.abspath(nothing[0])}. "
+                "Check data_files and data_dir."
+            ) from error
         return {str(split): _files_of(self.path, str(split), one) for split, one in loaded.items()}
 
 
