@@ -138,9 +138,10 @@ class Index:
 
     def block(self, number: int) -> tuple[int, Block]:
         """The file, and the place in it, of a block numbered through the whole data set."""
-        file = int(np.searchsorted(self.first_blocks, number, "right")) - 1
-        offset, length, rows = (int(values[number]) for values in self.places)
-        return file, Block(number - int(self.first_blocks[file]), offset, length, rows)
+        file = int(self.first_blocks.searchsorted(number, "right")) - 1
+        offsets, lengths, rows = self.places
+        first = int(self.first_blocks[file])
+        return file, Block(number - first, int(offsets[number]), int(lengths[number]), int(rows[number]))
 
     def locate(self, row: int) -> tuple[str, int]:
         """The file that holds a row, and the row's number in it."""

@@ -80,16 +80,20 @@ class ShuffledPieces:
         count = len(bounds) - 1
         order = permute(np.arange(count), count, key)
         self._bounds = bounds
-        self._firsts = bounds[:-1][order]
         self._starts = np.concatenate([[0], np.cumsum(np.diff(bounds)[order])]).astype(np.int64)
+        self._moved_by = bounds[:-1][order] - self._starts[:-1]
         self._place = np.empty(count, np.int64)
         self._place[order] = np.arange(count)
         self.size = inner.size
 
     def rows(self, positions: I64) -> I64:
         """Those of the piece in which each position falls."""
-        piece = np.searchsorted(self._starts, positions, "right") - 1
-        return self._inner.rows(self._firsts[piece] + positions - self._starts[piece])
+        if not len(positions):
+            return self._inner.rows(positions)
+        # Of near positions only a few pieces are searched, which stay in the processor's cache.
+        near, far = self._starts.searchsorted([positions.min(), positions.max()], "right").tolist()
+        piece = self._starts[near:far].searchsorted(positions, "right") + (near - 1)
+        return self._inner.rows(positions + self._moved_by[piece])
 
     def pieces(self, level: Literal["file", "block"]) -> I64:
         """The permuted pieces, or the finer ones inside them, where they have moved to."""

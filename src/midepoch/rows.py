@@ -58,7 +58,10 @@ class Pool:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """All rows as dicts of Python values."""
-        return _end_to_end(Rows(part).items() for part in self._parts)
+        return _end_to_end(
+            part.rows() if isinstance(part, Picked) else _fan_out(arrow_columns(part, "python"), part.num_rows)
+            for part in self._parts
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,11 @@ def _end_to_end(lists: Iterable[Iterable[Any]]) -> list[Any]:
     for one in lists:
         joined += one
     return joined
+
+
+def _fan_out(columns: Columns, count: int) -> list[dict[str, Any]]:
+    """Columns of ``count`` values as rows."""
+    return _row_maker(tuple(columns))(*columns.values()) if columns else [{} for _ in range(count)]
 
 
 def _picker(places: npt.NDArray[np.int64]) -> Callable[[list[Any]], Sequence[Any]]:
@@ -201,10 +209,7 @@ class Rows:
             return map(known.data.slice, range(len(known)), repeat(1))
         if self.form == "arrow":
             return (known.slice(at, at + 1).columns() for at in range(len(known)))
-        columns = {name: known.values(name) for name in known.names}
-        if not columns:
-            return ({} for _ in range(len(self)))
-        return _row_maker(tuple(columns))(*columns.values())
+        return _fan_out({name: known.values(name) for name in known.names}, len(self))
 
 
 def concat(parts: Sequence[Rows]) -> Rows:

@@ -90,8 +90,10 @@ def as_read(schema: pa.Schema) -> pa.Schema:
 
 def read_as(data: "pa.Table | pa.RecordBatch", schema: pa.Schema) -> "pa.Table | pa.RecordBatch":
     """The columns of a block that a schema names, under that schema."""
-    if data.schema.equals(schema) or not len(schema):
-        return data.select(schema.names)
+    if data.schema.equals(schema):
+        return data
+    if not len(schema):
+        return data.select([])
     columns = [data.column(field.name) for field in schema]
     same = [one if one.type == field.type else one.cast(field.type) for one, field in zip(columns, schema, strict=True)]
     return type(data).from_arrays(same, schema=schema)

@@ -133,8 +133,8 @@ class Lane:
 
     def _gather(self, numbers: I64, _: I64, loaded: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
         """Rows from all over: fetched block by block in rising order, then picked in the order asked for."""
-        rising = np.argsort(numbers)
-        ordered = numbers[rising]
+        rising, ordered = _rising(numbers)
+        distinct = bool((ordered[1:] > ordered[:-1]).all())  # a selection may name a row more than once
         spans = list(self._spans(ordered, 0, len(ordered)))
         held = sum(int(self._starts[block + 1] - self._starts[block]) for block, _, _ in spans)
         sparse = not self._all_mapped and held > SPARSE * len(numbers)
@@ -145,9 +145,8 @@ class Lane:
         for block, begin, end in spans:
             if sparse:  # a few rows each of many blocks: never hold all of them
                 self._blocks.load([block])
-            local = ordered[begin:end] - self._starts[block]
-            together = bool((np.diff(local) == 1).all())  # a selection may name a row more than once
-            data = self._blocks[block]
+            data, local = self._blocks[block], ordered[begin:end] - self._starts[block]
+            together = distinct and local[-1] - local[0] == end - begin - 1
             parts.append(_batch(data.slice(int(local[0]), end - begin) if together else data.take(pa.array(local))))
         places = np.empty_like(rising)
         places[rising] = np.arange(len(rising))
@@ -172,6 +171,16 @@ class Lane:
             if until > at:
                 yield block, at, until
             at = until
+
+
+def _rising(numbers: I64) -> tuple[I64, I64]:
+    """The places of rising numbers, and those numbers: one sort of both in one word is quicker than an argsort.
+
+    The numbers of the rows of a step leave room for their places: 2**43 rows a million at a time still do.
+    """
+    bits = len(numbers).bit_length()
+    words = np.sort(numbers << bits | np.arange(len(numbers)))
+    return words & ((1 << bits) - 1), words >> bits
 
 
 def _batch(data: Data) -> pa.RecordBatch:
