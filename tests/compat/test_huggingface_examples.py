@@ -109,7 +109,8 @@ def test_A15_A16_rank_zeros_state_restores_other_ranks(tmp_path):
     kept, begun = [], 0
     for ranks, kill_after in ((2, 9), (3, None)):
         kill = [] if kill_after is None else ["--kill-after", kill_after]
-        python(tmp_path, *torchrun, "--nproc-per-node", ranks, script, tmp_path, *kill, dies=kill_after is not None)
+        launch = [*torchrun, "--nproc-per-node", ranks, Path(__file__).with_name("leaving.py")]
+        python(tmp_path, *launch, script, tmp_path, *kill, dies=kill_after is not None)
         until = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] if kill_after else 10**9
         steps = []
         for rank in range(ranks):
