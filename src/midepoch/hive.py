@@ -1,7 +1,8 @@
 """Hive partitions: folders named ``key=value`` as columns of the files in them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
@@ -9,7 +10,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
-from midepoch.formats import Block, BlockReader
+from midepoch.formats import Block, BlockReader, read_all
 from midepoch.index import Index
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -73,7 +74,14 @@ class WithConstants:
 
     def read(self, block: Block) -> pa.Table | pa.RecordBatch:
         """The rows of a block."""
-        data = None if self._inner is None else self._inner.read(block)
+        return next(self.read_all([block]))
+
+    def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.Table | pa.RecordBatch]:
+        """The rows of each of these blocks."""
+        read = repeat(None) if self._inner is None else read_all(self._inner, blocks)
+        return (self._completed(block, data) for block, data in zip(blocks, read, strict=False))
+
+    def _completed(self, block: Block, data: pa.Table | pa.RecordBatch | None) -> pa.Table | pa.RecordBatch:
         columns = [
             pa.repeat(self._values[field.name], block.rows)
             if data is None or field.name in self._values

@@ -8,26 +8,26 @@ import contextlib
 import os
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from midepoch.arrays import numbers_of
-from midepoch.errors import DataChangedError, DataFormatError, MidepochError, NoDataError
+from midepoch.errors import DataChangedError, NoDataError
 from midepoch.fingerprint import FileFacts, data_fingerprint
 from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, Scan
 from midepoch.order import Sequential
 from midepoch.permute import I64
 from midepoch.schemas import Kind, common_schema
 from midepoch.storage import FileStamp, Listing, Place, check_unchanged
+from midepoch.stored import StoredBlocks
 from midepoch.stores import Store, StoredFile
 
-T = TypeVar("T")
 MAGIC = 0x3244494D
 TRAILER = struct.Struct("<QII")
 
@@ -257,39 +257,6 @@ class Index:
                 "columns to read. Write the files again."
             )
         return common_schema(list(kinds.values()), columns)
-
-
-class StoredBlocks:
-    """The blocks of an object of a store, each known to be of the version that was indexed before it is handed on."""
-
-    def __init__(self, file: StoredFile, opened: Callable[[], BlockReader], forget: Callable[[], None]) -> None:
-        self._file, self._forget = file, forget
-        self._reader = self._safely(opened)
-
-    def read(self, block: Block) -> pa.Table | pa.RecordBatch:
-        """The rows of a block. The object may have been replaced while it was read, so it is looked at once more."""
-        data = self._safely(lambda: self._reader.read(block))
-        self._safely(self._file.check)
-        return data
-
-    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        """It never is."""
-        return False
-
-    def _safely(self, action: Callable[[], T]) -> T:
-        """Do something with the object. What the store has told goes before what a format made of it."""
-        try:
-            return action()
-        except MidepochError as error:
-            told = self._file.failure or error
-        if isinstance(told, DataFormatError):  # of an object that was replaced, anything can be read
-            try:
-                self._file.check()
-            except DataChangedError as error:
-                told = error
-        if isinstance(told, DataChangedError):
-            self._forget()
-        raise told
 
 
 def index_bytes(listing: Listing, scans: Sequence[Scan]) -> pa.Buffer:

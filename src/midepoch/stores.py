@@ -1,11 +1,12 @@
 """Stores of objects, and their objects as files: reached with options that nobody sees, read by ranges.
 
 A client is made in the process that uses it and never crosses a fork. An object is known by its size and version (its
-etag), which are compared when it is opened and after each block that is read of it.
+etag), which are compared when it is opened, and again behind what was read of it.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from threading import Lock
 from typing import Any, TypeVar
@@ -14,12 +15,11 @@ import pyarrow as pa
 
 from midepoch.clients import BUCKETS, Client, Found, Handle, connect, known_options
 from midepoch.errors import DataChangedError, MidepochError, NoDataError, StoreError
+from midepoch.joining import LEAST_BYTES, Span, joined
 from midepoch.retries import Patience, ShortReadError, Verdict, patiently
 
 T = TypeVar("T")
 
-# A request costs more than these bytes do, so a smaller read fetches them, and the next one may be among them.
-LEAST_BYTES = 64 << 10
 HIDDEN = "***"
 
 
@@ -118,7 +118,7 @@ class StoredFile:
         """Take an object that must have a size and a version, where those are known."""
         self._store, self._url, self._size, self._version = store, url, size, version
         self._handle: Handle | None = None
-        self._lock = Lock()
+        self._lock, self._looking = Lock(), Lock()
         self._near: tuple[tuple[int, pa.Buffer], ...] = ()
         self._fetches = self._checked = 0
         self.failure: MidepochError | None = None
@@ -154,18 +154,30 @@ class StoredFile:
                 return data.slice(offset - start, end - offset)
         if end - offset >= LEAST_BYTES:
             return self._fetch(offset, end)
+        # A smaller read fetches as much, and the next one may be in it.
         near = self._fetch(offset, min(self.size, offset + LEAST_BYTES))
         self._near = (*self._near[-1:], (offset, near))
         return near.slice(0, end - offset)
 
+    def fetch(self, spans: Iterable[Span]) -> "Fetched":
+        """These bytes, in as few requests as is sensible."""
+        return Fetched(self, [(begin, self.buffer_at(end - begin, begin)) for begin, end in joined(spans)])
+
     def check(self) -> None:
         """Raise unless all that was read is of the version that was opened.
 
-        It is, if the object still has that version now. What was looked at before is not looked at again.
+        It is, if the object still has that version now. What was looked at before is not looked at again: one look is
+        for all threads whose bytes had come when it began.
         """
-        fetches = self._fetches
-        if fetches <= self._checked:
+        mine = self._fetches
+        if mine <= self._checked:
             return
+        with self._looking:
+            if mine > self._checked:
+                self._look(self._fetches)
+
+    def _look(self, fetches: int) -> None:
+        """Compare the object as it is now. So many fetches were done before, and are covered."""
         try:
             now = self._store.open(self._url)
         except NoDataError as error:
@@ -173,7 +185,7 @@ class StoredFile:
         opened = self._opened()
         if (now.size, now.version) != (opened.size, opened.version):
             raise self._changed(_difference(opened.size, now.size))
-        self._checked = max(self._checked, fetches)
+        self._checked = fetches
 
     def _fetch(self, begin: int, end: int) -> pa.Buffer:
         handle = self._opened()
@@ -219,12 +231,43 @@ class StoredFile:
         )
 
 
+class Fetched:
+    """Bytes of an object that are at hand, to be read like the object. It belongs to one thread."""
+
+    def __init__(self, file: StoredFile, parts: Sequence[tuple[int, pa.Buffer]]) -> None:
+        """Take parts of an object, with their offsets, which rise."""
+        self._file, self._parts = file, parts
+        self._begins = [begin for begin, _ in parts]
+        self.is_short = False
+        """Whether something else was asked for, too: that is fetched, and nobody has checked it."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the object."""
+        return self._file.size
+
+    def open(self) -> pa.NativeFile:
+        """The object as a file with a place of its own in it."""
+        return pa.PythonFile(Cursor(self), mode="r")
+
+    def buffer_at(self, nbytes: int, offset: int) -> pa.Buffer:
+        """So many bytes from an offset on; fewer only at the end."""
+        end = min(self.size, offset + nbytes)
+        place = bisect(self._begins, offset) - 1
+        if place >= 0:
+            begin, data = self._parts[place]
+            if end <= begin + data.size:
+                return data.slice(offset - begin, max(0, end - offset))
+        self.is_short = True
+        return self._file.buffer_at(nbytes, offset)
+
+
 class Cursor:
     """A place in an object, moved by reading, as Arrow wants a Python file to be."""
 
     closed = False
 
-    def __init__(self, file: StoredFile) -> None:
+    def __init__(self, file: StoredFile | Fetched) -> None:
         self._file, self._at = file, 0
 
     def read(self, nbytes: int | None = None) -> pa.Buffer:

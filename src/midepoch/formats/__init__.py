@@ -5,11 +5,23 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 
 from midepoch.formats import arrow, csv, json, jsonl, lines, orc, parquet
-from midepoch.formats.block import Block, BlockReader, Format, Range, Scan
+from midepoch.formats.block import Block, BlockReader, Format, Range, Scan, read_all
 from midepoch.formats.detect import format_of
 from midepoch.storage import Place
 
-__all__ = ["EMPTY", "FORMATS", "RANGES", "Block", "BlockReader", "Format", "Range", "Scan", "scan_file"]
+__all__ = [
+    "EMPTY",
+    "FORMATS",
+    "RANGES",
+    "SPANNED",
+    "Block",
+    "BlockReader",
+    "Format",
+    "Range",
+    "Scan",
+    "read_all",
+    "scan_file",
+]
 
 FORMATS: Mapping[str, Format] = {
     "arrow": arrow,
@@ -22,6 +34,8 @@ FORMATS: Mapping[str, Format] = {
 }
 RANGES: Mapping[str, Callable[[Place, Sequence[pa.Field]], Sequence[Mapping[str, Range]]]] = {"parquet": parquet.ranges}
 """What tells of the blocks of a file which values some columns can have there, for formats that know."""
+SPANNED = ("parquet",)
+"""The formats whose readers know which bytes a block is made of, so that several blocks are fetched together."""
 EMPTY = "empty"
 
 

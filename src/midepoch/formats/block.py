@@ -1,11 +1,12 @@
 """What every format gives: the blocks of a file, a reader of one block, and columns of the same kinds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from midepoch.joining import Span
 from midepoch.storage import Place
 
 
@@ -55,6 +56,25 @@ class BlockReader(Protocol):
         """Whether what was read is a view of the file, which costs nothing to hold."""
 
 
+@runtime_checkable
+class SpannedReader(BlockReader, Protocol):
+    """An open file that knows which bytes a block is made of, so that those of several can be fetched together."""
+
+    def spans(self, block: Block) -> Sequence[Span]:
+        """The bytes that are needed of a block."""
+
+    def decode(self, block: Block, file: pa.NativeFile) -> pa.Table | pa.RecordBatch:
+        """The rows of a block, out of a file that has these bytes."""
+
+
+@runtime_checkable
+class JoiningReader(BlockReader, Protocol):
+    """An open file that reads several blocks with less effort than one after the other."""
+
+    def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.Table | pa.RecordBatch]:
+        """The rows of each of these blocks."""
+
+
 class Format(Protocol):
     """A file format: a module of this package with these names."""
 
@@ -75,6 +95,11 @@ class Format(Protocol):
 
     def open_blocks(self, path: Place, own: pa.Schema, wanted: pa.Schema) -> BlockReader:
         """The file, which the scan found to have its ``own`` schema, opened to read blocks under the ``wanted`` one."""
+
+
+def read_all(reader: BlockReader, blocks: Sequence[Block]) -> Iterable[pa.Table | pa.RecordBatch]:
+    """The rows of each of these blocks, fetched together if the reader can."""
+    return reader.read_all(blocks) if isinstance(reader, JoiningReader) else map(reader.read, blocks)
 
 
 def as_read(schema: pa.Schema) -> pa.Schema:

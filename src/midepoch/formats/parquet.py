@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import accumulate
 from threading import Lock
 from typing import Literal
 
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.block import Block, Range, Scan, as_read, read_as
+from midepoch.joining import Span
 from midepoch.storage import Place, open_file
 
 MAPPED = False
@@ -60,24 +62,32 @@ class ParquetBlocks:
     def __init__(self, path: Place, wanted: pa.Schema) -> None:
         self._path, self._wanted = path, wanted
         self._file = _open(path)
+        self._leaves = _leaves(self._file.metadata, wanted.names)
         self._one_at_a_time = Lock()  # a file is read ahead in a thread, and Arrow's reader is not made for two
 
     def read(self, block: Block) -> pa.Table:
         """The row group with the block's number."""
+        with self._one_at_a_time:
+            return self._read(self._file, block)
+
+    def spans(self, block: Block) -> list[Span]:
+        """Where the columns of the row group lie that are asked for."""
+        if block.number >= self._file.metadata.num_row_groups:
+            raise DataFormatError(f"{self._path} has no row group {block.number}.")
+        group = self._file.metadata.row_group(block.number)
+        return [_span(group.column(leaf)) for leaf in self._leaves]
+
+    def decode(self, block: Block, file: pa.NativeFile) -> pa.Table:
+        """The row group, by a reader of its own, which knows the footer: any number of threads may do so."""
+        return self._read(pq.ParquetFile(file, metadata=self._file.metadata, pre_buffer=False), block)
+
+    def _read(self, file: pq.ParquetFile, block: Block) -> pa.Table:
         try:
-            return read_as(self._read(block.number), self._wanted)
+            return read_as(
+                file.read_row_group(block.number, columns=self._wanted.names, use_threads=False), self._wanted
+            )
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path}: row group {block.number} cannot be decoded: {error}") from error
-
-    def _read(self, number: int) -> pa.Table:
-        columns = self._wanted.names
-        if isinstance(self._path, str):
-            with self._one_at_a_time:
-                return self._file.read_row_group(number, columns=columns, use_threads=False)
-        # From a store, several row groups come side by side, each through a reader of its own, which knows the footer,
-        # and each in few requests: the columns' bytes are fetched together.
-        file = pq.ParquetFile(open_file(self._path), metadata=self._file.metadata, pre_buffer=True)
-        return file.read_row_group(number, columns=columns, use_threads=False)
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
         """It never is."""
@@ -101,6 +111,20 @@ def _offset(group: pq.RowGroupMetaData) -> int:
         return 0
     first = group.column(0)
     return int(first.dictionary_page_offset or first.data_page_offset)
+
+
+def _leaves(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
+    """The numbers of the columns of values that Arrow reads for these columns of rows."""
+    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+    wanted = set(names)
+    heads = ({*accumulate(path.split("."), "{}.{}".format)} for path in paths)
+    return [number for number, some in enumerate(heads) if not wanted.isdisjoint(some)]
+
+
+def _span(chunk: pq.ColumnChunkMetaData) -> Span:
+    """Where a column of a row group lies: its dictionary comes first, if it has one."""
+    begin = int(chunk.dictionary_page_offset or chunk.data_page_offset)
+    return begin, begin + int(chunk.total_compressed_size)
 
 
 def _unit(column: pq.ColumnSchema) -> str | None:

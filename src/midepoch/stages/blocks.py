@@ -1,7 +1,7 @@
 """Blocks in memory: which files are open, which blocks are held, and which are being read ahead."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from threading import Lock
@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from midepoch.cache import key_of
 from midepoch.fetching import Fetch
-from midepoch.formats import EMPTY, BlockReader
+from midepoch.formats import EMPTY, SPANNED, BlockReader, read_all
 from midepoch.index import Index
+from midepoch.joining import STRETCH_BLOCKS, STRETCH_BYTES, stretches
 
 Data: TypeAlias = "pa.Table | pa.RecordBatch"
+Promise: TypeAlias = "Future[tuple[Data, bool]]"
 
 OPEN_FILES = 256
 FETCHERS = 8
@@ -29,6 +31,7 @@ class Files:
         self.is_remote = index.store is not None
         self.bytes_ahead = self._fetch.read_ahead // lanes if self.is_remote else 0
         """How much each of the lanes reads ahead; of local files, that is one piece of its order."""
+        self._stretch_bytes = min(STRETCH_BYTES, self.bytes_ahead // FETCHERS)
         self._open: dict[int, OpenFile] = {}
         self._lock = Lock()
         self._pools: dict[bool, ThreadPoolExecutor] = {}
@@ -52,27 +55,35 @@ class Files:
 
     def read(self, number: int) -> tuple[Data, bool]:
         """A block of the data set, and whether it is a view of its file."""
-        file, block = self.index.block(number)
-        cache = self._fetch.cache if self.is_remote else None
-        key = self._key(file, block.number) if cache is not None else ""
-        if cache is not None and (kept := cache.get(key)) is not None:
-            return kept, False
-        reader = self._reader(file)
-        data = reader.read(block)
-        if cache is not None:
-            cache.put(key, data)
-        return data, reader.is_view(data)
+        ((_, read),) = self._read_all([number])
+        return read
 
-    def read_ahead(self, number: int, *, urgent: bool = False) -> "Future[tuple[Data, bool]]":
-        """A block of the data set, read in the background. Its file is checked when it is used.
+    def read_ahead(self, stretch: Sequence[int], *, urgent: bool = False) -> dict[int, Promise]:
+        """Blocks that are fetched together, in the background. Their file is checked when they are used.
 
-        What is ``urgent`` does not wait behind what others want later.
+        Each is there as soon as it is decoded. What is ``urgent`` does not wait behind what others want later.
         """
         pool = self._pools.get(urgent)
         if pool is None:
             threads = FETCHERS if self.is_remote else 1
             pool = self._pools[urgent] = ThreadPoolExecutor(threads, thread_name_prefix="midepoch-read-ahead")
-        return pool.submit(self.read, number)
+        promises: dict[int, Promise] = {number: Future() for number in stretch}
+        # Without threads, nobody would keep what is promised.
+        pool.submit(self._keep, promises).add_done_callback(lambda _: [one.cancel() for one in promises.values()])
+        return promises
+
+    def joins(self, stretch: Sequence[int], number: int) -> bool:
+        """Whether a block is fetched together with those of a stretch.
+
+        It is if it follows them in their file and all columns are read, so that their bytes lie side by side. A stretch
+        has a part of what is read ahead at most, so that several are fetched at a time.
+        """
+        if number != stretch[-1] + 1 or len(stretch) >= STRETCH_BLOCKS:
+            return False
+        file, _ = self.index.block(stretch[-1])
+        if number >= self.index.first_blocks[file + 1] or not self._is_read_whole(file):
+            return False
+        return bool(self.index.places[1][stretch[0] : number + 1].sum() <= self._stretch_bytes)
 
     def reserve(self, number: int) -> bool:
         """Whether there is room to read a block ahead, which is then taken until it is released.
@@ -100,6 +111,43 @@ class Files:
             pool.shutdown(wait=True, cancel_futures=True)
         self._pools.clear()
         self._open.clear()
+
+    def _keep(self, promises: dict[int, Promise]) -> None:
+        """Read the blocks that were promised and are still wanted."""
+        begun = [number for number, promise in promises.items() if promise.set_running_or_notify_cancel()]
+        try:
+            for number, read in self._read_all(begun):
+                promises[number].set_result(read)
+        except BaseException as error:
+            for number in begun:
+                if not promises[number].done():
+                    promises[number].set_exception(error)
+
+    def _read_all(self, numbers: Sequence[int]) -> Iterator[tuple[int, tuple[Data, bool]]]:
+        """Blocks of one file, each with its number and whether it is a view: first those that are in the cache."""
+        cache = self._fetch.cache if self.is_remote else None
+        found = {number: self.index.block(number) for number in numbers}
+        keys = {number: self._key(file, block.number) for number, (file, block) in found.items()} if cache else {}
+        for number, key in keys.items():
+            if cache is not None and (kept := cache.get(key)) is not None:
+                del found[number]
+                yield number, (kept, False)
+        if not found:
+            return
+        reader = self._reader(next(iter(found.values()))[0])
+        for number, data in zip(found, read_all(reader, [block for _, block in found.values()]), strict=True):
+            if cache is not None:
+                cache.put(keys[number], data)
+            yield number, (data, reader.is_view(data))
+
+    def _is_read_whole(self, file: int) -> bool:
+        """Whether all bytes of a file are read, and it is known which are those of a block."""
+        own = self.index.schemas[file]
+        return self.index.formats[file] in SPANNED and own is not None and self._names.issuperset(own.names)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self._wanted.names)
 
     def _reader(self, file: int) -> BlockReader:
         with self._lock:
@@ -142,8 +190,8 @@ class HeldBlocks:
         self._views: dict[int, Data] = {}
         self._decoded: dict[int, Data] = {}
         self._idle: set[int] = set()
-        self._waiting: dict[int, Future[tuple[Data, bool]]] = {}
-        self._urgent: dict[int, Future[tuple[Data, bool]]] = {}
+        self._waiting: dict[int, Promise] = {}
+        self._urgent: dict[int, Promise] = {}
         self._asked: list[set[int]] = [set(), set()]
 
     def __getitem__(self, number: int) -> Data:
@@ -168,24 +216,32 @@ class HeldBlocks:
                 (self._views if is_view else self._decoded)[number] = data
         self._let_go(set(numbers))
 
-    def ahead(self, numbers: Iterable[int]) -> None:
+    def ahead(self, numbers: Iterable[int], *, more: bool = False) -> None:
         """Begin to read these blocks in the background, except those that are mapped or there already.
 
         Those that come first are read first. What was asked for two times ago and is not used yet was for others, who
-        share the lane: it is given up.
+        share the lane: it is given up. If ``more`` come behind them, the last wait for those they are fetched with.
         """
         numbers = list(numbers)
         self._asked = [self._asked[1], set(numbers)]
         for number in self._waiting.keys() - self._asked[0] - self._asked[1]:
             if (unused := self._given(number)) is not None:
                 unused.cancel()
+        wanted = list[int]()
         for number in numbers:
             if not (number in self._decoded or number in self._waiting or self._files.is_mapped(number)):
                 if not self._files.reserve(number):
-                    return
-                self._waiting[number] = self._files.read_ahead(number)
+                    more = True
+                    break
+                wanted.append(number)
+        found = stretches(wanted, self._files.joins)
+        if more and found and (self._waiting or found[1:]) and self._files.joins(found[-1], found[-1][-1] + 1):
+            for number in found.pop():
+                self._files.release(number)
+        for stretch in found:
+            self._waiting |= self._files.read_ahead(stretch)
 
-    def _given(self, number: int) -> "Future[tuple[Data, bool]] | None":
+    def _given(self, number: int) -> "Promise | None":
         """A block that was read ahead, whose room is free again."""
         waiting = self._waiting.pop(number, None)
         if waiting is not None:
@@ -194,13 +250,16 @@ class HeldBlocks:
 
     def _hurry(self, numbers: Sequence[int]) -> None:
         """Have all blocks of a step fetched side by side, those too whose turn had not come."""
+        wanted = list[int]()
         for number in numbers:
             if number in self._decoded or number in self._views:
                 continue
             waiting = self._waiting.get(number)
             if waiting is None or waiting.cancel():
                 self._given(number)
-                self._urgent[number] = self._files.read_ahead(number, urgent=True)
+                wanted.append(number)
+        for stretch in stretches(wanted, self._files.joins):
+            self._urgent |= self._files.read_ahead(stretch, urgent=True)
 
     def _let_go(self, used: set[int]) -> None:
         """Drop decoded blocks that neither this step nor the last used, and the views used longest ago."""

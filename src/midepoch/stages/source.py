@@ -108,7 +108,8 @@ class Lane:
             piece += 1
             if nbytes >= self._files.bytes_ahead:
                 break
-        self._blocks.ahead(dict.fromkeys(blocks))
+        more = piece < len(self._pieces) - 1 and self._pieces[piece] < stop
+        self._blocks.ahead(dict.fromkeys(blocks), more=bool(more))
 
     def _blocks_of(self, piece: int, stop: int) -> I64:
         """The blocks of a piece, no more than a few steps' worth."""
