@@ -13,6 +13,7 @@ import pytest
 
 import midepoch as me
 import s3
+from midepoch.joining import LEAST_BYTES
 from midepoch.storage import find, read_bytes
 from midepoch.testing import assert_resumes
 from worlds import FORMATS, TEXTS, ids, plus_one, write_files
@@ -177,6 +178,83 @@ def test_blocks_are_fetched_side_by_side_and_ahead(noisy, proxy):
     assert proxy.most_busy >= 4
     # Nothing is fetched twice.
     assert proxy.body_bytes < 1.2 * 320 * NOISE + 4 * 2 * 65536
+
+
+def asked(proxy, method):
+    return [request for request in proxy.requests if request.method == method and request.key.endswith(".parquet")]
+
+
+def test_a_pass_in_order_costs_requests_by_files_and_bytes_not_by_row_groups(noisy, proxy):
+    dataset = me.read(noisy, storage_options=proxy.options)
+    proxy.reset()
+    assert ids(dataset) == list(range(320))
+    # For each file its head, its footer, its row groups and a look behind them; the first row group comes alone.
+    assert len(asked(proxy, "GET")) <= 2 * 4 + 1
+    assert len(asked(proxy, "HEAD")) <= 2 * 4 + 1
+    assert proxy.body_bytes < 320 * (NOISE + 100) + 4 * LEAST_BYTES
+
+
+def numbers(port, bucket, groups):
+    """One object of row groups of 8192 rows in two columns, 128 KiB each."""
+    sink = io.BytesIO()
+    rows = np.arange(groups * 8192)
+    table = pa.table({"id": rows, "x": np.random.default_rng(0).random(len(rows))})
+    pq.write_table(table, sink, row_group_size=8192, compression="none", use_dictionary=False)
+    s3.put_all(port, bucket, {"p.parquet": sink.getvalue()})
+    return f"s3://{bucket}/p.parquet", len(sink.getvalue())
+
+
+@pytest.mark.parametrize("together", [1, 4, 7])
+def test_row_groups_are_fetched_together_all_the_way_as_read_ahead_goes_on(s3_port, proxy, together):
+    url, size = numbers(s3_port, "long", 100)
+    stretch = int((together + 0.5) * 2 * 8 * 8192)
+    dataset = me.read(url, storage_options=proxy.options, read_ahead=8 * stretch).with_format("arrow").batch(8192)
+    proxy.reset()
+    rows = np.concatenate([batch["id"].to_numpy() for batch in dataset])
+    assert np.array_equal(rows, np.arange(100 * 8192))
+    # The footer, the first row group, the others; one that is not begun when its turn comes may be taken out of its
+    # stretch, but that is rare.
+    least = 2 + -(-99 // together)
+    assert least <= len(asked(proxy, "GET")) <= least + 3
+    assert len(asked(proxy, "HEAD")) <= len(asked(proxy, "GET"))
+    assert proxy.body_bytes < size + 2 * LEAST_BYTES
+
+
+def test_what_is_read_together_is_bounded_by_what_is_read_ahead(s3_port, proxy):
+    url, _ = numbers(s3_port, "bounded", 100)
+    block = 2 * 8 * 8192
+    dataset = me.read(url, storage_options=proxy.options, read_ahead=32 * block + block // 2)
+    proxy.reset()
+    rows = iter(dataset)
+    next(rows)
+    assert 30 * block < settled(proxy) < 33 * block + LEAST_BYTES + 100_000
+    del rows
+
+
+def test_after_a_resume_nothing_before_the_row_group_under_way_is_read(s3_port, proxy):
+    url, _ = numbers(s3_port, "resumed", 40)
+    block, at = 2 * 8 * 8192, 20 * 8192 + 5000
+    dataset = me.read(url, storage_options=proxy.options).skip(at)
+    proxy.reset()
+    rows = iter(dataset)
+    assert next(rows)["id"] == at
+    settled(proxy)
+    del rows
+    first = min(int(request.range.removeprefix("bytes=").partition("-")[0]) for request in proxy.reads())
+    assert 20 * block <= first < 20 * block + 40_000
+    # That one, which is waited for, comes alone.
+    alone = [request.range for request in proxy.reads() if request.range.startswith(f"bytes={first}-")]
+    assert len(alone) == 1
+    assert int(alone[0].partition("-")[2]) - first < block + 1000
+
+
+def test_some_columns_of_row_groups_are_fetched_without_the_others(noisy, proxy):
+    dataset = me.read(noisy, storage_options=proxy.options, columns=["id"])
+    proxy.reset()
+    assert ids(dataset) == list(range(320))
+    assert len(asked(proxy, "GET")) <= 4 * (1 + 8)
+    assert len(asked(proxy, "HEAD")) <= 4 * (1 + 8)
+    assert proxy.body_bytes <= 4 * (1 + 8) * LEAST_BYTES
 
 
 def test_pipelines_resume_at_every_item(noisy, proxy):

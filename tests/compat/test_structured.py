@@ -361,13 +361,13 @@ def test_B6_counts_agree_with_rows_wherever_lanes_cut(data, tmp_path_factory):
 def spied(monkeypatch):
     """The numbers of the blocks that are read from now on, in this process."""
     read = []
-    real = Files.read
+    real = Files.read_all
 
-    def spy(self, number):
-        read.append(number)
-        return real(self, number)
+    def spy(self, numbers):
+        read.extend(numbers)
+        return real(self, numbers)
 
-    monkeypatch.setattr(Files, "read", spy)
+    monkeypatch.setattr(Files, "read_all", spy)
     return read
 
 

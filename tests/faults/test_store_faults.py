@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import random
+import time
 import traceback
 from collections import Counter
 from pathlib import Path
@@ -177,6 +178,86 @@ def test_a_changed_object_is_noticed_before_its_rows_are_mixed(s3_port, proxy, k
     proxy.reset()
     now = me.read(f"s3://{bucket}/d", storage_options=proxy.options)
     assert ids(now) == list(range(120))
+
+
+# Row groups one by one; in stretches of two; all of an object at once.
+ONE, TWO, ALL = 0, 8 * 500_000, "1GiB"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "other", "cached"),
+    [
+        *((ahead, "same size", cached) for ahead in (ONE, TWO, ALL) for cached in (False, True)),
+        (TWO, "shorter", False),
+        (TWO, "longer", False),
+    ],
+)
+def test_whenever_an_object_changes_no_row_of_the_new_one_comes(s3_port, proxy, tmp_path, ahead, other, cached):
+    old, changed = parquet(60, 120), {"same size": 60, "shorter": 40, "longer": 80}[other]
+    new = parquet(60, 60 + changed, seed=1)
+    s3.put_all(s3_port, "whenever", {"d/p-0.parquet": parquet(0, 60), "d/p-1.parquet": old})
+    expected = list(me.read("s3://whenever/d", storage_options=proxy.options))
+    cache = {}
+    if cached:  # every other block of the object is there already, so that what is fetched has holes
+        cache = {"cache_dir": tmp_path / "cache"}
+        list(me.read("s3://whenever/d", storage_options=proxy.options, **cache))
+        for block in sorted((tmp_path / "cache").glob("*.block"))[::2]:
+            block.unlink()
+    kept = {path.name: path.read_bytes() for path in tmp_path.rglob("*.block")}
+    outcomes = set()
+    for turn in range(16):
+        s3.put_all(s3_port, "whenever", {"d/p-1.parquet": old})
+        for path in (tmp_path / "cache").glob("*"):
+            path.unlink()
+        for name, content in kept.items():
+            (tmp_path / "cache" / name).write_bytes(content)
+        dataset = me.read("s3://whenever/d", storage_options=proxy.options, read_ahead=ahead, **cache)
+        requests = iter(range(10**6))
+
+        def replace(request, turn=turn, requests=requests):
+            if "p-1" in request.key and next(requests) == turn:
+                s3.put_all(s3_port, "whenever", {"d/p-1.parquet": new})
+
+        proxy.spoil = replace
+        seen, told = [], None
+        try:
+            seen += dataset
+        except me.DataChangedError as error:
+            told = str(error)
+        proxy.reset()
+        assert seen == expected[: len(seen)]
+        assert (told is None) == (len(seen) == len(expected))
+        assert told is None or "s3://whenever/d/p-1.parquet was changed" in told
+        outcomes.add(told is None)
+        if told is None:  # it was asked for no longer
+            break
+    assert outcomes == {True, False}
+
+
+def numbers(seed):
+    """Row groups of as many rows as a step takes, 128 KiB each."""
+    sink = io.BytesIO()
+    rows = np.arange(60 * 8192)
+    table = pa.table({"id": rows, "x": np.random.default_rng(seed).random(len(rows))})
+    pq.write_table(table, sink, row_group_size=8192, compression="none", use_dictionary=False)
+    return sink.getvalue()
+
+
+def test_stretches_of_before_a_change_are_delivered_and_none_of_after_it(s3_port, proxy):
+    s3.put_all(s3_port, "between", {"p.parquet": numbers(0)})
+    ahead = 8 * int(3.5 * 2 * 8 * 8192)
+    dataset = me.read("s3://between/p.parquet", storage_options=proxy.options, read_ahead=ahead)
+    batches, seen = iter(dataset.with_format("arrow").batch(8192)), []
+    seen += (next(batches) for _ in range(2))
+    before = -1
+    while before != len(proxy.requests) or proxy.busy:
+        before = len(proxy.requests)
+        time.sleep(0.2)
+    s3.put_all(s3_port, "between", {"p.parquet": numbers(1)})
+    with pytest.raises(me.DataChangedError, match=r"p\.parquet was changed.*another version"):
+        seen += batches
+    assert 3 <= len(seen) < 60
+    assert pa.Table.from_batches(seen).equals(pq.read_table(io.BytesIO(numbers(0))).slice(0, 8192 * len(seen)))
 
 
 def test_a_replaced_object_is_noticed_by_one_that_reads_on(url, proxy, s3_port):

@@ -121,7 +121,7 @@ def test_an_empty_data_set_ends(folder):
 
 
 def test_lengths_are_known_without_reading(folder, monkeypatch):
-    monkeypatch.setattr("midepoch.stages.blocks.Files.read", None)
+    monkeypatch.setattr("midepoch.stages.blocks.Files.read_all", None)
     dataset = me.read(folder)
     assert len(dataset) == 60
     assert len(dataset.map(plus_one).take(50).skip(8)) == 42

@@ -33,8 +33,8 @@ def folder(tmp_path):
 @pytest.fixture
 def blocks_read(monkeypatch):
     """The numbers of the blocks that are read."""
-    seen, true = [], Files.read
-    monkeypatch.setattr(Files, "read", lambda self, number: (seen.append(number), true(self, number))[1])
+    seen, true = [], Files.read_all
+    monkeypatch.setattr(Files, "read_all", lambda self, numbers: (seen.extend(numbers), true(self, numbers))[1])
     return seen
 
 

@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 from datetime import UTC, datetime
-from types import SimpleNamespace
 
 import fsspec
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
+from objects import QUICK, SECRETS, stored
 
 import midepoch as me
 from midepoch.clients import ArrowClient, connect, known_options
@@ -23,17 +23,9 @@ from midepoch.errors import DataChangedError, MissingExtraError, NoDataError, St
 from midepoch.fetching import Fetch, size_of
 from midepoch.retries import Patience, ShortReadError, patiently, verdict_of
 from midepoch.storage import find, read_bytes
-from midepoch.stores import HIDDEN, LEAST_BYTES, Store, StoredFile
+from midepoch.stores import HIDDEN, LEAST_BYTES, Store
 from midepoch.urls import check_plain, is_url, local_path, split_glob
 from worlds import FORMATS, TEXTS, ids, write_files
-
-SECRETS = {
-    "key": "AKIA12345",
-    "secret": "very/secret+value",
-    "token": "a-token-of-it",
-    "endpoint": "http://hidden.host:99",
-}
-QUICK = Patience(attempts=3, first=0.0, most=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -366,29 +358,6 @@ def test_read_bytes_of_paths_and_urls(tmp_path):
         read_bytes("memory://a/y")
     with pytest.raises(NoDataError, match="cannot be read"):
         read_bytes(tmp_path / "y")
-
-
-class Counting:
-    """A client of one object that remembers what was read."""
-
-    version = "1"
-
-    def __init__(self, content):
-        self.content, self.size, self.read = content, len(content), []
-
-    def open(self, url):
-        return SimpleNamespace(size=self.size, version=self.version, read_at=self.read_at)
-
-    def read_at(self, nbytes, offset):
-        self.read.append((offset, nbytes))
-        return pa.py_buffer(self.content[offset : offset + nbytes])
-
-
-def stored(content, **known):
-    store = Store("s3://bucket/x", SECRETS, QUICK)
-    client = Counting(content)
-    store._clients[os.getpid()] = client
-    return StoredFile(store, "s3://bucket/x", **known), client
 
 
 @given(st.lists(st.tuples(st.integers(0, 300_000), st.integers(0, 150_000)), max_size=12))

@@ -55,8 +55,25 @@ class Files:
 
     def read(self, number: int) -> tuple[Data, bool]:
         """A block of the data set, and whether it is a view of its file."""
-        ((_, read),) = self._read_all([number])
+        ((_, read),) = self.read_all([number])
         return read
+
+    def read_all(self, numbers: Sequence[int]) -> Iterator[tuple[int, tuple[Data, bool]]]:
+        """Blocks of one file, each with its number and whether it is a view: first those that are in the cache."""
+        cache = self._fetch.cache if self.is_remote else None
+        found = {number: self.index.block(number) for number in numbers}
+        keys = {number: self._key(file, block.number) for number, (file, block) in found.items()} if cache else {}
+        for number, key in keys.items():
+            if cache is not None and (kept := cache.get(key)) is not None:
+                del found[number]
+                yield number, (kept, False)
+        if not found:
+            return
+        reader = self._reader(next(iter(found.values()))[0])
+        for number, data in zip(found, read_all(reader, [block for _, block in found.values()]), strict=True):
+            if cache is not None:
+                cache.put(keys[number], data)
+            yield number, (data, reader.is_view(data))
 
     def read_ahead(self, stretch: Sequence[int], *, urgent: bool = False) -> dict[int, Promise]:
         """Blocks that are fetched together, in the background. Their file is checked when they are used.
@@ -116,29 +133,12 @@ class Files:
         """Read the blocks that were promised and are still wanted."""
         begun = [number for number, promise in promises.items() if promise.set_running_or_notify_cancel()]
         try:
-            for number, read in self._read_all(begun):
+            for number, read in self.read_all(begun):
                 promises[number].set_result(read)
         except BaseException as error:
             for number in begun:
                 if not promises[number].done():
                     promises[number].set_exception(error)
-
-    def _read_all(self, numbers: Sequence[int]) -> Iterator[tuple[int, tuple[Data, bool]]]:
-        """Blocks of one file, each with its number and whether it is a view: first those that are in the cache."""
-        cache = self._fetch.cache if self.is_remote else None
-        found = {number: self.index.block(number) for number in numbers}
-        keys = {number: self._key(file, block.number) for number, (file, block) in found.items()} if cache else {}
-        for number, key in keys.items():
-            if cache is not None and (kept := cache.get(key)) is not None:
-                del found[number]
-                yield number, (kept, False)
-        if not found:
-            return
-        reader = self._reader(next(iter(found.values()))[0])
-        for number, data in zip(found, read_all(reader, [block for _, block in found.values()]), strict=True):
-            if cache is not None:
-                cache.put(keys[number], data)
-            yield number, (data, reader.is_view(data))
 
     def _is_read_whole(self, file: int) -> bool:
         """Whether all bytes of a file are read, and it is known which are those of a block."""
