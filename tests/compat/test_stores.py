@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from itertools import chain, islice
+from threading import Event
 
 import numpy as np
 import pyarrow as pa
@@ -192,6 +193,24 @@ def test_a_pass_in_order_costs_requests_by_files_and_bytes_not_by_row_groups(noi
     assert len(asked(proxy, "GET")) <= 2 * 4 + 1
     assert len(asked(proxy, "HEAD")) <= 2 * 4 + 1
     assert proxy.body_bytes < 320 * (NOISE + 100) + 4 * LEAST_BYTES
+
+
+def test_what_comes_next_is_fetched_while_the_first_row_group_is_waited_for(noisy, proxy):
+    dataset = me.read(noisy, storage_options=proxy.options)
+    others = Event()
+
+    def hold(request):
+        if "p-1" in request.key:
+            others.set()
+        elif request.is_read:
+            others.wait(10)
+
+    proxy.reset()
+    proxy.spoil = hold
+    rows = iter(dataset)
+    assert next(rows)["id"] == 0
+    assert others.is_set()
+    assert [row["id"] for row in rows] == list(range(1, 320))
 
 
 def numbers(port, bucket, groups):

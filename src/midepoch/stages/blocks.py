@@ -1,7 +1,7 @@
 """Blocks in memory: which files are open, which blocks are held, and which are being read ahead."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from threading import Lock
@@ -202,11 +202,16 @@ class HeldBlocks:
         if number in self._views:
             self._files.check([number])
 
-    def load(self, numbers: Sequence[int]) -> None:
-        """Begin a step that uses these blocks, and no others but those that are read ahead."""
+    def load(self, numbers: Sequence[int], meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Begin a step that uses these blocks, and no others but those that are read ahead.
+
+        ``meanwhile`` is called while a store is waited for. Of files on this machine it is called behind the step, in
+        whose way it would be.
+        """
         self._files.check(numbers)
         if self._files.is_remote:
             self._hurry(numbers)
+            meanwhile()
         for number in numbers:
             if number in self._views:
                 self._views[number] = self._views.pop(number)
@@ -215,6 +220,8 @@ class HeldBlocks:
                 data, is_view = self._files.read(number) if waiting is None else waiting.result()
                 (self._views if is_view else self._decoded)[number] = data
         self._let_go(set(numbers))
+        if not self._files.is_remote:
+            meanwhile()
 
     def ahead(self, numbers: Iterable[int], *, more: bool = False) -> None:
         """Begin to read these blocks in the background, except those that are mapped or there already.
@@ -229,7 +236,8 @@ class HeldBlocks:
                 unused.cancel()
         wanted = list[int]()
         for number in numbers:
-            if not (number in self._decoded or number in self._waiting or self._files.is_mapped(number)):
+            there = number in self._decoded or number in self._waiting or number in self._urgent
+            if not (there or self._files.is_mapped(number)):
                 if not self._files.reserve(number):
                     more = True
                     break

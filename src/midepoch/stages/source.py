@@ -116,7 +116,7 @@ class Lane:
         begin, end = int(self._pieces[piece]), int(self._pieces[piece + 1])
         sample = self._order.rows(np.arange(begin, min(end, stop, begin + STEP_ROWS)))
         owners = np.sort(np.searchsorted(self._starts, sample, "right") - 1)
-        blocks = owners[np.append(True, owners[1:] != owners[:-1])]  # np.unique would import half of NumPy first
+        blocks: I64 = owners[np.append(True, owners[1:] != owners[:-1])]  # np.unique would import half of NumPy first
         ahead = np.cumsum(self._starts[blocks + 1] - self._starts[blocks]) <= 4 * STEP_ROWS
         return blocks[: max(1, int(ahead.sum()))]
 
@@ -124,8 +124,7 @@ class Lane:
         """Rows in stretches that lie together, each with its place in the step: views, no copies."""
         stretches = pairwise([0, *breaks.tolist(), len(numbers)])
         spans = [span for begin, end in stretches for span in self._spans(numbers, begin, end)]
-        self._blocks.load(sorted({block for block, _, _ in spans}))
-        loaded()
+        self._blocks.load(sorted({block for block, _, _ in spans}), loaded)
         for block, begin, end in spans:
             first = int(self._starts[block])
             for at in range(begin, end, self._pace.run):
@@ -141,8 +140,7 @@ class Lane:
         held = sum(int(self._starts[block + 1] - self._starts[block]) for block, _, _ in spans)
         sparse = not self._all_mapped and held > SPARSE * len(numbers)
         if not sparse:
-            self._blocks.load([block for block, _, _ in spans])
-            loaded()
+            self._blocks.load([block for block, _, _ in spans], loaded)
         parts = []
         for block, begin, end in spans:
             if sparse:  # a few rows each of many blocks: never hold all of them
