@@ -256,8 +256,8 @@ class Fetched:
         place = bisect(self._begins, offset) - 1
         if place >= 0:
             begin, data = self._parts[place]
-            if end <= begin + data.size:
-                return data.slice(offset - begin, max(0, end - offset))
+            if offset <= end <= begin + data.size:
+                return data.slice(offset - begin, end - offset)
         self.is_short = True
         return self._file.buffer_at(nbytes, offset)
 

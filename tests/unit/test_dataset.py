@@ -323,9 +323,9 @@ def test_blocks_read_ahead_for_others_are_given_up(tmp_path, monkeypatch):
     most = 0
     load = HeldBlocks.load
 
-    def watched(self, numbers):
+    def watched(self, numbers, *meanwhile):
         nonlocal most
-        load(self, numbers)
+        load(self, numbers, *meanwhile)
         most = max(most, len(self._waiting) + len(self._decoded))
 
     monkeypatch.setattr(HeldBlocks, "load", watched)
@@ -376,9 +376,9 @@ def test_rows_shuffled_over_parquet_never_hold_all_blocks(tmp_path, monkeypatch)
     most = 0
     load = HeldBlocks.load
 
-    def watched(self, numbers):
+    def watched(self, numbers, *meanwhile):
         nonlocal most
-        load(self, numbers)
+        load(self, numbers, *meanwhile)
         most = max(most, len(self._decoded))
 
     monkeypatch.setattr(HeldBlocks, "load", watched)

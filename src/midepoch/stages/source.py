@@ -116,7 +116,7 @@ class Lane:
         begin, end = int(self._pieces[piece]), int(self._pieces[piece + 1])
         sample = self._order.rows(np.arange(begin, min(end, stop, begin + STEP_ROWS)))
         owners = np.sort(np.searchsorted(self._starts, sample, "right") - 1)
-        blocks: I64 = owners[np.append(True, owners[1:] != owners[:-1])]  # np.unique would import half of NumPy first
+        blocks: I64 = owners[np.diff(owners, prepend=-1) > 0]  # np.unique would import half of NumPy first
         ahead = np.cumsum(self._starts[blocks + 1] - self._starts[blocks]) <= 4 * STEP_ROWS
         return blocks[: max(1, int(ahead.sum()))]
 
