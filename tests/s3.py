@@ -146,9 +146,9 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
                 with contextlib.suppress(OSError):
                     self.connection.shutdown(socket.SHUT_RDWR)
                 return
-            self.wfile.write(content)
-            with proxy.lock:
+            with proxy.lock:  # before the client can go on, and have the count reset
                 proxy.body_bytes += len(content)
+            self.wfile.write(content)
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass  # noqa: N815
 
