@@ -28,7 +28,7 @@ class Files:
         self.index, self._wanted, self._fetch = index, wanted, fetch or Fetch()
         self.is_remote = index.store is not None
         self.bytes_ahead = self._fetch.read_ahead // lanes if self.is_remote else 0
-        """How much each of the lanes reads ahead; of local files, that is one piece of its order."""
+        """How much each of the lanes reads ahead; of local files, that is what its next step needs."""
         self._open: dict[int, OpenFile] = {}
         self._lock = Lock()
         self._pools: dict[bool, ThreadPoolExecutor] = {}
@@ -56,12 +56,12 @@ class Files:
         cache = self._fetch.cache if self.is_remote else None
         key = self._key(file, block.number) if cache is not None else ""
         if cache is not None and (kept := cache.get(key)) is not None:
-            return kept, False
+            return _in_one(kept), False
         reader = self._reader(file)
         data = reader.read(block)
         if cache is not None:
             cache.put(key, data)
-        return data, reader.is_view(data)
+        return _in_one(data), reader.is_view(data)
 
     def read_ahead(self, number: int, *, urgent: bool = False) -> "Future[tuple[Data, bool]]":
         """A block of the data set, read in the background. Its file is checked when it is used.
@@ -124,6 +124,15 @@ class Files:
     @cached_property
     def _schema_digest(self) -> str:
         return key_of(self._wanted.serialize().to_pybytes().hex())
+
+
+def _in_one(data: Data) -> Data:
+    """A block as one record batch, which is cut quicker than a table; but as it is, where that would need a copy.
+
+    A column of more strings than Arrow has offsets for comes in several parts, which could not be joined.
+    """
+    batches = data.to_batches() if isinstance(data, pa.Table) else [data]
+    return batches[0] if len(batches) == 1 else data
 
 
 class OpenFile:
