@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -79,7 +80,7 @@ def test_columns_may_come_in_several_parts_of_any_length(tmp_path, monkeypatch, 
         parted.append(number)
         cuts = {"x": [0, 9, 20], "s": [0, 1, 9, 13, 20]}
         columns = {
-            name: pa.chunked_array([table[name].chunk(0)[a:b] for a, b in zip(ends, ends[1:], strict=False)])
+            name: pa.chunked_array([table[name].chunk(0)[a:b] for a, b in pairwise(ends)])
             for name, ends in cuts.items()
         }
         return pa.table(columns, schema=table.schema)

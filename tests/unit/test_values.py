@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import midepoch as me
+from midepoch.formats.block import as_read
 from midepoch.testing import same
 from midepoch.values import arrow_batches, arrow_columns, to_python
 from unit.files import KINDS, numbers, write
@@ -122,7 +123,8 @@ def test_a_row_looks_the_same_whatever_rows_are_beside_it(tmp_path, name, form):
 def test_batches_cut_from_many_rows_look_as_those_made_alone(name, form, nulls):
     arrow_type, plain = TYPES[name]
     column = [None, *(with_nulls(plain) if nulls else plain)] + plain * 2
-    whole = pa.record_batch({"id": range(16), "v": pa.array(column, arrow_type)}).slice(1)
+    kind = as_read(pa.schema({"v": arrow_type})).field("v").type
+    whole = pa.record_batch({"id": range(16), "v": pa.array(column, kind)}).slice(1)
     for size in (1, 2, 4, 7, 20):
         cut = list(arrow_batches(whole, size, form))
         alone = [arrow_columns(whole.slice(at, size), form) for at in range(0, 15, size)]
