@@ -18,6 +18,7 @@ import pyarrow as pa
 from midepoch.errors import SchemaMismatchError
 from midepoch.values import (
     Form,
+    arrow_batches,
     arrow_columns,
     concat_batches,
     convert_each,
@@ -175,7 +176,7 @@ class Rows:
 
     def to(self, form: Form) -> "Rows":
         """The same rows in another form. They are converted only when they are used."""
-        return replace(self, form=form, due=isinstance(self.data, dict))
+        return Rows(self.data, form, isinstance(self.data, dict))
 
     def columns(self) -> Any:
         """The rows as one object: a dict of columns, or for the form "arrow" a record batch."""
@@ -198,6 +199,8 @@ class Rows:
             columns = self.columns()
             return ({name: column[at : at + size] for name, column in columns.items()} for at in starts)
         whole = self._known()
+        if isinstance(whole.data, pa.RecordBatch):
+            return arrow_batches(whole.data, size, self.form)
         return (whole.slice(at, at + size).columns() for at in starts)
 
     def items(self) -> Iterable[Any]:

@@ -1,12 +1,13 @@
 """Values: how Arrow columns and user functions' results become Python, NumPy, torch or Arrow values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from midepoch.arrays import numbers_of
+from midepoch.arrays import DTYPES, numbers_of
 from midepoch.errors import MissingExtraError, SchemaMismatchError
 
 Form = Literal["python", "numpy", "torch", "arrow"]
@@ -53,6 +54,19 @@ def arrow_columns(batch: pa.RecordBatch, form: Form) -> Any:
     return {name: make(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
+def arrow_batches(batch: pa.RecordBatch, size: int, form: Literal["numpy", "torch", "arrow"]) -> Iterator[Any]:
+    """The same, ``size`` rows at a time: to look at numbers takes longer than to cut them, so that is done once."""
+    starts = range(0, batch.num_rows, size)
+    if form == "arrow":
+        return map(batch.slice, starts, repeat(size))
+    make, finish = (to_torch, _tensor) if form == "torch" else (to_numpy, np.asarray)
+    columns = [
+        (name, numbers_of(one), finish) if _is_number(one.type) and not one.null_count else (name, one, make)
+        for name, one in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return ({name: converted(one[at : at + size]) for name, one, converted in columns} for at in starts)
+
+
 def to_python(column: pa.Array) -> list[Any]:
     """A column as a list of the values that Arrow's ``to_pylist`` gives; numbers come quicker by way of NumPy."""
     kind = column.type
@@ -70,10 +84,11 @@ def to_numpy(column: pa.Array) -> Any:
     """
     column = storage(column)
     kind = column.type
+    if _is_number(kind) and not column.null_count:
+        return numbers_of(column)
     if pa.types.is_boolean(kind) or _is_number(kind):
-        if column.null_count and not pa.types.is_floating(kind):
-            return _objects(column.to_pylist())
-        return numbers_of(column) if _is_number(kind) and not column.null_count else _converted(column)
+        whole = column.null_count and not pa.types.is_floating(kind)
+        return _objects(column.to_pylist()) if whole else _converted(column)
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind):
         return _converted(column)
     if is_list(kind):
@@ -173,7 +188,7 @@ def torch_module() -> Any:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    return kind.id in DTYPES
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import midepoch as me
+from midepoch.formats.block import as_read
 from midepoch.testing import same
-from midepoch.values import to_python
+from midepoch.values import arrow_batches, arrow_columns, to_python
 from unit.files import KINDS, numbers, write
 
 DAYS = [dt.date(2020, 2, day) for day in (27, 28, 29)] + [dt.date(1969, 12, 31), dt.date(1, 1, 1)]
@@ -114,6 +115,30 @@ def test_a_row_looks_the_same_whatever_rows_are_beside_it(tmp_path, name, form):
     assert len(together) == 5
     for one, other in zip(together, alone, strict=True):
         assert same(one, other)
+
+
+@pytest.mark.parametrize("nulls", [False, True], ids=["full", "nulls"])
+@pytest.mark.parametrize("form", ["numpy", "torch", "arrow"])
+@pytest.mark.parametrize("name", TYPES)
+def test_batches_cut_from_many_rows_look_as_those_made_alone(name, form, nulls):
+    arrow_type, plain = TYPES[name]
+    column = [None, *(with_nulls(plain) if nulls else plain)] + plain * 2
+    kind = as_read(pa.schema({"v": arrow_type})).field("v").type
+    whole = pa.record_batch({"id": range(16), "v": pa.array(column, kind)}).slice(1)
+    for size in (1, 2, 4, 7, 20):
+        cut = list(arrow_batches(whole, size, form))
+        alone = [arrow_columns(whole.slice(at, size), form) for at in range(0, 15, size)]
+        assert len(cut) == len(alone)
+        assert all(map(same, cut, alone))
+
+
+def test_tensors_of_batches_have_memory_of_their_own():
+    whole = pa.record_batch({"v": range(6)})
+    first, second = arrow_batches(whole, 3, "torch")
+    first["v"][:] = -1
+    assert first["v"].untyped_storage().nbytes() == 24
+    assert second["v"].tolist() == [3, 4, 5]
+    assert whole["v"].to_pylist() == list(range(6))
 
 
 ODD = [float("nan"), -0.0, float("inf"), -float("inf"), 5e-324, 0.1, 16_777_217.0]

@@ -46,7 +46,7 @@ class Batch:
         for run in groups:
             whole = len(run) // self.size * self.size
             stop = whole if self.drop_last else len(run)
-            last = np.minimum(np.arange(self.size - 1, stop + self.size - 1, self.size), stop - 1)
+            last = [*range(self.size - 1, stop, self.size), *([stop - 1] if stop > whole else [])]
             ends, keys = run.ends[last], run.keys[: stop : self.size]
             batches = (run.rows if stop == len(run) else run.rows.slice(0, stop)).batches(self.size)
             del run  # so that the next one is made in its memory, which is still in the cache

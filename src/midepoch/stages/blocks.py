@@ -30,7 +30,7 @@ class Files:
         self.index, self._wanted, self._fetch = index, wanted, fetch or Fetch()
         self.is_remote = index.store is not None
         self.bytes_ahead = self._fetch.read_ahead // lanes if self.is_remote else 0
-        """How much each of the lanes reads ahead; of local files, that is one piece of its order."""
+        """How much each of the lanes reads ahead; of local files, that is what its next step needs."""
         self._stretch_bytes = min(STRETCH_BYTES, self.bytes_ahead // FETCHERS)
         self._open: dict[int, OpenFile] = {}
         self._lock = Lock()
@@ -62,18 +62,19 @@ class Files:
         """Blocks of one file, each with its number and whether it is a view: first those that are in the cache."""
         cache = self._fetch.cache if self.is_remote else None
         found = {number: self.index.block(number) for number in numbers}
-        keys = {number: self._key(file, block.number) for number, (file, block) in found.items()} if cache else {}
+        cached = found if cache is not None else {}
+        keys = {number: self._key(file, block.number) for number, (file, block) in cached.items()}
         for number, key in keys.items():
             if cache is not None and (kept := cache.get(key)) is not None:
                 del found[number]
-                yield number, (kept, False)
+                yield number, (_in_one(kept), False)
         if not found:
             return
         reader = self._reader(next(iter(found.values()))[0])
         for number, data in zip(found, read_all(reader, [block for _, block in found.values()]), strict=True):
             if cache is not None:
                 cache.put(keys[number], data)
-            yield number, (data, reader.is_view(data))
+            yield number, (_in_one(data), reader.is_view(data))
 
     def read_ahead(self, stretch: Sequence[int], *, urgent: bool = False) -> dict[int, Promise]:
         """Blocks that are fetched together, in the background. Their file is checked when they are used.
@@ -172,6 +173,15 @@ class Files:
     @cached_property
     def _schema_digest(self) -> str:
         return key_of(self._wanted.serialize().to_pybytes().hex())
+
+
+def _in_one(data: Data) -> Data:
+    """A block as one record batch, which is cut quicker than a table; but as it is, where that would need a copy.
+
+    A column of more strings than Arrow has offsets for comes in several parts, which could not be joined.
+    """
+    batches = data.to_batches() if isinstance(data, pa.Table) else [data]
+    return batches[0] if len(batches) == 1 else data
 
 
 class OpenFile:

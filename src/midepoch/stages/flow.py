@@ -38,6 +38,8 @@ class Run:
 
     def slice(self, start: int, stop: int) -> "Run":
         """The rows from ``start`` to ``stop``."""
+        if start == 0 and stop == len(self):
+            return self
         return Run(self.rows.slice(start, stop), self.ends[start:stop], self.keys[start:stop])
 
     def lot(self) -> "Lot":

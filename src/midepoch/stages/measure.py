@@ -81,8 +81,11 @@ class Measure:
             begun = time.perf_counter()
 
     def _bytes(self, run: Run) -> float:
-        blocks = np.searchsorted(self.index.block_starts, run.keys, "right") - 1
-        return float(self._row_bytes[blocks].sum())
+        starts, keys = self.index.block_starts, run.keys
+        first, last = (np.searchsorted(starts, [keys.min(), keys.max()], "right") - 1).tolist()
+        if first == last:
+            return len(keys) * float(self._row_bytes[first])
+        return float(self._row_bytes[np.searchsorted(starts, keys, "right") - 1].sum())
 
     @cached_property
     def _row_bytes(self) -> npt.NDArray[np.float64]:

@@ -15,6 +15,7 @@ from midepoch.stages.flow import Run
 
 STEP_ROWS, STEP_BYTES = 8192, 32 << 20
 RUN_ROWS, RUN_BYTES = 1024, 8 << 20
+NARROW_BYTES = 512 << 10
 SLICE_ROWS = 64
 SPARSE = 4
 VIEWS = 4096
@@ -33,7 +34,8 @@ class Pace:
     @classmethod
     def of(cls, row_bytes: int, lanes: int) -> "Pace":
         """What is reasonable when ``lanes`` lanes are read side by side."""
-        run = max(1, min(max(16, RUN_ROWS // lanes), RUN_BYTES // row_bytes))
+        rows = min(STEP_ROWS, max(RUN_ROWS, NARROW_BYTES // row_bytes))  # a run of a few small rows is not worth it
+        run = max(1, min(max(16, rows // lanes), RUN_BYTES // row_bytes))
         return cls(max(run, min(STEP_ROWS // lanes, STEP_BYTES // row_bytes)), run, max(16, VIEWS // lanes))
 
 
@@ -91,7 +93,10 @@ class Lane:
         return min(stop, last)
 
     def _look_ahead(self, position: int, stop: int) -> None:
-        """Have the blocks behind this position read, once a piece: those of the next one, or so many bytes of them."""
+        """Have the blocks behind this position read, once a piece: those of the next one, or as many as are due.
+
+        Due are those of the next step, and so many bytes of them.
+        """
         if self._all_mapped or (self._files.is_remote and not self._files.bytes_ahead):
             return
         piece = int(np.searchsorted(self._pieces, position, "right"))
@@ -99,14 +104,14 @@ class Lane:
             return
         self._next_piece = piece
         known, self._ahead = self._ahead, {}
-        blocks, nbytes = list[int](), 0
+        blocks, nbytes, step_end = list[int](), 0, self._step_end(position + 1, stop)
         while piece < len(self._pieces) - 1 and self._pieces[piece] < stop and len(blocks) < MOST_AHEAD:
             some = known[piece] if piece in known else self._blocks_of(piece, stop)
             self._ahead[piece] = some
             blocks += some.tolist()
             nbytes += int(self._files.index.places[1][some].sum())
             piece += 1
-            if nbytes >= self._files.bytes_ahead:
+            if nbytes >= self._files.bytes_ahead and self._pieces[piece] >= step_end:
                 break
         more = piece < len(self._pieces) - 1 and self._pieces[piece] < stop
         self._blocks.ahead(dict.fromkeys(blocks), more=bool(more))
@@ -114,9 +119,13 @@ class Lane:
     def _blocks_of(self, piece: int, stop: int) -> I64:
         """The blocks of a piece, no more than a few steps' worth."""
         begin, end = int(self._pieces[piece]), int(self._pieces[piece + 1])
+        if begin == end:  # a block without rows
+            return np.empty(0, np.int64)
         sample = self._order.rows(np.arange(begin, min(end, stop, begin + STEP_ROWS)))
-        owners = np.sort(np.searchsorted(self._starts, sample, "right") - 1)
-        blocks: I64 = owners[np.diff(owners, prepend=-1) > 0]  # np.unique would import half of NumPy first
+        low, high = int(sample.min()), int(sample.max())
+        # Those of most pieces lie together, and then need not be sorted.
+        rising = np.arange(low, high + 1) if high - low < len(sample) else np.sort(sample)
+        blocks = np.array([block for block, _, _ in self._spans(rising, 0, len(rising))])
         ahead = np.cumsum(self._starts[blocks + 1] - self._starts[blocks]) <= 4 * STEP_ROWS
         return blocks[: max(1, int(ahead.sum()))]
 
