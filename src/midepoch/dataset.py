@@ -19,7 +19,7 @@ from midepoch.order import Cut, Level, OrderStep, Shuffle
 from midepoch.origin import FileRows
 from midepoch.packing import Overlong, Strategy
 from midepoch.pipeline import Pipeline
-from midepoch.position import Plan, Position, SharedWithWorkers, whole_number
+from midepoch.position import Plan, Position, SharedWithWorkers, torch_worker, whole_number
 from midepoch.reader import take_turns
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches
 from midepoch.stages.pack import PackStream, PackWindows
@@ -28,7 +28,7 @@ from midepoch.stages.stage import Call, Stage, name_of_stage
 from midepoch.stages.transform import Filter, Map, Reform, Select
 from midepoch.state import State
 from midepoch.storage import Listing, Source
-from midepoch.values import FORMS, Form, torch_module
+from midepoch.values import FORMS, Form, standalone, torch_module
 
 Mode = Literal["auto", "file", "example"]
 FILTER_ROWS = 1000
@@ -387,7 +387,8 @@ class Dataset:
 
 
 def _read_here(progress: Progress) -> Iterator[Iterable[Any]]:
-    return progress.follow(take_turns(progress))
+    read = progress.follow(take_turns(progress))
+    return read if torch_worker() is None else (map(standalone, items) for items in read)
 
 
 def _is_starting_a_process() -> bool:

@@ -21,6 +21,7 @@ from midepoch.reader import take_turns, turn_by_turn
 from midepoch.stages.batch import Batch, Collate
 from midepoch.stages.stage import Stage, name_of
 from midepoch.state import Part, State
+from midepoch.values import standalone
 
 try:
     import torch.multiprocessing
@@ -269,7 +270,7 @@ class Feed(IterableDataset[Message]):
         progress = Progress(Leg(self._plan.pipeline, start, self._plan.ranks), self._plan.rank, part=part)
         turn = progress.turns + worker
         for cursor, item in turn_by_turn(take_turns(progress, worker, workers)):
-            yield turn, cursor, item
+            yield turn, cursor, standalone(item)
             turn += workers
 
 

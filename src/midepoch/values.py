@@ -46,6 +46,14 @@ def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_tables(tables, promote_options="permissive").combine_chunks().to_batches()[0]
 
 
+def standalone(item: Any) -> Any:
+    """An item as it is best sent to another process: a record batch without the rest of the block it was cut from.
+
+    Arrow sends the whole block's memory with every cut of it.
+    """
+    return pa.concat_batches([item, item.slice(0, 0)]) if isinstance(item, pa.RecordBatch) else item
+
+
 def arrow_columns(batch: pa.RecordBatch, form: Form) -> Any:
     """A record batch in a form."""
     if form == "arrow":

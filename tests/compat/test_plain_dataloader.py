@@ -1,8 +1,11 @@
 """torch's own DataLoader: right data with any workers, and never a silently wrong state."""
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 import midepoch as me
 from worlds import ids, is_kept, write_files
@@ -95,3 +98,18 @@ def test_without_workers_the_state_is_that_of_the_loop(folder):
     resumed = me.read(folder)
     resumed.load_state_dict(dataset.state_dict())
     assert got + ids(resumed) == list(range(60))
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.parametrize("make", [me.Loader, DataLoader, StatefulDataLoader])
+def test_arrow_batches_are_sent_without_the_block_they_were_cut_from(tmp_path, make):
+    words = [f"word {row}" * 50 for row in range(2000)]
+    table = pa.table({"id": range(2000), "word": words, "kind": pa.array(words).dictionary_encode()})
+    pq.write_table(table.slice(0, 1000), tmp_path / "a.parquet")
+    pq.write_table(table.slice(1000), tmp_path / "b.parquet")
+    dataset = me.read(tmp_path, columns=["id", "word"]).with_format("arrow").batch(7)
+    batches = list(make(dataset, batch_size=None, num_workers=1))
+    assert all(batch.get_total_buffer_size() < 2 * 7 * 600 for batch in batches)
+    assert pa.Table.from_batches(batches) == table.select(["id", "word"])
+    kinds = list(make(me.read(tmp_path).with_format("arrow").batch(7), batch_size=None, num_workers=1))
+    assert [kind for batch in kinds for kind in batch["kind"].to_pylist()] == words
