@@ -76,13 +76,8 @@ class ArrowBlocks:
         if self._map is None:
             return False
         begin, end = self._map.address, self._map.address + self._map.size
-        for column in data.columns:
-            for buffer in column.buffers():
-                if buffer is not None and buffer.size:
-                    if not begin <= buffer.address < end:
-                        return False
-                    break
-        return True
+        firsts = (next(filter(None, column.buffers()), None) for column in data.columns)
+        return all(first is None or begin <= first.address < end for first in firsts)
 
     def _bytes(self, offset: int, length: int) -> pa.Buffer:
         """Bytes of the file: a view of the map, or one request."""

@@ -59,8 +59,18 @@ class Files:
         return read
 
     def read_all(self, numbers: Sequence[int]) -> Iterator[tuple[int, tuple[Data, bool]]]:
-        """Blocks of one file, each with its number and whether it is a view: first those that are in the cache."""
-        cache = self._fetch.cache if self.is_remote else None
+        """Blocks of one file, each with its number and whether it is a view, in any order."""
+        return self._fetch_all(numbers) if self.is_remote else ((number, self._read(number)) for number in numbers)
+
+    def _read(self, number: int) -> tuple[Data, bool]:
+        file, block = self.index.block(number)
+        reader = self._reader(file)
+        data = reader.read(block)
+        return _in_one(data), reader.is_view(data)
+
+    def _fetch_all(self, numbers: Sequence[int]) -> Iterator[tuple[int, tuple[Data, bool]]]:
+        """Blocks of one object, each with its number, and that it is no view: first those that are in the cache."""
+        cache = self._fetch.cache
         found = {number: self.index.block(number) for number in numbers}
         cached = found if cache is not None else {}
         keys = {number: self._key(file, block.number) for number, (file, block) in cached.items()}
@@ -74,7 +84,7 @@ class Files:
         for number, data in zip(found, read_all(reader, [block for _, block in found.values()]), strict=True):
             if cache is not None:
                 cache.put(keys[number], data)
-            yield number, (_in_one(data), reader.is_view(data))
+            yield number, (_in_one(data), False)
 
     def read_ahead(self, stretch: Sequence[int], *, urgent: bool = False) -> dict[int, Promise]:
         """Blocks that are fetched together, in the background. Their file is checked when they are used.

@@ -154,9 +154,12 @@ class Lane:
         for block, begin, end in spans:
             if sparse:  # a few rows each of many blocks: never hold all of them
                 self._blocks.load([block])
-            data, local = self._blocks[block], ordered[begin:end] - self._starts[block]
-            together = distinct and local[-1] - local[0] == end - begin - 1
-            parts.append(_batch(data.slice(int(local[0]), end - begin) if together else data.take(pa.array(local))))
+            data, count = self._blocks[block], end - begin
+            if not (distinct and count == data.num_rows):
+                local = ordered[begin:end] - self._starts[block]
+                together = distinct and local[-1] - local[0] == count - 1
+                data = data.slice(int(local[0]), count) if together else data.take(pa.array(local))
+            parts.append(_batch(data))
         places = np.empty_like(rising)
         places[rising] = np.arange(len(rising))
         pool = Pool(parts)
