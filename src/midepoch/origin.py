@@ -11,6 +11,7 @@ from midepoch.deal import Cursor, lane_cuts
 from midepoch.errors import CheckpointMismatchError
 from midepoch.fetching import Fetch
 from midepoch.fingerprint import data_difference
+from midepoch.formats.arrow import holds_dictionary
 from midepoch.growing import FilesOf, files_of_parts, lane_of_parts
 from midepoch.index import Index
 from midepoch.order import Interval, Order, OrderStep, Shuffle, build_order, lanes_by_file
@@ -139,7 +140,7 @@ class FileReading:
 
     def __init__(self, index: Index, wanted: pa.Schema, lanes: int, fetch: Fetch | None = None) -> None:
         self.files = Files(index, wanted, fetch, lanes)
-        self.pace = Pace.of(index.row_bytes, lanes)
+        self.pace = Pace.of(index.row_bytes, lanes, coded=any(holds_dictionary(field.type) for field in wanted))
 
     @property
     def decodes(self) -> bool:

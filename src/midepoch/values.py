@@ -51,7 +51,12 @@ def standalone(item: Any) -> Any:
 
     Arrow sends the whole block's memory with every cut of it.
     """
-    return pa.concat_batches([item, item.slice(0, 0)]) if isinstance(item, pa.RecordBatch) else item
+    if not isinstance(item, pa.RecordBatch):
+        return item
+    try:
+        return pa.concat_batches([item, item.slice(0, 0)])
+    except pa.ArrowException:  # some dictionaries cannot be joined, not even to themselves
+        return item
 
 
 def arrow_columns(batch: pa.RecordBatch, form: Form) -> Any:

@@ -96,6 +96,7 @@ def test_small_rows_come_in_longer_runs_within_the_same_bounds():
     assert Pace.of(2000, 1).run == 1024
     assert Pace.of(1 << 20, 1).run == 8
     assert Pace.of(64, 64).run == 128
+    assert Pace.of(64, 1, coded=True).run == 1024
     for row_bytes in (1, 10, 64, 500, 5000, 1 << 24):
         for lanes in (1, 3, 256, 10_000):
             pace = Pace.of(row_bytes, lanes)

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from objects import stored
 
 from midepoch import formats
 from midepoch.errors import DataChangedError
@@ -23,6 +22,7 @@ from midepoch.joining import STRETCH_BLOCKS, STRETCH_BYTES, joined, stretches
 from midepoch.stages.blocks import FETCHERS, Files
 from midepoch.storage import find
 from midepoch.stored import StoredBlocks
+from unit.objects import stored
 
 SPANS = st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 300)).map(lambda one: (one[0], one[0] + one[1])))
 

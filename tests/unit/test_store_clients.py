@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import re
+import time
 from datetime import UTC, datetime
 
 import fsspec
@@ -15,7 +16,6 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
-from objects import QUICK, SECRETS, stored
 
 import midepoch as me
 from midepoch.clients import ArrowClient, connect, known_options
@@ -23,8 +23,9 @@ from midepoch.errors import DataChangedError, MissingExtraError, NoDataError, St
 from midepoch.fetching import Fetch, size_of
 from midepoch.retries import Patience, ShortReadError, patiently, verdict_of
 from midepoch.storage import find, read_bytes
-from midepoch.stores import HIDDEN, LEAST_BYTES, Store
+from midepoch.stores import HIDDEN, LEAST_BYTES, Store, StoredFile
 from midepoch.urls import check_plain, is_url, local_path, split_glob
+from unit.objects import QUICK, SECRETS, stored
 from worlds import FORMATS, TEXTS, ids, write_files
 
 
@@ -447,3 +448,25 @@ def test_times_of_all_kinds_tell_versions():
     assert _moment({}) == 0
     assert _version({"ETag": "a", "mtime": 3}) == "a"
     assert _version({"size": 3}) == ""
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_blocks_of_an_arrow_file_with_dictionaries_are_read_side_by_side(monkeypatch, shuffled):
+    schema = pa.schema({"id": pa.int64(), "word": pa.dictionary(pa.int32(), pa.string())})
+    words, sink = pa.array(["a", "b", "c"]), io.BytesIO()
+    with pa.ipc.new_file(sink, schema) as writer:
+        for first in range(0, 200, 5):
+            coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 0, 1], pa.int32()), words)
+            writer.write_batch(pa.record_batch([pa.array(range(first, first + 5)), coded], schema=schema))
+    fsspec.filesystem("memory").pipe_file("/coded/a.arrow", sink.getvalue())
+    fetched = StoredFile.buffer_at
+
+    def slowly(self, nbytes, offset):
+        time.sleep(0.0005)
+        return fetched(self, nbytes, offset)
+
+    monkeypatch.setattr(StoredFile, "buffer_at", slowly)
+    for seed in range(3):
+        dataset = me.read("memory://coded")
+        rows = list(dataset.shuffle(seed) if shuffled else dataset)
+        assert sorted((row["id"], row["word"]) for row in rows) == [(row, "abcab"[row % 5]) for row in range(200)]

@@ -11,7 +11,7 @@ import torch
 import midepoch as me
 from midepoch.formats.block import as_read
 from midepoch.testing import same
-from midepoch.values import arrow_batches, arrow_columns, to_python
+from midepoch.values import arrow_batches, arrow_columns, standalone, to_python
 from unit.files import KINDS, numbers, write
 
 DAYS = [dt.date(2020, 2, day) for day in (27, 28, 29)] + [dt.date(1969, 12, 31), dt.date(1, 1, 1)]
@@ -508,3 +508,11 @@ def test_with_format_after_batch_gives_what_it_gives_before(tmp_path, form):
 def test_python_after_a_batch_in_another_form_gives_columns_also_of_one_row(tmp_path, form):
     path = write(tmp_path / "a.arrow", numbers(0, 3))
     assert list(me.read(path).with_format(form).batch(2).with_format("python")) == [{"x": [0, 1]}, {"x": [2]}]
+
+
+@pytest.mark.parametrize("values", [[float("nan"), None, 1.0], [[float("nan")], [1.0], None]], ids=["null", "lists"])
+def test_batches_are_sent_though_arrow_cannot_join_their_dictionaries(values):
+    coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 0], pa.int32()), pa.array(values))
+    batch = pa.record_batch({"x": coded}).slice(1, 2)
+    assert same(standalone(batch).to_pylist(), batch.to_pylist())
+    assert same(pickle.loads(pickle.dumps(standalone(batch))).to_pylist(), batch.to_pylist())

@@ -7,6 +7,7 @@ so one walk over the headers finds every record batch without reading any.
 import struct
 from collections.abc import Iterator
 from functools import cached_property
+from threading import Lock
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
@@ -62,7 +63,10 @@ class ArrowBlocks:
             self.schema = pa.ipc.read_schema(self._first_message())
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{path} has a broken Arrow schema: {error}") from error
-        self._has_dictionaries = any(_holds_dictionary(field.type) for field in self.schema)
+        self._has_dictionaries = any(holds_dictionary(field.type) for field in self.schema)
+        self._one_at_a_time = (
+            Lock()
+        )  # blocks of an object are read side by side, and Arrow's reader is not made for two
 
     def read(self, block: Block) -> pa.RecordBatch:
         """The record batch at a block."""
@@ -97,7 +101,8 @@ class ArrowBlocks:
         if not self._has_dictionaries:
             return pa.ipc.read_record_batch(self._bytes(block.offset, block.length), self.schema)
         if self._is_file:
-            return self._file.get_batch(block.number)
+            with self._one_at_a_time:
+                return self._file.get_batch(block.number)
         # Arrow has no way to read one batch of a stream against its dictionaries, so it is handed a stream of
         # the schema, the dictionaries so far and this batch. This is the one case that copies a block.
         before = [message for message in self._preamble if message.offset < block.offset]
@@ -122,10 +127,11 @@ def _mapped(path: str) -> pa.Buffer:
         raise DataFormatError(f"{path} cannot be mapped: {error}") from error
 
 
-def _holds_dictionary(kind: pa.DataType) -> bool:
+def holds_dictionary(kind: pa.DataType) -> bool:
+    """Whether values of a type, or some inside them, are numbers of entries of a dictionary."""
     if pa.types.is_dictionary(kind):
         return True
-    return any(_holds_dictionary(kind.field(number).type) for number in range(kind.num_fields))
+    return any(holds_dictionary(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _walk(path: Place) -> list[Message]:

@@ -32,9 +32,10 @@ class Pace:
     """How many blocks that are views of their files are kept at hand."""
 
     @classmethod
-    def of(cls, row_bytes: int, lanes: int) -> "Pace":
-        """What is reasonable when ``lanes`` lanes are read side by side."""
-        rows = min(STEP_ROWS, max(RUN_ROWS, NARROW_BYTES // row_bytes))  # a run of a few small rows is not worth it
+    def of(cls, row_bytes: int, lanes: int, *, coded: bool = False) -> "Pace":
+        """What is reasonable when ``lanes`` lanes are read side by side. Rows that are ``coded`` may be larger."""
+        small = not coded and row_bytes * RUN_ROWS < NARROW_BYTES  # then a run of few rows is not worth it
+        rows = min(STEP_ROWS, NARROW_BYTES // row_bytes) if small else RUN_ROWS
         run = max(1, min(max(16, rows // lanes), RUN_BYTES // row_bytes))
         return cls(max(run, min(STEP_ROWS // lanes, STEP_BYTES // row_bytes)), run, max(16, VIEWS // lanes))
 
