@@ -101,3 +101,21 @@ def test_small_rows_come_in_longer_runs_within_the_same_bounds():
         for lanes in (1, 3, 256, 10_000):
             pace = Pace.of(row_bytes, lanes)
             assert 1 <= pace.run <= pace.step <= 8192
+
+
+@pytest.mark.parametrize(("coded", "longest"), [(False, 8192), (True, 1024)])
+def test_rows_that_name_entries_of_a_dictionary_are_not_taken_for_small(tmp_path, monkeypatch, coded, longest):
+    lengths, runs = [], source.Lane.runs
+
+    def watched(self, *arguments, **options):
+        for run in runs(self, *arguments, **options):
+            lengths.append(len(run))
+            yield run
+
+    monkeypatch.setattr(source.Lane, "runs", watched)
+    column = pa.array(range(10_000), pa.int32())
+    table = pa.table({"x": column.dictionary_encode() if coded else column})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    assert values(me.read(tmp_path)) == list(range(10_000))
+    assert max(lengths) == longest

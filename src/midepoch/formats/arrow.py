@@ -64,9 +64,7 @@ class ArrowBlocks:
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{path} has a broken Arrow schema: {error}") from error
         self._has_dictionaries = any(holds_dictionary(field.type) for field in self.schema)
-        self._one_at_a_time = (
-            Lock()
-        )  # blocks of an object are read side by side, and Arrow's reader is not made for two
+        self._one_at_a_time = Lock()  # an object's blocks are read side by side, and Arrow's reader is not made for two
 
     def read(self, block: Block) -> pa.RecordBatch:
         """The record batch at a block."""

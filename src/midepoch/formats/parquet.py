@@ -73,7 +73,10 @@ class ParquetBlocks:
     def spans(self, block: Block) -> list[Span]:
         """Where the columns of the row group lie that are asked for."""
         if block.number >= self._file.metadata.num_row_groups:
-            raise DataFormatError(f"{self._path} has no row group {block.number}.")
+            raise DataFormatError(
+                f"{self._path} has {self._file.metadata.num_row_groups} row groups, and was indexed with one numbered "
+                f"{block.number} from zero: it is another file now. Restore it, or open the data set anew."
+            )
         group = self._file.metadata.row_group(block.number)
         return [_span(group.column(leaf)) for leaf in self._leaves]
 
@@ -109,8 +112,7 @@ def _offset(group: pq.RowGroupMetaData) -> int:
     """Where the row group's first byte lies; a file of no columns has none."""
     if group.num_columns == 0:
         return 0
-    first = group.column(0)
-    return int(first.dictionary_page_offset or first.data_page_offset)
+    return _span(group.column(0))[0]
 
 
 def _leaves(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:

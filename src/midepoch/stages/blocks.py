@@ -72,12 +72,13 @@ class Files:
         """Blocks of one object, each with its number, and that it is no view: first those that are in the cache."""
         cache = self._fetch.cache
         found = {number: self.index.block(number) for number in numbers}
-        cached = found if cache is not None else {}
-        keys = {number: self._key(file, block.number) for number, (file, block) in cached.items()}
-        for number, key in keys.items():
-            if cache is not None and (kept := cache.get(key)) is not None:
-                del found[number]
-                yield number, (_in_one(kept), False)
+        keys = dict[int, str]()
+        if cache is not None:
+            keys = {number: self._key(file, block.number) for number, (file, block) in found.items()}
+            for number, key in keys.items():
+                if (kept := cache.get(key)) is not None:
+                    del found[number]
+                    yield number, (_in_one(kept), False)
         if not found:
             return
         reader = self._reader(next(iter(found.values()))[0])
