@@ -294,3 +294,17 @@ def test_two_threads_read_a_parquet_file_one_at_a_time(tmp_path):
         )
     assert up.result() == list(range(10))
     assert down.result() == list(range(9, -1, -1))
+
+
+@pytest.mark.parametrize("kind", ["stream", "file"])
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_a_block_is_a_view_only_if_all_of_its_memory_is_the_files(tmp_path, kind, compression):
+    batch = pa.record_batch({"none": pa.nulls(500), "x": pa.array([1, None] * 250), "text": ["the same text"] * 500})
+    path = str(write(tmp_path / "a.arrow", [batch], kind, compression=compression))
+    scan = scan_file(path)
+    reader = FORMATS["arrow"].open_blocks(path, scan.schema, scan.schema)
+    data = reader.read(Block(0, *scan.blocks[0]))
+    assert data.to_pylist() == batch.to_pylist()
+    assert reader.is_view(data) == (compression is None)
+    within = pa.RecordBatch.from_arrays([data["none"], batch["x"], data["text"]], ["none", "x", "text"])
+    assert not reader.is_view(within)
