@@ -571,3 +571,9 @@ def test_rows_of_the_cache_are_those_of_datasets(load, data, tmp_path):
 def test_A3_a_pattern_that_matches_nothing_is_named(tmp_path):
     with pytest.raises(me.NoDataError, match=r"none/\*.json matches no file; it was looked for at"):
         me.fast_load_iterable_dataset("json", data_files=str(tmp_path / "none" / "*.json"), split="train")
+
+
+def test_what_load_dataset_does_not_find_is_told_with_what_may_be_asked_for(tmp_path):
+    with pytest.raises(FileNotFoundError) as told:
+        me.fast_load_iterable_dataset(str(tmp_path / "nowhere"), split="train", index_dir=tmp_path / "index")
+    assert any(str(tmp_path / "nowhere") in note and "save_to_disk" in note for note in told.value.__notes__)

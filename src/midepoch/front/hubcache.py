@@ -110,6 +110,10 @@ class Call:
         except Exception as error:  # of a pattern that matches nothing, some builders say just StopIteration
             nothing = [pattern for pattern in self._local_patterns if next(_matches(pattern), None) is None]
             if not nothing:
+                error.add_note(
+                    f"midepoch: load_dataset({self.path!r}) failed with this. The path may be a data set of the hub, a "
+                    "folder of data files, one that save_to_disk wrote, or a builder such as 'parquet' with data_files."
+                )
                 raise
             raise NoDataError(
                 f"{nothing[0]} matches no file; it was looked for at {os.path.abspath(nothing[0])}. "
