@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import repeat
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
+from midepoch.spread import Spread, spread
 from midepoch.values import (
     Form,
     arrow_batches,
@@ -24,7 +25,9 @@ from midepoch.values import (
     convert_each,
     convert_named,
     convert_values,
+    even_array,
     join,
+    own_array,
     row_values,
 )
 
@@ -48,7 +51,14 @@ class Pool:
     def together(self) -> pa.RecordBatch:
         """All rows as one batch."""
         batches = [part.batch() if isinstance(part, Picked) else part for part in self._parts]
-        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        return batches[0] if len(batches) == 1 else concat_batches(batches)
+
+    @cached_property
+    def arrays(self) -> dict[str, Spread]:
+        """The columns that are arrays of numbers whichever rows are picked."""
+        parts = [part.arrays() if isinstance(part, Picked) else _even_arrays(part) for part in self._parts]
+        found = {name: spread([part.get(name) for part in parts]) for name in self.schema.names}
+        return {name: one for name, one in found.items() if one is not None}
 
     @cached_property
     def lists(self) -> dict[str, list[Any]]:
@@ -87,6 +97,22 @@ class Picked:
         pick = _picker(self.places)
         return {name: list(pick(values)) for name, values in self.pool.lists.items()}
 
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The columns of numbers, each in memory of its own."""
+        return {name: one.pick(self.places) for name, one in self.pool.arrays.items()}
+
+    def batches(self, size: int, form: Literal["numpy", "torch"]) -> Iterator[Columns]:
+        """The rows as columns of ``size`` rows each: those of numbers are gathered into the batch itself."""
+        arrays = self.pool.arrays
+        rest = [name for name in self.names if name not in arrays]
+        others: Iterator[Columns] = arrow_batches(self.batch(rest), size, form) if rest else repeat({})
+        for at, other in zip(range(0, len(self.places), size), others, strict=False):
+            places = self.places[at : at + size]
+            yield {
+                name: own_array(arrays[name].pick(places), form) if name in arrays else other[name]
+                for name in self.names
+            }
+
     def rows(self) -> Sequence[dict[str, Any]]:
         """The rows as dicts of Python values."""
         return _picker(self.places)(self.pool.rows)
@@ -98,6 +124,10 @@ def _end_to_end(lists: Iterable[Iterable[Any]]) -> list[Any]:
     for one in lists:
         joined += one
     return joined
+
+
+def _even_arrays(batch: pa.RecordBatch) -> dict[str, npt.NDArray[Any] | None]:
+    return {name: even_array(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
 def _fan_out(columns: Columns, count: int) -> list[dict[str, Any]]:
@@ -180,6 +210,8 @@ class Rows:
 
     def columns(self) -> Any:
         """The rows as one object: a dict of columns, or for the form "arrow" a record batch."""
+        if isinstance(self.data, Picked) and self.form in ("numpy", "torch") and len(self):
+            return next(self.data.batches(len(self), self.form))
         data: Any = self._known().data
         if isinstance(data, pa.RecordBatch):
             return arrow_columns(data, self.form)
@@ -195,6 +227,8 @@ class Rows:
     def batches(self, size: int) -> Iterator[Any]:
         """The rows as ``columns()`` of ``size`` rows each, the last of what is left."""
         starts = range(0, len(self), size)
+        if isinstance(self.data, Picked) and self.form in ("numpy", "torch"):
+            return self.data.batches(size, self.form)
         if self.form == "python":
             columns = self.columns()
             return ({name: column[at : at + size] for name, column in columns.items()} for at in starts)
@@ -221,8 +255,10 @@ def concat(parts: Sequence[Rows]) -> Rows:
         return parts[0]
     form = parts[0].form
     if all(isinstance(part.data, pa.RecordBatch | Picked) for part in parts):
-        batches = [part.data.batch() if isinstance(part.data, Picked) else part.data for part in parts]
-        return Rows(concat_batches(batches), form)
+        if any(isinstance(part.data, Picked) for part in parts):
+            places = np.arange(sum(map(len, parts)))
+            return Rows(Picked(Pool([part.data for part in parts]), places), form)
+        return Rows(concat_batches([part.data for part in parts]), form)
     due = all(part.due for part in parts)
     columns: list[Any] = [part.data if due else part.columns() for part in parts]
     for one in columns:

@@ -5,6 +5,7 @@ from itertools import repeat
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.arrays import DTYPES, numbers_of
@@ -74,10 +75,38 @@ def arrow_batches(batch: pa.RecordBatch, size: int, form: Literal["numpy", "torc
         return map(batch.slice, starts, repeat(size))
     make, finish = (to_torch, _tensor) if form == "torch" else (to_numpy, np.asarray)
     columns = [
-        (name, numbers_of(one), finish) if _is_number(one.type) and not one.null_count else (name, one, make)
+        (name, one, make) if (array := even_array(one)) is None else (name, array, finish)
         for name, one in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return ({name: converted(one[at : at + size]) for name, one, converted in columns} for at in starts)
+
+
+def even_array(column: pa.Array) -> npt.NDArray[Any] | None:
+    """A view of a column of numbers, or of lists of as many numbers each, without nulls; None of any other.
+
+    Of such a column some rows are what ``to_numpy`` would make of them alone.
+    """
+    if isinstance(column, pa.ExtensionArray):
+        return even_array(column.storage)
+    kind = column.type
+    if column.null_count or not (_is_number(kind) or is_list(kind)):
+        return None
+    if _is_number(kind):
+        return numbers_of(column)
+    if pa.types.is_fixed_size_list(kind):
+        each = kind.list_size
+        values = even_array(column.values.slice(column.offset * each, len(column) * each))
+    else:
+        lengths = numbers_of(column.value_lengths())
+        if not len(lengths) or (lengths != lengths[0]).any():
+            return None
+        each, values = int(lengths[0]), even_array(column.flatten())
+    return None if values is None else values.reshape(len(column), each, *values.shape[1:])
+
+
+def own_array(array: npt.NDArray[Any], form: Literal["numpy", "torch"]) -> Any:
+    """An array of numbers that nobody else has, in a form."""
+    return torch_module().from_numpy(array) if form == "torch" else array
 
 
 def to_python(column: pa.Array) -> list[Any]:

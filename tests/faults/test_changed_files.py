@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import midepoch as me
-from unit.files import KINDS, values, write_numbers
+from unit.files import KINDS, values, write, write_numbers
 
 ROWS, BLOCK = 4000, 100
 
@@ -201,3 +203,25 @@ except me.DataChangedError as error:
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0
     assert str(path) in done.stdout
+
+
+@pytest.mark.parametrize("change", [rewrite, replace, grow])
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_wide_rows_of_a_window_are_not_picked_from_a_file_that_has_changed(folder, monkeypatch, form, change):
+    """They are copied when their batch is made, from a window that was begun while the file was as it was indexed."""
+    monkeypatch.setattr("midepoch.stages.source.STEP_ROWS", 2048)
+    monkeypatch.setattr("midepoch.stages.source.NARROW_BYTES", 0)
+    tokens = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(np.arange(2048), 128)), 128)
+    whole = pa.record_batch({"x": tokens})
+    path = write(folder / "0.arrow", [whole.slice(start, 256) for start in range(0, 2048, 256)])
+
+    def pipeline():
+        return me.read(folder).shuffle(seed=5, window=2048).with_format(form).batch(64)
+
+    expected = [batch["x"].tolist() for batch in pipeline()]
+    rows, taken = begin(pipeline(), 3)
+    change(path)
+    got = [one.tolist() for one in taken]
+    with pytest.raises(me.DataChangedError, match=r"0\.arrow was changed"):
+        got.extend(batch["x"].tolist() for batch in rows)
+    assert got == expected[:3]

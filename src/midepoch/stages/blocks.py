@@ -218,10 +218,11 @@ class HeldBlocks:
     def __getitem__(self, number: int) -> Data:
         return self._views[number] if number in self._views else self._decoded[number]
 
-    def check(self, number: int) -> None:
-        """Raise if the file of a block has changed: a view shows whatever the file now holds."""
-        if number in self._views:
-            self._files.check([number])
+    def check(self, numbers: Iterable[int]) -> None:
+        """Raise if the file of one of these blocks has changed: a view shows whatever the file now holds."""
+        views = [number for number in numbers if number in self._views]
+        if views:
+            self._files.check(views)
 
     def load(self, numbers: Sequence[int], meanwhile: Callable[[], None] = lambda: None) -> None:
         """Begin a step that uses these blocks, and no others but those that are read ahead.

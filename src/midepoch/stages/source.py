@@ -10,6 +10,7 @@ import pyarrow as pa
 from midepoch.order import Order
 from midepoch.permute import I64
 from midepoch.rows import Picked, Pool, Rows
+from midepoch.spread import MOST_PARTS
 from midepoch.stages.blocks import Data, Files, HeldBlocks
 from midepoch.stages.flow import Run
 
@@ -139,7 +140,7 @@ class Lane:
             first = int(self._starts[block])
             for at in range(begin, end, self._pace.run):
                 count = min(end - at, self._pace.run)
-                self._blocks.check(block)
+                self._blocks.check([block])
                 yield at, Rows(_batch(self._blocks[block].slice(int(numbers[at]) - first, count)))
 
     def _gather(self, numbers: I64, _: I64, loaded: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
@@ -165,8 +166,8 @@ class Lane:
         places[rising] = np.arange(len(rising))
         pool = Pool(parts)
         for at in range(0, len(numbers), self._pace.run):
-            if len(spans) == 1:  # then the pool may be a view; several are put together, and so copied, at first use
-                self._blocks.check(spans[0][0])
+            if len(spans) <= MOST_PARTS:  # then rows may be picked from views; more are copied together at first use
+                self._blocks.check(block for block, _, _ in spans)
             yield at, Rows(Picked(pool, places[at : at + self._pace.run]))
 
     def _spans(self, rising: I64, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
