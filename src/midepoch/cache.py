@@ -8,7 +8,6 @@ is renamed, under a lock, so the blocks never have more bytes than the limit.
 import contextlib
 import logging
 import os
-import secrets
 import struct
 import time
 import zlib
@@ -19,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from midepoch.indexing import one_at_a_time
+from midepoch.writing import name_beside, remove
 
 log = logging.getLogger("midepoch")
 
@@ -53,8 +53,7 @@ class BlockCache:
             return None
         except (OSError, ValueError, pa.ArrowException) as error:
             log.warning("The cached block %s is damaged (%s); it is fetched again.", path.name, error)
-            with contextlib.suppress(OSError):
-                path.unlink()
+            remove(path)
             return None
         return table
 
@@ -64,7 +63,7 @@ class BlockCache:
         if content.size > self.limit:
             return
         path = self._path(key)
-        temporary = path.with_name(f".{key}.{os.getpid()}.{secrets.token_hex(4)}")
+        temporary = name_beside(path)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with open(temporary, "wb") as file:
@@ -73,8 +72,7 @@ class BlockCache:
                 self._make_room(content.size)
                 temporary.replace(path)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+            remove(temporary)
             if not self._complained:
                 self._complained = True
                 log.warning("Blocks cannot be kept in %s (%s): they are fetched every time.", self.folder, error)

@@ -4,7 +4,6 @@ The bytes are two Arrow streams, the files and their blocks, followed by a check
 so a data set of a million blocks opens at once.
 """
 
-import contextlib
 import os
 import struct
 import zlib
@@ -27,6 +26,7 @@ from midepoch.schemas import Kind, common_schema
 from midepoch.storage import FileStamp, Listing, Place, check_unchanged
 from midepoch.stored import StoredBlocks
 from midepoch.stores import Store, StoredFile
+from midepoch.writing import remove
 
 MAGIC = 0x3244494D
 TRAILER = struct.Struct("<QII")
@@ -206,8 +206,7 @@ class Index:
         if self._origin is not None:
             path = Path(self._origin)
             for one in path.parent.glob(f"{path.name.partition('-')[0]}-*.index"):
-                with contextlib.suppress(OSError):
-                    one.unlink()
+                remove(one)
 
     def order(self) -> Sequential:
         """File order, row order."""

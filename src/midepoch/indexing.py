@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from midepoch.formats import FORMATS, Scan, scan_file
 from midepoch.index import Index, index_bytes
 from midepoch.storage import FileStamp, Listing, Place, Source, find
 from midepoch.stores import Store, StoredFile
+from midepoch.writing import write_whole
 
 log = logging.getLogger("midepoch")
 
@@ -112,17 +112,12 @@ def _load(root: str, path: Path, store: Store | None = None, *, tell: bool = Fal
 
 
 def _save(path: Path, listing: Listing, scans: list[Scan]) -> Index:
-    """Write the index under another name, rename it, and map it. Where that cannot be, keep it in memory."""
+    """Write the index and map it. Where that cannot be, keep it in memory."""
     content = index_bytes(listing, scans)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        write_whole(path, content)
     except OSError as error:
         log.warning("The index cannot be kept in %s (%s): it is built at every start.", path.parent, error)
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         return Index(listing.root, content, store=listing.store)
     loaded = _load(listing.root, path, listing.store)
     whole = loaded is not None and loaded.matches(listing)

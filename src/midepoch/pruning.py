@@ -5,7 +5,6 @@ then. What it cannot rule out is read.
 """
 
 import contextlib
-import secrets
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from midepoch.formats import RANGES, Range
 from midepoch.index import Index
 from midepoch.indexing import SCAN_THREADS, one_at_a_time
 from midepoch.predicate import Mask, Predicate
+from midepoch.writing import write_whole
 
 HEAD = struct.Struct("<QI")
 MOST_FLOATS = 3
@@ -210,12 +210,7 @@ def _load(path: Path, blocks: int) -> Mask | None:
 
 
 def _save(path: Path, kept: Mask) -> None:
-    """Write it under another name and rename it; where that cannot be, it is decided again next time."""
+    """Remember it; where that cannot be, it is decided again next time."""
     bits = np.packbits(kept).tobytes()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        temporary.write_bytes(HEAD.pack(len(kept), zlib.crc32(bits)) + bits)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    with contextlib.suppress(OSError):
+        write_whole(path, HEAD.pack(len(kept), zlib.crc32(bits)) + bits)

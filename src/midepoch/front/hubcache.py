@@ -5,12 +5,10 @@ Arrow files of each split, and a digest of the local files that the arguments na
 `datasets` is asked again, and decides by itself what has to be built anew.
 """
 
-import contextlib
 import json
 import logging
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +20,7 @@ from midepoch.errors import MissingExtraError, NoDataError
 from midepoch.indexing import digest_of, one_at_a_time
 from midepoch.storage import FileStamp, stamp_of
 from midepoch.urls import is_url
+from midepoch.writing import write_whole
 
 log = logging.getLogger("midepoch")
 
@@ -229,16 +228,11 @@ def _files_of(path: str, split: str, loaded: Any) -> SplitFiles:
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:
-    """Write under another name and rename, so that nobody reads half a record."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    """Remember a record, if that can be."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(record))
-        temporary.replace(path)
+        write_whole(path, json.dumps(record).encode())
     except OSError as error:
         log.warning("Nothing can be remembered in %s (%s): datasets is asked at every start.", path.parent, error)
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 def _plain_splits(splits: Mapping[str, SplitFiles]) -> dict[str, Any]:

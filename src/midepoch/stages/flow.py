@@ -78,7 +78,7 @@ class Context:
         name, row = self.locate(key)
         return f", {'at' if single or stage < self.rows_until else 'in the group from'} row {row:,} of {name}"
 
-    def rng(self, salt: int, key: int) -> np.random.Generator:
+    def rng(self, salt: int, key: int) -> "np.random.Generator":
         """The random generator of one item in one stage."""
         return np.random.Generator(np.random.Philox(key=key_of(self.seed, self.epoch, salt, key)))
 
