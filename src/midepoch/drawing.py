@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from midepoch.stages.flow import Flow, Run, Step
 from midepoch.values import Form
 
 Stop = Literal["first", "all", "never"]
-RUN_ROWS = 1024
+RUN_ROWS, RUNS_AT_HAND = 1024, 4
 EMPTY_PASSES = 10
 LOW = (1 << 63) - 1
 
@@ -91,25 +91,25 @@ class Draws:
     def runs(self) -> Iterator[Run]:
         """The items in runs: many draws at a time, of what the parts have at hand."""
         inputs: dict[int, Iterator[Run]] = {}
-        at_hand: dict[int, Run] = {}
+        at_hand: list[list[Run]] = [[] for _ in self._supplies]
+        most = 1  # whoever has just resumed waits for one run
         while self._schedule is not None:
-            have = [len(at_hand.get(number, ())) for number in range(len(self._supplies))]
             number = self._schedule.draw(self._items)
-            if have[number]:
-                yield self._interleaved(self._schedule.draws(self._items, have, RUN_ROWS), at_hand)
-                continue
             if number not in inputs:
                 flow = self._open(number)
                 assert flow.runs is not None
                 inputs[number] = flow.runs
-            run = next(inputs[number], None)
-            if run is not None:
-                at_hand[number] = run
+            for one, runs in inputs.items():
+                at_hand[one] += islice(runs, most - len(at_hand[one]))
+            if at_hand[number]:
+                have = [sum(map(len, runs)) for runs in at_hand]
+                yield self._interleaved(self._schedule.draws(self._items, have, RUN_ROWS), at_hand)
+                most = RUNS_AT_HAND
             else:
                 del inputs[number]
                 self._end(number)
 
-    def _interleaved(self, sources: I32, at_hand: dict[int, Run]) -> Run:
+    def _interleaved(self, sources: I32, at_hand: Sequence[list[Run]]) -> Run:
         """One run of the rows that the draws take from the parts, which are then at hand no more."""
         taken = (sources[:, None] == np.arange(len(self._supplies))).cumsum(axis=0)
         totals: list[int] = taken[-1].tolist()
@@ -122,13 +122,13 @@ class Draws:
             ends.append(np.full((len(sources), 1), self._ends[number]))
             behind = np.array([self._cursors[number]], np.int64)
             if total:
-                run = at_hand[number]
-                some, at_hand[number] = run.slice(0, total), run.slice(total, len(run))
-                behind = np.concatenate([behind, some.ends])
-                assert not isinstance(some.rows.data, dict), "a batched function makes single items of a mixture"
-                batches.append(some.rows.data)
-                form = some.rows.form
-                keys.append((some.keys ^ self._salts[number]) & LOW)
+                some = _take(at_hand[number], total)
+                behind = np.concatenate([behind, *(run.ends for run in some)])
+                for run in some:
+                    assert not isinstance(run.rows.data, dict), "a batched function makes single items of a mixture"
+                    batches.append(run.rows.data)
+                    keys.append((run.keys ^ self._salts[number]) & LOW)
+                form = some[0].rows.form
                 self._items[number] += total
                 self._cursors[number] = tuple(behind[-1].tolist())
             ends.append(behind[taken[:, number]])
@@ -155,3 +155,16 @@ class Draws:
         else:
             self._cursors[number] = supply.begin
             self._salts[number] = self._salt(number)
+
+
+def _take(runs: list[Run], count: int) -> list[Run]:
+    """Take so many rows from the first of some runs."""
+    taken = []
+    while count:
+        run = runs.pop(0)
+        some, left = run.slice(0, min(count, len(run))), run.slice(min(count, len(run)), len(run))
+        if len(left):
+            runs.insert(0, left)
+        taken.append(some)
+        count -= len(some)
+    return taken
