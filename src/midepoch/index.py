@@ -30,7 +30,7 @@ from midepoch.writing import remove
 
 MAGIC = 0x3244494D
 TRAILER = struct.Struct("<QII")
-STAY_MAPPED_BYTES = 16 << 30
+STAY_MAPPED_FILES, STAY_MAPPED_BYTES = 1024, 16 << 30
 
 
 class Index:
@@ -173,10 +173,13 @@ class Index:
     def _stay_mapped(self, file: int, reader: BlockReader) -> None:
         """Keep a mapped file so when its readers are done: to find its pages again takes a tenth of an epoch's time.
 
-        The tables in which the kernel notes the pages are small for so many bytes, but not for any data set.
+        The tables in which the kernel notes the pages are small for so many bytes, but not for any data set, and a process
+        can have 65,530 maps.
         """
+        if not self.is_mapped(file) or file in self._mapped or len(self._mapped) >= STAY_MAPPED_FILES:
+            return
         size = self.stamps[file].size
-        if self.is_mapped(file) and file not in self._mapped and self._mapped_bytes + size <= STAY_MAPPED_BYTES:
+        if self._mapped_bytes + size <= STAY_MAPPED_BYTES:
             self._mapped[file] = reader
             self._mapped_bytes += size
 

@@ -72,6 +72,14 @@ def test_no_more_than_some_bytes_stay_mapped(folder, monkeypatch):
         assert maps_of(folder) == stay
 
 
+def test_no_more_than_some_files_stay_mapped(folder, monkeypatch):
+    for most in range(4):
+        monkeypatch.setattr(index, "STAY_MAPPED_FILES", most)
+        dataset = me.read(folder)
+        assert values(dataset) == list(range(60))
+        assert maps_of(folder) == ALL[:most]
+
+
 def test_a_changed_file_is_noticed_though_it_is_still_mapped(folder):
     old = me.read(folder)
     assert values(old) == list(range(60))
