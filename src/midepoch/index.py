@@ -173,8 +173,8 @@ class Index:
     def _stay_mapped(self, file: int, reader: BlockReader) -> None:
         """Keep a mapped file so when its readers are done: to find its pages again takes a tenth of an epoch's time.
 
-        The tables in which the kernel notes the pages are small for so many bytes, but not for any data set, and a process
-        can have 65,530 maps.
+        The tables in which the kernel notes the pages are small for so many bytes, but not for any data set; and Linux
+        lets a process have 65,530 maps.
         """
         if not self.is_mapped(file) or file in self._mapped or len(self._mapped) >= STAY_MAPPED_FILES:
             return
