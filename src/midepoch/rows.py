@@ -40,24 +40,27 @@ class Pool:
 
     def __init__(self, parts: "Sequence[pa.RecordBatch | Picked]") -> None:
         self._parts = parts
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of all rows."""
-        first = self._parts[0]
-        return first.pool.schema if isinstance(first, Picked) else first.schema
+        self._together: dict[tuple[str, ...], pa.RecordBatch] = {}
 
     @cached_property
-    def together(self) -> pa.RecordBatch:
-        """All rows as one batch."""
-        batches = [part.batch() if isinstance(part, Picked) else part for part in self._parts]
-        return batches[0] if len(batches) == 1 else concat_batches(batches)
+    def names(self) -> list[str]:
+        """The columns."""
+        first = self._parts[0]
+        return first.pool.names if isinstance(first, Picked) else list(first.schema.names)
+
+    def together(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
+        """All rows as one batch, maybe with some of the columns only: the others are not copied."""
+        wanted = tuple(self.names if names is None else names)
+        if wanted not in self._together:
+            batches = [part.batch(wanted) if isinstance(part, Picked) else part.select(wanted) for part in self._parts]
+            self._together[wanted] = batches[0] if len(batches) == 1 else concat_batches(batches)
+        return self._together[wanted]
 
     @cached_property
     def arrays(self) -> dict[str, Spread]:
         """The columns that are arrays of numbers whichever rows are picked."""
         parts = [part.arrays() if isinstance(part, Picked) else _even_arrays(part) for part in self._parts]
-        found = {name: spread([part.get(name) for part in parts]) for name in self.schema.names}
+        found = {name: spread([part.get(name) for part in parts]) for name in self.names}
         return {name: one for name, one in found.items() if one is not None}
 
     @cached_property
@@ -84,13 +87,12 @@ class Picked:
 
     def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """The rows as a batch, maybe with some of the columns only."""
-        together = self.pool.together
-        return (together if names is None else together.select(names)).take(pa.array(self.places))
+        return self.pool.together(names).take(pa.array(self.places))
 
     @property
     def names(self) -> list[str]:
         """The columns."""
-        return list(self.pool.schema.names)
+        return self.pool.names
 
     def lists(self) -> dict[str, list[Any]]:
         """The rows as columns of Python values."""

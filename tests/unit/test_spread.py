@@ -114,7 +114,7 @@ def test_other_columns_are_not(column):
 @pytest.mark.parametrize("form", ["numpy", "torch"])
 def test_wide_rows_are_copied_once_from_where_they_lie(tmp_path, monkeypatch, form):
     path = write(tmp_path / "a.arrow", [wide(start, start + 10) for start in range(0, 100, 10)])
-    monkeypatch.setattr(Pool, "together", property(lambda _: pytest.fail("rows were put together")))
+    monkeypatch.setattr(Pool, "together", lambda *_: pytest.fail("rows were put together"))
     monkeypatch.setattr(Spread, "_together", property(lambda _: pytest.fail("arrays were put together")))
     dataset = me.read(path).shuffle(seed=3, window=40).with_format(form).batch(7)
     batches = list(dataset)
@@ -139,3 +139,19 @@ def test_tensors_of_a_shuffle_are_writable_and_nobody_elses(tmp_path):
         assert batch["tokens"].equal(expected)
         assert batch["tokens"].untyped_storage().nbytes() == batch["tokens"].nbytes
         batch["tokens"][:] = -1
+
+
+def test_only_columns_that_are_no_numbers_are_put_together(tmp_path, monkeypatch):
+    batches = [wide(start, start + 10) for start in range(0, 100, 10)]
+    named = [
+        batch.append_column("name", pa.array([f"row {row[0]}" for row in batch["tokens"].to_pylist()]))
+        for batch in batches
+    ]
+    path = write(tmp_path / "a.arrow", named)
+    asked, together = set(), Pool.together
+    monkeypatch.setattr(
+        Pool, "together", lambda self, names=None: asked.add(names and tuple(names)) or together(self, names)
+    )
+    for batch in me.read(path).shuffle(seed=3, window=40).with_format("torch").batch(7):
+        assert batch["name"] == [f"row {number}" for number in batch["tokens"][:, 0].tolist()]
+    assert asked == {("name",)}

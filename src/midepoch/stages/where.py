@@ -26,8 +26,8 @@ def matching(
         data = run.rows.data
         if isinstance(data, Picked):
             if data.pool is not pool:
-                pool, mask = data.pool, _mask(predicate, data.pool.together, run, locate)
-                kept_pool, places = Pool([_kept(pool.together, mask, names)]), np.cumsum(mask) - 1
+                pool, mask = data.pool, _mask(predicate, data.pool.together(), run, locate)
+                kept_pool, places = Pool([_kept(pool.together(), mask, names)]), np.cumsum(mask) - 1
             kept = np.flatnonzero(mask[data.places])
             rows = Rows(Picked(kept_pool, places[data.places[kept]]), run.rows.form)
         else:
