@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from midepoch import mapping
 from midepoch.arrays import numbers_of
 from midepoch.errors import DataChangedError, NoDataError
 from midepoch.fingerprint import FileFacts, data_fingerprint
@@ -30,7 +31,8 @@ from midepoch.writing import remove
 
 MAGIC = 0x3244494D
 TRAILER = struct.Struct("<QII")
-STAY_MAPPED_FILES, STAY_MAPPED_BYTES = 1024, 16 << 30
+STAY_MAPPED_FILES, STAY_MAPPED_BYTES = 4096, 16 << 30
+"""In a process, and of a data set."""
 
 
 class Index:
@@ -50,7 +52,7 @@ class Index:
             raise ValueError("the index has a wrong checksum")
         if magic != MAGIC:
             raise ValueError("the index is of another version")
-        self._mapped: dict[int, BlockReader] = {}
+        self._mapped: dict[int, pa.Buffer] = {}
         self._mapped_bytes = 0
         self._files = pa.ipc.open_stream(body.slice(0, split)).read_all()
         self._blocks = pa.ipc.open_stream(body.slice(split)).read_all()
@@ -166,21 +168,21 @@ class Index:
         opened, place = FORMATS[self.formats[file]].open_blocks, self.place(file)
         if isinstance(place, str):
             reader = opened(place, self.schemas[file], wanted)
-            self._stay_mapped(file, reader)
+            self._stay_mapped(file)
             return reader
         return StoredBlocks(place, lambda: opened(place, self.schemas[file], wanted), self.forget)
 
-    def _stay_mapped(self, file: int, reader: BlockReader) -> None:
+    def _stay_mapped(self, file: int) -> None:
         """Keep a mapped file so when its readers are done: to find its pages again takes a tenth of an epoch's time.
 
         The tables in which the kernel notes the pages are small for so many bytes, but not for any data set; and Linux
         lets a process have 65,530 maps.
         """
-        if not self.is_mapped(file) or file in self._mapped or len(self._mapped) >= STAY_MAPPED_FILES:
-            return
         size = self.stamps[file].size
-        if self._mapped_bytes + size <= STAY_MAPPED_BYTES:
-            self._mapped[file] = reader
+        if file in self._mapped or not self.is_mapped(file) or self._mapped_bytes + size > STAY_MAPPED_BYTES:
+            return
+        if mapping.count() <= STAY_MAPPED_FILES:
+            self._mapped[file] = mapping.mapped(self.path(file))
             self._mapped_bytes += size
 
     def is_mapped(self, file: int) -> bool:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
+from midepoch.picking import keep, take
 from midepoch.spread import Spread, spread
 from midepoch.values import (
     Form,
@@ -36,11 +37,20 @@ Columns = dict[str, Any]
 
 
 class Pool:
-    """Rows from several places, maybe of other pools, of which some are picked again and again in some order."""
+    """Rows from several places, maybe of other pools, of which some are picked again and again in some order.
 
-    def __init__(self, parts: "Sequence[pa.RecordBatch | Picked]") -> None:
-        self._parts = parts
+    The parts may be views of files, and rows are copied out of them when they are picked, which may be long after they
+    were read: ``check`` raises if the files are not what they were. Parts without it are put together at first use.
+    """
+
+    def __init__(self, parts: "Sequence[pa.RecordBatch | Picked]", check: Callable[[], None] | None = None) -> None:
+        self._parts, self._check = parts, check
         self._together: dict[tuple[str, ...], pa.RecordBatch] = {}
+
+    def check(self) -> None:
+        """Raise if rows must not be copied out of the parts any more."""
+        if self._check is not None:
+            self._check()
 
     @cached_property
     def names(self) -> list[str]:
@@ -51,6 +61,8 @@ class Pool:
     def together(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """All rows as one batch, maybe with some of the columns only: the others are not copied."""
         wanted = tuple(self.names if names is None else names)
+        if wanted not in self._together or len(self._parts) == 1:
+            self.check()
         if wanted not in self._together:
             batches = [part.batch(wanted) if isinstance(part, Picked) else part.select(wanted) for part in self._parts]
             self._together[wanted] = batches[0] if len(batches) == 1 else concat_batches(batches)
@@ -58,7 +70,10 @@ class Pool:
 
     @cached_property
     def arrays(self) -> dict[str, Spread]:
-        """The columns that are arrays of numbers whichever rows are picked."""
+        """The columns that are arrays of wide rows whichever are picked. They are still views of the parts."""
+        if self._check is None and not all(isinstance(part, Picked) for part in self._parts):
+            return {}
+        self.check()
         parts = [part.arrays() if isinstance(part, Picked) else _even_arrays(part) for part in self._parts]
         found = {name: spread([part.get(name) for part in parts]) for name in self.names}
         return {name: one for name, one in found.items() if one is not None}
@@ -66,12 +81,14 @@ class Pool:
     @cached_property
     def lists(self) -> dict[str, list[Any]]:
         """All rows as columns of Python values: their bytes are copied once, into those values."""
+        self.check()
         parts = [part.lists() if isinstance(part, Picked) else arrow_columns(part, "python") for part in self._parts]
         return {name: _end_to_end(part[name] for part in parts) for name in parts[0]}
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """All rows as dicts of Python values."""
+        self.check()
         return _end_to_end(
             part.rows() if isinstance(part, Picked) else _fan_out(arrow_columns(part, "python"), part.num_rows)
             for part in self._parts
@@ -87,7 +104,7 @@ class Picked:
 
     def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """The rows as a batch, maybe with some of the columns only."""
-        return self.pool.together(names).take(pa.array(self.places))
+        return take(self.pool.together(names), self.places)
 
     @property
     def names(self) -> list[str]:
@@ -100,20 +117,22 @@ class Picked:
         return {name: list(pick(values)) for name, values in self.pool.lists.items()}
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The columns of numbers, each in memory of its own."""
+        """The columns of wide rows of numbers, each in memory of its own."""
+        self.pool.check()
         return {name: one.pick(self.places) for name, one in self.pool.arrays.items()}
 
     def batches(self, size: int, form: Literal["numpy", "torch"]) -> Iterator[Columns]:
-        """The rows as columns of ``size`` rows each: those of numbers are gathered into the batch itself."""
-        arrays = self.pool.arrays
-        rest = [name for name in self.names if name not in arrays]
+        """The rows as columns of ``size`` rows each: wide rows of numbers are gathered into the batch itself."""
+        names, arrays = self.names, self.pool.arrays
+        if not arrays:
+            return arrow_batches(self.batch(), size, form)
+        rest = [name for name in names if name not in arrays]
         others: Iterator[Columns] = arrow_batches(self.batch(rest), size, form) if rest else repeat({})
-        for at, other in zip(range(0, len(self.places), size), others, strict=False):
-            places = self.places[at : at + size]
-            yield {
-                name: own_array(arrays[name].pick(places), form) if name in arrays else other[name]
-                for name in self.names
-            }
+        wide = (replace(self, places=self.places[at : at + size]).arrays() for at in range(0, len(self.places), size))
+        return (
+            {name: own_array(one[name], form) if name in one else other[name] for name in names}
+            for one, other in zip(wide, others, strict=False)
+        )
 
     def rows(self) -> Sequence[dict[str, Any]]:
         """The rows as dicts of Python values."""
@@ -188,7 +207,7 @@ class Rows:
         if isinstance(self.data, Picked):
             return Rows(replace(self.data, places=self.data.places[np.asarray(mask, bool)]), self.form)
         if isinstance(self.data, pa.RecordBatch):
-            return Rows(self.data.filter(pa.array(mask, pa.bool_())), self.form)
+            return Rows(keep(self.data, mask), self.form)
         kept = np.flatnonzero(mask).tolist()
         columns = {
             name: [column[number] for number in kept] if isinstance(column, list) else column[kept]
@@ -258,8 +277,7 @@ def concat(parts: Sequence[Rows]) -> Rows:
     form = parts[0].form
     if all(isinstance(part.data, pa.RecordBatch | Picked) for part in parts):
         if any(isinstance(part.data, Picked) for part in parts):
-            places = np.arange(sum(map(len, parts)))
-            return Rows(Picked(Pool([part.data for part in parts]), places), form)
+            return Rows(_joined([part.data for part in parts]), form)
         return Rows(concat_batches([part.data for part in parts]), form)
     due = all(part.due for part in parts)
     columns: list[Any] = [part.data if due else part.columns() for part in parts]
@@ -270,6 +288,15 @@ def concat(parts: Sequence[Rows]) -> Rows:
                 "Let it return the same columns every time."
             )
     return Rows({name: join([one[name] for one in columns], form) for name in columns[0]}, form, due)
+
+
+def _joined(parts: "Sequence[pa.RecordBatch | Picked]") -> Picked:
+    """The rows of several parts, still not put together."""
+    first = parts[0]
+    if isinstance(first, Picked) and all(isinstance(part, Picked) and part.pool is first.pool for part in parts):
+        return Picked(first.pool, np.concatenate([part.places for part in parts]))
+    sizes = (len(part.places) if isinstance(part, Picked) else part.num_rows for part in parts)
+    return Picked(Pool(parts), np.arange(sum(sizes)))
 
 
 def _converted(columns: Mapping[str, Any], form: Form) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import midepoch as me
-from midepoch import index
+from midepoch import index, mapping
 from midepoch.errors import DataChangedError
 from unit.files import values, write_numbers
 
@@ -72,12 +72,18 @@ def test_no_more_than_some_bytes_stay_mapped(folder, monkeypatch):
         assert maps_of(folder) == stay
 
 
-def test_no_more_than_some_files_stay_mapped(folder, monkeypatch):
-    for most in range(4):
+def test_no_more_than_some_files_of_all_data_sets_stay_mapped(folder, monkeypatch):
+    write_numbers(folder.parent / "other" / "a.arrow", 0, 5)
+    monkeypatch.setattr(mapping, "_maps", type(mapping._maps)())
+    for most in range(5):
         monkeypatch.setattr(index, "STAY_MAPPED_FILES", most)
         dataset = me.read(folder)
         assert values(dataset) == list(range(60))
         assert maps_of(folder) == ALL[:most]
+        other = me.read(folder.parent / "other").shuffle(seed=1)
+        assert sorted(values(other)) == list(range(5))
+        assert maps_of(folder.parent / "other") == (["a.arrow"] if most > 3 else [])
+        del dataset, other
 
 
 def test_a_changed_file_is_noticed_though_it_is_still_mapped(folder):

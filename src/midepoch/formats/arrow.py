@@ -4,18 +4,17 @@ Both are a schema followed by messages, each with a small header that gives its 
 so one walk over the headers finds every record batch without reading any.
 """
 
-import os
 import struct
 from collections.abc import Iterator
 from functools import cached_property
 from threading import Lock
 from typing import Literal, NamedTuple
-from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.block import Block, Scan, as_read, read_as
+from midepoch.mapping import mapped
 from midepoch.storage import Place, open_bytes, open_file
 
 MAPPED = True
@@ -119,19 +118,9 @@ class ArrowBlocks:
         return [message for message in _walk(self._path) if message.kind in (SCHEMA, DICTIONARY)]
 
 
-_maps: WeakValueDictionary[tuple[int, ...], pa.Buffer] = WeakValueDictionary()
-
-
 def _mapped(path: str) -> pa.Buffer:
-    """The bytes of a file. All who have it open share one map, so that its pages are looked up only once."""
     try:
-        found = os.stat(path)
-        version = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-        there = _maps.get(version)
-        if there is None:
-            with open_file(path, mapped=True) as file:
-                there = _maps[version] = file.read_buffer()
-        return there
+        return mapped(path)
     except OSError as error:
         raise DataFormatError(f"{path} cannot be mapped: {error}") from error
 

@@ -132,9 +132,9 @@ class Files:
         if self.is_remote:
             self._ahead -= int(self.index.places[1][number])
 
-    def close(self) -> None:
-        """Let go of the threads and the files; the end of the interpreter has already done so."""
-        if sys.is_finalizing():
+    def close(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Let go of the threads and the files; the end of the interpreter has done so, and forgotten ``sys``."""
+        if is_over():
             return
         for pool in self._pools.values():
             pool.shutdown(wait=True, cancel_futures=True)
@@ -218,11 +218,9 @@ class HeldBlocks:
     def __getitem__(self, number: int) -> Data:
         return self._views[number] if number in self._views else self._decoded[number]
 
-    def check(self, numbers: Iterable[int]) -> None:
-        """Raise if the file of one of these blocks has changed: a view shows whatever the file now holds."""
-        views = [number for number in numbers if number in self._views]
-        if views:
-            self._files.check(views)
+    def is_view(self, number: int) -> bool:
+        """Whether a block is a view of its file."""
+        return number in self._views
 
     def load(self, numbers: Sequence[int], meanwhile: Callable[[], None] = lambda: None) -> None:
         """Begin a step that uses these blocks, and no others but those that are read ahead.

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from midepoch.order import Order
 from midepoch.permute import I64
+from midepoch.picking import take
 from midepoch.rows import Picked, Pool, Rows
-from midepoch.spread import MOST_PARTS
 from midepoch.stages.blocks import Data, Files, HeldBlocks
 from midepoch.stages.flow import Run
 
@@ -140,7 +140,8 @@ class Lane:
             first = int(self._starts[block])
             for at in range(begin, end, self._pace.run):
                 count = min(end - at, self._pace.run)
-                self._blocks.check([block])
+                if self._blocks.is_view(block):  # it shows whatever the file now holds
+                    self._files.check([block])
                 yield at, Rows(_batch(self._blocks[block].slice(int(numbers[at]) - first, count)))
 
     def _gather(self, numbers: I64, _: I64, loaded: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
@@ -152,22 +153,22 @@ class Lane:
         sparse = not self._all_mapped and held > SPARSE * len(numbers)
         if not sparse:
             self._blocks.load([block for block, _, _ in spans], loaded)
-        parts = []
+        parts, views = [], []
         for block, begin, end in spans:
             if sparse:  # a few rows each of many blocks: never hold all of them
                 self._blocks.load([block])
             data, count = self._blocks[block], end - begin
-            if not (distinct and count == data.num_rows):
-                local = ordered[begin:end] - self._starts[block]
-                together = distinct and local[-1] - local[0] == count - 1
-                data = data.slice(int(local[0]), count) if together else data.take(pa.array(local))
+            local = ordered[begin:end] - self._starts[block]
+            if distinct and local[-1] - local[0] == count - 1:
+                data = data if count == data.num_rows else data.slice(int(local[0]), count)
+                views += [block] if self._blocks.is_view(block) else []
+            else:
+                data = take(data, local)
             parts.append(_batch(data))
         places = np.empty_like(rising)
         places[rising] = np.arange(len(rising))
-        pool = Pool(parts)
+        pool = Pool(parts, lambda: self._files.check(views))
         for at in range(0, len(numbers), self._pace.run):
-            if len(spans) <= MOST_PARTS:  # then rows may be picked from views; more are copied together at first use
-                self._blocks.check(block for block, _, _ in spans)
             yield at, Rows(Picked(pool, places[at : at + self._pace.run]))
 
     def _spans(self, rising: I64, begin: int, end: int) -> Iterator[tuple[int, int, int]]:

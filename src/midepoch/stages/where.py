@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
+from midepoch.picking import keep
 from midepoch.rows import Picked, Pool, Rows
 from midepoch.stages.flow import Run
 
@@ -27,7 +28,7 @@ def matching(
         if isinstance(data, Picked):
             if data.pool is not pool:
                 pool, mask = data.pool, _mask(predicate, data.pool.together(), run, locate)
-                kept_pool, places = Pool([_kept(pool.together(), mask, names)]), np.cumsum(mask) - 1
+                kept_pool, places = Pool([_kept(pool.together(), mask, names)], pool.check), np.cumsum(mask) - 1
             kept = np.flatnonzero(mask[data.places])
             rows = Rows(Picked(kept_pool, places[data.places[kept]]), run.rows.form)
         else:
@@ -53,4 +54,4 @@ def _mask(predicate: "Predicate", batch: pa.RecordBatch, run: Run, locate: Calla
 
 def _kept(batch: pa.RecordBatch, mask: "Mask", names: list[str]) -> pa.RecordBatch:
     chosen = batch if batch.schema.names == names else batch.select(names)
-    return chosen if mask.all() else chosen.filter(pa.array(mask))
+    return chosen if mask.all() else keep(chosen, mask)
