@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
 from midepoch.picking import keep, take
-from midepoch.spread import Spread, spread
+from midepoch.spread import MOST_PARTS, Spread, spread
 from midepoch.values import (
     Form,
     arrow_batches,
@@ -27,6 +27,7 @@ from midepoch.values import (
     convert_named,
     convert_values,
     even_array,
+    is_list,
     join,
     own_array,
     row_values,
@@ -64,18 +65,22 @@ class Pool:
         if wanted not in self._together or len(self._parts) == 1:
             self.check()
         if wanted not in self._together:
-            batches = [part.batch(wanted) if isinstance(part, Picked) else part.select(wanted) for part in self._parts]
+            batches: list[pa.RecordBatch] = [
+                part.batch(names) if isinstance(part, Picked) else part if names is None else part.select(names)
+                for part in self._parts
+            ]
             self._together[wanted] = batches[0] if len(batches) == 1 else concat_batches(batches)
         return self._together[wanted]
 
     @cached_property
     def arrays(self) -> dict[str, Spread]:
         """The columns that are arrays of wide rows whichever are picked. They are still views of the parts."""
-        if self._check is None and not all(isinstance(part, Picked) for part in self._parts):
+        unknown = self._check is None and not all(isinstance(part, Picked) for part in self._parts)
+        if unknown or len(self._parts) > MOST_PARTS:
             return {}
         self.check()
-        parts = [part.arrays() if isinstance(part, Picked) else _even_arrays(part) for part in self._parts]
-        found = {name: spread([part.get(name) for part in parts]) for name in self.names}
+        parts = [part.arrays() if isinstance(part, Picked) else _even_lists(part) for part in self._parts]
+        found = {name: spread([part.get(name) for part in parts]) for name in parts[0]}
         return {name: one for name, one in found.items() if one is not None}
 
     @cached_property
@@ -147,8 +152,10 @@ def _end_to_end(lists: Iterable[Iterable[Any]]) -> list[Any]:
     return joined
 
 
-def _even_arrays(batch: pa.RecordBatch) -> dict[str, npt.NDArray[Any] | None]:
-    return {name: even_array(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+def _even_lists(batch: pa.RecordBatch) -> dict[str, npt.NDArray[Any] | None]:
+    """The columns of lists, as arrays where they are such."""
+    lists = (field.name for field in batch.schema if is_list(getattr(field.type, "storage_type", field.type)))
+    return {name: even_array(batch.column(name)) for name in lists}
 
 
 def _fan_out(columns: Columns, count: int) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from midepoch.permute import I64
 
 WIDE_BYTES = 512
 MOST_PARTS = 16
+"""More are better put together: before each batch, the files of all of them are looked at."""
 
 
 class Spread:
@@ -35,10 +36,10 @@ class Spread:
 
 
 def spread(parts: Sequence[npt.NDArray[Any] | None]) -> Spread | None:
-    """These arrays as one, if all are there, of one kind, wide, and not too many."""
+    """These arrays as one, if all are there, of one kind and wide."""
     there = [part for part in parts if part is not None]
     kinds = {(part.dtype, part.shape[1:]) for part in there}
-    if len(there) < len(parts) or len(kinds) != 1 or len(parts) > MOST_PARTS:
+    if len(there) < len(parts) or len(kinds) != 1:
         return None
     ((dtype, row),) = kinds
     return Spread(there) if dtype.itemsize * prod(row) >= WIDE_BYTES else None
