@@ -119,3 +119,10 @@ def test_rows_that_name_entries_of_a_dictionary_are_not_taken_for_small(tmp_path
         writer.write_table(table)
     assert values(me.read(tmp_path)) == list(range(10_000))
     assert max(lengths) == longest
+
+
+def test_files_close_while_the_interpreter_ends_and_has_forgotten_its_modules(tmp_path, monkeypatch):
+    origin = me.read(write_numbers(tmp_path / "a.parquet", 0, 9, "parquet"))._plan.pipeline.origin
+    files = origin.open(1).files
+    monkeypatch.setattr("midepoch.stages.blocks.sys", None)
+    files.close()
