@@ -162,9 +162,9 @@ def _take(runs: list[Run], count: int) -> list[Run]:
     taken = []
     while count:
         run = runs.pop(0)
-        some, left = run.slice(0, min(count, len(run))), run.slice(min(count, len(run)), len(run))
-        if len(left):
-            runs.insert(0, left)
-        taken.append(some)
-        count -= len(some)
+        here = min(count, len(run))
+        taken.append(run.slice(0, here))
+        if here < len(run):
+            runs.insert(0, run.slice(here, len(run)))
+        count -= here
     return taken

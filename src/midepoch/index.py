@@ -4,6 +4,7 @@ The bytes are two Arrow streams, the files and their blocks, followed by a check
 so a data set of a million blocks opens at once.
 """
 
+import contextlib
 import os
 import struct
 import zlib
@@ -182,8 +183,9 @@ class Index:
         if file in self._mapped or not self.is_mapped(file) or self._mapped_bytes + size > STAY_MAPPED_BYTES:
             return
         if mapping.count() <= STAY_MAPPED_FILES:
-            self._mapped[file] = mapping.mapped(self.path(file))
-            self._mapped_bytes += size
+            with contextlib.suppress(OSError):  # it is gone already, which who reads it will be told
+                self._mapped[file] = mapping.mapped(self.path(file))
+                self._mapped_bytes += size
 
     def is_mapped(self, file: int) -> bool:
         """Whether the blocks of a file are views of it."""

@@ -1,7 +1,6 @@
 """Picking rows of Arrow's record batches and tables, right for all types."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -24,7 +23,7 @@ def keep(data: Data, mask: Sequence[bool] | npt.NDArray[np.bool_]) -> Data:
 def _at_its_start(data: Data) -> Data:
     """The same rows, with columns that begin where their memory does, if Arrow would pick other rows of them."""
     for number, kind in enumerate(data.schema.types):
-        if kind.num_fields and _is_misread(kind):
+        if (kind.num_fields or isinstance(kind, pa.BaseExtensionType)) and _is_misread(kind):
             column = data.column(number)
             chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
             moved = [pa.concat_arrays([chunk, chunk.slice(0, 0)]) if chunk.offset else chunk for chunk in chunks]
@@ -33,10 +32,10 @@ def _at_its_start(data: Data) -> Data:
     return data
 
 
-@lru_cache(maxsize=256)
 def _is_misread(kind: pa.DataType) -> bool:
     """Whether Arrow (as of 26) takes and filters slices of such columns as if they began elsewhere."""
-    inside = [kind.field(number).type for number in range(kind.num_fields)]
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_misread(kind.storage_type)
     if pa.types.is_fixed_size_list(kind) and pa.types.is_fixed_size_list(kind.value_type):
         return True
-    return any(map(_is_misread, inside))
+    return any(_is_misread(kind.field(number).type) for number in range(kind.num_fields))

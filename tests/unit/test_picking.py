@@ -15,7 +15,20 @@ def pair(number):
     return [[4 * number, 4 * number + 1], [4 * number + 2, 4 * number + 3]]
 
 
+class Matrix(pa.ExtensionType):
+    def __init__(self):
+        super().__init__(PAIR, "unit.matrix")
+
+    def __arrow_ext_serialize__(self):
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage, serialized):
+        return cls()
+
+
 NESTED = {
+    "as an extension": (Matrix(), pair),
     "fixed": (pa.list_(pa.int16(), 2), lambda n: [n, n + 1]),
     "fixed of fixed": (PAIR, pair),
     "three deep": (pa.list_(PAIR, 2), lambda n: [pair(n), pair(n + 1)]),
