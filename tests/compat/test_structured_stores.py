@@ -358,12 +358,13 @@ def test_secrets_are_in_nothing_that_is_left(url, store, tmp_path, caplog):
         left += [json.dumps(dataset.state_dict()), json.dumps(dataset.get_metrics())]
     left += map(repr, (loader, dataset, dataset._plan, dataset._plan.pipeline.origin, dataset._plan.pipeline.stages))
     left += map(str, (loader, dataset))
+    unread, _ = create(url, store, **SHUFFLED, index_dir=tmp_path / "index")
     for status in (403, 503):
         store.spoil = lambda request, status=status: status
         for action in (
             lambda: create(url, store, index_dir=tmp_path / "other"),
             lambda: create(f"{url}/*.parquet", store, index_dir=tmp_path / "other"),
-            lambda: list(loader),
+            lambda: list(unread),
         ):
             with pytest.raises(me.StoreError) as error:
                 action()
