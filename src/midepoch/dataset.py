@@ -13,6 +13,7 @@ from midepoch.features import Features, features_of
 from midepoch.fetching import CACHE, Fetch, Size
 from midepoch.hive import HiveIndex
 from midepoch.indexing import open_index
+from midepoch.launch import launched_rank
 from midepoch.leg import Progress
 from midepoch.media import Decode, to_decode
 from midepoch.order import Cut, Level, OrderStep, Shuffle
@@ -395,21 +396,3 @@ def _is_starting_a_process() -> bool:
     """Whether this is pickled for a child process, which alone can be given shared memory."""
     context = sys.modules.get("multiprocessing.context")
     return context is not None and context.get_spawning_popen() is not None
-
-
-def launched_rank() -> tuple[int, int] | None:
-    """This process's rank and how many there are: from torch.distributed, else the launcher's environment, if any."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
-        if rank in os.environ and world in os.environ:
-            told = os.environ[rank], os.environ[world]
-            if not all(map(str.isdecimal, told)) or int(told[0]) >= int(told[1]):
-                raise ValueError(
-                    f"{rank} is {told[0]!r} and {world} is {told[1]!r} in the environment; they must be whole numbers, "
-                    f"{rank} below {world}. Start with a launcher that sets both, unset them, or pass the rank and the "
-                    "number of ranks."
-                )
-            return int(told[0]), int(told[1])
-    return None

@@ -23,7 +23,7 @@ def keep(data: Data, mask: Sequence[bool] | npt.NDArray[np.bool_]) -> Data:
 def _at_its_start(data: Data) -> Data:
     """The same rows, with columns that begin where their memory does, if Arrow would pick other rows of them."""
     for number, kind in enumerate(data.schema.types):
-        if (kind.num_fields or isinstance(kind, pa.BaseExtensionType)) and _is_misread(kind):
+        if _is_misread(kind):
             column = data.column(number)
             chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
             moved = [pa.concat_arrays([chunk, chunk.slice(0, 0)]) if chunk.offset else chunk for chunk in chunks]

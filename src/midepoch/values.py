@@ -86,22 +86,20 @@ def even_array(column: pa.Array) -> npt.NDArray[Any] | None:
 
     Of such a column some rows are what ``to_numpy`` would make of them alone.
     """
+    return to_numpy(column) if _is_even(column) else None
+
+
+def _is_even(column: pa.Array) -> bool:
     if isinstance(column, pa.ExtensionArray):
-        return even_array(column.storage)
+        return _is_even(column.storage)
     kind = column.type
-    if column.null_count or not (_is_number(kind) or is_list(kind)):
-        return None
-    if _is_number(kind):
-        return numbers_of(column)
-    if pa.types.is_fixed_size_list(kind):
-        each = kind.list_size
-        values = even_array(column.values.slice(column.offset * each, len(column) * each))
-    else:
+    if column.null_count or not is_list(kind):
+        return _is_number(kind) and not column.null_count
+    if not pa.types.is_fixed_size_list(kind):
         lengths = numbers_of(column.value_lengths())
         if not len(lengths) or (lengths != lengths[0]).any():
-            return None
-        each, values = int(lengths[0]), even_array(column.flatten())
-    return None if values is None else values.reshape(len(column), each, *values.shape[1:])
+            return False
+    return _is_even(column.flatten())
 
 
 def own_array(array: npt.NDArray[Any], form: Literal["numpy", "torch"]) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 import midepoch as me
 from midepoch import index, mapping
-from midepoch.errors import DataChangedError
+from midepoch.errors import DataChangedError, DataFormatError
 from unit.files import values, write_numbers
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc/self/maps")
@@ -116,3 +116,16 @@ def test_a_file_that_was_taken_away_and_came_back_is_read_again(folder, tmp_path
     shutil.copy2(tmp_path / "aside", folder / "1.arrow")
     dataset = me.read(folder)
     assert values(dataset) == list(range(60))
+
+
+def test_a_file_that_cannot_be_mapped_is_named_with_what_to_do(folder, monkeypatch):
+    dataset = me.read(folder)
+
+    def full(path):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(mapping.pa, "memory_map", full)
+    with pytest.raises(
+        DataFormatError, match=r"0\.arrow cannot be mapped: .*Cannot allocate memory.*vm\.max_map_count"
+    ):
+        values(dataset)

@@ -122,7 +122,10 @@ def _mapped(path: str) -> pa.Buffer:
     try:
         return mapped(path)
     except OSError as error:
-        raise DataFormatError(f"{path} cannot be mapped: {error}") from error
+        raise DataFormatError(
+            f"{path} cannot be mapped: {error}. See that it can be read; if memory is what lacks, let the process have "
+            "more maps (vm.max_map_count) or address space (ulimit -v)."
+        ) from error
 
 
 def holds_dictionary(kind: pa.DataType) -> bool:

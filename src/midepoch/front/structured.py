@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from midepoch.dataset import Dataset, launched_rank, read
+from midepoch.dataset import Dataset, read
 from midepoch.fetching import CACHE, Size, size_of
 from midepoch.front.append import appended
 from midepoch.front.layout import Layout, known_of, of_splits
+from midepoch.launch import launched_rank
 from midepoch.origin import FileRows
 from midepoch.position import Plan, torch_worker, whole_number
 from midepoch.splitting import ShuffleSplits, Splitting
