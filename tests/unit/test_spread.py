@@ -157,3 +157,17 @@ def test_only_columns_that_are_no_numbers_are_put_together(tmp_path, monkeypatch
     for batch in me.read(path).shuffle(seed=3, window=40).with_format("torch").batch(7):
         assert batch["name"] == [f"row {number}" for number in batch["tokens"][:, 0].tolist()]
     assert asked == {("name",)}
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_parts_that_nobody_can_look_at_are_copied_at_once(form):
+    memory = np.repeat(np.arange(20, dtype=np.int32), WIDE)
+    parts = [
+        pa.record_batch({"tokens": pa.FixedSizeListArray.from_arrays(pa.array(half), WIDE)})
+        for half in np.split(memory, 2)
+    ]
+    batches = Rows(Picked(Pool(parts), np.arange(20)[::-1]), form).batches(4)
+    got = next(batches)["tokens"][:, 0].tolist()
+    memory[:] = -1
+    assert parts[0]["tokens"][0].as_py()[0] == -1
+    assert got + [number for batch in batches for number in batch["tokens"][:, 0].tolist()] == list(range(20))[::-1]
