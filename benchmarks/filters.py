@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 import midepoch as me
 from benchmarks import data
 from benchmarks.measure import Figure, at_most, best_apart, exhaust, seconds, show, told
-from midepoch import pruning
 from midepoch.formats import parquet
+from midepoch.index import pruning
 
 GROUPS = 20
 

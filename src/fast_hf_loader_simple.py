@@ -1,5 +1,5 @@
 """The Hugging Face front door of midepoch under the name that many scripts import."""
 
-from midepoch.front.huggingface import SimpleArrowIterableDataset, fast_load_iterable_dataset
+from midepoch.integrations.huggingface.dataset import SimpleArrowIterableDataset, fast_load_iterable_dataset
 
 __all__ = ["SimpleArrowIterableDataset", "fast_load_iterable_dataset"]

@@ -147,7 +147,7 @@ class World:
         return write_files(folder, self.sizes, self.kinds, self.block)
 
     def build(self, folder: Path) -> me.Dataset:
-        with patch.multiple("midepoch.formats.text", BLOCK_RECORDS=self.block, PACKED_BYTES=40 * self.block):
+        with patch.multiple("midepoch.formats.text.records", BLOCK_RECORDS=self.block, PACKED_BYTES=40 * self.block):
             dataset = me.read(folder)
         for name, args, options in self.calls:
             if "csv" in self.kinds:

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from midepoch.collating import MultiModalCollator
+    from midepoch.checkpoint.state import merge_states
     from midepoch.dataset import Dataset, read
     from midepoch.errors import (
         CheckpointMismatchError,
@@ -17,14 +17,18 @@ if TYPE_CHECKING:
         StoreError,
         UnknownStateError,
     )
-    from midepoch.foreign import from_stateful_dataloader
-    from midepoch.front.huggingface import SimpleArrowIterableDataset, fast_load_iterable_dataset, from_hf
-    from midepoch.front.iceberg import IcebergDataset
-    from midepoch.front.multimodal import MultiModalIterableDataset
-    from midepoch.front.structured import StructuredDataset
+    from midepoch.integrations.huggingface.dataset import (
+        SimpleArrowIterableDataset,
+        fast_load_iterable_dataset,
+        from_hf,
+    )
+    from midepoch.integrations.iceberg import IcebergDataset
+    from midepoch.integrations.multimodal.collate import MultiModalCollator
+    from midepoch.integrations.multimodal.dataset import MultiModalIterableDataset
+    from midepoch.integrations.structured.dataset import StructuredDataset
+    from midepoch.integrations.torchdata import from_stateful_dataloader
     from midepoch.loader import Loader
     from midepoch.mixing import mix
-    from midepoch.state import merge_states
 
 __version__ = "0.1.0"
 
@@ -33,22 +37,22 @@ _HOMES = {
     "DataChangedError": "errors",
     "DataFormatError": "errors",
     "Dataset": "dataset",
-    "IcebergDataset": "front.iceberg",
+    "IcebergDataset": "integrations.iceberg",
     "Loader": "loader",
     "MidepochError": "errors",
     "MissingExtraError": "errors",
-    "MultiModalCollator": "collating",
-    "MultiModalIterableDataset": "front.multimodal",
+    "MultiModalCollator": "integrations.multimodal.collate",
+    "MultiModalIterableDataset": "integrations.multimodal.dataset",
     "NoDataError": "errors",
     "SchemaMismatchError": "errors",
-    "SimpleArrowIterableDataset": "front.huggingface",
+    "SimpleArrowIterableDataset": "integrations.huggingface.dataset",
     "StoreError": "errors",
-    "StructuredDataset": "front.structured",
+    "StructuredDataset": "integrations.structured.dataset",
     "UnknownStateError": "errors",
-    "fast_load_iterable_dataset": "front.huggingface",
-    "from_hf": "front.huggingface",
-    "from_stateful_dataloader": "foreign",
-    "merge_states": "state",
+    "fast_load_iterable_dataset": "integrations.huggingface.dataset",
+    "from_hf": "integrations.huggingface.dataset",
+    "from_stateful_dataloader": "integrations.torchdata",
+    "merge_states": "checkpoint.state",
     "mix": "mixing",
     "read": "dataset",
 }

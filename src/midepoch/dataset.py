@@ -8,28 +8,28 @@ from typing import Any, Literal, Self
 
 import pyarrow as pa
 
+from midepoch._common.world import launched_rank
+from midepoch.checkpoint.state import State
+from midepoch.delivery.position import Plan, Position, SharedWithWorkers, torch_worker, whole_number
+from midepoch.delivery.reader import take_turns
+from midepoch.delivery.session import Progress
 from midepoch.errors import SchemaMismatchError
-from midepoch.features import Features, features_of
-from midepoch.fetching import CACHE, Fetch, Size
-from midepoch.hive import HiveIndex
-from midepoch.indexing import open_index
-from midepoch.launch import launched_rank
-from midepoch.leg import Progress
-from midepoch.media import Decode, to_decode
-from midepoch.order import Cut, Level, OrderStep, Shuffle
-from midepoch.origin import FileRows
-from midepoch.packing import Overlong, Strategy
-from midepoch.pipeline import Pipeline
-from midepoch.position import Plan, Position, SharedWithWorkers, torch_worker, whole_number
-from midepoch.reader import take_turns
+from midepoch.index.build import open_index
+from midepoch.index.hive import HiveIndex
+from midepoch.order.orders import Cut, Level, OrderStep, Shuffle
+from midepoch.pipeline.pipeline import Pipeline
+from midepoch.sources.files import FileRows
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches
-from midepoch.stages.pack import PackStream, PackWindows
-from midepoch.stages.recipe import Others, Recipe
+from midepoch.stages.pack.spec import Others, Recipe
+from midepoch.stages.pack.stage import PackStream, PackWindows
+from midepoch.stages.pack.strategies import Overlong, Strategy
 from midepoch.stages.stage import Call, Stage, name_of_stage
 from midepoch.stages.transform import Filter, Map, Reform, Select
-from midepoch.state import State
-from midepoch.storage import Listing, Source
-from midepoch.values import FORMS, Form, standalone, torch_module
+from midepoch.storage.listing import Listing, Source
+from midepoch.storage.options import CACHE, Fetch, Size
+from midepoch.values.convert import FORMS, Form, standalone, torch_module
+from midepoch.values.features import Features, features_of
+from midepoch.values.media import Decode, to_decode
 
 Mode = Literal["auto", "file", "example"]
 FILTER_ROWS = 1000
@@ -74,7 +74,7 @@ def read(
     rows = FileRows(index=index, columns=None if columns is None else tuple(columns), fetch=fetch)
     _ = rows.schema  # files that disagree are told here, not at the first row
     if filters is not None:
-        from midepoch.pruning import Where  # which loads parts of Arrow that nothing else needs
+        from midepoch.index.pruning import Where  # which loads parts of Arrow that nothing else needs
 
         rows = replace(rows, where=Where.of(index, filters))
     return Dataset(Plan(pipeline=Pipeline(origin=rows)))

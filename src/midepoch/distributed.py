@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from midepoch.checkpoint.state import merge_states
 from midepoch.errors import MissingExtraError
-from midepoch.state import merge_states
 
 try:
     import torch.distributed

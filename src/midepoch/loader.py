@@ -13,15 +13,15 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal, Protocol
 
+from midepoch.checkpoint.state import Part, State
 from midepoch.dataset import Dataset
+from midepoch.delivery.position import Plan
+from midepoch.delivery.reader import take_turns, turn_by_turn
+from midepoch.delivery.session import EMPTY, Leg, Progress, Stretch
 from midepoch.errors import MissingExtraError
-from midepoch.leg import EMPTY, Leg, Progress, Stretch
-from midepoch.position import Plan
-from midepoch.reader import take_turns, turn_by_turn
 from midepoch.stages.batch import Batch, Collate
 from midepoch.stages.stage import Stage, name_of
-from midepoch.state import Part, State
-from midepoch.values import standalone
+from midepoch.values.convert import standalone
 
 try:
     import torch.multiprocessing

@@ -5,10 +5,10 @@ from hashlib import blake2b
 from math import isfinite
 
 from midepoch.dataset import Dataset
-from midepoch.drawing import Stop
-from midepoch.mixture import STOPS, Mixture
-from midepoch.pipeline import Pipeline
-from midepoch.position import Plan, whole_number
+from midepoch.delivery.position import Plan, whole_number
+from midepoch.pipeline.draws import Stop
+from midepoch.pipeline.mixture import STOPS, Mixture
+from midepoch.pipeline.pipeline import Pipeline
 
 
 def mix(

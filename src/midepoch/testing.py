@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from midepoch.checkpoint.state import State, merge_states
 from midepoch.dataset import Dataset
-from midepoch.leg import EMPTY, Stretch
-from midepoch.position import Plan
-from midepoch.reader import take_turns, turn_by_turn
-from midepoch.state import State, merge_states
+from midepoch.delivery.position import Plan
+from midepoch.delivery.reader import take_turns, turn_by_turn
+from midepoch.delivery.session import EMPTY, Stretch
 
 Layout = tuple[int, int]
 """How many ranks there are, and how many workers each has."""

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from compat.hf import fresh, numbered, write_parquet
+from hf import fresh, numbered, write_parquet
 from midepoch.testing import assert_elastic, assert_resumes, same
 from worlds import ids, is_kept, plus_one, table
 

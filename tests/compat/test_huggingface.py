@@ -17,9 +17,9 @@ import pytest
 
 import fast_hf_loader_simple
 import midepoch as me
-from compat.hf import fresh, numbered, rows_of, write_parquet
+from hf import fresh, numbered, rows_of, write_parquet
 from midepoch.formats import arrow
-from midepoch.front.hubcache import Call
+from midepoch.integrations.huggingface.cache import Call
 from worlds import ids, table
 
 SIZES = [30, 20, 10]
@@ -338,7 +338,7 @@ def test_A3_where_nothing_can_be_remembered_it_works_all_the_same(tmp_path, load
 
 
 def test_A3_force_reindex_asks_again_and_scans_again(load, asked, monkeypatch):
-    from midepoch import indexing
+    from midepoch.index import build as indexing
 
     load()
     scanned = []

@@ -15,14 +15,14 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import midepoch as me
-from compat.hf import named, numbered, rows_of
+from hf import named, numbered, rows_of
+from midepoch.delivery.position import Plan
 from midepoch.formats import Scan, arrow
-from midepoch.index import Index, index_bytes
-from midepoch.origin import FileRows
-from midepoch.pipeline import Pipeline
-from midepoch.position import Plan
-from midepoch.storage import FileStamp, Listing
-from midepoch.tables import TableBlocks
+from midepoch.index.index import Index, index_bytes
+from midepoch.index.tables import TableBlocks
+from midepoch.pipeline.pipeline import Pipeline
+from midepoch.sources.files import FileRows
+from midepoch.storage.listing import FileStamp, Listing
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import ids, is_kept, plus_one, spread, table, write_files
 

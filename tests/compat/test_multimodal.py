@@ -18,7 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import midepoch as me
 from chats import Chat, cropped, ids, process, table, write_jsonl, write_parquet
 from media import film, tone
-from midepoch.front import messages
+from midepoch.integrations.multimodal import messages
 from midepoch.testing import assert_resumes, same
 
 pytestmark = [

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.stages.blocks import Files
+from midepoch.sources.blocks import Files
 from worlds import ids, write_files
 
 pytestmark = [

@@ -19,7 +19,8 @@ import midepoch as me
 import s3
 from chats import Chat, process, write_jsonl
 from chats import ids as ids_of_packs
-from midepoch import retries, stores
+from midepoch.storage import objects as stores
+from midepoch.storage import retry as retries
 from worlds import ids, write_files
 
 pytestmark = [

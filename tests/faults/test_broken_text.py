@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 import midepoch as me
-from midepoch.formats import csv, jsonl, text
-from midepoch.formats.block import Block
+from midepoch.formats.base import Block
+from midepoch.formats.text import csv, jsonl
+from midepoch.formats.text import records as text
 
 GOOD = "".join(f'{{"a": {number}, "b": "x"}}\n' for number in range(100))
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import midepoch as me
-from unit.files import KINDS, values, write, write_numbers
+from files import KINDS, values, write, write_numbers
 
 ROWS, BLOCK = 4000, 100
 
@@ -25,8 +25,8 @@ def folder(tmp_path):
 @pytest.fixture(autouse=True)
 def _little_at_a_time(monkeypatch):
     """What is in memory already is the old file's, and rightly delivered; so let little be read at a time."""
-    monkeypatch.setattr("midepoch.stages.source.STEP_ROWS", 64)
-    monkeypatch.setattr("midepoch.stages.source.RUN_ROWS", 64)
+    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 64)
+    monkeypatch.setattr("midepoch.sources.lane.RUN_ROWS", 64)
 
 
 def build(folder, kind):
@@ -228,7 +228,7 @@ forms = pytest.mark.parametrize("form", ["numpy", "torch"])
 @pytest.mark.parametrize("taken", [1, 3, 30, 31])
 def test_wide_rows_of_a_window_are_not_picked_from_a_file_that_has_changed(folder, monkeypatch, form, change, taken):
     """They are copied when their batch is made, from a window that was begun while the file was as it was indexed."""
-    monkeypatch.setattr("midepoch.stages.source.STEP_ROWS", 2048)
+    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 2048)
     path = write_wide(folder / "0.arrow", 0, 2048, rows=256)
     dataset = me.read(folder).shuffle(seed=5, window=2048).with_format(form).batch(64)
     batches = iter(dataset)
@@ -242,7 +242,7 @@ def test_wide_rows_of_a_window_are_not_picked_from_a_file_that_has_changed(folde
 @forms
 def test_rows_left_over_from_a_window_are_not_picked_from_a_file_that_has_changed(folder, monkeypatch, form, change):
     """They wait for those of the next window, which may be of other files."""
-    monkeypatch.setattr("midepoch.stages.source.STEP_ROWS", 200)
+    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 200)
     for number in range(10):
         write_wide(folder / f"{number}.arrow", 100 * number, 100 * number + 100, rows=100)
 
@@ -265,8 +265,8 @@ def test_rows_left_over_from_a_window_are_not_picked_from_a_file_that_has_change
 @pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
 def test_rows_of_one_shuffled_block_are_not_picked_from_a_file_that_has_changed(folder, monkeypatch, form, change):
     """A single block need not be copied to be a window, so it is a view of its file until its last row."""
-    monkeypatch.setattr("midepoch.stages.source.STEP_ROWS", 4096)
-    monkeypatch.setattr("midepoch.stages.source.NARROW_BYTES", 0)
+    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 4096)
+    monkeypatch.setattr("midepoch.sources.lane.NARROW_BYTES", 0)
     path = write_numbers(folder / "0.arrow", 0, 4000, rows=4000)
 
     def pipeline():

@@ -8,9 +8,9 @@ import time
 import pytest
 
 import midepoch as me
-from midepoch import indexing
+from files import KINDS, values, write_numbers
 from midepoch.formats import scan_file
-from unit.files import KINDS, values, write_numbers
+from midepoch.index import build as indexing
 
 spawn = multiprocessing.get_context("spawn")
 FILES, ROWS = 12, 20

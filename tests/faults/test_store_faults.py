@@ -17,8 +17,9 @@ from pyarrow import orc
 
 import midepoch as me
 import s3
-from midepoch import retries, stores
-from midepoch.cache import BlockCache
+from midepoch.storage import objects as stores
+from midepoch.storage import retry as retries
+from midepoch.storage.cache import BlockCache
 from worlds import ids
 
 NOISE = 20_000

@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 import midepoch as me
-from unit.files import KINDS, write_numbers
+from files import KINDS, write_numbers
 
 ROWS = 60
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch import pruning
-from midepoch.formats.block import Range
+from midepoch.formats.base import Range
+from midepoch.index import pruning
 from midepoch.testing import assert_elastic, assert_resumes, same
 
 field = pc.field

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.schedule import Schedule, whole_weights
+from midepoch.pipeline.schedule import Schedule, whole_weights
 from midepoch.testing import assert_elastic, assert_resumes, same
 from worlds import FORMATS, SUFFIXES, batch_is_kept, ids, is_kept, jitter, keep_even, plus_one, spread, table, write
 

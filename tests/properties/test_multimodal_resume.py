@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from chats import Chat, cropped, ids, process, tokenizer, words, write_parquet
-from midepoch.stages import attempt, pack
+from midepoch.stages import skip_errors as attempt
+from midepoch.stages.pack import stage as pack
 from midepoch.testing import assert_elastic, assert_resumes, same
 
 many = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])

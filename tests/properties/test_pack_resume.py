@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.stages import flow, pack
+from midepoch.stages import flow
+from midepoch.stages.pack import stage as pack
 from midepoch.testing import RankRun, assert_elastic, assert_resumes
 from worlds import PackWorld, as_arrays, pack_noise, pack_worlds, write_documents
 

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 import midepoch as me
-from midepoch import leg, mixture, state
-from midepoch.deal import Deal, Standing
-from midepoch.drawing import Drawn, Draws
-from midepoch.position import Plan
+from midepoch.checkpoint import state
+from midepoch.checkpoint.lanes import Deal, Standing
+from midepoch.delivery import session as leg
+from midepoch.delivery.position import Plan
+from midepoch.pipeline import mixture
+from midepoch.pipeline.draws import Drawn, Draws
 from midepoch.stages import batch, flow
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import is_kept, spread, write_files

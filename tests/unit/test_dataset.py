@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import midepoch as me
-from midepoch import reader
-from midepoch.stages.blocks import HeldBlocks
+from midepoch.delivery import reader
+from midepoch.sources.blocks import HeldBlocks
 from worlds import ids, is_kept, jitter, plus_one, spread, write_files
 
 
@@ -121,7 +121,7 @@ def test_an_empty_data_set_ends(folder):
 
 
 def test_lengths_are_known_without_reading(folder, monkeypatch):
-    monkeypatch.setattr("midepoch.stages.blocks.Files.read_all", None)
+    monkeypatch.setattr("midepoch.sources.blocks.Files.read_all", None)
     dataset = me.read(folder)
     assert len(dataset) == 60
     assert len(dataset.map(plus_one).take(50).skip(8)) == 42
@@ -317,8 +317,8 @@ def test_a_data_set_survives_pickling_with_its_position(folder):
 
 def test_blocks_read_ahead_for_others_are_given_up(tmp_path, monkeypatch):
     """Eight readers share one lane of Parquet, and most of what each reads ahead is not for it."""
-    monkeypatch.setattr("midepoch.stages.source.STEP_ROWS", 16)
-    monkeypatch.setattr("midepoch.stages.source.RUN_ROWS", 16)
+    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 16)
+    monkeypatch.setattr("midepoch.sources.lane.RUN_ROWS", 16)
     folder = write_files(tmp_path / "many", [8000], kinds=["parquet"], block=4)
     most = 0
     load = HeldBlocks.load
@@ -371,8 +371,8 @@ def test_random_numbers_do_not_depend_on_the_format(folder):
 
 def test_rows_shuffled_over_parquet_never_hold_all_blocks(tmp_path, monkeypatch):
     folder = write_files(tmp_path / "sparse", [4000], kinds=["parquet"], block=40)
-    monkeypatch.setattr("midepoch.stages.source.STEP_ROWS", 128)
-    monkeypatch.setattr("midepoch.stages.source.RUN_ROWS", 128)
+    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 128)
+    monkeypatch.setattr("midepoch.sources.lane.RUN_ROWS", 128)
     most = 0
     load = HeldBlocks.load
 

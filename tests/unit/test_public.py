@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 import midepoch
-from unit.files import write_numbers
+from files import write_numbers
 
 
 def run(code, *arguments):

@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from midepoch.formats import arrow, csv, json, jsonl, lines, orc, parquet
-from midepoch.formats.block import Block, BlockReader, Format, Range, Scan, read_all
+from midepoch.formats import arrow, orc, parquet
+from midepoch.formats.base import Block, BlockReader, Format, Range, Scan, read_all
 from midepoch.formats.detect import format_of
-from midepoch.storage import Place
+from midepoch.formats.text import csv, jsonl
+from midepoch.formats.text import json_array as json
+from midepoch.formats.text import raw_lines as lines
+from midepoch.storage.listing import Place
 
 __all__ = [
     "EMPTY",

@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
-from midepoch.formats.block import Block, Scan, as_read, read_as
-from midepoch.mapping import mapped
-from midepoch.storage import Place, open_bytes, open_file
+from midepoch.formats.base import Block, Scan, as_read, read_as
+from midepoch.storage.listing import Place, open_bytes, open_file
+from midepoch.storage.local import mapped
 
 MAPPED = True
 TYPES: Literal["fixed"] = "fixed"

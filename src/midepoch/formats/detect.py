@@ -4,9 +4,9 @@ import re
 
 from midepoch.errors import DataFormatError
 from midepoch.formats import arrow
-from midepoch.formats.compressed import codec_of, open_text
-from midepoch.formats.text import BOM
-from midepoch.storage import Place, open_bytes
+from midepoch.formats.text.compressed import codec_of, open_text
+from midepoch.formats.text.records import BOM
+from midepoch.storage.listing import Place, open_bytes
 
 HEAD_BYTES = 4096
 TEXT = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl", "csv": "csv", "tsv": "csv"}

@@ -7,8 +7,8 @@ import pyarrow as pa
 from pyarrow import orc
 
 from midepoch.errors import DataFormatError
-from midepoch.formats.block import Block, Scan, as_read, read_as
-from midepoch.storage import Place, open_file
+from midepoch.formats.base import Block, Scan, as_read, read_as
+from midepoch.storage.listing import Place, open_file
 
 MAPPED = False
 TYPES: Literal["fixed"] = "fixed"

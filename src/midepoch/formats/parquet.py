@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from midepoch.errors import DataFormatError
-from midepoch.formats.block import Block, Range, Scan, as_read, read_as
-from midepoch.joining import Span
-from midepoch.storage import Place, open_file
+from midepoch.formats.base import Block, Range, Scan, as_read, read_as
+from midepoch.storage.listing import Place, open_file
+from midepoch.storage.ranges import Span
 
 MAPPED = False
 TYPES: Literal["fixed"] = "fixed"

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch.deal import Cursor
-from midepoch.rows import Rows
+from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.flow import Context, Flow, Lot, Run, Step, check_delivered, cut_groups, from_cursor, outputs_of
 from midepoch.stages.stage import Call
 from midepoch.stages.transform import without
-from midepoch.values import as_column, collate
+from midepoch.values.convert import as_column, collate
+from midepoch.values.rows import Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

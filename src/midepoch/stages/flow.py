@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from midepoch.deal import Cursor
+from midepoch._common.arrays import I64, key_of, mix
+from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.permute import I64, key_of, mix
-from midepoch.rows import Rows, concat
-from midepoch.values import Form, collate
+from midepoch.values.convert import Form, collate
+from midepoch.values.rows import Rows, concat
 
 Step = tuple[Any, Cursor, int]
 """An item, the cursor behind it, and its key: the number of its row, or a hash that stands for its origin."""

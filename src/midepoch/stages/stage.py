@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
-from midepoch.deal import Cursor
+from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.flow import Context, Flow
 
 

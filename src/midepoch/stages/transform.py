@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from midepoch.deal import Cursor
+from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
-from midepoch.rows import convert_batch, convert_item
 from midepoch.stages.flow import Context, Flow, Run, Step
 from midepoch.stages.stage import Call
-from midepoch.values import Form
+from midepoch.values.convert import Form
+from midepoch.values.rows import convert_batch, convert_item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

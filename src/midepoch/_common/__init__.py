@@ -1,0 +1,1 @@
+"""Helpers without a domain: array types, hashing, atomic files, argument checks, the launched rank."""

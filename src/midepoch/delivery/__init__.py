@@ -1,0 +1,1 @@
+"""Who reads which items, and what the training loop has received."""

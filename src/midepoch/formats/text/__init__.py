@@ -1,0 +1,1 @@
+"""Text formats: JSON lines, JSON arrays, raw lines and CSV, plain or compressed."""

@@ -1,0 +1,115 @@
+"""JSON arrays: one array of objects a file. A block is a run of its elements, which reading seeks to."""
+
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from midepoch._common.arrays import I64
+from midepoch.errors import DataFormatError
+from midepoch.formats.base import Scan
+from midepoch.formats.text.compressed import open_text
+from midepoch.formats.text.jsonl import WAY_OUT, clash, first_mistake, infer_lines, parse_lines
+from midepoch.formats.text.records import READ_BYTES, Before, MalformedError, TextBlocks, first_letter, scan_text
+from midepoch.formats.text.types import TypeClashError
+from midepoch.storage.listing import Bytes, Place
+
+MAPPED = False
+TYPES: Literal["values"] = "values"
+
+QUOTE, COMMA, BACKSLASH = map(ord, '",\\')
+STEPS = np.zeros(256, np.int8)
+STEPS[[ord("{"), ord("[")]] = 1
+STEPS[[ord("}"), ord("]")]] = -1
+IS_MARK = STEPS != 0
+IS_MARK[[QUOTE, COMMA]] = True
+
+
+def scan(path: Place) -> Scan:
+    """The runs of elements of a file and the schema of all of them, from one pass over the file."""
+    file = open_text(path)
+    return scan_text(path, "json", file, _first_element(path, file), Elements())
+
+
+def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+    """The file."""
+    return TextBlocks(path, open_text(path), Elements(), wanted)
+
+
+class Elements:
+    """The grammar of an array, from behind its opening bracket on."""
+
+    def record_ends(self, data: bytes, *, last: bool) -> I64:
+        """Behind each comma between elements, and before the closing bracket."""
+        commas, close = _outline(data)
+        if close is None:
+            if last:
+                raise MalformedError("is truncated: its array is not closed. Copy or write it again")
+            return commas + 1
+        if data[close + 1 :].strip():
+            raise MalformedError("goes on behind its array. A JSON file must hold one array of objects")
+        return np.append(commas + 1, close) if close else commas
+
+    def infer(self, data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
+        """Fields of either, each wide enough for both."""
+        return infer_lines(_lines(data), known)
+
+    def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
+        """A row an element."""
+        return parse_lines(_lines(data), wanted)
+
+    def explain(self, data: bytes, error: Exception, before: Before) -> str:
+        """The element, counted from 1, and what is wrong with it."""
+        lines = _lines(data)
+        if isinstance(error, TypeClashError):
+            end = before.rows + sum(1 for line in lines.split(b"\n") if line.strip())
+            return f"elements {before.rows + 1:,} to {end:,}: {clash(error)}"
+        number, reason = first_mistake(lines, error)
+        return f"element {before.rows + number + 1:,}: {reason} {WAY_OUT}"
+
+
+def _first_element(path: Place, file: Bytes) -> int:
+    """Where the array's first element begins."""
+    start = first_letter(file)
+    head = file.read_at(READ_BYTES, start)
+    if not head.lstrip().startswith(b"["):
+        raise DataFormatError(f"{path} is no JSON array: it begins with {head.lstrip()[:8]!r} instead of '['.")
+    return start + head.index(b"[") + 1
+
+
+def _lines(data: bytes) -> bytes:
+    """Elements as lines: a newline for each comma between them, and for each newline, which is blank space, a blank."""
+    commas, close = _outline(data)
+    letters = np.frombuffer(data if close is None else data[:close], np.uint8).copy()
+    letters[letters == ord("\n")] = ord(" ")
+    letters[commas] = ord("\n")
+    return letters.tobytes()
+
+
+def _outline(data: bytes) -> tuple[I64, int | None]:
+    """The commas between elements, and the bracket that closes the array, if it is there."""
+    letters = np.frombuffer(data, np.uint8)
+    marks = np.flatnonzero(IS_MARK[letters])
+    if BACKSLASH in data:
+        marks = marks[~_is_escaped_quote(letters, marks)]
+    kinds = letters[marks]
+    outside = np.cumsum(kinds == QUOTE) % 2 == 0
+    steps = STEPS[kinds]
+    depth = np.cumsum(np.where(outside, steps, 0))
+    closing = np.flatnonzero(depth < 0)
+    until = int(closing[0]) if len(closing) else len(marks)
+    is_comma = (kinds[:until] == COMMA) & outside[:until] & (depth[:until] == 0)
+    return marks[:until][is_comma], int(marks[until]) if len(closing) else None
+
+
+def _is_escaped_quote(letters: np.ndarray, marks: I64) -> np.ndarray:
+    """Which marks are quotes behind an odd number of backslashes."""
+    escaped = np.zeros(len(marks), bool)
+    going = np.flatnonzero(letters[marks] == QUOTE)
+    back = 1
+    while len(going):
+        places = marks[going] - back
+        going = going[(places >= 0) & (letters[places] == BACKSLASH)]
+        escaped[going] = back % 2 == 1
+        back += 1
+    return escaped

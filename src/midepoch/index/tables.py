@@ -1,0 +1,77 @@
+"""Arrow tables that are at hand, seen as the files of a data set: each table a file, each record batch a block."""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from midepoch.formats import Block, BlockReader, Scan
+from midepoch.formats.base import as_read, read_as
+from midepoch.index.index import Index, index_bytes
+from midepoch.storage.listing import FileStamp, Listing
+
+SAMPLED = 16
+
+
+class HeldTable(Protocol):
+    """A table, in memory or mapped, which can be sent to another process."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+
+    def to_batches(self) -> list[pa.RecordBatch]:
+        """Its rows, without a copy."""
+
+
+class TableIndex(Index):
+    """The blocks of tables, which are read where they are. Nothing is kept on disk."""
+
+    def __init__(self, tables: Sequence[HeldTable], schema: pa.Schema) -> None:
+        """Take tables with the columns of a schema. Checkpoints know them by a sample of their rows."""
+        self._tables, self._held_schema = tables, schema
+        self._batches = [table.to_batches() for table in tables]
+        scans = [
+            Scan("arrow", as_read(schema), [(0, batch.nbytes, batch.num_rows) for batch in batches])
+            for batches in self._batches
+        ]
+        names = [f"table-{number}-{_sample(batches)}" for number, batches in enumerate(self._batches)]
+        stamps = tuple(FileStamp(sum(length for _, length, _ in scan.blocks), 0) for scan in scans)
+        super().__init__("", index_bytes(Listing("", "", tuple(names), stamps), scans))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TableIndex, (self._tables, self._held_schema)
+
+    def open(self, file: int, wanted: pa.Schema) -> BlockReader:
+        """A table's record batches."""
+        return TableBlocks(self._batches[file], wanted)
+
+    def check(self, file: int) -> None:
+        """Nothing: a table does not change."""
+
+
+class TableBlocks:
+    """The record batches of a table."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], wanted: pa.Schema) -> None:
+        self._batches, self._wanted = batches, wanted
+
+    def read(self, block: Block) -> pa.RecordBatch:
+        """The record batch with the block's number."""
+        return read_as(self._batches[block.number], self._wanted)
+
+    def is_view(self, data: "pa.Table | pa.RecordBatch") -> bool:
+        """It always is."""
+        return True
+
+
+def _sample(batches: Sequence[pa.RecordBatch]) -> str:
+    """A digest of the batches' sizes, which a shuffle depends on, and of some rows all over the table."""
+    starts = np.cumsum([0, *(batch.num_rows for batch in batches)], dtype=np.int64)
+    digest = blake2b(starts.astype("<i8").tobytes(), digest_size=4)
+    rows = np.unique(np.linspace(0, starts[-1] - 1, SAMPLED).astype(np.int64)) if starts[-1] else starts[:0]
+    for row, owner in zip(rows.tolist(), (np.searchsorted(starts, rows, "right") - 1).tolist(), strict=True):
+        digest.update(batches[owner].slice(row - int(starts[owner]), 1).serialize())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Datasets of the Hugging Face hub and of `datasets`, read from their Arrow files."""

@@ -1,0 +1,269 @@
+"""Hugging Face data sets, read from their cache: loaded at once, resumed anywhere."""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import accumulate
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from midepoch.checkpoint.state import State
+from midepoch.dataset import Dataset
+from midepoch.delivery.position import Plan, whole_number
+from midepoch.errors import DataChangedError, NoDataError
+from midepoch.index.build import SCAN_THREADS, index_folder, open_index
+from midepoch.index.tables import HeldTable, TableIndex
+from midepoch.integrations.huggingface.cache import Call, SplitFiles, saved_splits, split_files
+from midepoch.integrations.huggingface.splits import Term, chosen, stretches
+from midepoch.order.orders import Level, Shuffle
+from midepoch.order.selection import Selection, Slices
+from midepoch.pipeline.pipeline import Pipeline
+from midepoch.sources.files import FileRows, RowLanes
+from midepoch.storage.listing import Source
+
+log = logging.getLogger("midepoch")
+
+
+def fast_load_iterable_dataset(
+    path: str | os.PathLike[str],
+    name: str | None = None,
+    split: Any = None,
+    data_files: Any = None,
+    revision: Any = None,
+    force_reindex: bool = False,
+    num_proc: int | None = None,
+    index_dir: str | os.PathLike[str] | None = None,
+    **load_dataset_kwargs: Any,
+) -> "SimpleArrowIterableDataset":
+    """Open a data set of ``datasets.load_dataset``, or a ``save_to_disk`` folder, from its Arrow files.
+
+    The first call has `datasets` prepare its cache and indexes that; later calls need neither `datasets` nor more than
+    some milliseconds. A split may be an expression such as "train[10%:20%]+test". ``force_reindex`` asks `datasets`
+    again and scans all files anew; ``num_proc`` is for `datasets`' preparation and for that scan; ``index_dir`` holds
+    what is remembered. All other arguments are those of ``load_dataset``, and each of them is part of the index's key.
+    """
+    for refused, why in (
+        ("streaming", "a stream has no files to jump in; leave it out, nothing is read before it is asked for"),
+        ("keep_in_memory", "rows are read from the files in the cache; leave it out"),
+    ):
+        if load_dataset_kwargs.get(refused):
+            raise ValueError(f"{refused}={load_dataset_kwargs[refused]!r} is not possible: {why}.")
+        load_dataset_kwargs.pop(refused, None)
+    path = os.fspath(path)
+    saved = saved_splits(path)
+    if saved is None:
+        call = Call(path=path, name=name, data_files=data_files, revision=revision, others=load_dataset_kwargs)
+        splits = split_files(call, index_folder(index_dir), anew=force_reindex, num_proc=num_proc)
+    else:
+        splits = saved
+        given = {"name": name, "data_files": data_files, "revision": revision, **load_dataset_kwargs}
+        if unused := [argument for argument, value in given.items() if value is not None]:
+            raise ValueError(f"{path} is a save_to_disk folder, for which {unused[0]} means nothing. Leave it out.")
+    terms = chosen(_expression(split), list(splits), repr(path))
+    threads = SCAN_THREADS if num_proc is None else whole_number("num_proc", num_proc, least=1)
+    return _opened(path, splits, terms, index_dir=index_dir, threads=threads, anew=force_reindex)
+
+
+def from_hf(dataset: Any) -> Dataset:
+    """A ``datasets.Dataset`` that is already open, as a midepoch data set: nothing is copied or written.
+
+    Its rows are read where they are, in memory or in its files. What ``select``, ``shuffle`` and ``filter`` have made
+    of it, a list of row numbers, is looked up. Its format and columns are kept.
+    """
+    table, what = getattr(dataset, "data", None), type(dataset).__name__
+    if isinstance(dataset, dict):
+        raise ValueError(f"from_hf needs one split, got a {what} of {', '.join(dataset)}. Pass dataset['train'].")
+    if table is None or not hasattr(dataset, "cache_files") or isinstance(table, dict):
+        raise TypeError(f"from_hf needs a datasets.Dataset, got {what}. For files, use midepoch.read.")
+    form = dataset.format
+    if form["type"] not in (None, "python", "numpy", "torch", "arrow"):
+        raise ValueError(
+            f"The data set has the format {form['type']!r}, which midepoch has not. Call dataset.reset_format() first; "
+            "a function that was given to set_transform goes to .map(fn) afterwards."
+        )
+    if form["format_kwargs"]:
+        raise ValueError(
+            f"The data set's format has the arguments {form['format_kwargs']}, which midepoch has not. "
+            f"Call dataset.with_format({form['type']!r}) without them first."
+        )
+    rows = FileRows(index=_index_of(table))
+    if dataset._indices is not None:
+        rows = replace(rows, steps=(Selection(table=dataset._indices),))
+    opened = Dataset(Plan(pipeline=Pipeline(origin=rows)))
+    columns = [name for name in opened.column_names if name in (form["columns"] or opened.column_names)]
+    if columns != opened.column_names and not form["output_all_columns"]:
+        opened = opened.select_columns(columns)
+    return opened if form["type"] in (None, "python") else opened.with_format(form["type"])
+
+
+class FileOrder(NamedTuple):
+    """The files of a data set in the order in which an epoch reads them."""
+
+    files: list[int]
+    places: dict[int, int]
+    """Where in that order each file stands."""
+    digest: str
+
+
+class SimpleArrowIterableDataset(Dataset):
+    """The Arrow files of a Hugging Face data set. Its states also say, in plain terms, which example is due next."""
+
+    def __init__(self, arrow_files: Source, *, index_dir: str | os.PathLike[str] | None = None) -> None:
+        """Open Arrow files; :func:`midepoch.fast_load_iterable_dataset` finds those of a data set."""
+        super().__init__(Plan(pipeline=Pipeline(origin=FileRows(index=open_index(arrow_files, index_dir=index_dir)))))
+        _ = self.schema  # files that disagree are told here, not at the first row
+
+    def shuffle(self, seed: int | None = None, *, level: Level = "file", window: int = 8192) -> Self:
+        """Permute the files, anew in every epoch; ``level="block"`` and ``"row"`` also mix the rows of different files.
+
+        See :meth:`midepoch.Dataset.shuffle` for what the levels do.
+        """
+        if level == "file" and len(self._rows("shuffle").index.names) == 1:
+            log.warning(
+                "shuffle(level='file') leaves the order as it is: the data set lies in one Arrow file. "
+                "Pass level='block' to mix its rows."
+            )
+        return super().shuffle(seed, level=level, window=window)
+
+    @property
+    def arrow_files(self) -> list[str]:
+        """The Arrow files, in the order of the data set."""
+        index = self._rows("arrow_files").index
+        return [index.path(file) for file in range(len(index.names))]
+
+    @property
+    def shuffled_files(self) -> list[str]:
+        """The Arrow files in the order of the epoch of the next example; as they are, if rows are mixed too."""
+        index = self._rows("shuffled_files").index
+        return [index.path(file) for file in self._file_order(self._next_row()[0]).files]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the data set stands, with the file and the example in it that are due next.
+
+        ``current_file_index`` counts in ``shuffled_files``, and ``current_example_index`` the rows of that file. The
+        two lists of files are told by their number and a digest; :attr:`arrow_files` and :attr:`shuffled_files` have
+        them in full.
+        """
+        state = super().state_dict()
+        epoch, row = self._next_row()
+        rows = self._rows("state_dict")
+        index = rows.index
+        files, places, digest = self._file_order(epoch)
+        file = int(np.searchsorted(index.file_starts, row, "right")) - 1
+        seeds = [step.seed for step in rows.steps if isinstance(step, Shuffle)]
+        return {
+            **state,
+            "current_file_index": places.get(file, 0),
+            "current_example_index": row - int(index.file_starts[file]),
+            "shuffle_seed": seeds[-1] if seeds else None,
+            "shard_config": {"num_shards": self._plan.ranks, "index": self._plan.rank},
+            "arrow_files": {"count": len(index.names), "digest": index.fingerprint["digest"]},
+            "shuffled_files": {"count": len(files), "digest": digest},
+        }
+
+    def _next_row(self) -> tuple[int, int]:
+        """The epoch and the row that are due next; behind the end of an epoch, the first of the next."""
+        progress = self._position.progress(self._plan)
+        due = progress.upcoming()
+        if due is None:
+            progress = self._plan.begin(State(epoch=progress.leg.start.epoch + 1))
+            due = progress.upcoming()
+        if due is None:  # there are no rows at all
+            return progress.leg.start.epoch, 0
+        lane, position = due
+        lanes = progress.leg.lanes.origin
+        assert isinstance(lanes, RowLanes)
+        row = lanes.order(lane).rows(np.array([position]))[0]
+        return progress.leg.start.epoch, int(row)
+
+    def _file_order(self, epoch: int) -> FileOrder:
+        """The files in the order of an epoch. The last one is kept, because states are taken once a batch."""
+        known: tuple[int, FileOrder] | None = self.__dict__.get("_known_order")
+        if known is None or known[0] != epoch:
+            known = epoch, _file_order(self._rows("shuffled_files"), epoch)
+            self._known_order = known
+        return known[1]
+
+
+def _file_order(rows: FileRows, epoch: int) -> FileOrder:
+    index = rows.index
+    shuffles = [step.level for step in rows.steps if isinstance(step, Shuffle)]
+    files = list(range(len(index.names)))
+    if shuffles and set(shuffles) == {"file"}:
+        order = rows.order(epoch)
+        starts = order.pieces("file")
+        firsts = order.rows(starts[:-1][np.diff(starts) > 0])
+        files = list(dict.fromkeys((np.searchsorted(index.file_starts, firsts, "right") - 1).tolist()))
+    digest = blake2b("\n".join(index.names[file] for file in files).encode(), digest_size=8).hexdigest()
+    return FileOrder(files, {file: place for place, file in enumerate(files)}, digest)
+
+
+def _expression(split: Any) -> str | None:
+    """A split as an expression: a string, or one of the objects of `datasets` that stand for one."""
+    if split is None or isinstance(split, str):
+        return split
+    if hasattr(split, "to_spec"):
+        return str(split.to_spec())
+    if isinstance(split, Sequence):
+        raise ValueError(f"split is {split!r}; open one split at a time, or join them: 'train+test'.")
+    return str(split)
+
+
+def _opened(
+    path: str,
+    splits: dict[str, SplitFiles],
+    terms: list[Term],
+    *,
+    index_dir: str | os.PathLike[str] | None,
+    threads: int,
+    anew: bool,
+) -> SimpleArrowIterableDataset:
+    """The rows of some splits, whose files are indexed whole, so that expressions share an index."""
+    names = list(dict.fromkeys(term.split for term in terms))
+    files = [file for name in names for file, _ in splits[name].files]
+    if not files:
+        raise NoDataError(f"{path!r} has no rows in the split {' + '.join(names)}. Choose another.")
+    index = open_index(files, index_dir=index_dir, threads=threads, anew=anew)
+    bounds = list(accumulate((len(splits[name].files) for name in names), initial=0))
+    first_rows = [int(index.file_starts[bound]) for bound in bounds]
+    starts = dict(zip(names, first_rows, strict=False))
+    counts = {name: first_rows[number + 1] - first_rows[number] for number, name in enumerate(names)}
+    for name in names:
+        if splits[name].rows not in (-1, counts[name]):
+            raise DataChangedError(
+                f"The split {name!r} of {path!r} had {splits[name].rows:,} rows when datasets loaded it, and its files "
+                f"have {counts[name]:,}. Pass force_reindex=True to load it again."
+            )
+    rows = FileRows(index=index)
+    _ = rows.schema  # files that disagree are told here, not at the first row
+    wanted = _joined(stretches(terms, starts, counts))
+    if wanted != [(0, index.rows)]:
+        rows = replace(rows, steps=(Slices(stretches=tuple(wanted)),))
+    opened = object.__new__(SimpleArrowIterableDataset)
+    Dataset.__init__(opened, Plan(pipeline=Pipeline(origin=rows)))
+    return opened
+
+
+def _joined(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The stretches, without empty ones, and with neighbours as one."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in parts:
+        if start == stop:
+            continue
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], stop)
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def _index_of(table: Any) -> TableIndex:
+    """The tables that make up a data set's, as files."""
+    rows = getattr(table, "blocks", [[table]])
+    tables: list[HeldTable] = [row[0] for row in rows] if all(len(row) == 1 for row in rows) else [table]
+    if any(not one.schema.equals(table.schema) for one in tables):
+        tables = [table]
+    return TableIndex(tables, table.schema)

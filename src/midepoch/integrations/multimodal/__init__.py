@@ -1,0 +1,1 @@
+"""Chats with images, audio and video, through a processor, into packs and batches."""

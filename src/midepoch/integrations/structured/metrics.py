@@ -1,0 +1,103 @@
+"""A stage that changes nothing and counts what passes through it, in whichever process that is."""
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from midepoch.checkpoint.lanes import Cursor
+from midepoch.index.index import Index
+from midepoch.stages.flow import Context, Flow, Run
+
+NUMBERS = 3
+
+
+class Counters:
+    """Rows, bytes and seconds of each worker, in memory that processes share."""
+
+    def __init__(self, workers: int) -> None:
+        from multiprocessing.sharedctypes import RawArray
+
+        self._numbers = RawArray("d", NUMBERS * workers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Only a process that is being started can be given shared memory; any other copy counts on its own.
+        context = sys.modules.get("multiprocessing.context")
+        shared = context is not None and context.get_spawning_popen() is not None
+        return {"shared": self._numbers} if shared else {"workers": len(self._numbers) // NUMBERS}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        if "workers" in values:
+            Counters.__init__(self, values["workers"])
+        else:
+            self._numbers = values["shared"]
+
+    def add(self, worker: int, rows: int, size: float, seconds: float) -> None:
+        """Count some rows. Only one process counts for a worker, so nothing needs to be locked."""
+        at = NUMBERS * worker
+        if at < len(self._numbers):  # a foreign loader may have more workers than were announced
+            self._numbers[at] += rows
+            self._numbers[at + 1] += size
+            self._numbers[at + 2] += seconds
+
+    def told(self) -> list[dict[str, Any]]:
+        """What each worker has counted."""
+        lines = np.array(self._numbers).reshape(-1, NUMBERS).tolist()
+        return [
+            {"worker": worker, "rows": int(rows), "bytes": int(size), "seconds": seconds}
+            for worker, (rows, size, seconds) in enumerate(lines)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """Counts the rows that are read, the bytes they take in their files, and the time that reading them takes."""
+
+    counters: Counters
+    index: Index
+    worker: Any
+    """A function that says which worker this process is, and of how many; or None outside of one."""
+    splits: ClassVar[bool] = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in ("counters", "index", "worker")}
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        """The inputs as they are."""
+        return inputs if inputs.runs is None else Flow(runs=self._counted(inputs.runs), form=inputs.form)
+
+    def _counted(self, runs: Iterator[Run]) -> Iterator[Run]:
+        worker = (self.worker() or (0, 1))[0]
+        begun = time.perf_counter()
+        for run in runs:
+            self.counters.add(worker, len(run), self._bytes(run), time.perf_counter() - begun)
+            yield run
+            del run  # so that the next one is made in its memory, which is still in the cache
+            begun = time.perf_counter()
+
+    def _bytes(self, run: Run) -> float:
+        starts, keys = self.index.block_starts, run.keys
+        first, last = (np.searchsorted(starts, [keys.min(), keys.max()], "right") - 1).tolist()
+        if first == last:
+            return len(keys) * float(self._row_bytes[first])
+        return float(self._row_bytes[np.searchsorted(starts, keys, "right") - 1].sum())
+
+    @cached_property
+    def _row_bytes(self) -> npt.NDArray[np.float64]:
+        """The bytes of a row of each block."""
+        _, lengths, rows = self.index.places
+        sizes: npt.NDArray[np.float64] = lengths / np.maximum(1, rows)
+        return sizes
+
+    def count(self, inputs: int) -> int | None:
+        """As many."""
+        return inputs
+
+    def describe(self) -> dict[str, Any] | None:
+        """Nothing: the rows are the same."""
+        return None

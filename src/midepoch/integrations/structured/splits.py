@@ -1,0 +1,98 @@
+"""Splits: stretches of a file of about so many bytes or rows, and the shuffle that permutes them."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from midepoch._common.arrays import I64, key_of
+from midepoch.index.index import Index
+from midepoch.order.orders import Order, Shuffle, ShuffledPieces, ShuffledWindows, window_starts
+
+
+class Cut:
+    """Another order whose pieces are splits in place of files."""
+
+    def __init__(self, inner: Order, bounds: I64) -> None:
+        self._inner, self._bounds = inner, bounds
+        self.size = inner.size
+
+    def rows(self, positions: I64) -> I64:
+        """Those of the inner order."""
+        return self._inner.rows(positions)
+
+    def pieces(self, level: Literal["file", "block"]) -> I64:
+        """The splits, or the blocks in them."""
+        return self._bounds if level == "file" else self._inner.pieces(level)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splitting:
+    """Where files are cut: at the ends of blocks, after about so many bytes or rows."""
+
+    index: Index
+    most_bytes: int | None = None
+    most_rows: int | None = None
+
+    def cut(self, order: Order) -> Cut:
+        """An order of whole blocks, in splits."""
+        bounds = np.unique(order.pieces("block"))
+        if not order.size:
+            return Cut(order, np.zeros(1, np.int64))
+        firsts = order.rows(bounds[:-1])
+        files = np.searchsorted(self.index.file_starts, firsts, "right") - 1
+        opens = np.diff(files, prepend=-1) != 0
+        for most, sizes in ((self.most_bytes, self._bytes(firsts)), (self.most_rows, np.diff(bounds))):
+            if most is not None:
+                before = np.cumsum(sizes) - sizes
+                of_file = before[np.maximum.accumulate(np.where(opens, np.arange(len(opens)), 0))]
+                opens = opens | (np.diff((before - of_file) // most, prepend=-1) != 0)
+        return Cut(order, np.append(bounds[:-1][opens], bounds[-1]).astype(np.int64))
+
+    def _bytes(self, rows: I64) -> I64:
+        """The bytes of the blocks that begin at these rows."""
+        starts = self.index.block_starts
+        lengths: I64 = self.index.places[1][np.searchsorted(starts, rows, "right") - 1]
+        return lengths
+
+    def describe(self) -> dict[str, int]:
+        """The sizes that were asked for."""
+        sizes = {"split_bytes": self.most_bytes, "split_rows": self.most_rows}
+        return {name: size for name, size in sizes.items() if size is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShuffleSplits(Shuffle):
+    """A shuffle of splits, then of the rows inside windows.
+
+    A window is a part of one split, or a run of whole splits: so the splits of a *group*, which is what has windows in
+    common, are done with before the next group begins.
+    """
+
+    splitting: Splitting
+    level: Literal["file", "block", "row"] = "block"
+
+    def apply(self, inner: Order, *key: int | str) -> Order:
+        """The inner order, shuffled."""
+        splits = self.permuted(inner, *key)
+        blocks = window_starts(splits.pieces("block"), self.window)
+        starts = np.unique(np.concatenate([self.groups(splits), blocks]))
+        return ShuffledWindows(splits, starts, key_of(self.seed, "window", *key))
+
+    def permuted(self, inner: Order, *key: int | str) -> Order:
+        """The splits in their order, with the rows of each as they are; its pieces at level "file" are the splits."""
+        return ShuffledPieces(self.splitting.cut(inner), "file", key_of(self.seed, "split", *key))
+
+    def groups(self, splits: Order) -> I64:
+        """Where the groups begin, and at last the end."""
+        return window_starts(splits.pieces("file"), self.window)
+
+    def describe(self) -> dict[str, Any]:
+        """What a state remembers of it."""
+        return {
+            "op": "shuffle",
+            "level": "split",
+            "seed": self.seed,
+            "window": self.window,
+            **self.splitting.describe(),
+        }

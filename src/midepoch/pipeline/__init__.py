@@ -1,0 +1,1 @@
+"""A source and its stages, and mixtures of such pipelines."""

@@ -1,0 +1,195 @@
+"""A pipeline, and its lanes in one epoch: all that decides which items there are, nothing about who reads."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import islice
+from math import prod
+from typing import Any
+
+import pyarrow as pa
+
+from midepoch.checkpoint.fingerprint import pipeline_difference
+from midepoch.checkpoint.lanes import Cursor, Standing
+from midepoch.checkpoint.state import Grown, Standings, State
+from midepoch.errors import CheckpointMismatchError
+from midepoch.sources.files import ALL, Adopted, Every, Look, Mode, Move, Origin
+from midepoch.stages.batch import Batch
+from midepoch.stages.flow import Context, Flow
+from midepoch.stages.stage import Stage
+from midepoch.stages.transform import Reform, Select
+
+log = logging.getLogger("midepoch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """Where items come from, and the stages that they pass through."""
+
+    origin: Origin
+    stages: tuple[Stage, ...] = ()
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether every stage gives a known number of items, so that counts alone say where all lanes stand."""
+        return self.origin.uniform and all(stage.count(1) is not None for stage in self.stages)
+
+    @cached_property
+    def item_rows(self) -> int:
+        """How many inputs of the first ``batch`` make an item of the last."""
+        return prod(stage.size for stage in self.stages if isinstance(stage, Batch))
+
+    @property
+    def begin(self) -> Cursor:
+        """The cursor at the beginning of a lane."""
+        return self.origin.begin + (0,) * sum(stage.splits for stage in self.stages)
+
+    @cached_property
+    def look(self) -> Look:
+        """How the items look: what the stages make of a flow of none."""
+        form, batched = self.origin.look
+        flow = Flow(single=iter(()), form=form, batched=batched)
+        for stage in self.stages:
+            flow = stage.flow(flow, self.begin, self.context(0))
+        return flow.form, flow.batched
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """That of the items where they are rows of files as they are, maybe some columns of them; else None."""
+        schema = self.origin.schema
+        for stage in self.stages:
+            if isinstance(stage, Select) and schema is not None and set(stage.names) <= set(schema.names):
+                schema = pa.schema([schema.field(name) for name in stage.names])
+            elif not isinstance(stage, Reform):
+                return None
+        return schema
+
+    def items(self, rows: int, item_rows: int | None = None) -> int:
+        """How many items so many rows of a lane give in a uniform pipeline, maybe with another batch size."""
+        count = max(0, rows)
+        if item_rows not in (None, self.item_rows):
+            return -(-count // item_rows)
+        for stage in self.stages:
+            counted = stage.count(count)
+            assert counted is not None
+            count = counted
+        return count
+
+    def describe(self) -> list[dict[str, Any]]:
+        """What a state remembers of the pipeline."""
+        told = self.origin.describe()
+        for number, stage in enumerate(self.stages):
+            grouped_later = any(later.splits for later in self.stages[number + 1 :])
+            if isinstance(stage, Batch) and grouped_later:  # then the cursors count these batches
+                told.append({"op": "batch", "n": stage.size, "drop_last": stage.drop_last})
+            elif (described := stage.describe()) is not None:
+                told.append(described)
+        return told
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """What a state remembers of data and pipeline."""
+        return {"data": self.origin.fingerprint, "pipeline": self.describe()}
+
+    def adopt(self, state: State, then: Any) -> State:
+        """A state, given its fingerprint, as one of this pipeline; raise, and say what differs, if it is none."""
+        move, _, changes = self.adoption(then)
+        width = len(self.begin)
+        if move is not None:
+            if state.part is not None:
+                raise CheckpointMismatchError(
+                    "The checkpoint holds what one of several readers delivered. To change a mixture, first join the "
+                    "states of all ranks with merge_states, or those of a StatefulDataLoader's workers with "
+                    "from_stateful_dataloader."
+                )
+            if not state.standings.in_step:
+                raise CheckpointMismatchError(
+                    "In the checkpoint some readers of a lane were ahead of others, and a changed mixture would deal "
+                    "the lane another way. Go on with the mixture as it was, and change it at a later checkpoint."
+                )
+            moved = ((count, Standing(move(standing.cursor))) for count, standing in state.standings.runs)
+            state = replace(state, standings=Standings.pack(moved))
+        cursors = [standing.cursor for _, standing in state.standings.runs]
+        cursors += [cursor for _, _, cursor in state.part.shares] if state.part is not None else []
+        if any(len(cursor) != width for cursor in cursors):
+            raise CheckpointMismatchError(f"The state is damaged: its cursors do not have {width} numbers.")
+        if changes:
+            log.warning("The mixture goes on changed: %s.", "; ".join(changes))
+        return state
+
+    def adoption(self, then: Any) -> Adopted:
+        """How a checkpoint, given its fingerprint, is gone on from; raise if it is not of this pipeline."""
+        if not isinstance(then, Mapping) or not {"data", "pipeline"} <= set(then):
+            raise CheckpointMismatchError("The state is damaged: it has no fingerprint. Load an earlier checkpoint.")
+        try:
+            move, pipeline, changes = self.origin.adopt(then)
+            told = pipeline_difference(pipeline, self.fingerprint["pipeline"])
+        except CheckpointMismatchError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+            raise CheckpointMismatchError(
+                f"The state's fingerprint is damaged ({type(error).__name__}: {error}). Load an earlier checkpoint."
+            ) from error
+        if told is not None:
+            raise CheckpointMismatchError(
+                f"The pipeline is not the one of the checkpoint: {told}. "
+                "Build it as it was, or start anew without the state."
+            )
+        return Adopted(None if move is None else partial(self._moved, move), pipeline, changes)
+
+    def _moved(self, move: Move, cursor: Cursor) -> Cursor:
+        """A cursor moved at its origin, which is possible where no stage is inside a group."""
+        groups = sum(stage.splits for stage in self.stages)
+        origin, inside = cursor[: len(cursor) - groups], cursor[len(cursor) - groups :]
+        if any(inside):
+            raise CheckpointMismatchError(
+                "The checkpoint was taken inside a group that a stage behind the mixture makes, such as a window of "
+                "packs, and a changed mixture would make another group. Go on with the mixture as it was, or use that "
+                "stage on each part, before mixing them."
+            )
+        return (*move(origin), *inside)
+
+    def context(self, epoch: int) -> Context:
+        """What the stages may know."""
+        rows_until = next(
+            (number for number, stage in enumerate(self.stages, start=1) if stage.splits or isinstance(stage, Batch)),
+            len(self.stages) + 1,
+        )
+        origin = self.origin
+        return Context(
+            seed=origin.seed, epoch=epoch, rows_until=rows_until if origin.has_rows else 0, locate=origin.locate
+        )
+
+
+class Lanes:
+    """The lanes of one epoch of a pipeline."""
+
+    def __init__(self, pipeline: Pipeline, *, epoch: int, lanes: int, mode: Mode, grown: Grown = ()) -> None:
+        self._pipeline, self._epoch, self.count = pipeline, epoch, lanes
+        self.origin = pipeline.origin.cut(epoch=epoch, lanes=lanes, mode=mode, grown=grown)
+
+    def size(self, lane: int) -> int:
+        """How many rows a lane of files has."""
+        return self.origin.size(lane)
+
+    def open(self, reading: Any, lane: int, standing: Standing, skip: int, stride: int) -> Flow:
+        """The items of a lane from where it stands: the one after ``skip`` others, then every ``stride``-th."""
+        if self._pipeline.uniform and not standing.done:
+            return self.flow(reading, lane, standing.cursor, Every(self._pipeline.item_rows, skip, stride))
+        flow = self.flow(reading, lane, standing.cursor)
+        if not standing.done and (skip, stride) == (0, 1):
+            return flow
+        done = set(standing.done)
+        steps = (step for number, step in enumerate(flow.steps()) if number not in done)
+        return flow.one_by_one(islice(steps, skip, None, stride))
+
+    def flow(self, reading: Any, lane: int, cursor: Cursor, every: Every = ALL) -> Flow:
+        """The items of a lane from a cursor on: the stages, each opened at its part of it."""
+        width = len(self._pipeline.origin.begin)
+        flow = self.origin.flow(reading, lane, cursor[:width], every)
+        context = self._pipeline.context(self._epoch)
+        for stage in self._pipeline.stages:
+            width += stage.splits
+            flow = stage.flow(flow, cursor[:width], context)
+        return flow

@@ -1,0 +1,1 @@
+"""Rows of files as the items of a pipeline."""

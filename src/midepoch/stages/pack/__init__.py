@@ -1,0 +1,1 @@
+"""Packing documents into sequences of a fixed number of tokens."""

@@ -1,0 +1,1 @@
+"""Arrow columns as Python, NumPy and torch values, and back."""

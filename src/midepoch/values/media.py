@@ -1,0 +1,146 @@
+"""Images, sounds and videos out of the bytes that data sets hold."""
+
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from midepoch.errors import MissingExtraError
+from midepoch.values.features import Feature, Features
+
+DECODED = ("Image", "Audio")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decode:
+    """A function of rows that decodes some of their columns."""
+
+    features: Features
+
+    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The decoded columns."""
+        return {name: decoded(row[name], feature) for name, feature in self.features.items()}
+
+
+def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) -> Features:
+    """The columns that are wanted, by name or by kind, with what they are decoded as."""
+    media = {name: feature for name, feature in features.items() if _holds_media(feature)}
+    if not wanted and media:
+        return media
+    if not wanted:
+        raise ValueError(f"decode: no column is an Image or Audio feature. There are: {', '.join(schema.names)}.")
+    chosen: Features = {}
+    for name in wanted:
+        if name in media:
+            chosen[name] = media[name]
+        elif name in schema.names:
+            if not _holds_bytes(schema.field(name).type):
+                raise ValueError(
+                    f"decode: the column {name!r} is {schema.field(name).type}, neither an Image or Audio feature nor "
+                    "bytes. Decode it with map(fn)."
+                )
+            chosen[name] = Feature("Image", {})
+        else:
+            of_kind = {column: one for column, one in media.items() if _holds_media(one, name.capitalize())}
+            if not of_kind:
+                raise ValueError(
+                    f"decode: there is no column {name!r}, and no feature of that kind. "
+                    f"There are: {', '.join(schema.names)}."
+                )
+            chosen.update(of_kind)
+    return chosen
+
+
+def decoded(value: Any, feature: Any) -> Any:
+    """A value as its feature says: images and sounds decoded, everything else as it is."""
+    if value is None:
+        return None
+    if isinstance(feature, Mapping):
+        return {name: decoded(value[name], one) for name, one in feature.items()}
+    if feature.kind == "Image":
+        return image(value, mode=feature.parameters.get("mode"))
+    if feature.kind == "Audio":
+        return sound(value)
+    if _holds_media(feature):
+        return [decoded(one, feature.feature) for one in value]
+    return value
+
+
+def image(value: Any, *, mode: str | None = None) -> Any:
+    """A PIL image out of bytes, a path, or a dict of either; its pixels are decoded here, not when first used."""
+    try:
+        import PIL.ExifTags
+        import PIL.Image
+        import PIL.ImageOps
+    except ImportError as error:
+        raise MissingExtraError("Pillow", "image", "Decoding images") from error
+    with PIL.Image.open(_opened(value)) as opened:
+        opened.load()
+        turned = PIL.ImageOps.exif_transpose(opened) if PIL.ExifTags.Base.Orientation in opened.getexif() else opened
+        return turned.convert(mode) if mode else turned
+
+
+def sound(value: Any) -> dict[str, Any]:
+    """Samples and sampling rate out of bytes, a path, or a dict of either; channels come first, one has none."""
+    try:
+        import soundfile
+    except ImportError as error:
+        raise MissingExtraError("soundfile", "audio", "Decoding sounds") from error
+    samples, rate = soundfile.read(_opened(value), dtype="float32")
+    return {"array": samples.T, "sampling_rate": int(rate)}
+
+
+def video(value: Any, *, frames: int | None = None) -> Any:
+    """The frames of a video as an array of RGB bytes, (frame, height, width, 3): all, or so many evenly spaced."""
+    try:
+        import av
+    except ImportError as error:
+        raise MissingExtraError("av", "video", "Decoding videos") from error
+    with av.open(_opened(value)) as container:
+        if not container.streams.video:
+            raise ValueError("The file has no video in it.")
+        total = container.streams.video[0].frames or sum(1 for packet in container.demux(video=0) if packet.size)
+    if not total:
+        raise ValueError("The video has no frames.")
+    wanted = range(total) if frames is None else np.linspace(0, max(0, total - 1), frames).round().astype(int).tolist()
+    kept: dict[int, Any] = {}
+    with av.open(_opened(value)) as container:
+        for number, frame in enumerate(container.decode(video=0)):
+            if number in wanted:
+                kept[number] = frame.to_ndarray(format="rgb24")
+            if number >= wanted[-1]:
+                break
+    if not kept:
+        raise ValueError("The video has no frames.")
+    last = max(kept)
+    return np.stack([kept[min(number, last)] for number in wanted if min(number, last) in kept])
+
+
+def _opened(value: Any) -> Any:
+    """The bytes as a file, or the path of one."""
+    if isinstance(value, Mapping):
+        value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return io.BytesIO(value)
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"Expected bytes, a path, or a dict with 'bytes' or 'path', got {type(value).__name__}.")
+
+
+def _holds_media(feature: Any, *kinds: str) -> bool:
+    """Whether a feature is an image or a sound, or has one somewhere inside."""
+    if isinstance(feature, Mapping):
+        return any(_holds_media(one, *kinds) for one in feature.values())
+    if not isinstance(feature, Feature):
+        return False
+    return feature.kind in (kinds or DECODED) or _holds_media(feature.parameters.get("feature"), *kinds)
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(kind.field(number).name == "bytes" for number in range(kind.num_fields))
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

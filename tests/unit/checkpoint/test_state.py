@@ -1,0 +1,233 @@
+"""States: plain, small, refused with a reason where they do not fit, and readable for ever."""
+
+import copy
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import midepoch as me
+from golden.write import PIPELINES
+from worlds import ids, is_kept, is_late, plus_one, write_files
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_files(tmp_path / "data", [20, 0, 7, 33])
+
+
+def after(dataset, items):
+    iterator = iter(dataset)
+    for _ in range(items):
+        next(iterator)
+    return json.loads(json.dumps(dataset.state_dict()))
+
+
+def test_states_from_another_folder_load(folder, tmp_path):
+    state = after(me.read(folder).shuffle(1), 11)
+    assert str(tmp_path) not in json.dumps(state)
+    moved = tmp_path / "elsewhere" / "deeper"
+    shutil.copytree(folder, moved)
+    resumed = me.read(moved).shuffle(1)
+    resumed.load_state_dict(state)
+    assert ids(resumed) == ids(me.read(folder).shuffle(1))[11:]
+
+
+def test_a_state_does_not_grow(tmp_path):
+    few = me.read(write_files(tmp_path / "few", [20] * 3)).shuffle(1).map(plus_one).batch(2)
+    many = me.read(write_files(tmp_path / "many", [2] * 300)).shuffle(1).map(plus_one).batch(2).lanes(64)
+    for dataset in (few, many):
+        sizes = [len(json.dumps(after(copy.copy(dataset), items))) for items in (0, 1, 20, 27)]
+        assert max(sizes) < 1024
+        assert max(sizes) - min(sizes) < 60
+
+
+def test_loading_too_late_is_refused(folder):
+    dataset = me.read(folder)
+    state = dataset.state_dict()
+    iterator = iter(dataset)
+    next(iterator)
+    with pytest.raises(me.CheckpointMismatchError, match="too late"):
+        dataset.load_state_dict(state)
+    assert next(iterator)["id"] == 1
+    del iterator
+    dataset.load_state_dict(state)
+    assert ids(dataset) == list(range(60))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        (lambda ds: ds.shuffle(1), lambda ds: ds.shuffle(2), "seed of stage 1, shuffle, was 1 then and is 2 now"),
+        (lambda ds: ds.shuffle(1), lambda ds: ds.shuffle(1, level="row"), "level of stage 1, shuffle, was 'block'"),
+        (lambda ds: ds.shuffle(1), lambda ds: ds, "stage 1, shuffle.*is there then but not now"),
+        (lambda ds: ds, lambda ds: ds.take(9), "stage 1, take.*is there now but not then"),
+        (lambda ds: ds.map(plus_one), lambda ds: ds.filter(is_kept), "stage 1 was map.* then and is filter"),
+        (lambda ds: ds.filter(is_late), lambda ds: ds.filter(is_kept), "fn of stage 1, filter, was 'is_late'"),
+        (lambda ds: ds.take(3), lambda ds: ds.take(4), "n of stage 1, take, was 3 then and is 4 now"),
+        (lambda ds: ds.select_columns("id"), lambda ds: ds.select_columns("text"), r"columns of stage 1.*\['id'\]"),
+    ],
+)
+def test_another_pipeline_is_refused_with_the_difference(folder, then, now, told):
+    dataset = now(me.read(folder))
+    before = dataset.state_dict()
+    with pytest.raises(me.CheckpointMismatchError, match=told):
+        dataset.load_state_dict(after(then(me.read(folder)), 2))
+    assert dataset.state_dict() == before
+
+
+def test_batch_size_format_and_lanes_are_no_difference(folder):
+    state = after(me.read(folder).lanes(2).batch(3), 2)
+    resumed = me.read(folder).with_format("numpy").batch(5).lanes(4)
+    resumed.load_state_dict(state)
+    assert sorted([0, 1, 2, 30, 31, 32, *ids(resumed)]) == list(range(60))
+
+
+def test_other_data_is_refused_with_the_file(folder):
+    state = after(me.read(folder), 2)
+    write_files(folder, [20, 0, 8, 33])
+    with pytest.raises(me.CheckpointMismatchError, match=r"part-0002.parquet has 8 rows; .* when it had 7"):
+        me.read(folder).load_state_dict(state)
+    (folder / "part-0000.arrow").unlink()
+    with pytest.raises(me.CheckpointMismatchError, match=r"part-0000.arrow is missing"):
+        me.read(folder).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda state: None, "not a midepoch state"),
+        (lambda state: {"_snapshot": {}}, "not a midepoch state"),
+        (lambda state: {**state, "version": 2}, "version 2; this midepoch reads version 1"),
+        (lambda state: {**state, "epoch": -1}, "damaged.*got -1"),
+        (lambda state: {**state, "epoch": "0"}, "damaged"),
+        (lambda state: {**state, "cursors": [[2, 3]]}, "damaged.*2 cursors for 3 lanes"),
+        (lambda state: {**state, "cursors": [[3, [3, 4]]]}, "cursors do not have 1 number"),
+        (lambda state: {**state, "mode": "rows"}, "damaged.*'rows'"),
+        (lambda state: {**state, "fingerprint": None}, "no fingerprint"),
+        (lambda state: {key: value for key, value in state.items() if key != "turn"}, "damaged.*turn"),
+    ],
+)
+def test_damaged_and_newer_states_are_refused(folder, damage, told):
+    dataset = me.read(folder).lanes(3)
+    state = after(dataset, 4)
+    fresh = me.read(folder).lanes(3)
+    with pytest.raises(me.CheckpointMismatchError, match=told):
+        fresh.load_state_dict(damage(copy.deepcopy(state)))
+    assert fresh.epoch == 0
+    assert len(ids(fresh)) == 60
+
+
+def test_any_ranks_state_of_a_uniform_pipeline_restores_all(folder):
+    whole = ids(me.read(folder).shuffle(1).lanes(4))
+    states = []
+    for rank in range(4):
+        states.append(after(me.read(folder).shuffle(1).lanes(4).shard(4, rank), 5))
+    assert all(state == states[0] for state in states)
+    assert me.merge_states(states) == states[0]
+    resumed = me.read(folder).shuffle(1).lanes(4)
+    resumed.load_state_dict(states[2])
+    assert ids(resumed) == whole[20:]
+
+
+def test_a_filtering_ranks_state_is_its_own_until_it_is_merged(folder):
+    def build(rank, ranks):
+        return me.read(folder).filter(is_kept).lanes(4).shard(ranks, rank)
+
+    states = [after(build(rank, 2), 5) for rank in range(2)]
+    with pytest.raises(me.CheckpointMismatchError, match="reader 0 of 2 and was given to reader 1"):
+        build(1, 2).load_state_dict(states[0])
+    with pytest.raises(me.CheckpointMismatchError, match=r"one of 2 readers delivered; now there are 1.*merge_states"):
+        build(0, 1).load_state_dict(states[0])
+    with pytest.raises(me.CheckpointMismatchError, match="state of reader 1 of 2 is missing"):
+        me.merge_states(states[:1])
+    alone = build(0, 1)
+    alone.load_state_dict(me.merge_states(states[::-1]))
+    whole = ids(me.read(folder).filter(is_kept).lanes(4))
+    assert ids(alone) == whole[10:]
+
+
+def test_states_of_different_moments_or_data_are_not_merged(folder):
+    one, other = (after(me.read(folder).lanes(2).shard(2, 0), items) for items in (3, 4))
+    with pytest.raises(me.CheckpointMismatchError, match="turn is 6 in the first and 8 in another"):
+        me.merge_states([one, other])
+    with pytest.raises(me.CheckpointMismatchError, match="different data or pipelines"):
+        me.merge_states([one, after(me.read(folder).take(9).lanes(2), 3)])
+    with pytest.raises(ValueError, match="no states"):
+        me.merge_states([])
+
+
+def test_another_batch_size_after_lanes_ran_out_early_is_refused(folder):
+    """Lane 0 is far ahead of lane 1 after the batch size shrank, so ranks pass over empty turns and get out of step."""
+    first = after(me.read(folder).lanes(2).batch(25), 1)
+    second = me.read(folder).lanes(2).batch(1).shard(3, 0)
+    second.load_state_dict(first)
+    state = after(second, 7)
+    third = me.read(folder).lanes(2).batch(2)
+    if all(not isinstance(cursor, dict) for _, cursor in state["cursors"]):
+        pytest.fail("the lanes were meant to be out of step")
+    with pytest.raises(me.CheckpointMismatchError, match="old batch size"):
+        third.load_state_dict(state)
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
+def test_golden_states_of_every_release_load(tmp_path, path):
+    golden = json.loads(path.read_text())
+    folder = write_files(tmp_path / "data", [20, 0, 7, 33], kinds=["stream"])
+    dataset = PIPELINES[golden["pipeline"]](me.read(folder))
+    dataset.load_state_dict(golden["state"])
+    assert ids(dataset) == golden["rest"]
+
+
+def test_there_are_golden_states():
+    assert len(list(GOLDEN.glob("*.json"))) >= 3
+
+
+def test_a_batch_before_a_batched_function_keeps_its_size(folder):
+    def keep(columns):
+        return [True] * len(columns["id"])
+
+    state = after(me.read(folder).batch(4).filter(keep, batched=True), 3)
+    with pytest.raises(me.CheckpointMismatchError, match="n of stage 1, batch, was 4 then and is 3 now"):
+        me.read(folder).batch(3).filter(keep, batched=True).load_state_dict(state)
+    resumed = me.read(folder).batch(4).filter(keep, batched=True).batch(2)
+    resumed.load_state_dict(state)
+
+
+def test_two_states_of_one_reader_are_not_merged(folder):
+    def rank(number, items):
+        return after(me.read(folder).filter(is_kept).lanes(2).shard(2, number), items)
+
+    with pytest.raises(me.CheckpointMismatchError, match="two different states of reader 0"):
+        me.merge_states([rank(0, 1), rank(0, 3), rank(1, 3)])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"cursors": [[3, 2**40]]},
+        {"cursors": [[3, 50]]},
+        {"cursors": [[3, {"at": 1, "done": [0, 0, 5]}]]},
+        {"cursors": [[3, {"at": 1, "done": [10**6]}]]},
+        {"lanes": 3 * 10**8, "cursors": [[3 * 10**8, 0]]},
+        {"cursors": [[2**70, 0]]},
+        {"part": {"readers": 10**9, "workers": 1, "items": 3}},
+        {"part": {"readers": 7, "workers": 2, "items": [3, 3]}},
+        {"fingerprint": {"data": {"digest": "x", "list": [[1]]}, "pipeline": []}},
+        {"fingerprint": {"data": {"digest": "x", "sums": [1]}, "pipeline": []}},
+    ],
+    ids=str,
+)
+def test_impossible_states_are_refused(folder, damage):
+    state = after(me.read(folder).lanes(3), 4)
+    with pytest.raises(me.CheckpointMismatchError):
+        me.read(folder).lanes(3).load_state_dict({**state, **damage})
+
+
+def test_a_state_that_is_changed_changes_no_other(folder):
+    dataset = me.read(folder)
+    dataset.state_dict()["fingerprint"]["data"]["rows"] = 5
+    assert dataset.state_dict()["fingerprint"]["data"]["rows"] == 60

@@ -1,0 +1,297 @@
+"""Messages of a row, in all the shapes they come in, with every file that they name decoded."""
+
+import base64
+import json
+import re
+
+import fsspec
+import numpy as np
+import PIL.Image
+import pyarrow as pa
+import pytest
+
+import midepoch as me
+from media import data_url, film, picture, shade_of, tone
+from midepoch.integrations.multimodal.messages import Messages
+from midepoch.stages.stage import name_of
+from midepoch.storage import objects as stores
+from midepoch.storage.listing import SmallFiles
+
+
+def read(row, **options):
+    function = Messages(
+        processor=lambda sample: sample,
+        column=options.pop("column", "messages"),
+        media_columns={"image": "images", "audio": "audios", "video": "videos"} | options.pop("columns", {}),
+        **options,
+    )
+    return function(row)
+
+
+def user(*parts):
+    return [{"role": "user", "content": list(parts)}]
+
+
+def one(part, **options):
+    """The part that a part becomes, and the sample."""
+    sample = read({"messages": user(part)}, **options)
+    return sample["messages"][0]["content"][0], sample
+
+
+def test_text_stays_and_other_columns_come_along():
+    messages = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello", "name": "me"}]
+    assert read({"messages": messages, "id": 3, "note": None}) == {
+        "messages": messages,
+        "id": 3,
+        "note": None,
+        "images": [],
+        "audios": [],
+        "videos": [],
+    }
+
+
+def test_a_list_of_parts():
+    parts = [{"type": "text", "text": "a"}, "b", {"text": "c"}, {"type": "input_text", "text": "d"}]
+    content = read({"messages": user(*parts)})["messages"][0]["content"]
+    assert content == [{"type": "text", "text": letter} for letter in "abcd"]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "image": picture(7)},
+        {"type": "image", "bytes": picture(7)},
+        {"type": "image", "image": bytearray(picture(7))},
+        {"type": "image", "image": {"bytes": picture(7), "path": "gone.png"}},
+        {"type": "image", "image": {"bytes": None, "path": "a/7.png"}},
+        {"type": "image", "path": "a/7.png"},
+        {"type": "image", "url": "a/7.png"},
+        {"type": "image", "image": "a/7.png"},
+        {"type": "image", "base64": base64.b64encode(picture(7)).decode()},
+        {"image": "a/7.png"},
+        {"type": "image_url", "image_url": {"url": data_url(picture(7))}},
+        {"type": "image_url", "image_url": {"url": "a/7.png", "detail": "low"}},
+        {"type": "image_url", "image_url": "a/7.png"},
+        {"type": "input_image", "image_url": data_url(picture(7))},
+        {"type": "image", "image": PIL.Image.new("RGB", (2, 2), (7, 0, 0))},
+        {"type": "image", "image": np.full((2, 2, 3), 7, np.uint8)},
+    ],
+    ids=lambda part: ",".join(map(str, part)),
+)
+def test_C1_an_image_however_it_is_named(tmp_path, part):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "7.png").write_bytes(picture(7))
+    for folder in (str(tmp_path), f"{tmp_path}/"):
+        found, sample = one(part, data_folder=folder)
+        assert (found["type"], list(found)) == ("image", ["type", "image"])
+        assert shade_of(found["image"]) == 7
+        assert [shade_of(image) for image in sample["images"]] == [7]
+        assert found["image"] is sample["images"][0]
+
+
+@pytest.mark.parametrize("name", ["7.png", "with space.png", "50%.png"])
+def test_absolute_paths_and_file_urls_do_not_depend_on_the_folder(tmp_path, name):
+    (tmp_path / name).write_bytes(picture(7))
+    for path in (str(tmp_path / name), (tmp_path / name).as_uri()):
+        assert shade_of(one({"type": "image", "path": path}, data_folder="/nowhere")[1]["images"][0]) == 7
+        assert shade_of(one({"type": "image", "path": path})[1]["images"][0]) == 7
+
+
+def test_a_path_without_a_folder_is_looked_for_where_the_process_is(tmp_path, monkeypatch):
+    (tmp_path / "7.png").write_bytes(picture(7))
+    monkeypatch.chdir(tmp_path)
+    assert shade_of(one({"type": "image", "path": "7.png"})[1]["images"][0]) == 7
+
+
+def test_urls_of_stores_go_to_storage_as_they_are():
+    asked = []
+
+    class Files:
+        def read(self, path):
+            asked.append(path)
+            return picture(7)
+
+    one({"type": "image", "path": "a.png"}, data_folder="s3://bucket/images/", files=Files())
+    one({"type": "image", "path": "gs://other/a.png"}, data_folder="s3://bucket/images", files=Files())
+    assert asked == ["s3://bucket/images/a.png", "gs://other/a.png"]
+
+
+def test_files_of_a_store_are_read_through_one_client(monkeypatch):
+    store = fsspec.filesystem("memory")
+    for name in ("a", "b"):
+        store.pipe(f"/pictures/{name}.png", picture(7))
+    made = []
+    monkeypatch.setattr(stores, "connect", lambda *at, connect=stores.connect: made.append(at[0]) or connect(*at))
+    files = SmallFiles()
+    for name in ("a", "b", "a"):
+        sample = one({"type": "image", "path": f"{name}.png"}, data_folder="memory://pictures", files=files)[1]
+        assert shade_of(sample["images"][0]) == 7
+    assert made == ["memory"]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "input_audio", "input_audio": {"data": base64.b64encode(tone()).decode(), "format": "wav"}},
+        {"type": "audio", "audio": tone(kind="FLAC")},
+        {"type": "audio_url", "audio_url": {"url": data_url(tone(), "audio/wav")}},
+        {"type": "audio", "path": "a.wav"},
+        {"type": "audio", "audio": {"array": np.zeros(40, np.float32), "sampling_rate": 8000}},
+    ],
+)
+def test_C1_sounds(tmp_path, part):
+    (tmp_path / "a.wav").write_bytes(tone())
+    found, sample = one(part, data_folder=str(tmp_path))
+    assert found["type"] == "audio"
+    assert (found["audio"]["array"].shape, found["audio"]["sampling_rate"]) == ((40,), 8000)
+    assert sample["audios"] == [found["audio"]]
+
+
+def test_C1_videos(tmp_path):
+    film(tmp_path / "a.mp4")
+    for part in ({"type": "video", "video": "a.mp4"}, {"type": "video_url", "video_url": {"url": "a.mp4"}}):
+        assert one(part, data_folder=str(tmp_path))[1]["videos"][0].shape == (10, 16, 32, 3)
+    few = one({"type": "video", "video": "a.mp4"}, data_folder=str(tmp_path), video_frames=3)[0]["video"]
+    assert few.shape == (3, 16, 32, 3)
+    assert few.mean((1, 2, 3)).round(-1).tolist() == [0, 80, 180]  # 0, 4.5 (rounded to even) and 9 times 20
+
+
+def test_parts_stand_for_the_files_of_a_column_in_order():
+    image = {"type": "image"}
+    messages = [
+        {"role": "user", "content": [image, {"type": "text", "text": "and"}, {"type": "image", "image": picture(9)}]},
+        {"role": "user", "content": [image]},
+    ]
+    sample = read({"messages": messages, "images": [picture(1), {"bytes": picture(2), "path": None}]})
+    assert [shade_of(one) for one in sample["images"]] == [1, 9, 2]
+    assert shade_of(sample["messages"][1]["content"][0]["image"]) == 2
+
+
+@pytest.mark.parametrize("stored", [picture(5), {"bytes": picture(5), "path": None}, data_url(picture(5))])
+def test_a_column_of_one_file(stored):
+    assert shade_of(read({"messages": user({"type": "image"}), "images": stored})["images"][0]) == 5
+
+
+def test_files_that_no_part_stands_for_belong_to_the_sample():
+    row = {"messages": [{"role": "user", "content": "<image> what is it?"}], "pic": [picture(1), picture(2)]}
+    sample = read(row, columns={"image": "pic"})
+    assert [shade_of(one) for one in sample["images"]] == [1, 2]
+    assert "pic" not in sample
+
+
+@pytest.mark.parametrize("nothing", [None, [], (), {"bytes": None, "path": None}])
+def test_no_files_at_all(nothing):
+    assert read({"messages": user("hi"), "images": nothing})["images"] == []
+
+
+@pytest.mark.parametrize("wrap", [lambda messages: messages, lambda messages: {"messages": messages}])
+def test_messages_as_json_text(wrap):
+    text = json.dumps(wrap(user({"type": "image_url", "image_url": {"url": data_url(picture(3))}}, "look")))
+    sample = read({"chat": text}, column="chat")
+    assert shade_of(sample["images"][0]) == 3
+    assert sample["chat"][0]["content"][1] == {"type": "text", "text": "look"}
+
+
+def test_arrow_structs_whose_other_fields_are_none_are_as_if_they_had_them_not():
+    messages = user(
+        {"type": "text", "text": "look"},
+        {"type": "image", "image": {"bytes": picture(3), "path": None}},
+        {"type": "image_url", "image_url": {"url": data_url(picture(4)), "detail": None}},
+        {"type": "image_url", "image_url": {"url": None, "detail": None}},
+        {"type": "input_audio", "input_audio": {"data": base64.b64encode(tone()).decode(), "format": "wav"}},
+        {"type": "image"},
+    )
+    messages.append({"role": "assistant", "content": None, "name": None})
+    plain = pa.array([messages]).to_pylist()[0]
+    assert plain[0]["content"][0]["image_url"] is None or plain[0]["content"][0]["image_url"]["url"] is None
+    sample = read({"messages": plain, "images": [picture(5), picture(6)]})
+    assert [shade_of(one) for one in sample["images"]] == [3, 4, 5, 6]
+    assert len(sample["audios"]) == 1
+    assert sample["messages"][0]["content"][0] == {"type": "text", "text": "look"}
+    assert sample["messages"][1] == {"role": "assistant"}
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"id": 1, "chat": []}, "There is no column 'messages' with messages; the row has: id, chat"),
+        ({"messages": None}, "The messages must be a list of dicts, got None"),
+        ({"messages": 3}, "The messages must be a list of dicts, got 3"),
+        ({"messages": b"[]"}, "The messages must be a list of dicts"),
+        ({"messages": "[{"}, "The messages are text that is no JSON"),
+        ({"messages": '"hello"'}, "The messages must be a list of dicts, got 'hello'"),
+        ({"messages": ["hello"]}, "A message is a dict with a role and a content, got 'hello'"),
+        ({"messages": [{"from": "human", "value": "x"}]}, "A message is a dict with a role and a content, got {'from'"),
+        ({"messages": [{"role": None, "content": "x"}]}, "A message is a dict with a role and a content"),
+        ({"messages": [{"role": "user", "content": 3}]}, "A message's content is text or a list of parts, got 3"),
+        ({"messages": [{"role": "user", "content": b"x"}]}, "A message's content is text or a list of parts"),
+        ({"messages": user(3)}, "A part of a message is text or a dict with a type, got 3"),
+        ({"messages": user({"type": "hologram"})}, "has the type 'hologram'; it can be text, image, image_url"),
+        ({"messages": user({"type": ["image"]})}, r"has the type \['image'\]"),
+        ({"messages": user({"type": "text", "value": "x"})}, "A text part of a message has no text"),
+        ({"messages": user({})}, "A text part of a message has no text"),
+        ({"messages": user({"type": "image"})}, "more image parts than the column 'images' has files"),
+        ({"messages": user({"type": "audio"})}, "more audio parts than the column 'audios' has files"),
+        (
+            {"messages": user({"type": "image"}, {"type": "image"}), "images": [picture(1)]},
+            "more image parts than the column 'images' has files",
+        ),
+        ({"messages": user({"type": "image"}), "images": [None]}, "The column 'images' has a null where a file"),
+        ({"messages": user("x"), "images": [{"bytes": None, "path": None}]}, "The column 'images' has a null"),
+        ({"messages": user({"type": "image", "base64": "a*"})}, r"data that is no base64 .*: 'a\*'"),
+        ({"messages": user({"type": "input_audio", "input_audio": {"data": "é"}})}, "data that is no base64"),
+        ({"messages": user({"type": "image", "url": "data:image/png;base64,abc"})}, "data that is no base64"),
+        ({"messages": user({"type": "image", "url": "data:image/svg+xml,<svg/>"})}, "A data URL must hold base64, got"),
+    ],
+)
+def test_what_is_wrong_is_told(row, told):
+    with pytest.raises(ValueError, match=told):
+        read(row)
+
+
+@pytest.mark.parametrize("value", [3, 2.5, True, {"link": "x"}])
+def test_files_of_a_wrong_type(value):
+    with pytest.raises(TypeError, match="Expected bytes, a path, or a dict with 'bytes' or 'path', got"):
+        read({"messages": user("x"), "images": [value]})
+
+
+def test_errors_stay_short_whatever_they_are_about():
+    for row in ({"messages": "x" * 100_000}, {"messages": [["x" * 100_000]]}, {"messages": [{"text": b"x" * 100_000}]}):
+        with pytest.raises(ValueError, match=r"x") as caught:
+            read(row)
+        assert len(str(caught.value)) < 300
+
+
+def test_a_file_that_is_not_there_and_one_that_is_no_image(tmp_path):
+    with pytest.raises(me.NoDataError, match=re.escape(f"{tmp_path}/gone.png cannot be read")):
+        one({"type": "image", "path": "gone.png"}, data_folder=str(tmp_path))
+    with pytest.raises(PIL.UnidentifiedImageError):
+        one({"type": "image", "image": b"no picture"})
+    with pytest.raises(Exception, match=r"(?i)format not recogni[sz]ed"):
+        one({"type": "audio", "audio": b"no sound"})
+    with pytest.raises(Exception, match="Invalid data"):
+        one({"type": "video", "video": b"no video"})
+
+
+def test_the_row_is_left_as_it_was():
+    row = {"messages": user({"type": "image", "text": None, "image": {"bytes": picture(1), "path": None}})}
+    before = repr(row)
+    read(row)
+    assert repr(row) == before
+
+
+def process(sample):
+    return sample
+
+
+def test_a_checkpoint_knows_it_by_the_processors_name():
+    assert name_of(Messages(processor=process, column="messages", media_columns={})) == "process"
+
+
+def test_lines_are_parsed_where_they_are_used():
+    line = json.dumps({"messages": user("x"), "id": 4})
+    assert read({"line": line}, of_lines=True)["id"] == 4
+    with pytest.raises(ValueError, match=r"The line is no JSON .*: '{\"messages\"'"):
+        read({"line": '{"messages"'}, of_lines=True)
+    with pytest.raises(ValueError, match=r"A row must be a JSON object, got '\[1\]'"):
+        read({"line": "[1]"}, of_lines=True)

@@ -1,0 +1,79 @@
+"""Splits and the shuffle that permutes them, on orders in memory."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import midepoch as me
+from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
+from midepoch.order.deletes import Deletes
+from midepoch.order.orders import Sequential
+
+
+def index_of(files):
+    """Blocks of so many rows, in files; a row has 10 bytes."""
+    blocks = np.array([rows for file in files for rows in file], np.int64)
+    starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
+    first_blocks = np.concatenate([[0], np.cumsum([len(file) for file in files])]).astype(np.int64)
+    return SimpleNamespace(
+        file_starts=starts[first_blocks], block_starts=starts, places=(starts[:-1], blocks * 10, blocks)
+    )
+
+
+def base_of(index):
+    return Sequential(index.file_starts, index.block_starts)
+
+
+FILES = st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=5)
+
+
+@given(FILES, st.integers(1, 30))
+def test_a_split_is_a_stretch_of_whole_blocks_of_one_file(files, most):
+    index = index_of(files)
+    by_rows = Splitting(index=index, most_rows=most).cut(base_of(index)).pieces("file")
+    by_bytes = Splitting(index=index, most_bytes=10 * most).cut(base_of(index)).pieces("file")
+    assert by_rows.tolist() == by_bytes.tolist()
+    assert set(by_rows.tolist()) <= set(index.block_starts.tolist())
+    assert set(index.file_starts.tolist()) <= set(by_rows.tolist())
+    assert (np.diff(by_rows) > 0).all()
+    assert np.diff(by_rows).max(initial=0) < most + max((rows for file in files for rows in file), default=0)
+    if most == 30:
+        assert len(by_rows) < 2 + sum(1 + sum(file) // 30 for file in files)
+
+
+@given(FILES, st.integers(1, 30), st.integers(1, 40), st.integers(0, 3), st.sets(st.integers(0, 100)))
+def test_a_group_gives_the_rows_of_its_splits_and_no_others(files, most, window, epoch, gone):
+    index = index_of(files)
+    splitting = Splitting(index=index, most_rows=most)
+    step = ShuffleSplits(seed=3, window=window, splitting=splitting)
+    base = base_of(index)
+    gone = np.array(sorted(row for row in gone if row < base.size), np.int64)
+    base = Deletes(rows=gone).apply(base)
+    order, splits = step.apply(base, epoch, 0), step.permuted(base, epoch, 0)
+    assert sorted(order.rows(np.arange(order.size)).tolist()) == sorted(
+        set(range(int(index.file_starts[-1]))) - set(gone)
+    )
+    groups = step.groups(splits).tolist()
+    assert set(groups) <= set(splits.pieces("file").tolist())
+    for begin, end in pairwise(groups):
+        positions = np.arange(begin, end)
+        assert sorted(order.rows(positions).tolist()) == sorted(splits.rows(positions).tolist())
+
+
+def test_small_splits_share_a_window_and_large_ones_have_several():
+    index = index_of([[5]] * 20 + [[10] * 20])
+    step = ShuffleSplits(seed=1, window=40, splitting=Splitting(index=index, most_rows=200))
+    splits = step.permuted(base_of(index), 0, 0)
+    sizes = np.diff(step.groups(splits))
+    assert 200 in sizes.tolist() or sizes.max() >= 200
+    assert len(step.apply(base_of(index), 0, 0).pieces("block")) > len(sizes) + 3
+
+
+@pytest.mark.parametrize("told", ["", "many", 0, -1, "12 parsecs", True, "MiB", None, "1iB"])
+def test_no_byte_sizes(told):
+    with pytest.raises((ValueError, TypeError), match="split_bytes is"):
+        me.StructuredDataset("nowhere", split_bytes=told)

@@ -1,0 +1,132 @@
+"""Orders: complete, reproducible, different from epoch to epoch, and composed the way they are written."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midepoch.order.orders import Cut, Interval, Sequential, Shuffle, ShuffledRows, build_order, lanes_by_file
+
+
+def sequential(sizes, block):
+    """Files of these sizes, in blocks of ``block`` rows."""
+    files = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    blocks = [start for first, size in zip(files, sizes, strict=False) for start in range(first, first + size, block)]
+    return Sequential(files, np.array([*blocks, files[-1]], np.int64))
+
+
+def rows(order):
+    return order.rows(np.arange(order.size)).tolist()
+
+
+shuffles = st.builds(
+    Shuffle, seed=st.integers(0, 9), level=st.sampled_from(["file", "block", "row"]), window=st.integers(1, 50)
+)
+sizes = st.lists(st.integers(0, 30), min_size=1, max_size=6)
+
+
+@given(sizes, st.integers(1, 12), shuffles, st.integers(0, 3))
+def test_every_shuffle_is_a_permutation(sizes, block, shuffle, epoch):
+    order = build_order(sequential(sizes, block), [shuffle], epoch)
+    assert sorted(rows(order)) == list(range(sum(sizes)))
+
+
+@given(sizes, st.integers(1, 12), shuffles, st.integers(0, 40), st.integers(0, 40))
+def test_take_and_skip_after_a_shuffle_cut_its_sequence(sizes, block, shuffle, skipped, taken):
+    base = sequential(sizes, block)
+    whole = rows(build_order(base, [shuffle], 1))
+    cut = build_order(base, [shuffle, Cut(start=skipped, stop=None), Cut(start=0, stop=taken)], 1)
+    assert rows(cut) == whole[skipped:][:taken]
+    assert cut.size == len(whole[skipped:][:taken])
+
+
+@given(sizes, st.integers(1, 12), shuffles, st.integers(0, 60))
+def test_a_shuffle_after_take_permutes_what_was_taken(sizes, block, shuffle, taken):
+    order = build_order(sequential(sizes, block), [Cut(start=0, stop=taken), shuffle], 0)
+    assert sorted(rows(order)) == list(range(min(taken, sum(sizes))))
+
+
+@given(sizes, st.integers(1, 12), shuffles)
+def test_pieces_cut_the_whole_order(sizes, block, shuffle):
+    order = build_order(sequential(sizes, block), [shuffle], 0)
+    pieces = order.pieces("block")
+    assert pieces[-1] == order.size
+    assert (np.diff(pieces) >= 0).all()
+
+
+def test_positions_can_be_asked_one_by_one():
+    order = build_order(sequential([100, 7, 60], 9), [Shuffle(seed=1, level="block", window=20)], 2)
+    assert [int(order.rows(np.array([position]))[0]) for position in range(order.size)] == rows(order)
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    base = sequential([50, 50, 50, 50, 50], 10)
+    for level in ("file", "block", "row"):
+        orders = {
+            tuple(rows(build_order(base, [Shuffle(seed=seed, level=level, window=30)], epoch)))
+            for seed in range(3)
+            for epoch in range(3)
+        }
+        assert len(orders) == 9
+
+
+def test_two_shuffles_in_one_pipeline_do_not_undo_each_other():
+    shuffle = Shuffle(seed=1, level="row", window=1)
+    order = build_order(sequential([64], 8), [shuffle, shuffle], 0)
+    assert rows(order) not in (list(range(64)), rows(build_order(sequential([64], 8), [shuffle], 0)))
+
+
+def test_file_level_keeps_the_rows_of_a_file_together_and_in_order():
+    order = rows(build_order(sequential([5, 3, 4], 2), [Shuffle(seed=3, level="file", window=1)], 0))
+    runs = [tuple(range(0, 5)), tuple(range(5, 8)), tuple(range(8, 12))]
+    found = []
+    while order:
+        run = next(run for run in runs if run[0] == order[0])
+        assert tuple(order[: len(run)]) == run
+        found.append(run)
+        order = order[len(run) :]
+    assert sorted(found) == runs
+
+
+def test_block_level_draws_a_window_from_all_over():
+    order = build_order(sequential([1000] * 10, 10), [Shuffle(seed=0, level="block", window=500)], 0)
+    first = rows(Interval(order, 0, 500))
+    assert len({row // 1000 for row in first}) == 10
+    assert len({row // 10 for row in first}) == 50
+    assert first != sorted(first)
+
+
+def test_a_file_shuffle_after_rows_were_scattered_is_refused():
+    with pytest.raises(ValueError, match="rows of a file do not stay together"):
+        build_order(
+            sequential([5, 5], 2),
+            [Shuffle(seed=0, level="block", window=4), Shuffle(seed=0, level="file", window=1)],
+            0,
+        )
+
+
+@given(sizes, st.integers(1, 12), st.none() | shuffles, st.integers(1, 5))
+def test_lanes_by_file_share_no_file(sizes, block, shuffle, lanes):
+    steps = [] if shuffle is None else [shuffle]
+    base = sequential(sizes, block)
+    found = [rows(lane) for lane in lanes_by_file(base, steps, 0, lanes)]
+    assert sorted(row for lane in found for row in lane) == list(range(sum(sizes)))
+    files = np.searchsorted(np.cumsum(sizes), np.arange(sum(sizes)), "right")
+    owners = [{int(files[row]) for row in lane} for lane in found]
+    assert sum(map(len, owners)) == len(set().union(*owners))
+
+
+def test_a_billion_rows_are_permuted_without_an_array_of_them():
+    base = Sequential(np.array([0, 10**9]), np.array([0, 10**9]))
+    order = ShuffledRows(base, key=5)
+    found = order.rows(np.arange(999_000_000, 999_001_000))
+    assert len(set(found.tolist())) == 1000
+    assert 0 <= found.min() <= found.max() < 10**9
+
+
+@given(sizes, st.integers(1, 12), st.integers(1, 40), st.data())
+def test_any_positions_of_a_block_shuffle_give_the_rows_that_all_together_give(sizes, block, window, data):
+    order = build_order(sequential(sizes, block), [Shuffle(seed=2, level="block", window=window)], 0)
+    whole = rows(order)
+    some = data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=10)) if whole else []
+    assert order.rows(np.array(some, np.int64)).tolist() == [whole[position] for position in some]

@@ -1,0 +1,216 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from midepoch._common.arrays import TABLE, key_of, permute
+
+KEYS = [key_of("test", number) for number in range(400)]
+AROUND_THE_TABLE = [TABLE - 1, TABLE, TABLE + 1, TABLE + 2]
+POWERS = [1 << bits for bits in (1, 2, 3, 8, 10, 15, 17, 18, 20)]
+SIZES = [0, 1, 2, 3, 5, 7, 100, 1000, *AROUND_THE_TABLE, *(n + d for n in POWERS for d in (-1, 0, 1)), 100_003, 300_000]
+HUGE = [2**32 + 1, 2**32 + 15, 2**40, 2**40 + 1, 2**53 + 3, 2**62 - 1, 2**62, 2**62 + 5, 2**63 - 1]
+
+
+def whole(n, key):
+    return permute(np.arange(n), n, key)
+
+
+@pytest.mark.parametrize("n", sorted(set(SIZES)))
+@pytest.mark.parametrize("key", [0, 2**64 - 1, KEYS[0]])
+def test_every_number_comes_once(n, key):
+    assert np.array_equal(np.sort(whole(n, key)), np.arange(n))
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(1, 200_000), key=st.integers(0, 2**64 - 1))
+def test_every_number_comes_once_for_any_size_and_key(n, key):
+    assert np.array_equal(np.sort(whole(n, key)), np.arange(n))
+
+
+@pytest.mark.parametrize("n", HUGE)
+def test_samples_of_huge_ranges_are_distinct_and_in_range(n):
+    ends = 100_000
+    positions = np.concatenate([np.arange(ends), n // 2 + np.arange(ends), n - ends + np.arange(ends)]).astype(np.int64)
+    out = permute(positions, n, KEYS[1])
+    assert out.dtype == np.int64
+    assert out.min() >= 0
+    assert out.max() < n
+    assert len(np.unique(out)) == len(positions)
+    assert out.max() > n - n // 1000
+    assert out.min() < n // 1000
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(TABLE + 1, 2**63 - 1), key=st.integers(0, 2**64 - 1), data=st.data())
+def test_any_positions_of_huge_ranges_are_distinct_and_in_range(n, key, data):
+    positions = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=50, unique=True)), np.int64)
+    out = permute(positions, n, key)
+    assert ((out >= 0) & (out < n)).all()
+    assert len(set(out.tolist())) == len(positions)
+
+
+@pytest.mark.parametrize("n", [10, TABLE, TABLE + 1, 2**40])
+def test_a_position_goes_to_the_same_place_alone_and_among_others(n):
+    positions = np.random.default_rng(0).integers(0, n, 50)
+    together = permute(positions, n, KEYS[2])
+    assert [int(permute(positions[at : at + 1], n, KEYS[2])[0]) for at in range(50)] == together.tolist()
+
+
+GOLDEN_KEY = 0x0123456789ABCDEF
+GOLDEN = {
+    1: [0, 0, 0, 0, 0],
+    2: [1, 0, 1, 0, 0],
+    3: [1, 0, 2, 0, 2],
+    10: [5, 6, 1, 4, 9],
+    1000: [885, 18, 726, 388, 67],
+    65536: [53267, 50290, 12155, 35975, 39598],
+    65537: [15220, 37682, 62123, 13398, 32788],
+    100003: [15220, 37682, 97964, 98577, 26021],
+    1048576: [394324, 474044, 102535, 808278, 1037060],
+    4294967297: [1331951794, 1479855300, 1402447420, 1052273938, 792027114],
+    1099511627776: [690095336577, 504857086269, 340464054561, 94408777610, 172683786020],
+    9007199254740995: [3852664844055923, 3986467184538326, 1801137916337401, 5096922206571902, 6965620908988497],
+    4611686018427387909: [
+        2253695120305077833,
+        886498523656424752,
+        4171543189050069893,
+        1757333068201884449,
+        3726608171851767995,
+    ],
+}
+KEY_GOLDEN = 3120129540513706247
+
+
+def test_the_key_of_some_parts_is_frozen():
+    assert key_of(42, "row", 0, 1) == KEY_GOLDEN
+    assert len({key_of(1, 2), key_of(12), key_of("1", 2), key_of(1, "2"), key_of(2, 1)}) == 5
+
+
+@pytest.mark.parametrize("n", GOLDEN)
+def test_permutations_are_frozen(n):
+    """A change of these orders would break every checkpoint of a shuffled run."""
+    positions = np.array([0, 1, 2, n // 2, n - 1]) % n
+    assert permute(positions, n, GOLDEN_KEY).tolist() == GOLDEN[n]
+
+
+def ours_and_numpys(n, keys):
+    """Permutations of ours and as many of numpy's, on which both are measured."""
+    random = np.random.default_rng(2024)
+    return [whole(n, key) for key in keys], [random.permutation(n) for _ in keys]
+
+
+@pytest.mark.parametrize("n", [1000, TABLE, TABLE + 7, 200_000])
+def test_consecutive_differences_are_as_distinct_as_numpys(n):
+    """Of n differences modulo n, a random permutation has about n * (1 - 1/e) distinct ones."""
+    ours, numpys = ([len(np.unique(np.diff(one) % n)) for one in many] for many in ours_and_numpys(n, KEYS[:10]))
+    expected = n * (1 - np.exp(-1))
+    deviation = 6 * np.sqrt(n * np.exp(-1) * (1 - 2 * np.exp(-1)))
+    assert all(abs(count - expected) < deviation for count in numpys)
+    assert all(abs(count - expected) < deviation for count in ours)
+
+
+@pytest.mark.parametrize("n", [2**40 + 1, 2**62])
+def test_consecutive_differences_of_huge_ranges_never_repeat(n):
+    out = permute(np.arange(200_000), n, KEYS[3]).astype(object)
+    assert len(set(np.diff(out))) == len(out) - 1
+
+
+def serial_correlation(sequence):
+    """Of a sequence with itself moved by one place."""
+    return float(np.corrcoef(sequence[:-1], sequence[1:])[0, 1])
+
+
+@pytest.mark.parametrize("n", [TABLE, TABLE + 1, 150_001, 1 << 18, 2**40 + 1, 2**62])
+@pytest.mark.parametrize("bit", range(6))
+def test_low_bits_are_not_serially_correlated(n, bit):
+    count = min(n, 200_000)
+    positions = np.arange(count)
+    limit = 5 / np.sqrt(count)
+    random = np.random.default_rng(7)
+    for key in KEYS[:5]:
+        numpys = random.permutation(n)[:count] if n <= 1 << 20 else random.integers(0, n, count)
+        assert abs(serial_correlation(numpys >> bit & 1)) < limit
+        assert abs(serial_correlation(permute(positions, n, key) >> bit & 1)) < limit
+
+
+@pytest.mark.parametrize("n", [TABLE, TABLE + 1, 1 << 18])
+@pytest.mark.parametrize("lag", [1, 2, 3, 64, 256, 1024])
+def test_values_are_not_correlated_with_those_some_places_on(n, lag):
+    limit = 5 / np.sqrt(n - lag)
+    ours, numpys = ours_and_numpys(n, KEYS[:5])
+    for one in [*numpys, *ours]:
+        assert abs(np.corrcoef(one[:-lag], one[lag:])[0, 1]) < limit
+
+
+def chi_square(observed, expected):
+    return float(((observed - expected) ** 2 / expected).sum())
+
+
+def limit_of(freedom):
+    """What a chi-square variable exceeds with a probability below 1e-6 (Wilson and Hilferty)."""
+    return freedom * (1 - 2 / (9 * freedom) + 4.9 * np.sqrt(2 / (9 * freedom))) ** 3
+
+
+@pytest.mark.parametrize("n", [2, 3, 8, 20])
+def test_each_element_stands_at_each_position_equally_often_over_keys(n):
+    keys = [key_of("chi", number) for number in range(2000)]
+    for permutations in ours_and_numpys(n, keys):
+        seats = np.zeros((n, n))
+        np.add.at(seats, (np.tile(np.arange(n), len(keys)), np.concatenate(permutations)), 1)
+        # Rows and columns have fixed sums, which scales the statistic by n / (n - 1).
+        assert chi_square(seats, len(keys) / n) * (n - 1) / n < limit_of((n - 1) ** 2)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5])
+def test_all_orders_of_few_elements_come_equally_often_over_keys(n):
+    keys = [key_of("orders", number) for number in range(6000)]
+    for permutations in ours_and_numpys(n, keys):
+        _, counts = np.unique(np.stack(permutations), axis=0, return_counts=True)
+        assert len(counts) == np.prod(np.arange(1, n + 1))
+        assert chi_square(counts, len(keys) / len(counts)) < limit_of(len(counts) - 1)
+
+
+@pytest.mark.parametrize("n", [TABLE, TABLE + 1, 1 << 17, 250_007])
+def test_stretches_of_positions_are_spread_evenly_over_stretches_of_values(n):
+    buckets = 32
+    ours, numpys = ours_and_numpys(n, KEYS[:8])
+    for one in [*numpys, *ours]:
+        table, *_ = np.histogram2d(np.arange(n), one, bins=buckets, range=[[0, n], [0, n]])
+        expected = np.outer(table.sum(1), table.sum(0)) / n
+        assert chi_square(table, expected) < limit_of((buckets - 1) ** 2)
+
+
+@pytest.mark.parametrize("n", [2**32 + 15, 2**40 + 1, 2**53 + 3, 2**62])
+def test_the_first_positions_of_huge_ranges_are_spread_evenly(n):
+    buckets, count = 256, 100_000
+    random = np.random.default_rng(5)
+    for key in KEYS[:8]:
+        for sample in (random.integers(0, n, count), permute(np.arange(count), n, key)):
+            counts = np.bincount((sample.astype(object) * buckets // n).astype(int), minlength=buckets)
+            assert chi_square(counts, count / buckets) < limit_of(buckets - 1)
+            low = np.bincount(sample % buckets, minlength=buckets)
+            assert chi_square(low, count / buckets) < limit_of(buckets - 1)
+
+
+@pytest.mark.parametrize("n", [TABLE + 1, 150_001])
+def test_one_element_over_many_keys_is_spread_evenly(n):
+    buckets = 16
+    random = np.random.default_rng(9)
+    for position in (0, 1, n // 2, n - 1):
+        ours = np.array([int(permute(np.array([position]), n, key)[0]) for key in KEYS])
+        for sample in (random.integers(0, n, len(KEYS)), ours):
+            counts = np.bincount(sample * buckets // n, minlength=buckets)
+            assert chi_square(counts, len(KEYS) / buckets) < limit_of(buckets - 1)
+
+
+def test_neighbouring_keys_give_unrelated_permutations():
+    n = 1000
+    for one, other in ((0, 1), (1, 2), (KEYS[0], KEYS[0] ^ 1), (KEYS[0], KEYS[0] ^ (1 << 63))):
+        agree = int((whole(n, one) == whole(n, other)).sum())
+        assert agree < 10
+        assert abs(np.corrcoef(whole(n, one), whole(n, other))[0, 1]) < 5 / np.sqrt(n)
+    big = 100_001
+    for one, other in ((0, 1), (KEYS[0], KEYS[0] ^ 1), (KEYS[0], KEYS[0] ^ (1 << 63))):
+        assert int((whole(big, one) == whole(big, other)).sum()) < 10
+        assert abs(np.corrcoef(whole(big, one), whole(big, other))[0, 1]) < 5 / np.sqrt(big)

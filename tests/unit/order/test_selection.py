@@ -1,0 +1,175 @@
+"""Rows chosen by number, against plain lists."""
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midepoch.order.orders import Cut, Sequential, Shuffle, build_order, lanes_by_file
+from midepoch.order.selection import Blocks, ChunkedNumbers, Listed, Selection, Slices, Stretches
+
+LEVELS = ("file", "block", "row")
+
+
+@st.composite
+def sequences(draw):
+    """A data set's files and blocks."""
+    files = draw(st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=1, max_size=4))
+    blocks = np.cumsum([0, *(rows for file in files for rows in file)])
+    bounds = np.cumsum([0, *map(len, files)])
+    return Sequential(blocks[bounds].astype(np.int64), blocks.astype(np.int64))
+
+
+def all_rows(order):
+    return order.rows(np.arange(order.size)).tolist()
+
+
+def check_pieces(order, level):
+    """Pieces rise from nothing to the end."""
+    bounds = order.pieces(level).tolist()
+    assert bounds == sorted(bounds)
+    assert (bounds[0], bounds[-1]) == (0, order.size)
+    return bounds
+
+
+@given(sequences(), st.randoms(use_true_random=False), st.sampled_from(LEVELS), st.integers(1, 4))
+def test_blocks_are_those_that_stay(inner, random, level, lanes):
+    files, blocks = inner.pieces("file"), inner.pieces("block")
+    kept = np.array([random.random() < 0.5 for _ in blocks[1:]], bool)
+    chosen = Blocks(files, blocks, kept)
+    expected = [
+        row for (a, b), stays in zip(pairwise(blocks.tolist()), kept, strict=True) for row in range(a, b) if stays
+    ]
+    assert all_rows(chosen) == expected
+    for one in ("file", "block"):
+        bounds = check_pieces(chosen, one)
+        owners = np.searchsorted(inner.pieces(one), expected, "right").tolist()
+        assert all(len(set(owners[a:b])) <= 1 for a, b in pairwise(bounds))
+    shuffle = Shuffle(seed=1, level=level, window=5)
+    assert sorted(all_rows(build_order(chosen, [shuffle], 0))) == expected
+    dealt = lanes_by_file(chosen, [shuffle], 0, lanes)
+    assert sorted(row for lane in dealt for row in all_rows(lane)) == expected
+
+
+PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=4)
+
+
+@given(sequences(), PAIRS)
+def test_stretches_are_slices_of_a_list(inner, pairs):
+    stretches = Stretches(inner, pairs)
+    expected = [row for begin, end in pairs for row in range(inner.size)[begin:end]]
+    assert all_rows(stretches) == expected
+    assert Slices(stretches=tuple(pairs)).size(inner.size) == stretches.size == len(expected)
+
+
+@given(sequences(), PAIRS, st.sampled_from(["file", "block"]))
+def test_a_piece_of_stretches_lies_in_one_piece_of_what_is_below(inner, pairs, level):
+    stretches, below = Stretches(inner, pairs), inner.pieces(level)
+    rows, bounds = all_rows(stretches), check_pieces(stretches, level)
+    for begin, end in pairwise(bounds):
+        some = rows[begin:end]
+        assert some == list(range(some[0], some[0] + len(some)))
+        assert len({int(np.searchsorted(below, row, "right")) for row in some}) == 1
+
+
+@given(sequences(), PAIRS, st.sampled_from(LEVELS), st.integers(0, 5), st.integers(0, 9), st.integers(0, 9))
+def test_stretches_can_be_shuffled_and_cut_further(inner, pairs, level, seed, skipped, taken):
+    steps = [Slices(stretches=tuple(pairs)), Shuffle(seed=seed, level=level, window=5)]
+    whole = all_rows(build_order(inner, steps, 1))
+    assert sorted(whole) == sorted(all_rows(Stretches(inner, pairs)))
+    cuts = [Cut(start=skipped, stop=None), Cut(start=0, stop=taken)]
+    cut = build_order(inner, [*steps, *cuts], 1)
+    assert all_rows(cut) == whole[skipped:][:taken]
+    size = inner.size
+    for step in (*steps, *cuts):
+        size = step.size(size)
+    assert size == cut.size
+    check_pieces(cut, "block")
+    again = build_order(inner, [*steps, *cuts, Shuffle(seed=2, level="block", window=3)], 1)
+    assert sorted(all_rows(again)) == sorted(whole[skipped:][:taken])
+
+
+@given(sequences(), PAIRS, st.sampled_from(LEVELS), st.integers(1, 6))
+def test_no_file_of_a_stretch_is_in_two_lanes(inner, pairs, level, lanes):
+    following = pairwise([*sorted(pairs), (99, 99)])
+    pairs = [(begin, min(end, behind)) for (begin, end), (behind, _) in following]
+    steps = [Slices(stretches=tuple(pairs)), Shuffle(seed=3, level=level, window=4)]
+    dealt = [all_rows(lane) for lane in lanes_by_file(inner, steps, 0, lanes)]
+    assert sorted(row for lane in dealt for row in lane) == sorted(all_rows(Stretches(inner, pairs)))
+    whole = Stretches(inner, pairs)
+    bounds = whole.pieces("file").tolist()
+    rows = all_rows(whole)
+    for begin, end in pairwise(bounds):
+        assert sum(bool(set(rows[begin:end]) & set(lane)) for lane in dealt) == 1
+
+
+CHUNKS = st.lists(st.lists(st.integers(0, 2**40), max_size=6), max_size=4)
+
+
+@given(CHUNKS, st.data())
+def test_numbers_in_chunks_are_one_list(chunks, data):
+    numbers = ChunkedNumbers(pa.chunked_array(chunks, pa.uint64()))
+    flat = [number for chunk in chunks for number in chunk]
+    assert len(numbers) == len(flat)
+    places = data.draw(st.lists(st.integers(0, len(flat) - 1), max_size=20) if flat else st.just([]))
+    assert numbers.at(np.array(places, np.int64)).tolist() == [flat[place] for place in places]
+
+
+def indices(*chunks):
+    return pa.table({"indices": pa.chunked_array(chunks, pa.uint64())})
+
+
+@given(st.lists(st.lists(st.integers(0, 19), max_size=9), max_size=4), st.sampled_from(["block", "row"]))
+def test_a_list_of_rows_may_be_in_any_order_and_name_a_row_twice(chunks, level):
+    inner = Sequential(np.array([0, 12, 20]), np.array([0, 5, 12, 20]))
+    selection = Selection(table=indices(*chunks))
+    flat = [number for chunk in chunks for number in chunk]
+    listed = selection.apply(inner, 0, 0)
+    assert isinstance(listed, Listed)
+    assert all_rows(listed) == flat
+    assert selection.size(20) == listed.size == len(flat)
+    check_pieces(listed, "block")
+    shuffled = build_order(inner, [selection, Shuffle(seed=1, level=level, window=4)], 3)
+    assert sorted(all_rows(shuffled)) == sorted(flat)
+    after = build_order(inner, [Shuffle(seed=1, level=level, window=4), selection], 3)
+    below = all_rows(build_order(inner, [Shuffle(seed=1, level=level, window=4)], 3))
+    assert all_rows(after) == [below[number] for number in flat]
+
+
+def test_the_files_of_a_list_are_torn():
+    inner = Sequential(np.array([0, 12, 20]), np.array([0, 5, 12, 20]))
+    with pytest.raises(ValueError, match=r"do not stay together after a selection of rows.*shard\(mode='example'\)"):
+        Selection(table=indices([1, 2])).apply(inner).pieces("file")
+
+
+def test_another_selection_is_described_otherwise():
+    selection = Selection(table=indices([3, 1, 2]))
+    assert selection.describe() == Selection(table=indices([3], [1, 2])).describe()
+    assert selection.describe()["rows"] == 3
+    for other in (indices([3, 2, 1]), indices([3, 1]), indices([3, 1, 4]), indices()):
+        assert Selection(table=other).describe() != selection.describe()
+
+
+def test_a_long_selection_is_described_by_a_sample_that_has_both_ends():
+    numbers = np.arange(100_000, dtype=np.uint64)
+    described = Selection(table=indices(numbers)).describe()
+    for moved in (np.roll(numbers, 1), numbers[::-1]):
+        assert Selection(table=indices(moved)).describe() != described
+    assert described["rows"] == 100_000
+
+
+def test_selections_and_slices_survive_pickling():
+    selection = Selection(table=indices([3, 1, 2]))
+    described = selection.describe()
+    copied = pickle.loads(pickle.dumps(selection))
+    inner = Sequential(np.array([0, 5]), np.array([0, 5]))
+    assert copied.describe() == described
+    assert all_rows(copied.apply(inner)) == [3, 1, 2]
+    assert len(pickle.dumps(selection)) == len(pickle.dumps(Selection(table=selection.table)))
+    slices = Slices(stretches=((1, 3), (0, 1)))
+    assert pickle.loads(pickle.dumps(slices)) == slices
+    assert slices.describe() == {"op": "split", "rows": [[1, 3], [0, 1]]}

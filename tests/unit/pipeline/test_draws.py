@@ -1,0 +1,74 @@
+"""Drawing from the parts of a mixture: long runs however short those of the parts are, and a first row at once."""
+
+from itertools import islice
+
+import pyarrow as pa
+import pytest
+
+import midepoch as me
+from files import write
+from midepoch.pipeline.draws import RUN_ROWS, Draws
+from midepoch.sources.blocks import Files
+
+SIZES = {"a": 9000, "b": 6000, "c": 3000}
+WEIGHTS = [3, 2, 1]
+BLOCK = 500
+
+
+@pytest.fixture
+def parts(tmp_path):
+    for part, size in SIZES.items():
+        rows = pa.record_batch({"x": [f"{part}{number}" for number in range(size)]})
+        write(tmp_path / f"{part}.arrow", [rows.slice(start, BLOCK) for start in range(0, size, BLOCK)])
+    return {part: me.read(tmp_path / f"{part}.arrow") for part in SIZES}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """How many rows are drawn at a time."""
+    lengths = []
+    interleaved = Draws._interleaved
+
+    def watched(*arguments):
+        run = interleaved(*arguments)
+        lengths.append(len(run))
+        return run
+
+    monkeypatch.setattr(Draws, "_interleaved", watched)
+    return lengths
+
+
+def one_by_one(parts):
+    """The same mixture of parts that are no rows of files any more, which is drawn item by item."""
+    return me.mix({name: part.map(lambda row: row) for name, part in parts.items()}, WEIGHTS, stop="all")
+
+
+@pytest.mark.parametrize("order", [{}, {"window": 700}, {"level": "row"}], ids=str)
+def test_runs_are_long_though_those_of_the_parts_are_short(parts, drawn, order):
+    if order:
+        parts = {name: part.shuffle(seed=2, **order) for name, part in parts.items()}
+    mixture = me.mix(parts, WEIGHTS, stop="all")
+    got = [row["x"] for row in mixture]
+    assert len(drawn) < 30
+    assert sorted(drawn)[len(drawn) // 2] == RUN_ROWS
+    assert got == [row["x"] for row in one_by_one(parts)]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 499, 500, 501, 1024, 5000, 17_999])
+def test_runs_go_on_at_any_row_with_the_next(parts, cut):
+    mixture = me.mix(parts, WEIGHTS, stop="all")
+    whole = [row["x"] for row in mixture]
+    mixture.set_epoch(0)
+    begun = [row["x"] for row in islice(mixture, cut)]
+    again = me.mix(parts, WEIGHTS, stop="all")
+    again.load_state_dict(mixture.state_dict())
+    assert begun + [row["x"] for row in again] == whole
+
+
+def test_the_first_row_waits_for_one_block_of_one_part(parts, monkeypatch):
+    blocks = []
+    read = Files.read
+    monkeypatch.setattr(Files, "read", lambda self, number: blocks.append(number) or read(self, number))
+    rows = iter(me.mix(parts, WEIGHTS))
+    next(rows)
+    assert len(blocks) == 1

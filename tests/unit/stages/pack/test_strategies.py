@@ -1,0 +1,144 @@
+"""Laying out documents: no pack too long, no token lost or twice, packs as full as promised and in order."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from midepoch.stages.pack.strategies import cumulative, ids_within, pack
+
+STRATEGIES = ["best_fit", "first_fit", "balanced"]
+many = settings(max_examples=200, deadline=None)
+lengths_of_documents = st.lists(st.integers(0, 40), max_size=60).map(lambda found: np.array(found, np.int64))
+
+
+def pieces_of(packs):
+    """The pieces of each pack as (document, start, stop)."""
+    pieces = list(zip(packs.documents.tolist(), packs.starts.tolist(), packs.stops.tolist(), strict=True))
+    bounds = packs.bounds.tolist()
+    return [pieces[begin:end] for begin, end in pairwise(bounds)]
+
+
+def sizes_of(packs):
+    return [[stop - start for _, start, stop in one] for one in pieces_of(packs)]
+
+
+@many
+@given(lengths_of_documents, st.integers(1, 25), st.sampled_from(STRATEGIES), st.sampled_from(["cut", "drop", "alone"]))
+def test_C3_every_token_once_and_no_pack_too_long(lengths, length, strategy, overlong):
+    packs = pieces_of(pack(lengths, length=length, strategy=strategy, overlong=overlong))
+    tokens = [(number, token) for one in packs for number, start, stop in one for token in range(start, stop)]
+    due = [
+        (number, token)
+        for number, size in enumerate(lengths.tolist())
+        if overlong != "drop" or size <= length
+        for token in range(size)
+    ]
+    assert sorted(tokens) == due
+    for one in packs:
+        assert one
+        too_long = sum(stop - start for _, start, stop in one) > length
+        assert not too_long or (overlong == "alone" and len(one) == 1)
+
+
+@many
+@given(lengths_of_documents, st.integers(1, 25), st.sampled_from(STRATEGIES))
+def test_C3_packs_are_in_the_order_of_the_documents(lengths, length, strategy):
+    packs = pieces_of(pack(lengths, length=length, strategy=strategy))
+    assert [one[0] for one in packs] == sorted(one[0] for one in packs)
+    assert all(one == sorted(one) for one in packs)
+
+
+@many
+@given(lengths_of_documents, st.integers(1, 25))
+def test_C3_a_document_is_cut_only_if_it_does_not_fit(lengths, length):
+    for strategy in STRATEGIES:
+        for one in pieces_of(pack(lengths, length=length, strategy=strategy)):
+            for document, start, stop in one:
+                assert start % length == 0
+                assert stop == min(start + length, int(lengths[document]))
+
+
+def first_fit(sizes, length):
+    """The definition: each into the first pack with room."""
+    packs = []
+    for size in sizes:
+        for one in packs:
+            if sum(one) + size <= length:
+                one.append(size)
+                break
+        else:
+            packs.append([size])
+    return packs
+
+
+def best_fit(sizes, length):
+    """The definition: longest first, each into the pack with the least room that is enough."""
+    packs = []
+    for size in sorted(sizes, reverse=True):
+        fitting = [one for one in packs if sum(one) + size <= length]
+        if fitting:
+            max(fitting, key=sum).append(size)
+        else:
+            packs.append([size])
+    return packs
+
+
+@many
+@given(lengths_of_documents, st.integers(40, 80))
+def test_first_fit_is_first_fit(lengths, length):
+    due = first_fit([size for size in lengths.tolist() if size], length)
+    assert sizes_of(pack(lengths, length=length, strategy="first_fit")) == due
+
+
+@many
+@given(lengths_of_documents, st.integers(40, 80))
+def test_best_fit_needs_as_many_packs_as_its_definition(lengths, length):
+    due = best_fit([size for size in lengths.tolist() if size], length)
+    assert len(pack(lengths, length=length, strategy="best_fit")) == len(due)
+
+
+def lognormal(seed, documents, median=1300, sigma=1.0, most=4096):
+    drawn = np.random.default_rng(seed).lognormal(np.log(median), sigma, 2 * documents).astype(np.int64)
+    return drawn[(drawn > 0) & (drawn <= most)][:documents]
+
+
+def windows(lengths, size=1024):
+    return [lengths[at : at + size] for at in range(0, len(lengths), size)]
+
+
+def test_C7_best_fit_fills_99_in_100_of_the_budget_on_lognormal_lengths():
+    lengths = lognormal(7, 20 * 1024)
+    packs = sum(len(pack(one, length=4096, strategy="best_fit")) for one in windows(lengths))
+    assert lengths.sum() / (packs * 4096) >= 0.99
+
+
+def costs(lengths, strategy):
+    packs = [sizes for one in windows(lengths) for sizes in sizes_of(pack(one, length=4096, strategy=strategy))]
+    return np.array([sum(size * size for size in sizes) for sizes in packs])
+
+
+@pytest.mark.parametrize(("median", "sigma"), [(1300, 1.0), (200, 0.7), (600, 0.3)])
+def test_C3_balanced_evens_out_the_cost_with_hardly_more_packs(median, sigma):
+    lengths = lognormal(3, 8 * 1024, median, sigma)
+    even, tight = costs(lengths, "balanced"), costs(lengths, "best_fit")
+    assert even.std() / even.mean() < 0.85 * tight.std() / tight.mean()
+    assert len(even) <= 1.01 * len(tight)
+
+
+def test_what_is_inside_a_pack():
+    ends = cumulative(np.array([3, 1, 2]))
+    assert ends.tolist() == [0, 3, 4, 6]
+    positions, documents = ids_within(ends, 8)
+    assert positions.tolist() == [0, 1, 2, 0, 0, 1, 0, 0]
+    assert documents.tolist() == [0, 0, 0, 1, 2, 2, -1, -1]
+    assert {ends.dtype, positions.dtype, documents.dtype} == {np.dtype(np.int32)}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_window_without_tokens_has_no_packs(strategy):
+    assert len(pack(np.array([], np.int64), length=4, strategy=strategy)) == 0
+    assert len(pack(np.array([0, 0]), length=4, strategy=strategy)) == 0
+    assert len(pack(np.array([9, 8]), length=4, strategy=strategy, overlong="drop")) == 0

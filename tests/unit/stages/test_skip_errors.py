@@ -1,0 +1,276 @@
+"""Broken samples are left out and noted, the machine's failures are not; and what notes them leaves nothing behind."""
+
+import copy
+import errno
+import gc
+import json
+import logging
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import midepoch as me
+from midepoch.stages.skip_errors import Attempt, SkipLog
+from midepoch.stages.stage import Call
+from midepoch.testing import assert_resumes
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def rows(tmp_path):
+    for number in range(2):
+        ids = range(10 * number, 10 * number + 10)
+        pq.write_table(pa.table({"id": ids}), tmp_path / f"part-{number}.parquet", row_group_size=4)
+    return me.read([tmp_path / "part-0.parquet", tmp_path / "part-1.parquet"])
+
+
+def attempt(rows, function, skip=True):
+    number = len(rows._plan.pipeline.stages) + 1
+    call = Call(function=function, stage="process", number=number)
+    stage = Attempt(call=call, skips=SkipLog() if skip else None)
+    return rows._staged(stage), stage
+
+
+def no_thirds(row):
+    if row["id"] % 3 == 0:
+        raise ValueError(f"{row['id']} is a third")
+    return {"id": row["id"]}
+
+
+def test_C1_broken_samples_are_left_out_and_noted_with_file_and_row(rows, caplog):
+    dataset, stage = attempt(rows, no_thirds)
+    assert [item["id"] for item in dataset] == [number for number in range(20) if number % 3]
+    noted = stage.skips.lines()
+    assert [one["where"] for one in noted] == [
+        *(f"row {row} of part-0.parquet" for row in (0, 3, 6, 9)),
+        *(f"row {row} of part-1.parquet" for row in (2, 5, 8)),
+    ]
+    assert noted[1] == {"epoch": 0, "where": "row 3 of part-0.parquet", "error": "ValueError: 3 is a third"}
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0] == "A broken sample is left out: row 0 of part-0.parquet: ValueError: 0 is a third"
+    assert told[3:] == [
+        "7 of the last 20 samples of a lane were broken and left out in epoch 0; metrics() tells which."
+    ], "after three, only their number"
+
+
+def test_each_is_counted_once_an_epoch_however_often_it_is_met(rows, caplog):
+    dataset, stage = attempt(rows, no_thirds)
+    caplog.set_level(logging.CRITICAL)
+    assert_resumes(dataset)
+    assert len(stage.skips.lines()) == 7
+    list(dataset)
+    list(dataset)
+    assert [one["epoch"] for one in stage.skips.lines()].count(1) == 7
+
+
+def test_without_a_log_it_raises_with_the_row(rows):
+    dataset, stage = attempt(rows, no_thirds, skip=False)
+    with pytest.raises(ValueError, match="0 is a third") as caught:
+        list(dataset)
+    assert caught.value.__notes__ == ["midepoch: in process(no_thirds), at row 0 of part-0.parquet"]
+    assert stage.count(5) == 5
+    assert len(dataset) == 20
+
+
+def test_the_length_is_unknown_where_samples_may_be_left_out(rows):
+    dataset, stage = attempt(rows, no_thirds)
+    assert stage.count(5) is None
+    with pytest.raises(TypeError, match="only reading the rows tells how many items process gives"):
+        len(dataset)
+
+
+def test_behind_groups_there_is_no_row_to_name(rows, caplog):
+    caplog.set_level(logging.CRITICAL)
+    dataset, stage = attempt(rows.map(lambda columns: columns, batched=True, batch_size=4), no_thirds)
+    assert len(list(dataset)) == 13
+    noted = stage.skips.lines()
+    assert len(noted) == 7
+    assert all(one["where"].startswith("item ") for one in noted)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_skipped"),
+    [
+        (ValueError("x"), True),
+        (KeyError("x"), True),
+        (StopIteration(), True),
+        (RuntimeError("x"), True),
+        (OSError("image file is truncated"), True),
+        (FileNotFoundError(errno.ENOENT, "gone"), True),
+        (PermissionError(errno.EACCES, "not yours"), True),
+        (IsADirectoryError(errno.EISDIR, "a folder"), True),
+        (me.NoDataError("gone"), True),
+        (OSError(errno.EMFILE, "too many open files"), False),
+        (OSError(errno.EIO, "the disk"), False),
+        (MemoryError(), False),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), False),
+        (TimeoutError("slow"), False),
+        (me.MissingExtraError("Pillow", "image", "Decoding"), False),
+    ],
+    ids=repr,
+)
+def test_what_may_be_over_the_next_time_is_never_left_out(rows, caplog, error, is_skipped):
+    caplog.set_level(logging.CRITICAL)
+
+    def fail(row):
+        raise error
+
+    def fail_behind(row):
+        raise me.NoDataError("cannot be read") from error
+
+    for function in (fail, fail_behind):
+        dataset, _ = attempt(rows, function)
+        if is_skipped:
+            assert list(dataset) == []
+        else:
+            with pytest.raises(type(error) if function is fail else me.NoDataError):
+                list(dataset)
+
+
+def test_errors_of_reading_are_no_broken_samples(rows, tmp_path):
+    dataset, stage = attempt(rows, no_thirds)
+    (tmp_path / "part-1.parquet").write_bytes(b"PAR1")
+    with pytest.raises(me.DataChangedError):
+        list(dataset)
+    assert all("part-0" in one["where"] for one in stage.skips.lines())
+
+
+def test_a_state_knows_the_function_and_whether_failures_are_left_out(rows):
+    skipping, raising = attempt(rows, no_thirds)[0], attempt(rows, no_thirds, skip=False)[0]
+    told = [dataset.state_dict()["fingerprint"]["pipeline"] for dataset in (skipping, raising)]
+    assert told == [[{"op": "process", "fn": "no_thirds", "on_error": "skip"}], [{"op": "process", "fn": "no_thirds"}]]
+    with pytest.raises(me.CheckpointMismatchError, match="on_error"):
+        raising.load_state_dict(skipping.state_dict())
+
+
+def test_the_file_goes_with_the_last_data_set_that_has_it(rows, temporary):
+    dataset, stage = attempt(rows, no_thirds)
+    copies = [copy.copy(dataset), dataset.batch(2), copy.deepcopy(dataset)]
+    del dataset, stage
+    gc.collect()
+    assert len(list(temporary.iterdir())) == 1
+    assert len(list(copies[0])) == 13
+    assert len(copies[2]._plan.pipeline.stages[0].skips.lines()) == 7, "a deep copy notes in the same log"
+    del copies
+    gc.collect()
+    assert list(temporary.iterdir()) == []
+
+
+def test_many_data_sets_hold_no_files_open(rows, temporary):
+    before = len(os.listdir("/proc/self/fd"))
+    many = [attempt(rows, no_thirds)[0] for _ in range(50)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    del many
+    gc.collect()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_pickle_shares_the_file_and_does_not_remove_it(temporary):
+    log = SkipLog()
+    log.add(0, "row 1", ValueError("x"))
+    again = pickle.loads(pickle.dumps(log))
+    again.add(0, "row 2", ValueError("y"))
+    assert [one["where"] for one in log.lines()] == ["row 1", "row 2"]
+    del again
+    gc.collect()
+    assert len(log.lines()) == 2
+
+
+def test_a_pickle_that_outlives_the_file_begins_its_own(temporary):
+    log = SkipLog()
+    carried = pickle.dumps(log)
+    del log
+    gc.collect()
+    again = pickle.loads(carried)
+    again.add(0, "row 2", ValueError("y"))
+    assert len(again.lines()) == 1
+    del again
+    gc.collect()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_file_that_somebody_removed_stops_nobody_and_is_not_made_again(temporary, caplog):
+    log = SkipLog()
+    next(temporary.iterdir()).unlink()
+    log.add(0, "row 1", ValueError("x"))
+    assert "A broken sample cannot be noted for metrics()" in caplog.text
+    assert "row 1: ValueError: x" in caplog.text
+    assert (log.lines(), list(temporary.iterdir())) == ([], [])
+
+
+def test_a_line_that_was_cut_short_is_passed_over(temporary):
+    log = SkipLog()
+    log.add(0, "row 1", ValueError("x"))
+    with next(temporary.iterdir()).open("a") as file:
+        file.write('{"epoch": 0, "whe')
+    assert len(log.lines()) == 1
+
+
+def test_no_folder_to_write_to_is_told(monkeypatch):
+    def refuse(**_):
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    with pytest.raises(OSError, match=r"on_error='skip' notes broken samples in a temporary file.*Set TMPDIR"):
+        SkipLog()
+
+
+def test_errors_are_cut_and_may_hold_anything(temporary):
+    log = SkipLog()
+    log.add(0, "row 1", ValueError("\udcff\n" + "é" * 100_000))
+    assert len(log.lines()[0]["error"]) == 500
+
+
+def write_many(log, name):
+    for number in range(200):
+        log.add(number, f"row {number} of {name}", ValueError("é" * 300))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_writers_in_many_processes_do_not_tear_each_others_lines(temporary, method):
+    log = SkipLog()
+    context = multiprocessing.get_context(method)
+    writers = [context.Process(target=write_many, args=(log, name)) for name in "abc"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    path = next(temporary.iterdir())
+    assert len([json.loads(line) for line in path.read_text().splitlines()]) == 600
+    assert len(log.lines()) == 600, "and none of them has removed the file"
+    del log, writers, writer
+    gc.collect()
+    assert list(temporary.iterdir()) == []
+
+
+FORKED = """
+if os.fork() == 0:
+    raise SystemExit  # which runs what is due at the end of a process
+os.wait()
+log.add(0, "row 1", ValueError("x"))
+assert len(log.lines()) == 1
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("pass", 0), ("raise SystemExit(3)", 3), (FORKED, 0)])
+def test_nothing_is_left_at_the_end_of_the_process_that_made_it(temporary, end, code):
+    script = f"import os\nfrom midepoch.stages.skip_errors import SkipLog\nlog = SkipLog()\n{end}"
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(temporary)}, timeout=60, check=False
+    )
+    assert run.returncode == code
+    assert list(temporary.iterdir()) == []

@@ -1,0 +1,158 @@
+import os
+from pathlib import Path
+
+import pytest
+
+import midepoch as me
+from files import values, write_numbers
+from midepoch.storage.listing import FileStamp, check_unchanged, find
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two files and two in subfolders, with things around them that are not data."""
+    root = tmp_path / "data"
+    write_numbers(root / "b.arrow", 10, 13)
+    write_numbers(root / "a.parquet", 0, 10, "parquet")
+    write_numbers(root / "sub" / "c.arrow", 13, 15)
+    write_numbers(root / "sub" / "deep" / "d.arrow", 15, 20)
+    for name in (".hidden.arrow", "_temporary.arrow", "_SUCCESS", ".cache/x.arrow", "_delta/x.parquet", "README.md"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(b"not data")
+    return root
+
+
+def test_a_folder_is_read_sorted_with_its_subfolders_without_hidden_and_underscored(folder):
+    assert find(folder).names == ("a.parquet", "b.arrow", "sub/c.arrow", "sub/deep/d.arrow")
+    assert values(me.read(folder)) == list(range(20))
+
+
+def test_files_sort_folder_by_folder_not_by_the_slash(tmp_path):
+    for name in ("a/x.arrow", "a-b/x.arrow", "a.arrow"):
+        write_numbers(tmp_path / name, 0, 1)
+    assert find(tmp_path).names == ("a/x.arrow", "a-b/x.arrow", "a.arrow")
+    assert find(str(tmp_path / "**/*.arrow")).names == ("a/x.arrow", "a-b/x.arrow", "a.arrow")
+
+
+def test_one_file(folder):
+    assert find(folder / "b.arrow").names == ("b.arrow",)
+    assert values(me.read(str(folder / "b.arrow"))) == [10, 11, 12]
+
+
+def test_a_glob(folder):
+    assert find(str(folder / "[!_]*.arrow")).names == ("b.arrow",)
+    assert values(me.read(str(folder / "s*" / "*.arrow"))) == [13, 14]
+    assert values(me.read(str(folder / "**" / "[a-z].arrow"))) == list(range(10, 20))
+    assert values(me.read(folder / "[ab].*")) == list(range(13))
+    assert find(str(folder / "?.parquet")).names == ("a.parquet",)
+
+
+def test_a_star_matches_no_hidden_files_as_in_a_shell(folder):
+    found = find(str(folder / "**" / "*"))
+    assert not any(part.startswith(".") for name in found.names for part in name.split("/"))
+    assert find(str(folder / ".hid*")).names == (".hidden.arrow",)
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path):
+    write_numbers(tmp_path / "a[1].arrow", 0, 3)
+    write_numbers(tmp_path / "a1.arrow", 9, 10)
+    assert values(me.read(tmp_path / "a[1].arrow")) == [0, 1, 2]
+
+
+def test_a_list_keeps_its_order(folder):
+    sources = [folder / "sub", str(folder / "b.arrow"), folder / "*.parquet"]
+    assert values(me.read(sources)) == [*range(13, 20), 10, 11, 12, *range(10)]
+    assert find(sources).names == ("sub/c.arrow", "sub/deep/d.arrow", "b.arrow", "a.parquet")
+
+
+def test_the_tilde_is_the_home_folder(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert values(me.read("~/data/b.arrow")) == [10, 11, 12]
+    assert values(me.read("~/data/b*.arrow")) == [10, 11, 12]
+
+
+def test_relative_paths_and_absolute_ones_are_the_same_source(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    assert find("data") == find(folder) == find(f"data{os.sep}") == find(Path("data/../data"))
+
+
+def test_names_are_relative_so_a_state_fits_a_moved_folder(folder, tmp_path):
+    dataset = me.read(folder)
+    rows = iter(dataset)
+    taken = [next(rows)["x"] for _ in range(12)]
+    state = dataset.state_dict()
+    folder.rename(tmp_path / "elsewhere")
+    moved = me.read(tmp_path / "elsewhere")
+    moved.load_state_dict(state)
+    assert taken + values(moved) == list(range(20))
+
+
+def test_a_linked_folder_is_read(folder, tmp_path):
+    (tmp_path / "link").symlink_to(folder)
+    assert values(me.read(tmp_path / "link")) == list(range(20))
+
+
+def test_a_link_to_a_folder_above_is_not_followed_for_ever(folder):
+    (folder / "sub" / "up").symlink_to(folder)
+    assert values(me.read(folder)) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere", r"nowhere does not exist\. Pass a file, a folder or a glob"),
+        ("data/*.csv", r"data/\*\.csv matches no file below"),
+        ("nowhere/*.arrow", r"matches nothing: the folder .*nowhere does not exist"),
+        ("data/README.md/x", "does not exist"),
+        ([], "The list of sources is empty"),
+        (["data", "nowhere"], "nowhere does not exist"),
+    ],
+)
+def test_nothing_to_read_says_why(folder, monkeypatch, source, message):
+    monkeypatch.chdir(folder.parent)
+    with pytest.raises(me.NoDataError, match=message):
+        me.read(source)
+
+
+def test_an_empty_folder_says_so(tmp_path):
+    with pytest.raises(me.NoDataError, match=r"has no file that ends in \.arrow.*\(it is empty\)"):
+        me.read(tmp_path)
+
+
+def test_a_folder_of_other_files_names_one_and_the_way_out(tmp_path):
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(me.NoDataError, match=r"it holds 1 others, such as notes\.txt\).*pass a glob"):
+        me.read(tmp_path)
+
+
+@pytest.mark.parametrize("twice", [["b.arrow", "b.arrow"], [".", "b.arrow"], ["b.arrow", "sub/../b.arrow"]])
+def test_a_file_that_is_named_twice_is_refused(folder, twice):
+    with pytest.raises(ValueError, match=r"b\.arrow is named twice by the sources"):
+        me.read([folder / one for one in twice])
+
+
+def test_check_unchanged_says_what_changed(tmp_path):
+    path = write_numbers(tmp_path / "a.arrow", 0, 3)
+    found = find(path).stamps[0]
+    check_unchanged(str(path), found)
+    with pytest.raises(me.DataChangedError, match=r"a\.arrow was changed while it was in use \(9 bytes then, "):
+        check_unchanged(str(path), FileStamp(9, found.mtime_ns))
+    with pytest.raises(me.DataChangedError, match=r"\(same size\)"):
+        check_unchanged(str(path), FileStamp(found.size, found.mtime_ns - 1))
+    path.unlink()
+    with pytest.raises(me.DataChangedError, match=r"a\.arrow cannot be read.*restore it"):
+        check_unchanged(str(path), found)
+
+
+def test_json_beside_other_data_is_taken_for_a_note_about_it(tmp_path, caplog):
+    write_numbers(tmp_path / "data-00000.arrow", 0, 5)
+    (tmp_path / "state.json").write_text('{"x": 9}')
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "dataset_info.json").write_text('{"features": {}}')
+    with caplog.at_level("INFO", "midepoch"):
+        assert values(me.read(tmp_path)) == list(range(5))
+    assert "2 files that end in .json are left out" in caplog.text
+    assert values(me.read([tmp_path / "data-00000.arrow", tmp_path / "state.json"])) == [0, 1, 2, 3, 4, 9]
+    (tmp_path / "data-00000.arrow").unlink()
+    (tmp_path / "sub" / "dataset_info.json").unlink()
+    assert values(me.read(tmp_path)) == [9]

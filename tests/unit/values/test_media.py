@@ -1,0 +1,242 @@
+"""Images and sounds, made here and decoded: the same as `datasets` decodes."""
+
+import io
+import pickle
+import sys
+
+import datasets
+import numpy as np
+import PIL.Image
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+
+import midepoch as me
+from media import film
+from midepoch.values.features import features_of
+from midepoch.values.media import decoded, image, sound, video
+
+SIZE = (5, 3)
+
+
+def picture(shade, kind="PNG", mode="RGB", **options):
+    """A small picture of one shade, as bytes."""
+    file = io.BytesIO()
+    colour = shade if mode == "L" else (shade, 0, 255)
+    made = PIL.Image.new(mode, SIZE, colour)
+    made.putpixel((0, 0), 0 if mode == "L" else (0, 0, 0))
+    made.save(file, kind, **options)
+    return file.getvalue()
+
+
+def tone(rate=8000, channels=1, kind="WAV"):
+    samples = np.linspace(-0.5, 0.5, 40, dtype=np.float32)
+    file = io.BytesIO()
+    soundfile.write(file, np.stack([samples] * channels, axis=1).squeeze(), rate, format=kind)
+    return file.getvalue()
+
+
+def pixels(one):
+    return np.asarray(one).tolist()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A saved data set with images and sounds in every place."""
+    features = datasets.Features(
+        {
+            "id": datasets.Value("int64"),
+            "image": datasets.Image(),
+            "gray": datasets.Image(mode="L"),
+            "many": datasets.List(datasets.Image()),
+            "turns": datasets.List({"who": datasets.Value("string"), "image": datasets.Image()}),
+            "meta": {"note": datasets.Value("string"), "thumb": datasets.Image()},
+            "audio": datasets.Audio(decode=True),
+        }
+    )
+    rows = [
+        {
+            "id": number,
+            "image": {"bytes": picture(number, "PNG" if number % 2 else "JPEG"), "path": None} if number != 2 else None,
+            "gray": {"bytes": picture(number), "path": None},
+            "many": [{"bytes": picture(number + one), "path": None} for one in range(number % 3)],
+            "turns": [{"who": "me", "image": {"bytes": picture(9), "path": None}}, {"who": "you", "image": None}],
+            "meta": {"note": "x", "thumb": {"bytes": picture(7, mode="L"), "path": None}},
+            "audio": {"bytes": tone(kind="FLAC" if number % 2 else "WAV"), "path": None},
+        }
+        for number in range(4)
+    ]
+    table = pa.Table.from_pylist(rows, features.arrow_schema)
+    datasets.Dataset(table).save_to_disk(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def opened(saved):
+    return me.fast_load_iterable_dataset(saved)
+
+
+def same_as_datasets(ours, theirs):
+    if isinstance(ours, PIL.Image.Image):
+        return ours.mode == theirs.mode and ours.size == theirs.size and pixels(ours) == pixels(theirs)
+    if isinstance(ours, dict):
+        return list(ours) == list(theirs) and all(same_as_datasets(ours[key], theirs[key]) for key in ours)
+    if isinstance(ours, list):
+        return len(ours) == len(theirs) and all(map(same_as_datasets, ours, theirs))
+    return ours == theirs
+
+
+def test_without_arguments_all_images_and_sounds_are_decoded_as_datasets_would(saved):
+    theirs = datasets.load_from_disk(saved).remove_columns("audio")
+    for row, expected in zip(opened(saved).decode(), theirs, strict=True):
+        audio = row.pop("audio")
+        assert audio["sampling_rate"] == 8000
+        assert np.allclose(audio["array"], np.linspace(-0.5, 0.5, 40), atol=1e-4)
+        assert same_as_datasets(row, expected)
+
+
+def test_without_decode_bytes_stay_bytes(saved):
+    row = next(iter(opened(saved)))
+    assert row["image"] == {"bytes": picture(0, "JPEG"), "path": None}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "changed"),
+    [
+        (("gray",), {"gray"}),
+        (("image",), {"image"}),  # a column of that name goes before the kind
+        (("Image",), {"image", "gray", "many", "turns", "meta"}),
+        (("audio",), {"audio"}),
+        (("gray", "many"), {"gray", "many"}),
+    ],
+)
+def test_by_name_and_by_kind(saved, wanted, changed):
+    for row, raw in zip(opened(saved).decode(*wanted), opened(saved), strict=True):
+        differ = {name for name in row if row[name] != raw[name]}
+        assert changed - {"many", "image"} <= differ <= changed
+
+
+def test_it_is_a_stage_like_others(saved):
+    dataset = opened(saved).select_columns(["id", "gray"]).shuffle(1, level="row").decode()
+    batch = next(iter(dataset.batch(4)))
+    assert [one.getpixel((4, 2)) for one in batch["gray"]] == [
+        PIL.Image.open(io.BytesIO(picture(number))).convert("L").getpixel((4, 2)) for number in batch["id"]
+    ]
+    assert len(dataset) == 4
+    assert dataset.state_dict()["fingerprint"]["pipeline"][-1] == {"op": "decode", "fn": "Decode"}
+    me.testing.assert_resumes(dataset.map(lambda row: {"gray": pixels(row["gray"])}))
+    assert len(list(pickle.loads(pickle.dumps(dataset)))) == 4
+
+
+def test_numpy_values_are_decoded_too(saved):
+    row = next(iter(opened(saved).select_columns(["gray", "many"]).skip(1).with_format("numpy").decode()))
+    assert row["gray"].size == SIZE
+    assert [one.size for one in row["many"]] == [SIZE]
+
+
+def test_plain_files_of_bytes(tmp_path):
+    pq.write_table(pa.table({"png": [picture(3), None], "id": [1, 2]}), tmp_path / "a.parquet")
+    dataset = me.read(tmp_path / "a.parquet")
+    first, second = dataset.decode("png")
+    assert (first["png"].size, second["png"]) == (SIZE, None)
+    with pytest.raises(ValueError, match=r"no column is an Image or Audio feature. There are: png, id"):
+        dataset.decode()
+    with pytest.raises(ValueError, match="the column 'id' is int64, neither an Image or Audio feature nor bytes"):
+        dataset.decode("id")
+    with pytest.raises(ValueError, match=r"there is no column 'jpg', and no feature of that kind. There are: png, id"):
+        dataset.decode("jpg")
+    with pytest.raises(ValueError, match=r"decode after batch is not possible: it works on single rows"):
+        dataset.batch(2).decode("png")
+
+
+def test_a_broken_image_is_told_with_its_row(tmp_path):
+    pq.write_table(pa.table({"png": [picture(3), b"no picture"]}), tmp_path / "a.parquet")
+    with pytest.raises(PIL.UnidentifiedImageError) as caught:
+        list(me.read(tmp_path / "a.parquet").decode("png"))
+    assert any("decode" in note and "a.parquet" in note and "1" in note for note in caught.value.__notes__)
+
+
+def test_paths_and_bytes_in_all_their_forms(tmp_path, monkeypatch):
+    (tmp_path / "a.png").write_bytes(picture(3))
+    (tmp_path / "a.wav").write_bytes(tone(rate=16_000, channels=2))
+    monkeypatch.chdir(tmp_path)
+    for value in (
+        picture(3),
+        bytearray(picture(3)),
+        memoryview(picture(3)),
+        "a.png",
+        tmp_path / "a.png",
+        {"bytes": None, "path": "a.png"},
+        {"bytes": picture(3), "path": "gone.png"},
+    ):
+        assert pixels(image(value)) == pixels(PIL.Image.open(io.BytesIO(picture(3))))
+    stereo = sound({"bytes": None, "path": "a.wav"})
+    assert (stereo["array"].shape, stereo["array"].dtype, stereo["sampling_rate"]) == ((2, 40), np.float32, 16_000)
+    with pytest.raises(TypeError, match="Expected bytes, a path, or a dict with 'bytes' or 'path', got NoneType"):
+        image({"bytes": None, "path": None})
+    with pytest.raises(TypeError, match="got int"):
+        image(3)
+
+
+def test_an_image_lies_as_its_camera_said():
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    turned = {"bytes": picture(3, "JPEG", exif=exif), "path": None}
+    expected = datasets.Image().decode_example(turned)
+    assert image(turned).size == expected.size == SIZE[::-1]
+    assert pixels(image(turned)) == pixels(expected)
+
+
+def test_none_is_none_wherever_it_stands():
+    features = datasets.Features({"many": datasets.List(datasets.Image()), "meta": {"thumb": datasets.Image()}})
+    found = features_of(features.arrow_schema)
+    assert decoded(None, found["many"]) is None
+    assert decoded([None], found["many"]) == [None]
+    assert decoded({"thumb": None}, found["meta"]) == {"thumb": None}
+
+
+@pytest.mark.parametrize(("module", "extra", "column"), [("PIL", "image", "gray"), ("soundfile", "audio", "audio")])
+def test_a_missing_library_is_told_with_its_extra(saved, monkeypatch, module, extra, column):
+    for name in [name for name in sys.modules if name == module or name.startswith(f"{module}.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(me.MissingExtraError, match=rf"pip install 'midepoch\[{extra}\]'"):
+        next(iter(opened(saved).decode(column)))
+
+
+def greys(frames):
+    return (frames.mean((1, 2, 3)) / 20).round().astype(int).tolist()
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi"])
+def test_a_video_whole_and_some_frames_of_it(tmp_path, name):
+    path = film(tmp_path / name)
+    for value in (path, str(path), path.read_bytes(), {"bytes": path.read_bytes(), "path": None}):
+        frames = video(value)
+        assert (frames.shape, frames.dtype) == ((10, 16, 32, 3), np.uint8)
+        assert greys(frames) == list(range(10))
+    for wanted, due in ((1, [0]), (2, [0, 9]), (4, [0, 3, 6, 9]), (10, list(range(10)))):
+        assert greys(video(path, frames=wanted)) == due
+    more = video(path, frames=15)
+    assert len(more) == 15, "more than there are: some twice, as many as asked for"
+    assert sorted(set(greys(more))) == list(range(10))
+
+
+def test_a_video_that_is_shorter_than_it_says(tmp_path):
+    content = film(tmp_path / "a.mkv").read_bytes()
+    cut = content[: len(content) * 2 // 3]
+    frames = video(cut, frames=4)
+    assert frames.shape == (4, 16, 32, 3)
+    assert np.array_equal(frames, video(cut, frames=4))
+
+
+def test_what_is_no_video(tmp_path):
+    with pytest.raises(ValueError, match="The file has no video in it"):
+        video(tone())
+    with pytest.raises(Exception, match="Invalid data"):
+        video(b"no video")
+
+
+def test_av_that_is_missing_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(me.MissingExtraError, match=r"pip install 'midepoch\[video\]'"):
+        video(b"")

@@ -1,0 +1,116 @@
+"""Rows and pools of them: what is picked, cut and joined is what Arrow holds."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import midepoch as me
+from files import numbers, values, write, write_numbers
+from midepoch.testing import assert_resumes
+from midepoch.values.rows import Picked, Pool, Rows
+
+TEXTS = ["", "a", "größer", "日本語", "\U0001f600", "x" * 600, None]
+
+
+def parts_of(sizes):
+    """Batches of such sizes, each a slice that does not begin at offset 0."""
+    total = sum(sizes)
+    columns = {
+        "number": pa.array(range(-1, total), pa.int32()),
+        "text": pa.array([TEXTS[number % len(TEXTS)] for number in range(-1, total)]),
+        "score": pa.array([number / 7 for number in range(-1, total)], pa.float32()),
+    }
+    whole, starts = pa.record_batch(columns), np.cumsum([1, *sizes])
+    return [whole.slice(int(start), size) for start, size in zip(starts, sizes, strict=False)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.data())
+def test_picked_rows_are_those_at_the_places_in_every_shape(sizes, data):
+    parts = parts_of(sizes)
+    rows = [row for part in parts for row in part.to_pylist()]
+    places = data.draw(st.lists(st.sampled_from(range(len(rows))), unique=True))
+    picked = Rows(Picked(Pool(parts), np.array(places, np.int64)))
+    expected = [rows[place] for place in places]
+    assert repr(list(picked.items())) == repr(expected)
+    columns = picked.columns()
+    assert all(type(column) is list for column in columns.values())
+    assert repr(columns) == repr({name: [row[name] for row in expected] for name in rows[0]})
+    assert repr(picked.to("arrow").columns().to_pylist()) == repr(expected)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 1024, 1025, 2049])
+def test_a_shuffle_whose_last_run_has_one_row_gives_rows_not_their_parts(tmp_path, rows):
+    dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, rows, rows=100)).shuffle(1)
+    assert sorted(values(dataset)) == list(range(rows))
+    assert sorted(value for batch in dataset.batch(1) for value in batch["x"]) == list(range(rows))
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_runs_that_are_no_multiple_of_a_batch_lose_only_the_rest_of_the_lane(tmp_path, lanes):
+    path = write(tmp_path / "a.arrow", [numbers(start, start + 3) for start in range(0, 42, 3)])
+    dataset = me.read(path).lanes(lanes)
+    for size in (2, 4, 7, 50):
+        whole = [batch for batch in dataset.batch(size) if len(batch["x"]) == size]
+        assert list(dataset.batch(size, drop_last=True)) == whole
+
+
+def test_batches_of_python_columns_go_on_into_functions_one_by_one(tmp_path):
+    path = write_numbers(tmp_path / "a.arrow", 0, 20, rows=20)
+    seen = []
+
+    def look(batch):
+        seen.append(batch["x"])
+        return {"sum": sum(batch["x"])}
+
+    iterator = iter(me.read(path).batch(3).map(look))
+    assert next(iterator) == {"x": [0, 1, 2], "sum": 3}
+    assert seen == [[0, 1, 2]]
+
+
+def with_gaps(tmp_path, form):
+    """Rows of a batched function, which conversion of a whole column would show otherwise beside other rows."""
+    path = write_numbers(tmp_path / "a.arrow", 0, 24, rows=24)
+
+    def gaps(columns):
+        rows = columns["x"]
+        return {
+            "n": [None if row % 3 == 0 else row for row in rows],
+            "tokens": [list(range(row % 4)) for row in rows],
+            "mixed": [row if row % 2 else row / 2 for row in rows],
+        }
+
+    return me.read(path).map(gaps, batched=True, batch_size=8).with_format(form)
+
+
+@pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
+def test_a_row_of_a_batched_function_looks_the_same_after_a_resume(tmp_path, form):
+    dataset = with_gaps(tmp_path, form)
+    assert_resumes(dataset)
+    assert_resumes(dataset.batch(3))
+    assert_resumes(dataset.filter(bool) if form == "arrow" else dataset.filter(lambda row: row["x"] % 5))
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_packs_join_other_columns_of_a_batched_function_in_the_form(tmp_path, form):
+    dataset = with_gaps(tmp_path, form).pack(8, column="tokens", overlong="drop", others="join")
+    assert_resumes(dataset)
+    kinds = {type(value) for pack in dataset for value in pack["n"]}
+    assert kinds == {type(None), np.int64 if form == "numpy" else torch.Tensor}
+
+
+def test_numbers_of_a_batched_function_become_numbers_of_the_form(tmp_path):
+    rows = list(with_gaps(tmp_path, "numpy"))
+    assert [type(row["n"]) for row in rows[:3]] == [type(None), np.int64, np.int64]
+    assert [type(row["mixed"]) for row in rows[:2]] == [np.float64, np.int64]
+    assert rows[3]["tokens"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("form", ["python", "numpy"])
+def test_batches_of_rows_without_columns_are_as_many_as_of_others(tmp_path, form):
+    dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, 20, rows=7), columns=[]).with_format(form)
+    for one in (dataset, dataset.shuffle(1)):
+        assert list(one.batch(3)) == [{}] * 7
