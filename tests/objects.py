@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 
-from midepoch.storage.objects import Store, StoredFile
-from midepoch.storage.retry import Patience
+from midepoch.storage.objects import StoredFile
+from midepoch.storage.retry import RetryPolicy
+from midepoch.storage.store import Store
 
 SECRETS = {
     "key": "AKIA12345",
@@ -14,7 +15,7 @@ SECRETS = {
     "token": "a-token-of-it",
     "endpoint": "http://hidden.host:99",
 }
-QUICK = Patience(attempts=3, first=0.0, most=0.0)
+QUICK = RetryPolicy(attempts=3, first=0.0, most=0.0)
 
 
 class Counting:

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from midepoch.checkpoint.state import merge_states
+    from midepoch.checkpoint.merge import merge_states
     from midepoch.dataset import Dataset, read
     from midepoch.errors import (
         CheckpointMismatchError,
@@ -52,7 +52,7 @@ _HOMES = {
     "fast_load_iterable_dataset": "integrations.huggingface.dataset",
     "from_hf": "integrations.huggingface.dataset",
     "from_stateful_dataloader": "integrations.torchdata",
-    "merge_states": "checkpoint.state",
+    "merge_states": "checkpoint.merge",
     "mix": "mixing",
     "read": "dataset",
 }

@@ -8,15 +8,18 @@ from typing import Any, Literal, Self
 
 import pyarrow as pa
 
-from midepoch._common.world import launched_rank
+from midepoch._common.checks import Size, whole_number
+from midepoch._common.world import launched_rank, torch_worker
 from midepoch.checkpoint.state import State
-from midepoch.delivery.position import Plan, Position, SharedWithWorkers, torch_worker, whole_number
+from midepoch.delivery.plan import Plan
+from midepoch.delivery.position import Position
+from midepoch.delivery.progress import Progress
 from midepoch.delivery.reader import take_turns
-from midepoch.delivery.session import Progress
+from midepoch.delivery.workers import SharedWithWorkers
 from midepoch.errors import SchemaMismatchError
 from midepoch.index.build import open_index
 from midepoch.index.hive import HiveIndex
-from midepoch.order.orders import Cut, Level, OrderStep, Shuffle
+from midepoch.order.orders import Level, OrderStep, Shuffle, Slice
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches
@@ -24,9 +27,9 @@ from midepoch.stages.pack.spec import Others, Recipe
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.pack.strategies import Overlong, Strategy
 from midepoch.stages.stage import Call, Stage, name_of_stage
-from midepoch.stages.transform import Filter, Map, Reform, Select
-from midepoch.storage.listing import Listing, Source
-from midepoch.storage.options import CACHE, Fetch, Size
+from midepoch.stages.transform import Convert, Filter, Map, Select
+from midepoch.storage.listing import Listing, PathSpec
+from midepoch.storage.options import CACHE, Fetch
 from midepoch.values.convert import FORMS, Form, standalone, torch_module
 from midepoch.values.features import Features, features_of
 from midepoch.values.media import Decode, to_decode
@@ -36,7 +39,7 @@ FILTER_ROWS = 1000
 
 
 def read(
-    source: Source | Listing,
+    source: PathSpec | Listing,
     *,
     format: str | None = None,
     columns: Sequence[str] | None = None,
@@ -77,7 +80,7 @@ def read(
         from midepoch.index.pruning import Where  # which loads parts of Arrow that nothing else needs
 
         rows = replace(rows, where=Where.of(index, filters))
-    return Dataset(Plan(pipeline=Pipeline(origin=rows)))
+    return Dataset(Plan(pipeline=Pipeline(source=rows)))
 
 
 class Dataset:
@@ -106,11 +109,11 @@ class Dataset:
 
     def take(self, n: int) -> Self:
         """Only the first ``n`` rows of the order. Nothing is read for it."""
-        return self._ordered("take", Cut(start=0, stop=whole_number("n", n)))
+        return self._ordered("take", Slice(start=0, stop=whole_number("n", n)))
 
     def skip(self, n: int) -> Self:
         """All but the first ``n`` rows of the order. Nothing is read for it."""
-        return self._ordered("skip", Cut(start=whole_number("n", n), stop=None))
+        return self._ordered("skip", Slice(start=whole_number("n", n), stop=None))
 
     def shard(self, num_shards: int | None = None, index: int | None = None, mode: Mode = "auto") -> Self:
         """The part of rank ``index`` of ``num_shards``: parts are disjoint and together complete.
@@ -211,9 +214,9 @@ class Dataset:
         )
         if any(isinstance(stage, Batch) for stage in stages):
             raise ValueError("pack after batch is not possible: it packs rows, not batches of them. Put pack first.")
-        origin = self._plan.pipeline.origin
-        if isinstance(origin, FileRows) and all(isinstance(one, Filter | FilterBatches | Reform) for one in stages):
-            recipe.check_schema(origin.schema)
+        source = self._plan.pipeline.source
+        if isinstance(source, FileRows) and all(isinstance(one, Filter | FilterBatches | Convert) for one in stages):
+            recipe.check_schema(source.schema)
         if strategy == "concat":
             return self._staged(PackStream(recipe=recipe))
         return self._staged(PackWindows(recipe=recipe, strategy=strategy, window=whole_number("window", window)))
@@ -223,12 +226,12 @@ class Dataset:
         chosen = (names,) if isinstance(names, str) else tuple(names)
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"select_columns names a column twice: {list(chosen)}.")
-        pipeline, rows = self._plan.pipeline, self._plan.pipeline.origin
-        if isinstance(rows, FileRows) and all(isinstance(stage, Reform) for stage in pipeline.stages):
+        pipeline, rows = self._plan.pipeline, self._plan.pipeline.source
+        if isinstance(rows, FileRows) and all(isinstance(stage, Convert) for stage in pipeline.stages):
             missing = [name for name in chosen if name not in rows.names]
             if missing:
                 raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(rows.names)}.")
-            selected = replace(pipeline, origin=replace(rows, columns=chosen))
+            selected = replace(pipeline, source=replace(rows, columns=chosen))
             return self._new(replace(self._plan, pipeline=selected))
         return self._staged(Select(names=chosen))
 
@@ -238,7 +241,7 @@ class Dataset:
             raise ValueError(f"The format is {form!r}; it can be {', '.join(map(repr, FORMS))}.")
         if form == "torch":
             torch_module()
-        return self._staged(Reform(form=form))
+        return self._staged(Convert(form=form))
 
     def decode(self, *columns: str) -> Self:
         """Turn images into PIL images and sounds into arrays, in the process that reads them.
@@ -271,25 +274,25 @@ class Dataset:
                 f"rows without reading them. Put {name} first."
             )
         rows = self._rows(name)
-        if rows.where is not None and isinstance(step, Cut):
+        if rows.where is not None and isinstance(step, Slice):
             raise ValueError(
                 f"{name} after read(filters=...) is not possible: filters change the number of rows, and {name} acts "
                 f"on rows without reading them. To cut first, read without filters, then use .{name}(n).filter(fn)."
             )
-        ordered = replace(pipeline, origin=replace(rows, steps=(*rows.steps, step)))
+        ordered = replace(pipeline, source=replace(rows, steps=(*rows.steps, step)))
         return self._new(replace(self._plan, pipeline=ordered))
 
     def _rows(self, purpose: str) -> FileRows:
         """The rows of files that this reads; a mixture has none of its own."""
-        origin = self._plan.pipeline.origin
-        if isinstance(origin, FileRows):
-            return origin
+        source = self._plan.pipeline.source
+        if isinstance(source, FileRows):
+            return source
         raise TypeError(f"{purpose} is not possible on a mixture: use it on each of the data sets before mixing them.")
 
     def _grouping(self) -> str | None:
         """The first stage behind which items are not rows one by one any more."""
         for stage in self._plan.pipeline.stages:
-            if stage.splits or stage.count(7) != 7:
+            if stage.many_outputs or stage.count(7) != 7:
                 return name_of_stage(stage)
         return None
 
@@ -322,7 +325,7 @@ class Dataset:
         plan = self._plan
         if not plan.pipeline.uniform:
             kinds = [name_of_stage(stage) for stage in plan.pipeline.stages if stage.count(1) is None]
-            source = "read(filters=...)" if isinstance(plan.pipeline.origin, FileRows) else "a mixture"
+            source = "read(filters=...)" if isinstance(plan.pipeline.source, FileRows) else "a mixture"
             what = kinds[0] if kinds else source
             raise TypeError(f"The length is unknown: only reading the rows tells how many items {what} gives.")
         if plan.passes is None:
@@ -337,7 +340,7 @@ class Dataset:
     def __repr__(self) -> str:
         pipeline = self._plan.pipeline
         told = " → ".join(str(one["op"]) for one in pipeline.describe())
-        return f"<midepoch.{type(self).__name__} of {pipeline.origin}{told and ': '}{told}>"
+        return f"<midepoch.{type(self).__name__} of {pipeline.source}{told and ': '}{told}>"
 
     def __iter__(self) -> Iterator[Any]:
         """Go on from where the data set stands."""

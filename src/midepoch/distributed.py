@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from midepoch.checkpoint.state import merge_states
+from midepoch.checkpoint.merge import merge_states
 from midepoch.errors import MissingExtraError
 
 try:

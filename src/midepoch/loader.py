@@ -13,11 +13,12 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal, Protocol
 
-from midepoch.checkpoint.state import Part, State
+from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.dataset import Dataset
-from midepoch.delivery.position import Plan
+from midepoch.delivery.plan import Plan
+from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.reader import take_turns, turn_by_turn
-from midepoch.delivery.session import EMPTY, Leg, Progress, Stretch
+from midepoch.delivery.session import Session
 from midepoch.errors import MissingExtraError
 from midepoch.stages.batch import Batch, Collate
 from midepoch.stages.stage import Stage, name_of
@@ -30,9 +31,9 @@ except ImportError as error:
     raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
 
 Even = Literal["pad", "drop"]
-Place = tuple[State, Part]
+ResumePoint = tuple[State, ReaderProgress]
 """Where a leg of all ranks began, and what this rank has delivered of it."""
-Message = tuple[int, tuple[int, ...] | None, Any]
+Delivery = tuple[int, tuple[int, ...] | None, Any]
 """A turn of the rank, the cursor behind its item (or None for a turn without one), and the item."""
 
 
@@ -77,7 +78,7 @@ class Loader(DataLoader[Any]):
                 f"even={even!r} needs a pipeline whose number of items is known; after a filter, a batched map or pack "
                 "no rank knows how many the others have. Let ranks agree on an epoch's end, as in examples/train.py."
             )
-        if num_workers and multiprocessing_context is None and not plan.pipeline.origin.survives_fork:
+        if num_workers and multiprocessing_context is None and not plan.pipeline.source.survives_fork:
             multiprocessing_context = _context_without_fork()
         super().__init__(
             dataset,  # type: ignore[arg-type]
@@ -99,7 +100,7 @@ class Loader(DataLoader[Any]):
             _check_even(self._plan)
         self._position = dataset._position
         self._even = even
-        self._crew: Crew | None = None
+        self._pool: WorkerPool | None = None
 
     @property
     def epoch(self) -> int:
@@ -127,7 +128,7 @@ class Loader(DataLoader[Any]):
             return len(Dataset(self._plan))
         if self._plan.passes is None:
             raise TypeError("The length is unknown: repeat() goes on for ever.")
-        return self._plan.passes * _even_items(self._plan.begin(State()).leg, self._even)
+        return self._plan.passes * _even_items(self._plan.begin(State()).session, self._even)
 
     def __bool__(self) -> bool:
         """True, also where the length is unknown."""
@@ -142,16 +143,16 @@ class Loader(DataLoader[Any]):
         """Go on from where the loader stands."""
         return self._position.run(self._plan, self._items, self._is_over)
 
-    def _is_over(self, leg: Leg) -> bool:
+    def _is_over(self, session: Session) -> bool:
         """Whether a leg began with nothing left for any rank."""
-        return _even_items(leg, "drop") == 0 if self._even == "drop" else leg.is_over()
+        return _even_items(session, "drop") == 0 if self._even == "drop" else session.is_over()
 
     def _items(self, progress: Progress) -> Iterator[Iterable[Any]]:
         """The rest of an epoch's items for this rank, some at a time."""
         if self._even is None:
             yield from progress.follow(self._turns(progress))
             return
-        target = _even_items(progress.leg, self._even)
+        target = _even_items(progress.session, self._even)
         turns = self._turns(progress) if target else iter(())
         for item in chain.from_iterable(progress.follow(turns)):
             yield (item,)
@@ -159,39 +160,39 @@ class Loader(DataLoader[Any]):
                 return
         while progress.items < target:
             progress.repeated += 1
-            yield (self._first_item(progress.leg),)
+            yield (self._first_item(progress.session),)
 
-    def _first_item(self, leg: Leg) -> Any:
+    def _first_item(self, session: Session) -> Any:
         """The first item of the epoch, which is what a rank repeats: the same one wherever and whenever it does."""
-        alone = replace(self._plan, ranks=1, rank=0, lanes=leg.deal.lanes, mode=leg.start.mode)
-        fresh = alone.begin(State(epoch=leg.start.epoch, grown=leg.start.grown))
+        alone = replace(self._plan, ranks=1, rank=0, lanes=session.assignment.lanes, mode=session.start.mode)
+        fresh = alone.begin(State(epoch=session.start.epoch, appended=session.start.appended))
         return next(chain.from_iterable(fresh.follow(take_turns(fresh))))
 
-    def _turns(self, progress: Progress) -> Iterator[Stretch]:
+    def _turns(self, progress: Progress) -> Iterator[Turns]:
         """The rank's turns, one after the other, as its workers take them."""
         if self.num_workers == 0 and not self.pin_memory:
             yield from take_turns(progress)
             return
         turn = progress.turns
-        for at, cursor, item in self._receive((progress.leg.start, progress.part())):
+        for at, cursor, item in self._receive((progress.session.start, progress.reader_progress())):
             while turn < at:  # turns of workers whose lanes have all run out
-                yield Stretch((EMPTY,), ((),))
+                yield Turns((EMPTY,), ((),))
                 turn += 1
-            yield Stretch((EMPTY,), ((),)) if cursor is None else Stretch((item,), ((tuple(cursor),),))
+            yield Turns((EMPTY,), ((),)) if cursor is None else Turns((item,), ((tuple(cursor),),))
             turn += 1
 
-    def _receive(self, place: Place) -> Iterator[Message]:
+    def _receive(self, resume_point: ResumePoint) -> Iterator[Delivery]:
         """What the workers send when they all begin at a place."""
-        crew = self._crew or Crew(self, self._plan)
-        self._crew = crew if self.persistent_workers else None
+        pool = self._pool or WorkerPool(self, self._plan)
+        self._pool = pool if self.persistent_workers else None
         try:
-            yield from crew.work(place)
+            yield from pool.work(resume_point)
         except Exception:
-            self._crew = None
+            self._pool = None
             raise
 
 
-class Crew:
+class WorkerPool:
     """The processes that read for a loader; with persistent workers, one crew for all epochs."""
 
     def __init__(self, loader: Loader, plan: Plan) -> None:
@@ -199,12 +200,12 @@ class Crew:
         context = loader.multiprocessing_context or torch.multiprocessing
         if workers and context.get_start_method() != "fork":
             _check_sendable(plan, context.get_start_method())
-        orders: list[Orders] = [context.SimpleQueue() for _ in range(workers)] or [queue.SimpleQueue()]
-        self._orders, self._round = orders, 0
+        inboxes: list[Inbox] = [context.SimpleQueue() for _ in range(workers)] or [queue.SimpleQueue()]
+        self._inboxes, self._round = inboxes, 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch has to say of these arguments it said of the loader's
             self._inner = DataLoader(
-                Feed(plan, orders),
+                WorkerDataset(plan, inboxes),
                 batch_size=None,
                 num_workers=workers,
                 collate_fn=_as_it_is,  # type: ignore[arg-type]
@@ -216,18 +217,18 @@ class Crew:
                 persistent_workers=loader.persistent_workers,
             )
 
-    def work(self, place: Place) -> Iterator[Message]:
+    def work(self, resume_point: ResumePoint) -> Iterator[Delivery]:
         """Have all workers begin at a place, and receive what they send, in the order of the rank's turns."""
         self._round += 1
-        messages = iter(self._inner)
-        for orders in self._orders:
-            orders.put((self._round, place))
+        deliveries = iter(self._inner)
+        for inboxes in self._inboxes:
+            inboxes.put((self._round, resume_point))
         try:
-            yield from messages
+            yield from deliveries
         except Exception as error:
             dead = [
-                f"worker {number} of {len(self._orders)} (pid {process.pid}, exit code {process.exitcode})"
-                for number, process in enumerate(getattr(messages, "_workers", ()))
+                f"worker {number} of {len(self._inboxes)} (pid {process.pid}, exit code {process.exitcode})"
+                for number, process in enumerate(getattr(deliveries, "_workers", ()))
                 if process.exitcode is not None
             ]
             if dead:
@@ -235,39 +236,39 @@ class Crew:
                     f"midepoch: {', '.join(dead)} died. Nothing is lost: the loader's state is that of the last batch "
                     "received, and iterating again, or loading that state in a new process, goes on behind it."
                 )
-            if hasattr(messages, "_shutdown_workers"):  # the traceback would keep them alive beside the next ones
-                messages._shutdown_workers()
+            if hasattr(deliveries, "_shutdown_workers"):  # the traceback would keep them alive beside the next ones
+                deliveries._shutdown_workers()
             raise
 
 
-class Orders(Protocol):
+class Inbox(Protocol):
     """How a worker is told where to begin: a queue from the main process."""
 
-    def put(self, order: tuple[int, Place]) -> None:
+    def put(self, order: tuple[int, ResumePoint]) -> None:
         """Send."""
 
-    def get(self) -> tuple[int, Place]:
+    def get(self) -> tuple[int, ResumePoint]:
         """Wait and receive."""
 
 
-class Feed(IterableDataset[Message]):
+class WorkerDataset(IterableDataset[Delivery]):
     """What runs in each worker: its share of the rank's turns, from the place it is told."""
 
-    def __init__(self, plan: Plan, orders: list[Orders]) -> None:
-        self._plan, self._orders, self._round = plan, orders, 0
+    def __init__(self, plan: Plan, inboxes: list[Inbox]) -> None:
+        self._plan, self._inboxes, self._round = plan, inboxes, 0
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Delivery]:
         """The messages of the next round; a worker that was never asked for any skips that round's order."""
         self._round += 1
-        return self._messages(self._round)
+        return self._deliveries(self._round)
 
-    def _messages(self, wanted: int) -> Iterator[Message]:
+    def _deliveries(self, wanted: int) -> Iterator[Delivery]:
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        number, (start, part) = self._orders[worker].get()
+        number, (start, delivered) = self._inboxes[worker].get()
         while number < wanted:
-            number, (start, part) = self._orders[worker].get()
-        progress = Progress(Leg(self._plan.pipeline, start, self._plan.ranks), self._plan.rank, part=part)
+            number, (start, delivered) = self._inboxes[worker].get()
+        progress = Progress(Session(self._plan.pipeline, start, self._plan.ranks), self._plan.rank, delivered=delivered)
         turn = progress.turns + worker
         for cursor, item in turn_by_turn(take_turns(progress, worker, workers)):
             yield turn, cursor, standalone(item)
@@ -280,19 +281,19 @@ def _batching(size: int | None, drop_last: bool, collate: Callable[..., Any] | N
     return () if collate is None else (Collate(function=collate),)
 
 
-def _even_items(leg: Leg, even: Even) -> int:
+def _even_items(session: Session, even: Even) -> int:
     """How many items every rank gets from a leg."""
     items = [
-        sum(leg.own(reader, place, lane) for place, lane in enumerate(leg.deal.rotation(reader)))
-        for reader in range(leg.deal.readers)
+        sum(session.own(reader, slot, lane) for slot, lane in enumerate(session.assignment.rotation(reader)))
+        for reader in range(session.assignment.readers)
     ]
     return max(items) if even == "pad" else min(items)
 
 
 def _check_even(plan: Plan) -> None:
     """Raise if ranks would come to the next epoch at different steps, where no state could speak for all of them."""
-    leg = plan.begin(State()).leg
-    least, most = _even_items(leg, "drop"), _even_items(leg, "pad")
+    session = plan.begin(State()).session
+    least, most = _even_items(session, "drop"), _even_items(session, "pad")
     if least != most:
         raise ValueError(
             f"repeat() over {plan.ranks} ranks needs even='pad' or even='drop': some ranks have {least:,} batches in "
@@ -325,5 +326,5 @@ def _context_without_fork() -> Any:
     return context
 
 
-def _as_it_is(message: Message) -> Message:
-    return message
+def _as_it_is(delivery: Delivery) -> Delivery:
+    return delivery

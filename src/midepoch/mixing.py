@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from math import isfinite
 
+from midepoch._common.checks import whole_number
 from midepoch.dataset import Dataset
-from midepoch.delivery.position import Plan, whole_number
+from midepoch.delivery.plan import Plan
 from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
 from midepoch.pipeline.pipeline import Pipeline
@@ -40,9 +41,9 @@ def mix(
         raise TypeError(f"The names of a mixture's data sets must be strings, got {names}.")
     if stop not in STOPS:
         raise ValueError(f"stop is {stop!r}; it can be {', '.join(map(repr, STOPS))}.")
-    looks = {part._plan.pipeline.look for part in parts}
-    if len(looks) > 1:
-        told = ", ".join(f"{form}{' batches' if batched else ''}" for form, batched in sorted(looks))
+    item_specs = {part._plan.pipeline.item_spec for part in parts}
+    if len(item_specs) > 1:
+        told = ", ".join(f"{form}{' batches' if batched else ''}" for form, batched in sorted(item_specs))
         raise ValueError(
             f"The data sets give items of different looks: {told}. Use the same with_format on all of them, and batch "
             "all of them or none; or use both on the mixture."
@@ -55,7 +56,7 @@ def mix(
         seed=whole_number("seed", seed, least=None),
         stop=stop,
     )
-    return Dataset(Plan(pipeline=Pipeline(origin=mixture)))
+    return Dataset(Plan(pipeline=Pipeline(source=mixture)))
 
 
 def _check_part(part: Dataset) -> None:
@@ -98,7 +99,7 @@ def _names(pipelines: Sequence[Pipeline]) -> list[str]:
     seen: dict[str, int] = {}
     for pipeline in pipelines:
         digest = blake2b(repr(pipeline.fingerprint).encode(), digest_size=4).hexdigest()
-        name = f"{pipeline.origin.label}~{digest}"
+        name = f"{pipeline.source.label}~{digest}"
         seen[name] = seen.get(name, 0) + 1
         names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
     return names

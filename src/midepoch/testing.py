@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from midepoch.checkpoint.state import State, merge_states
+from midepoch.checkpoint.merge import merge_states
+from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
-from midepoch.delivery.position import Plan
+from midepoch.delivery.plan import Plan
+from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.delivery.reader import take_turns, turn_by_turn
-from midepoch.delivery.session import EMPTY, Stretch
 
 Layout = tuple[int, int]
 """How many ranks there are, and how many workers each has."""
@@ -88,9 +89,9 @@ class RankRun:
 
     def deliver(self, items: int | None) -> Iterator[tuple[int, Any]]:
         """Hand over some items, each with its turn."""
-        deal, progress = self._progress.leg.deal, self._progress
+        assignment, progress = self._progress.session.assignment, self._progress
         for item in islice(chain.from_iterable(progress.follow(self._steps)), items):
-            yield deal.turn + progress.reader + deal.readers * (progress.turns - 1), item
+            yield assignment.turn + progress.reader + assignment.readers * (progress.turns - 1), item
 
     @property
     def passed_empty(self) -> bool:
@@ -102,7 +103,7 @@ class RankRun:
         return self._progress.state().to_dict(self._dataset._plan.pipeline.fingerprint)
 
 
-def _side_by_side(workers: list[Iterator[Stretch]]) -> Iterator[Stretch]:
+def _side_by_side(workers: list[Iterator[Turns]]) -> Iterator[Turns]:
     """One turn of each worker in turn; a worker that has ended has only empty turns."""
     turns = [turn_by_turn(worker) for worker in workers]
     alive = [True] * len(workers)
@@ -111,7 +112,7 @@ def _side_by_side(workers: list[Iterator[Stretch]]) -> Iterator[Stretch]:
             turn = next(worker, None)
             alive[number] = turn is not None
             cursor, item = turn or (None, None)
-            yield Stretch((EMPTY,), ((),)) if cursor is None else Stretch((item,), ((cursor,),))
+            yield Turns((EMPTY,), ((),)) if cursor is None else Turns((item,), ((cursor,),))
 
 
 def _fresh(dataset: Dataset, epoch: int) -> Dataset:

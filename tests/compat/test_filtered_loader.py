@@ -4,7 +4,7 @@ import pyarrow.compute as pc
 import pytest
 
 import midepoch as me
-from midepoch.checkpoint.state import merge_states
+from midepoch.checkpoint.merge import merge_states
 from worlds import ids, write_files
 
 

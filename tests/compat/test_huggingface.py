@@ -361,7 +361,7 @@ def test_A3_a_download_mode_that_trusts_no_cache_is_obeyed(load, asked, mode):
 
 PROCESS = """
     import sys, json, time
-    from midepoch.front import hubcache
+    from midepoch.integrations.huggingface import cache as hubcache
     import midepoch as me
     if sys.argv[4] == "stuck":
         def stuck(path, record):

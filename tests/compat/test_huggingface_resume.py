@@ -16,13 +16,14 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import midepoch as me
 from hf import named, numbered, rows_of
-from midepoch.delivery.position import Plan
+from midepoch.delivery.plan import Plan
 from midepoch.formats import Scan, arrow
 from midepoch.index.index import Index, index_bytes
 from midepoch.index.tables import TableBlocks
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
-from midepoch.storage.listing import FileStamp, Listing
+from midepoch.storage.listing import Listing
+from midepoch.storage.local import FileStamp
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import ids, is_kept, plus_one, spread, table, write_files
 
@@ -220,7 +221,7 @@ def test_A9_the_state_stays_small(build, monkeypatch):
     monkeypatch.setattr(Index, "check", lambda *_: None)
     monkeypatch.setattr(Index, "open", lambda _self, _file, columns: TableBlocks([block], columns))
     index = Index("/data", index_bytes(Listing("", "/data", names, stamps), scans))
-    pipeline = Pipeline(origin=FileRows(index=index))
+    pipeline = Pipeline(source=FileRows(index=index))
     many = few._new(Plan(pipeline=pipeline)).shuffle(seed=9).map(plus_one).shard(8, 3)
     next(iter(many))
     assert many.state_dict()["turn"] == 8

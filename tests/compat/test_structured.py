@@ -385,7 +385,7 @@ def test_B7_finished_splits_cost_no_reading(folder, order, percent, monkeypatch)
     assert read == []
     rest = ids(again)
     assert got + rest == whole
-    starts = other._plan.pipeline.origin.index.block_starts
+    starts = other._plan.pipeline.source.index.block_starts
     needed = set((np.searchsorted(starts, rest, "right") - 1).tolist())
     assert set(read) <= needed | {int(np.searchsorted(starts, got[-1], "right")) - 1}
     if not order:
@@ -397,8 +397,8 @@ def test_B7_six_times_in_a_row_across_epochs(folder):
     expected = [ids(whole) for _ in range(3)]
     got = [[] for _ in range(3)]
     state = None
-    for leg, steps in enumerate([9, 14, 7, 11, 5, 20]):
-        loader, dataset = create(folder, **SHUFFLED, num_workers=leg % 3 and 1)
+    for session, steps in enumerate([9, 14, 7, 11, 5, 20]):
+        loader, dataset = create(folder, **SHUFFLED, num_workers=session % 3 and 1)
         if state is not None:
             dataset.load_state_dict(through_json(state))
         for _ in range(2):
@@ -645,7 +645,7 @@ def test_metrics_count_what_is_read(folder):
     loader, dataset = create(folder, columns=None)
     list(loader)
     metrics = dataset.get_metrics()
-    index = dataset._plan.pipeline.origin.index
+    index = dataset._plan.pipeline.source.index
     assert metrics["rows"] == ROWS
     _, lengths, rows = index.places
     assert abs(metrics["bytes"] - int(lengths[rows > 0].sum())) <= 1
@@ -769,9 +769,9 @@ def test_what_append_cannot_do_is_told(tmp_path):
 def test_a_damaged_growth_is_refused(folder):
     state = saved(folder)
     _, dataset = create(folder)
-    for grown in ([[[0, 99]]], [[[0, 2]], [[1, 3]]], [[]], [[[3, 1]]], [[[-1, 2]]], 7):
+    for appended in ([[[0, 99]]], [[[0, 2]], [[1, 3]]], [[]], [[[3, 1]]], [[[-1, 2]]], 7):
         with pytest.raises(me.CheckpointMismatchError, match="damaged"):
-            dataset.load_state_dict({**state, "grown": grown})
+            dataset.load_state_dict({**state, "grown": appended})
 
 
 def test_nothing_is_logged(folder, caplog):

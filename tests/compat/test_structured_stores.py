@@ -19,8 +19,9 @@ import midepoch as me
 import s3
 from chats import Chat, process, write_jsonl
 from chats import ids as ids_of_packs
-from midepoch.storage import objects as stores
 from midepoch.storage import retry as retries
+from midepoch.storage import store as stores
+from midepoch.storage.ranges import LEAST_BYTES
 from worlds import ids, write_files
 
 pytestmark = [
@@ -36,8 +37,8 @@ ORDERS = [{}, SHUFFLED]
 
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch):
-    quick = retries.Patience(attempts=6, first=0.01, most=0.05)
-    monkeypatch.setattr(stores, "Patience", lambda: quick)
+    quick = retries.RetryPolicy(attempts=6, first=0.01, most=0.05)
+    monkeypatch.setattr(stores, "RetryPolicy", lambda: quick)
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +277,7 @@ def test_B2_B3_hive_partitions_and_filters_read_no_byte_of_what_cannot_match(s3_
     }
     # Two row groups of four, of one object of six, and its footer.
     assert asked(store) == {"d/year=2023/kind=b/p.parquet"}
-    assert 20 * 20_000 < store.body_bytes < 20 * 20_000 + 3 * stores.LEAST_BYTES
+    assert 20 * 20_000 < store.body_bytes < 20 * 20_000 + 3 * LEAST_BYTES
     assert dataset.get_metrics()["rows"] == len(expected)
 
     pairs = ranks_of(source, 2, store, **options, **SHUFFLED, num_workers=2)
@@ -334,14 +335,14 @@ def test_B8_objects_that_are_appended_come_behind_the_epoch(s3_port, store, tmp_
     write_files(tmp_path / "d", [EACH] * 9, ["parquet"])
     put_folder(s3_port, bucket, tmp_path / "d")
     # All were put anew, so those of before have another time of change, but no other rows.
-    grown = [create(source, store, rank=rank, num_ranks=2, **options) for rank in range(2)]
+    appended = [create(source, store, rank=rank, num_ranks=2, **options) for rank in range(2)]
     with pytest.raises(me.CheckpointMismatchError, match="part-0006"):
-        grown[0][1].load_state_dict(state)
-    for _, dataset in grown:
+        appended[0][1].load_state_dict(state)
+    for _, dataset in appended:
         dataset.load_state_dict(state, new_files="append")
-    got += in_lockstep(grown, 2)
+    got += in_lockstep(appended, 2)
     alone, last = create(source, store, **order)
-    last.load_state_dict(grown[1][1].state_dict())
+    last.load_state_dict(appended[1][1].state_dict())
     got += ids(alone)
     assert sorted(got) == list(range(EACH * 9))
     assert [number for number in got if number < EACH * 6] == whole
@@ -357,7 +358,7 @@ def test_secrets_are_in_nothing_that_is_left(url, store, tmp_path, caplog):
     loader, dataset = create(url, store, **SHUFFLED, **places, filters=pc.field("id") >= 100)
     for _ in islice(loader, 3):
         left += [json.dumps(dataset.state_dict()), json.dumps(dataset.get_metrics())]
-    left += map(repr, (loader, dataset, dataset._plan, dataset._plan.pipeline.origin, dataset._plan.pipeline.stages))
+    left += map(repr, (loader, dataset, dataset._plan, dataset._plan.pipeline.source, dataset._plan.pipeline.stages))
     left += map(str, (loader, dataset))
     unread, _ = create(url, store, **SHUFFLED, index_dir=tmp_path / "index")
     for status in (403, 503):

@@ -17,8 +17,8 @@ from pyarrow import orc
 
 import midepoch as me
 import s3
-from midepoch.storage import objects as stores
 from midepoch.storage import retry as retries
+from midepoch.storage import store as stores
 from midepoch.storage.cache import BlockCache
 from worlds import ids
 
@@ -59,8 +59,8 @@ WRITERS = {"parquet": parquet, "arrow": stream, "jsonl": lines, "orc": stripes}
 
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch):
-    quick = retries.Patience(attempts=6, first=0.01, most=0.05)
-    monkeypatch.setattr(stores, "Patience", lambda: quick)
+    quick = retries.RetryPolicy(attempts=6, first=0.01, most=0.05)
+    monkeypatch.setattr(stores, "RetryPolicy", lambda: quick)
 
 
 @pytest.fixture
@@ -335,7 +335,7 @@ def test_secrets_are_in_nothing_that_is_left(url, proxy, tmp_path, caplog):
     next(rows)
     left += [repr(dataset), str(dataset), json.dumps(dataset.state_dict())]
     del rows
-    left += map(repr, (dataset._plan, dataset._plan.pipeline, dataset._plan.pipeline.origin))
+    left += map(repr, (dataset._plan, dataset._plan.pipeline, dataset._plan.pipeline.source))
     for status in (403, 503, "drop"):
         proxy.spoil = lambda request, status=status: status
         for action in (

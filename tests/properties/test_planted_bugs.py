@@ -8,9 +8,9 @@ import pytest
 
 import midepoch as me
 from midepoch.checkpoint import state
-from midepoch.checkpoint.lanes import Deal, Standing
-from midepoch.delivery import session as leg
-from midepoch.delivery.position import Plan
+from midepoch.checkpoint.lanes import LaneAssignment, LanePosition
+from midepoch.delivery import progress, session
+from midepoch.delivery.plan import Plan
 from midepoch.pipeline import mixture
 from midepoch.pipeline.draws import Drawn, Draws
 from midepoch.stages import batch, flow
@@ -48,8 +48,8 @@ def mixed(tmp_path):
 @pytest.fixture
 def mixed_items(mixed):
     """The same drawn item by item, since a part has a function of its own."""
-    origin = mixed._plan.pipeline.origin
-    parts = [me.Dataset(Plan(pipeline=part)) for part in origin.parts]
+    source = mixed._plan.pipeline.source
+    parts = [me.Dataset(Plan(pipeline=part)) for part in source.parts]
     return me.mix([parts[0].filter(is_kept), *parts[1:]], [5, 2, 1], stop="all").lanes(2)
 
 
@@ -70,34 +70,34 @@ def found(dataset):
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_uniform_cursor_that_is_off_by_one_row(uniform, monkeypatch, error):
-    right = state.Standings.advanced
+    right = state.LanePositions.advanced
 
     def wrong(self, turn, turns, rows):
         moved = right(self, turn, turns, rows)
-        shifted = [(count, Standing((max(0, at.cursor[0] + error),))) for count, at in moved.runs]
-        return state.Standings.pack(shifted)
+        shifted = [(count, LanePosition((max(0, at.cursor[0] + error),))) for count, at in moved.runs]
+        return state.LanePositions.pack(shifted)
 
-    monkeypatch.setattr(state.Standings, "advanced", wrong)
+    monkeypatch.setattr(state.LanePositions, "advanced", wrong)
     found(uniform)
 
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_turn_that_is_off_by_one(uniform, monkeypatch, error):
-    right = leg.Leg.after
+    right = session.Session.after
     monkeypatch.setattr(
-        leg.Leg, "after", lambda self, items: replace(at := right(self, items), turn=max(0, at.turn + error))
+        session.Session, "after", lambda self, items: replace(at := right(self, items), turn=max(0, at.turn + error))
     )
     found(uniform)
 
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_filters_cursor_that_is_off_by_one_row(filtering, monkeypatch, error):
-    right = Standing.after
+    right = LanePosition.after
 
     def wrong(self, delivered, cursor):
         return right(self, delivered, (max(0, cursor[0] + error), *cursor[1:]) if cursor else cursor)
 
-    monkeypatch.setattr(Standing, "after", wrong)
+    monkeypatch.setattr(LanePosition, "after", wrong)
     found(filtering)
 
 
@@ -116,13 +116,15 @@ def test_a_group_that_forgets_where_it_began(spreading, monkeypatch):
 
 
 def test_readers_that_start_at_a_neighbours_turn(filtering, monkeypatch):
-    right = Deal.phase
-    monkeypatch.setattr(Deal, "phase", lambda self, reader, place: (right(self, reader, place) + 1) % self.stride)
+    right = LaneAssignment.phase
+    monkeypatch.setattr(
+        LaneAssignment, "phase", lambda self, reader, slot: (right(self, reader, slot) + 1) % self.stride
+    )
     found(filtering)
 
 
 def test_a_state_that_runs_ahead_of_what_was_delivered(filtering, monkeypatch):
-    right = leg.Progress.follow
+    right = progress.Progress.follow
 
     def eager(self, steps):
         waiting = []
@@ -132,7 +134,7 @@ def test_a_state_that_runs_ahead_of_what_was_delivered(filtering, monkeypatch):
                 yield (waiting.pop(0),)
         yield waiting
 
-    monkeypatch.setattr(leg.Progress, "follow", eager)
+    monkeypatch.setattr(progress.Progress, "follow", eager)
     found(filtering)
 
 

@@ -142,9 +142,9 @@ def test_weights_may_be_of_any_kind_and_size(part):
 def test_the_same_data_set_twice_keeps_two_positions(part):
     mixture = me.mix([part("a"), part("a"), part("b")], [2, 1, 1], stop="all")
     assert len(ids(mixture)) == 110
-    names = mixture._plan.pipeline.origin.names
+    names = mixture._plan.pipeline.source.names
     assert len(set(names)) == 3
-    assert me.mix([part("b"), part("a"), part("a")])._plan.pipeline.origin.names == (names[2], *names[:2])
+    assert me.mix([part("b"), part("a"), part("a")])._plan.pipeline.source.names == (names[2], *names[:2])
 
 
 STARTS = {
@@ -451,7 +451,7 @@ class TestRefusedChanges:
         ((count, cursor),) = state["cursors"]
         for wrong in (cursor[:-1], [*cursor, 0], [9, *cursor[1:]], [*cursor[:2], 99, *cursor[3:]], 3):
             for mixture in (build(2, 1), build(1, 1)):
-                if wrong == [9, *cursor[1:]] and mixture._plan.pipeline.origin.weights == (1, 1):
+                if wrong == [9, *cursor[1:]] and mixture._plan.pipeline.source.weights == (1, 1):
                     continue  # counts are begun anew with other weights
                 self.refused(mixture, {**state, "cursors": [[count, wrong]]}, "damaged")
         told = state["fingerprint"]["pipeline"][0]

@@ -20,3 +20,10 @@ def launched_rank() -> tuple[int, int] | None:
                 )
             return int(told[0]), int(told[1])
     return None
+
+
+def torch_worker() -> tuple[int, int] | None:
+    """Which worker of a DataLoader this process is, and of how many; None outside of one."""
+    data = sys.modules.get("torch.utils.data")
+    info = data.get_worker_info() if data is not None else None
+    return None if info is None else (info.id, info.num_workers)

@@ -17,33 +17,36 @@ Cursor = tuple[int, ...]
 """Rows of the lane consumed, then for each stage that can split a group: its outputs already delivered."""
 
 
-class Standing(NamedTuple):
+class LanePosition(NamedTuple):
     """Where a lane stands: everything before ``cursor`` is delivered, and so are the items ``done`` after it.
 
     ``done`` counts items from the cursor on. It is empty unless readers that share a lane got out of step.
     """
 
     cursor: Cursor
-    done: tuple[int, ...] = ()
+    delivered_ahead: tuple[int, ...] = ()
 
     def ordinal(self, number: int) -> int:
         """The place, counted from the cursor, of the item that is ``number``-th among those not done."""
-        for done in self.done:
-            if done > number:
+        for delivered_ahead in self.delivered_ahead:
+            if delivered_ahead > number:
                 break
             number += 1
         return number
 
-    def after(self, delivered: int, cursor: Cursor) -> "Standing":
+    def after(self, delivered: int, cursor: Cursor) -> "LanePosition":
         """Where the lane stands once its next ``delivered`` items are: ``cursor`` is the one behind the last."""
         if delivered == 0:
             return self
         last = self.ordinal(delivered - 1)
-        return Standing(cursor, tuple(done - last - 1 for done in self.done if done > last))
+        return LanePosition(
+            cursor,
+            tuple(delivered_ahead - last - 1 for delivered_ahead in self.delivered_ahead if delivered_ahead > last),
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class LaneDelivery:
     """What one reader delivered of a lane: its ordinals ``phase, phase + stride, …`` below ``end``.
 
     ``end`` is 0, or one more than the last delivered ordinal; ``cursor`` is the lane's cursor there.
@@ -55,7 +58,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deal:
+class LaneAssignment:
     """How turns are dealt from ``turn`` on: ``lanes`` lanes among ``readers`` readers."""
 
     lanes: int
@@ -74,15 +77,15 @@ class Deal:
 
     def rotation(self, reader: int) -> list[int]:
         """The lanes of a reader's first ``period`` turns, which repeat for ever."""
-        return [(self.turn + reader + self.readers * place) % self.lanes for place in range(self.period)]
+        return [(self.turn + reader + self.readers * slot) % self.lanes for slot in range(self.period)]
 
-    def phase(self, reader: int, place: int) -> int:
+    def phase(self, reader: int, slot: int) -> int:
         """The ordinal of the first item that a reader takes of the lane at ``place`` of its rotation."""
-        return (reader + self.readers * place) // self.lanes
+        return (reader + self.readers * slot) // self.lanes
 
-    def taken(self, turns: int, place: int) -> int:
+    def taken(self, turns: int, slot: int) -> int:
         """How many of a reader's first ``turns`` turns fell on the lane at ``place`` of its rotation."""
-        return max(0, -(-(turns - place) // self.period))
+        return max(0, -(-(turns - slot) // self.period))
 
     def turns_of(self, reader: int, items: int, sizes: Callable[[int], int]) -> int:
         """After how many of its turns a reader holds ``items`` items, where lane ``l`` has ``sizes(l)``.
@@ -90,13 +93,13 @@ class Deal:
         Turns on a lane that has run out are empty. If there are fewer items in all, the turns of all of them.
         """
         own = [
-            max(0, -(-(sizes(lane) - self.phase(reader, place)) // self.stride))
-            for place, lane in enumerate(self.rotation(reader))
+            max(0, -(-(sizes(lane) - self.phase(reader, slot)) // self.stride))
+            for slot, lane in enumerate(self.rotation(reader))
         ]
         items = min(items, sum(own))
 
         def items_after(turns: int) -> int:
-            return sum(min(self.taken(turns, place), count) for place, count in enumerate(own))
+            return sum(min(self.taken(turns, slot), count) for slot, count in enumerate(own))
 
         return bisect_left(range(max(own, default=0) * self.period + 1), items, key=items_after)
 
@@ -111,21 +114,21 @@ def lane_cuts(size: int, lanes: int) -> list[int]:
     return [lane * each + min(lane, longer) for lane in range(lanes + 1)]
 
 
-def join(standing: Standing, stride: int, shares: Sequence[Share]) -> Standing:
+def join(position: LanePosition, stride: int, deliveries: Sequence[LaneDelivery]) -> LanePosition:
     """Where a lane stands that stood at ``standing`` when the readers started, given what each delivered.
 
     All ``stride`` readers of the lane must be among ``shares``; nothing they did not deliver is passed over.
     """
-    due = min(share.phase if share.end == 0 else share.end - 1 + stride for share in shares)
-    known = [(share.end, share.cursor) for share in shares if 0 < share.end <= due]
-    begin, cursor = max(known, default=(0, standing.cursor))
-    joined = standing.after(begin, cursor)
-    ahead = {joined.ordinal(ordinal - begin) for ordinal in _delivered(shares, stride, begin)}
-    return Standing(joined.cursor, tuple(sorted(ahead.union(joined.done))))
+    due = min(delivery.phase if delivery.end == 0 else delivery.end - 1 + stride for delivery in deliveries)
+    known = [(delivery.end, delivery.cursor) for delivery in deliveries if 0 < delivery.end <= due]
+    begin, cursor = max(known, default=(0, position.cursor))
+    joined = position.after(begin, cursor)
+    ahead = {joined.ordinal(ordinal - begin) for ordinal in _delivered(deliveries, stride, begin)}
+    return LanePosition(joined.cursor, tuple(sorted(ahead.union(joined.delivered_ahead))))
 
 
-def _delivered(shares: Iterable[Share], stride: int, begin: int) -> Iterable[int]:
+def _delivered(deliveries: Iterable[LaneDelivery], stride: int, begin: int) -> Iterable[int]:
     """The ordinals from ``begin`` on that the shares hold."""
-    for share in shares:
-        missed = max(0, -(-(begin - share.phase) // stride))
-        yield from range(share.phase + missed * stride, share.end, stride)
+    for delivery in deliveries:
+        missed = max(0, -(-(begin - delivery.phase) // stride))
+        yield from range(delivery.phase + missed * stride, delivery.end, stride)

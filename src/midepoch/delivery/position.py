@@ -1,51 +1,18 @@
 """Where an iteration stands, and the loop that moves it: the one thing about a data set that changes."""
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
+from midepoch._common.checks import whole_number
+from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import State
-from midepoch.delivery.session import Leg, Progress, begin
+from midepoch.delivery.plan import Plan
+from midepoch.delivery.progress import Progress
+from midepoch.delivery.session import Session
+from midepoch.delivery.workers import SharedWithWorkers
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
-from midepoch.pipeline.pipeline import Pipeline
-
-Cut = Literal["file", "example"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A pipeline, and who reads it. Only the pipeline is part of a checkpoint."""
-
-    pipeline: Pipeline
-    ranks: int = 1
-    rank: int = 0
-    mode: Cut = "example"
-    lanes: int | None = None
-    passes: int | None = 1
-
-    def begin(self, state: State) -> Progress:
-        """Where this process, which may be a worker of a DataLoader, goes on from a state."""
-        worker, workers = torch_worker() or (0, 1)
-        reader, readers = self.rank + self.ranks * worker, self.ranks * workers
-        return begin(
-            self.pipeline, state, reader=reader, readers=readers, workers=workers, lanes=self.lanes, mode=self.mode
-        )
-
-    def ends_loop(self, begun: State, progress: Progress, *, empty: bool, over: bool, named: bool) -> bool:
-        """Whether a loop that went through the rest of an epoch ends there.
-
-        Where nothing was left for any reader of an epoch that had begun, that is no epoch, and the loop goes on to
-        the next, unless it was asked for this one by name; a loop of many epochs does so anyway. What is left for
-        others a reader knows of a uniform pipeline only, by ``over``.
-        """
-        if named and self.passes == 1:
-            return True
-        if empty and begun.lanes is not None and (over or progress.leg.deal.readers == 1 or self.passes != 1):
-            return False
-        return empty or (self.passes is not None and (begun.epoch + 1) % self.passes == 0)
 
 
 class Position:
@@ -75,7 +42,7 @@ class Position:
         self,
         plan: Plan,
         items_of: Callable[[Progress], Iterator[Iterable[Any]]],
-        is_over: Callable[[Leg], bool] = Leg.is_over,
+        is_over: Callable[[Session], bool] = Session.is_over,
     ) -> Iterator[Any]:
         """The items from here to the end of the loop.
 
@@ -88,7 +55,7 @@ class Position:
         self,
         plan: Plan,
         items_of: Callable[[Progress], Iterator[Iterable[Any]]],
-        is_over: Callable[[Leg], bool],
+        is_over: Callable[[Session], bool],
     ) -> Iterator[Iterable[Any]]:
         """The same, many at a time.
 
@@ -110,7 +77,7 @@ class Position:
                 if self._progress is not progress:
                     return  # another loop, or set_epoch, has moved on
                 empty = progress.items == before
-                over = empty and plan.pipeline.uniform and is_over(plan.begin(begun).leg)
+                over = empty and plan.pipeline.uniform and is_over(plan.begin(begun).session)
                 ends = plan.ends_loop(begun, progress, empty=empty, over=over, named=begun.epoch == named)
                 if not (ends and torch_worker()):
                     self.go_to(begun.epoch + 1)
@@ -150,7 +117,7 @@ class Position:
             )
         state = State.from_dict(values)
         state = plan.pipeline.adopt(state, values.get("fingerprint"))
-        plan.begin(state).leg.check()
+        plan.begin(state).session.check()
         self._state, self._progress = state, None
         if self.workers is not None and torch_worker() is None:
             self.workers.loaded()
@@ -174,61 +141,3 @@ class Position:
             self.named = epoch
             if epoch != self.now().epoch:
                 self.go_to(epoch)
-
-
-class SharedWithWorkers:
-    """What a data set shares with its copies in the workers of a foreign DataLoader: four numbers."""
-
-    def __init__(self) -> None:
-        from multiprocessing.sharedctypes import RawArray
-
-        self._numbers = RawArray("q", 4)  # how often set_epoch was called, its epoch, loads, whether workers have read
-        self._seen = (0, 0)
-
-    @property
-    def have_read(self) -> bool:
-        """Whether a worker has begun to read since the main process last chose where to stand."""
-        return bool(self._numbers[3])
-
-    def set_epoch(self, epoch: int) -> None:
-        """Tell the workers, also those that are running already."""
-        self._numbers[1] = epoch
-        self._numbers[0] += 1
-        self._numbers[3] = 0
-        self._seen = (self._numbers[0], self._numbers[2])
-
-    def loaded(self) -> None:
-        """Remember that a state was loaded, which only workers started later get."""
-        self._numbers[2] += 1
-        self._numbers[3] = 0
-        self._seen = (self._numbers[0], self._numbers[2])
-
-    def enter(self) -> int | None:
-        """In a worker: the epoch that was chosen since it last asked, if any."""
-        chosen, loads = self._numbers[0], self._numbers[2]
-        self._numbers[3] = 1
-        if loads != self._seen[1]:
-            raise CheckpointMismatchError(
-                "A state was loaded while persistent workers of a DataLoader were running, and cannot reach them. "
-                "Load it before the first loop, or use midepoch.Loader."
-            )
-        changed = chosen != self._seen[0]
-        self._seen = (chosen, loads)
-        return self._numbers[1] if changed else None
-
-
-def whole_number(name: str, value: Any, *, least: int | None = 0) -> int:
-    """The value as an int, if it is a whole number that is large enough."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be a whole number, got {value!r}.")
-    number = int(value.__index__())
-    if least is not None and number < least:
-        raise ValueError(f"{name} is {number}; it must be at least {least}.")
-    return number
-
-
-def torch_worker() -> tuple[int, int] | None:
-    """Which worker of a DataLoader this process is, and of how many; None outside of one."""
-    data = sys.modules.get("torch.utils.data")
-    info = data.get_worker_info() if data is not None else None
-    return None if info is None else (info.id, info.num_workers)

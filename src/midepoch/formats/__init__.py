@@ -10,7 +10,7 @@ from midepoch.formats.detect import format_of
 from midepoch.formats.text import csv, jsonl
 from midepoch.formats.text import json_array as json
 from midepoch.formats.text import raw_lines as lines
-from midepoch.storage.listing import Place
+from midepoch.storage.location import Location
 
 __all__ = [
     "EMPTY",
@@ -35,14 +35,16 @@ FORMATS: Mapping[str, Format] = {
     "lines": lines,
     "orc": orc,
 }
-RANGES: Mapping[str, Callable[[Place, Sequence[pa.Field]], Sequence[Mapping[str, Range]]]] = {"parquet": parquet.ranges}
+RANGES: Mapping[str, Callable[[Location, Sequence[pa.Field]], Sequence[Mapping[str, Range]]]] = {
+    "parquet": parquet.ranges
+}
 """What tells of the blocks of a file which values some columns can have there, for formats that know."""
 SPANNED = ("parquet",)
 """The formats whose readers know which bytes a block is made of, so that several blocks are fetched together."""
 EMPTY = "empty"
 
 
-def scan_file(path: Place, format: str | None = None) -> Scan:
+def scan_file(path: Location, format: str | None = None) -> Scan:
     """Tell a file's format, and scan it."""
     name = format_of(path, format)
     return Scan(EMPTY, None, ()) if name is None else FORMATS[name].scan(path)

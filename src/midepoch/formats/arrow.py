@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Scan, as_read, read_as
-from midepoch.storage.listing import Place, open_bytes, open_file
 from midepoch.storage.local import mapped
+from midepoch.storage.location import Location, open_bytes, open_file
 
 MAPPED = True
 TYPES: Literal["fixed"] = "fixed"
@@ -39,7 +39,7 @@ def is_legacy_stream(head: bytes) -> bool:
     return len(head) == 8 and 0 < int.from_bytes(head[:4], "little") < 1 << 24 and head[5:8] == b"\0\0\0"
 
 
-def scan(path: Place) -> Scan:
+def scan(path: Location) -> Scan:
     """The schema and the record batches of a stream or file, from the message headers."""
     messages = _walk(path)
     if not messages or messages[0].kind != SCHEMA:
@@ -48,7 +48,7 @@ def scan(path: Place) -> Scan:
     return Scan("arrow", as_read(ArrowBlocks(path, pa.schema([])).schema), blocks)
 
 
-def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> "ArrowBlocks":
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "ArrowBlocks":
     """The file, mapped if it is on this machine."""
     return ArrowBlocks(path, wanted)
 
@@ -56,7 +56,7 @@ def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> "ArrowBlocks"
 class ArrowBlocks:
     """An Arrow file. On this machine its record batches are views of the map; from a store each read fetches one."""
 
-    def __init__(self, path: Place, wanted: pa.Schema) -> None:
+    def __init__(self, path: Location, wanted: pa.Schema) -> None:
         self._path, self._wanted = path, wanted
         self._map = _mapped(path) if isinstance(path, str) else None
         self._is_file = self._bytes(0, len(FILE_MAGIC)).to_pybytes() == FILE_MAGIC
@@ -135,13 +135,13 @@ def holds_dictionary(kind: pa.DataType) -> bool:
     return any(holds_dictionary(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def _walk(path: Place) -> list[Message]:
+def _walk(path: Location) -> list[Message]:
     """All messages of a file; reading by position lets other threads run while the disk is waited for."""
     with open_file(path) as file:
         return list(_messages(file, path, file.size()))
 
 
-def _messages(file: pa.NativeFile, path: Place, size: int) -> Iterator[Message]:
+def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Message]:
     is_file = file.read_at(len(FILE_MAGIC), 0) == FILE_MAGIC
     if is_file and (size < 16 or file.read_at(len(FILE_MAGIC), size - len(FILE_MAGIC)) != FILE_MAGIC):
         raise _truncated(path, size)
@@ -197,7 +197,7 @@ def _field(data: bytes, table: int, number: int) -> int:
     return table + place if place else 0
 
 
-def _truncated(path: Place, size: int) -> DataFormatError:
+def _truncated(path: Location, size: int) -> DataFormatError:
     return DataFormatError(
         f"{path} is truncated: it ends after {size:,} bytes in the middle of a message. "
         "Copy or write it again, or leave it out."

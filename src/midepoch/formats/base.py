@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from midepoch.storage.listing import Place
+from midepoch.storage.location import Location
 from midepoch.storage.ranges import Span
 
 
@@ -90,10 +90,10 @@ class Format(Protocol):
         "text": they are a guess, and any column can also be read as strings.
         """
 
-    def scan(self, path: Place) -> Scan:
+    def scan(self, path: Location) -> Scan:
         """The schema and blocks of a file, from its headers or footer alone where it has any."""
 
-    def open_blocks(self, path: Place, own: pa.Schema, wanted: pa.Schema) -> BlockReader:
+    def open_blocks(self, path: Location, own: pa.Schema, wanted: pa.Schema) -> BlockReader:
         """The file, which the scan found to have its ``own`` schema, opened to read blocks under the ``wanted`` one."""
 
 

@@ -6,14 +6,14 @@ from midepoch.errors import DataFormatError
 from midepoch.formats import arrow
 from midepoch.formats.text.compressed import codec_of, open_text
 from midepoch.formats.text.records import BOM
-from midepoch.storage.listing import Place, open_bytes
+from midepoch.storage.location import Location, open_bytes
 
 HEAD_BYTES = 4096
 TEXT = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl", "csv": "csv", "tsv": "csv"}
 JSON = ("json", "jsonl")
 
 
-def format_of(path: Place, wanted: str | None) -> str | None:
+def format_of(path: Location, wanted: str | None) -> str | None:
     """The format of a file, or None if it holds nothing. ``wanted`` decides where the bytes do not, and must be met."""
     head = open_bytes(path).read_at(HEAD_BYTES, 0)
     if not head:
@@ -36,7 +36,7 @@ def _binary(head: bytes) -> str | None:
     return "orc" if head.startswith(b"ORC") else None
 
 
-def _text(path: Place, head: bytes, wanted: str | None) -> str | None:
+def _text(path: Location, head: bytes, wanted: str | None) -> str | None:
     """Which text it is. A brace or bracket says JSON, unless the name or the user says CSV, which may begin so too."""
     suffix = re.search(r"\.(jsonl|ndjson|json|csv|tsv)(\.\w+)?$", str(path), re.IGNORECASE)
     named = TEXT[suffix[1].lower()] if suffix else None

@@ -8,13 +8,13 @@ from pyarrow import orc
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Scan, as_read, read_as
-from midepoch.storage.listing import Place, open_file
+from midepoch.storage.location import Location, open_file
 
 MAPPED = False
 TYPES: Literal["fixed"] = "fixed"
 
 
-def scan(path: Place) -> Scan:
+def scan(path: Location) -> Scan:
     """The schema and the stripes of a file.
 
     pyarrow does not tell how many rows a stripe has, so the narrowest column is decoded to count them; of a single
@@ -31,7 +31,7 @@ def scan(path: Place) -> Scan:
     return Scan("orc", as_read(file.schema), blocks)
 
 
-def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> "OrcBlocks":
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "OrcBlocks":
     """The file, with its footer read."""
     return OrcBlocks(path, wanted)
 
@@ -39,7 +39,7 @@ def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> "OrcBlocks":
 class OrcBlocks:
     """An open ORC file. Each read decodes one stripe, and of it only the columns asked for."""
 
-    def __init__(self, path: Place, wanted: pa.Schema) -> None:
+    def __init__(self, path: Location, wanted: pa.Schema) -> None:
         self._path, self._wanted = path, wanted
         self._file = _open(path)
         self._lock = Lock()
@@ -59,7 +59,7 @@ class OrcBlocks:
         return False
 
 
-def _open(path: Place) -> orc.ORCFile:
+def _open(path: Location) -> orc.ORCFile:
     try:
         file = orc.ORCFile(open_file(path))
         _ = file.schema

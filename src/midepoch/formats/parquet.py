@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Range, Scan, as_read, read_as
-from midepoch.storage.listing import Place, open_file
+from midepoch.storage.location import Location, open_file
 from midepoch.storage.ranges import Span
 
 MAPPED = False
@@ -28,7 +28,7 @@ TRUSTED = (
 )
 
 
-def scan(path: Place) -> Scan:
+def scan(path: Location) -> Scan:
     """The schema and the row groups of a file, from its footer."""
     with _open(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
@@ -36,7 +36,7 @@ def scan(path: Place) -> Scan:
         return Scan("parquet", as_read(file.schema_arrow), blocks)
 
 
-def ranges(path: Place, columns: Sequence[pa.Field]) -> list[dict[str, Range]]:
+def ranges(path: Location, columns: Sequence[pa.Field]) -> list[dict[str, Range]]:
     """For each row group, what the footer says of those of the columns of which it says something reliable."""
     with _open(path) as file:
         metadata = file.metadata
@@ -51,7 +51,7 @@ def ranges(path: Place, columns: Sequence[pa.Field]) -> list[dict[str, Range]]:
         ]
 
 
-def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> "ParquetBlocks":
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "ParquetBlocks":
     """The file, with its footer read."""
     return ParquetBlocks(path, wanted)
 
@@ -59,7 +59,7 @@ def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> "ParquetBlock
 class ParquetBlocks:
     """An open Parquet file. Each read decodes one row group, and of it only the columns asked for."""
 
-    def __init__(self, path: Place, wanted: pa.Schema) -> None:
+    def __init__(self, path: Location, wanted: pa.Schema) -> None:
         self._path, self._wanted = path, wanted
         self._file = _open(path)
         self._leaves = _leaves(self._file.metadata, wanted.names)
@@ -97,7 +97,7 @@ class ParquetBlocks:
         return False
 
 
-def _open(path: Place) -> pq.ParquetFile:
+def _open(path: Location) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(open_file(path, mapped=True))
         _ = file.schema_arrow

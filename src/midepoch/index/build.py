@@ -15,8 +15,11 @@ from midepoch._common.files import one_at_a_time, write_whole
 from midepoch.errors import MidepochError, NoDataError
 from midepoch.formats import FORMATS, Scan, scan_file
 from midepoch.index.index import Index, index_bytes
-from midepoch.storage.listing import FileStamp, Listing, Place, Source, find
-from midepoch.storage.objects import Store, StoredFile
+from midepoch.storage.listing import Listing, PathSpec, find
+from midepoch.storage.local import FileStamp
+from midepoch.storage.location import Location
+from midepoch.storage.objects import StoredFile
+from midepoch.storage.store import Store
 
 log = logging.getLogger("midepoch")
 
@@ -27,7 +30,7 @@ QUIET_SECONDS = 1.0
 
 
 def open_index(
-    source: Source | Listing,
+    source: PathSpec | Listing,
     *,
     format: str | None = None,
     index_dir: str | os.PathLike[str] | None = None,
@@ -131,7 +134,7 @@ def _scan_all(
     missing = [number for number, scan in enumerate(scans) if scan is None]
     progress = _progress(len(missing))
     with ThreadPoolExecutor(threads) as pool:
-        waiting = {pool.submit(_scan_one, listing.place(n), format): n for n in missing}
+        waiting = {pool.submit(_scan_one, listing.location(n), format): n for n in missing}
         try:
             for finished, future in enumerate(as_completed(waiting), start=1):
                 scans[waiting[future]] = future.result()
@@ -141,7 +144,7 @@ def _scan_all(
     return [scan for scan in scans if scan is not None]
 
 
-def _scan_one(path: Place, format: str | None) -> Scan:
+def _scan_one(path: Location, format: str | None) -> Scan:
     try:
         scan = scan_file(path, format)
         return replace(scan, version=path.version) if isinstance(path, StoredFile) else scan

@@ -27,7 +27,7 @@ class HiveIndex(Index):
     layout: Mapping[str, Any] = MappingProxyType({"partitioning": "hive"})
 
     def __init__(self, plain: Index) -> None:
-        super().__init__(plain.root, plain._content, plain._origin, plain.store)
+        super().__init__(plain.root, plain._content, plain._source, plain.store)
         self._plain = plain
         folders = {name.rpartition("/")[0]: name for name in reversed(self.names)}
         texts = {folder: _pairs(folder, name) for folder, name in folders.items()}

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.arrays import I64
 from midepoch._common.files import remove
+from midepoch._common.types import I64
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.errors import DataChangedError, NoDataError
 from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, Scan
@@ -26,8 +26,11 @@ from midepoch.index.remote import StoredBlocks
 from midepoch.index.schemas import Kind, common_schema
 from midepoch.order.orders import Sequential
 from midepoch.storage import local as mapping
-from midepoch.storage.listing import FileStamp, Listing, Place, check_unchanged
-from midepoch.storage.objects import Store, StoredFile
+from midepoch.storage.listing import Listing
+from midepoch.storage.local import FileStamp, check_unchanged
+from midepoch.storage.location import Location
+from midepoch.storage.objects import StoredFile
+from midepoch.storage.store import Store
 from midepoch.values.numbers import numbers_of
 
 MAGIC = 0x3244494D
@@ -39,12 +42,12 @@ STAY_MAPPED_FILES, STAY_MAPPED_BYTES = 4096, 16 << 30
 class Index:
     """Which blocks a data set has, without any of their data."""
 
-    def __init__(self, root: str, content: pa.Buffer, origin: str | None = None, store: Store | None = None) -> None:
+    def __init__(self, root: str, content: pa.Buffer, source: str | None = None, store: Store | None = None) -> None:
         """Open the bytes of an index, which lie in the file ``origin``; raise ``ValueError`` if they are broken.
 
         The ``store`` of the files is known in memory alone: nothing of it is in those bytes.
         """
-        self.root, self._content, self._origin, self.store = root, content, origin, store
+        self.root, self._content, self._source, self.store = root, content, source, store
         if content.size < TRAILER.size:
             raise ValueError("the index is too short")
         body = content.slice(0, content.size - TRAILER.size)
@@ -65,17 +68,17 @@ class Index:
             return cls(root, file.read_buffer(), path, store)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._origin is None:
+        if self._source is None:
             return _from_bytes, (self.root, self._content.to_pybytes(), self.store)
-        return _from_file, (self.root, self._origin, self._checksum, self.store)
+        return _from_file, (self.root, self._source, self._checksum, self.store)
 
     layout: Mapping[str, Any] = MappingProxyType({})
     """What a state remembers of how columns were found, if not in the files."""
 
     @property
-    def origin(self) -> str | None:
+    def source(self) -> str | None:
         """Where the index lies, if that is on disk."""
-        return self._origin
+        return self._source
 
     @property
     def checksum(self) -> int:
@@ -158,7 +161,7 @@ class Index:
         """Where a file lies."""
         return os.path.join(self.root, self.names[file])
 
-    def place(self, file: int) -> Place:
+    def location(self, file: int) -> Location:
         """A file as formats take it: a path, or the object of a store that was indexed."""
         if self.store is None:
             return self.path(file)
@@ -166,12 +169,12 @@ class Index:
 
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         """A file, opened to read its blocks under a schema."""
-        opened, place = FORMATS[self.formats[file]].open_blocks, self.place(file)
-        if isinstance(place, str):
-            reader = opened(place, self.schemas[file], wanted)
+        opened, location = FORMATS[self.formats[file]].open_blocks, self.location(file)
+        if isinstance(location, str):
+            reader = opened(location, self.schemas[file], wanted)
             self._stay_mapped(file)
             return reader
-        return StoredBlocks(place, lambda: opened(place, self.schemas[file], wanted), self.forget)
+        return StoredBlocks(location, lambda: opened(location, self.schemas[file], wanted), self.forget)
 
     def _stay_mapped(self, file: int) -> None:
         """Keep a mapped file so when its readers are done: to find its pages again takes a tenth of an epoch's time.
@@ -210,8 +213,8 @@ class Index:
 
         A listing tells an object by size and second; where that was not enough, the same index would be found again.
         """
-        if self._origin is not None:
-            path = Path(self._origin)
+        if self._source is not None:
+            path = Path(self._source)
             for one in path.parent.glob(f"{path.name.partition('-')[0]}-*.index"):
                 remove(one)
 
@@ -327,13 +330,13 @@ def _from_bytes(root: str, content: bytes, store: Store | None) -> Index:
     return Index(root, pa.py_buffer(content), None, store)
 
 
-def _from_file(root: str, origin: str, checksum: int, store: Store | None) -> Index:
+def _from_file(root: str, source: str, checksum: int, store: Store | None) -> Index:
     """Open the index that another process holds, not one that has since taken its place."""
     try:
-        index = Index.load(root, origin, store)
+        index = Index.load(root, source, store)
     except (OSError, ValueError) as error:
         raise DataChangedError(
-            f"The index of {root} is gone from {origin} ({error}). Open the data set again."
+            f"The index of {root} is gone from {source} ({error}). Open the data set again."
         ) from error
     if index._checksum != checksum:
         raise DataChangedError(f"The files below {root} changed and were indexed anew. Open the data set again.")

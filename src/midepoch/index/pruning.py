@@ -72,9 +72,9 @@ def _column(index: Index, name: str) -> pa.Field | None:
 
 def blocks_that_may_match(index: Index, predicate: Predicate, schema: pa.Schema) -> Mask:
     """For each block, whether it may hold a row that is kept. Remembered beside the index, if that is on disk."""
-    if index.origin is None:
+    if index.source is None:
         return _decide(index, predicate, schema)
-    path = _remembered_at(Path(index.origin), index, predicate)
+    path = _remembered_at(Path(index.source), index, predicate)
     blocks = int(index.first_blocks[-1])
     kept = _load(path, blocks)
     if kept is None:
@@ -113,7 +113,7 @@ def _decide(index: Index, predicate: Predicate, schema: pa.Schema) -> Mask:
 
 def _ranges(index: Index, file: int, columns: Sequence[pa.Field]) -> Sequence[Mapping[str, Range]]:
     """What a file says of the columns in each of its blocks."""
-    found = RANGES[index.formats[file]](index.place(file), columns)
+    found = RANGES[index.formats[file]](index.location(file), columns)
     index.check(file)
     return found
 
@@ -189,11 +189,11 @@ def _all(facts: Sequence[pc.Expression]) -> pc.Expression:
     return reduce(and_, facts) if facts else pc.scalar(True)
 
 
-def _remembered_at(origin: Path, index: Index, predicate: Predicate) -> Path:
+def _remembered_at(source: Path, index: Index, predicate: Predicate) -> Path:
     """A file of its own for each index, expression and version of Arrow, which may decide otherwise."""
     digest = blake2b(f"{index.checksum} {index.layout} {pa.__version__}\n".encode(), digest_size=8)
     digest.update(predicate.content)
-    return origin.with_name(f"{origin.stem}-{digest.hexdigest()}.kept")
+    return source.with_name(f"{source.stem}-{digest.hexdigest()}.kept")
 
 
 def _load(path: Path, blocks: int) -> Mask | None:

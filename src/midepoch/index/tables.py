@@ -10,7 +10,8 @@ import pyarrow as pa
 from midepoch.formats import Block, BlockReader, Scan
 from midepoch.formats.base import as_read, read_as
 from midepoch.index.index import Index, index_bytes
-from midepoch.storage.listing import FileStamp, Listing
+from midepoch.storage.listing import Listing
+from midepoch.storage.local import FileStamp
 
 SAMPLED = 16
 

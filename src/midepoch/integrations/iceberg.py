@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import pyarrow.parquet as pq
 
-from midepoch._common.arrays import I64
+from midepoch._common.checks import Size
+from midepoch._common.types import I64
 from midepoch.dataset import Dataset
 from midepoch.errors import (
     CheckpointMismatchError,
@@ -20,7 +21,7 @@ from midepoch.index.index import Index
 from midepoch.integrations.structured.dataset import OutputFormat, StructuredDataset
 from midepoch.order.deletes import Deletes
 from midepoch.sources.files import FileRows
-from midepoch.storage.options import CACHE, Size
+from midepoch.storage.options import CACHE
 from midepoch.storage.urls import local_path
 
 if TYPE_CHECKING:

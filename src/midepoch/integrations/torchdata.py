@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from midepoch.checkpoint.state import Part, State, merge_states
+from midepoch.checkpoint.merge import merge_states
+from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.errors import CheckpointMismatchError
 
 
@@ -51,7 +52,10 @@ def _worker_states(checkpoint: Mapping[str, Any], batch_size: int | None) -> lis
 def _moved(states: list[dict[str, Any]], steps: int, last: int, batch_size: int | None) -> list[dict[str, Any]]:
     """The states after so many more steps, which the workers took in turn."""
     read = [State.from_dict(state) for state in states]
-    known = all(state.part is not None and state.part.reader is None and state.mode == "example" for state in read)
+    known = all(
+        state.reader_progress is not None and state.reader_progress.reader is None and state.mode == "example"
+        for state in read
+    )
     if batch_size is None or not known:
         raise CheckpointMismatchError(
             f"The checkpoint was taken {steps} steps after its last snapshot, and what those steps delivered is not in "
@@ -61,38 +65,39 @@ def _moved(states: list[dict[str, Any]], steps: int, last: int, batch_size: int 
     moved = [dict(state) for state in states]
     for step in range(1, steps + 1):
         worker = (last + step) % len(states)
-        part = moved[worker]["part"]
-        moved[worker]["part"] = {**part, "items": part["items"] + batch_size}
+        progress = moved[worker]["part"]
+        moved[worker]["part"] = {**progress, "items": progress["items"] + batch_size}
     return moved
 
 
 def _is_of_leg(state: State, start: State) -> bool:
     """Whether a worker's state is of the leg that began at a start: behind it, or at its beginning."""
-    if state.part is None and state.lanes is None:
+    if state.reader_progress is None and state.lanes is None:
         return (state.epoch, start.turn) == (start.epoch, 0)
-    return replace(state, part=None) == replace(start, part=None)
+    return replace(state, reader_progress=None) == replace(start, reader_progress=None)
 
 
 def _ranks_state(states: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The states of one rank's workers, as one where the pipeline is uniform, else with none of them left out."""
     read = [State.from_dict(state) for state in states]
-    begun = next((number for number, state in enumerate(read) if state.part is not None), None)
+    begun = next((number for number, state in enumerate(read) if state.reader_progress is not None), None)
     if begun is None:
         return [dict(states[0])]
-    start, part = read[begun], read[begun].part
-    assert part is not None
+    start, progress = read[begun], read[begun].reader_progress
+    assert progress is not None
     if any(not _is_of_leg(state, start) for state in read):
         raise CheckpointMismatchError(
             "The workers' states are of different epochs or starts, so nobody knows what was delivered. The checkpoint "
             "was taken before every worker had begun the loop: take it a few steps later."
         )
     fingerprint = states[begun]["fingerprint"]
-    if part.reader is None:
-        items = tuple(state.part.items[0] if state.part is not None else 0 for state in read)
-        return [replace(start, part=replace(part, items=items)).to_dict(fingerprint)]
-    ranks = part.readers // len(states)
-    parts = [
-        state.part or Part(readers=part.readers, reader=part.reader % ranks + ranks * worker)
+    if progress.reader is None:
+        items = tuple(state.reader_progress.items[0] if state.reader_progress is not None else 0 for state in read)
+        return [replace(start, reader_progress=replace(progress, items=items)).to_dict(fingerprint)]
+    ranks = progress.readers // len(states)
+    progresses = [
+        state.reader_progress
+        or ReaderProgress(readers=progress.readers, reader=progress.reader % ranks + ranks * worker)
         for worker, state in enumerate(read)
     ]
-    return [replace(start, part=one).to_dict(fingerprint) for one in parts]
+    return [replace(start, reader_progress=one).to_dict(fingerprint) for one in progresses]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from midepoch._common.arrays import I64
+from midepoch._common.types import I64
 from midepoch.order.orders import Order
 
 

@@ -13,7 +13,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from midepoch._common.arrays import I64, key_of, permute
+from midepoch._common.hashing import key_of
+from midepoch._common.types import I64
+from midepoch.order.permutation import permute
 
 Level = Literal["file", "block", "row"]
 ROW_PIECE = 8192
@@ -231,7 +233,7 @@ class Shuffle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Slice:
     """A take or skip: the positions from ``start`` to ``stop``, or to the end."""
 
     start: int

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch._common.arrays import I64
+from midepoch._common.types import I64
 from midepoch.order.orders import ROW_PIECE, Order, files_torn
 
 SAMPLED = 1 << 14

@@ -7,10 +7,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from midepoch._common.arrays import I64, key_of
+from midepoch._common.hashing import key_of
+from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.pipeline.schedule import I32, Schedule
-from midepoch.stages.flow import Flow, Run, Step
+from midepoch.stages.flow import Emitted, Flow, Run
 from midepoch.values.convert import Form
 from midepoch.values.rows import Picked, Pool, Rows
 
@@ -66,16 +67,16 @@ class Draws:
     def _open(self, number: int) -> Flow:
         return self._supplies[number].open(self._ends[number], self._cursors[number])
 
-    def steps(self) -> Iterator[Step]:
+    def each(self) -> Iterator[Emitted]:
         """The items drawn one by one."""
-        inputs: dict[int, Iterator[Step]] = {}
+        inputs: dict[int, Iterator[Emitted]] = {}
         segments: list[Cursor] = [
             (items, ends, *cursor) for items, ends, cursor in zip(self._items, self._ends, self._cursors, strict=True)
         ]
         while self._schedule is not None:
             number = self._schedule.draw(self._items)
             if number not in inputs:
-                inputs[number] = self._open(number).steps()
+                inputs[number] = self._open(number).each()
             step = next(inputs[number], None)
             if step is None:
                 del inputs[number]

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.state import Grown
+from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.draws import Drawn, Draws, Stop, Supply
 from midepoch.pipeline.pipeline import Lanes, Pipeline
 from midepoch.pipeline.schedule import Schedule, whole_weights
-from midepoch.sources.files import ALL, Adopted, Every, Look, Mode, Move, Reading
+from midepoch.sources.source import ALL, Adopted, Every, ItemSpec, Mode, Move, Reading
 from midepoch.stages.flow import Flow
 
 STOPS = ("first", "all", "never")
@@ -56,12 +56,12 @@ class Mixture:
     @property
     def survives_fork(self) -> bool:
         """Whether all parts do."""
-        return all(part.origin.survives_fork for part in self.parts)
+        return all(part.source.survives_fork for part in self.parts)
 
     @property
-    def look(self) -> Look:
+    def item_spec(self) -> ItemSpec:
         """That of all parts, which is the same."""
-        return self.parts[0].look
+        return self.parts[0].item_spec
 
     @cached_property
     def schema(self) -> pa.Schema | None:
@@ -98,9 +98,9 @@ class Mixture:
             }
         ]
 
-    def cut(self, *, epoch: int, lanes: int, mode: Mode, grown: Grown = ()) -> "MixtureLanes":
+    def cut(self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = ()) -> "MixtureLanes":
         """The lanes of all parts."""
-        if grown:
+        if appended:
             raise CheckpointMismatchError(
                 "The state is damaged: it says that files were added to a mixture. Load an earlier checkpoint."
             )
@@ -108,7 +108,7 @@ class Mixture:
 
     def open(self, lanes: int) -> "PartsReading":
         """What each part needs."""
-        return PartsReading([part.origin.open(lanes * len(self.parts)) for part in self.parts])
+        return PartsReading([part.source.open(lanes * len(self.parts)) for part in self.parts])
 
     def locate(self, key: int) -> tuple[str, int]:
         """Unknown: the parts' keys are mixed."""
@@ -257,7 +257,7 @@ class MixtureLanes:
         drawn = self._mixture.split(cursor)
         schedule = self._schedule(lane, [one.ends for one in drawn])
         return (schedule is None or schedule.comes_to([one.items for one in drawn])) and all(
-            self._lanes(number, ends).origin.reaches(lane, at, self._mixture.parts[number].item_rows)
+            self._lanes(number, ends).source.reaches(lane, at, self._mixture.parts[number].item_rows)
             for number, (_, ends, at) in enumerate(drawn)
         )
 
@@ -270,10 +270,10 @@ class MixtureLanes:
             for number, (name, part) in enumerate(zip(mixture.names, mixture.parts, strict=True))
         ]
         draws = Draws(supplies, mixture.split(cursor), stop=mixture.stop, schedule=partial(self._schedule, lane))
-        form, batched = mixture.look
+        form, batched = mixture.item_spec
         if mixture.schema is not None:
             return Flow(runs=draws.runs(), form=form)
-        return Flow(single=draws.steps(), form=form, batched=batched)
+        return Flow(single=draws.each(), form=form, batched=batched)
 
     def _open(self, reading: PartsReading, lane: int, number: int, ends: int, at: Cursor) -> Flow:
         return self._lanes(number, ends).flow(reading.parts[number], lane, at)

@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from midepoch.checkpoint.fingerprint import pipeline_difference
-from midepoch.checkpoint.lanes import Cursor, Standing
-from midepoch.checkpoint.state import Grown, Standings, State
+from midepoch.checkpoint.lanes import Cursor, LanePosition
+from midepoch.checkpoint.state import AppendedFiles, LanePositions, State
 from midepoch.errors import CheckpointMismatchError
-from midepoch.sources.files import ALL, Adopted, Every, Look, Mode, Move, Origin
+from midepoch.sources.source import ALL, Adopted, Every, ItemSpec, Mode, Move, Source
 from midepoch.stages.batch import Batch
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Stage
-from midepoch.stages.transform import Reform, Select
+from midepoch.stages.transform import Convert, Select
 
 log = logging.getLogger("midepoch")
 
@@ -27,13 +27,13 @@ log = logging.getLogger("midepoch")
 class Pipeline:
     """Where items come from, and the stages that they pass through."""
 
-    origin: Origin
+    source: Source
     stages: tuple[Stage, ...] = ()
 
     @cached_property
     def uniform(self) -> bool:
         """Whether every stage gives a known number of items, so that counts alone say where all lanes stand."""
-        return self.origin.uniform and all(stage.count(1) is not None for stage in self.stages)
+        return self.source.uniform and all(stage.count(1) is not None for stage in self.stages)
 
     @cached_property
     def item_rows(self) -> int:
@@ -43,12 +43,12 @@ class Pipeline:
     @property
     def begin(self) -> Cursor:
         """The cursor at the beginning of a lane."""
-        return self.origin.begin + (0,) * sum(stage.splits for stage in self.stages)
+        return self.source.begin + (0,) * sum(stage.many_outputs for stage in self.stages)
 
     @cached_property
-    def look(self) -> Look:
+    def item_spec(self) -> ItemSpec:
         """How the items look: what the stages make of a flow of none."""
-        form, batched = self.origin.look
+        form, batched = self.source.item_spec
         flow = Flow(single=iter(()), form=form, batched=batched)
         for stage in self.stages:
             flow = stage.flow(flow, self.begin, self.context(0))
@@ -57,11 +57,11 @@ class Pipeline:
     @property
     def schema(self) -> pa.Schema | None:
         """That of the items where they are rows of files as they are, maybe some columns of them; else None."""
-        schema = self.origin.schema
+        schema = self.source.schema
         for stage in self.stages:
             if isinstance(stage, Select) and schema is not None and set(stage.names) <= set(schema.names):
                 schema = pa.schema([schema.field(name) for name in stage.names])
-            elif not isinstance(stage, Reform):
+            elif not isinstance(stage, Convert):
                 return None
         return schema
 
@@ -78,9 +78,9 @@ class Pipeline:
 
     def describe(self) -> list[dict[str, Any]]:
         """What a state remembers of the pipeline."""
-        told = self.origin.describe()
+        told = self.source.describe()
         for number, stage in enumerate(self.stages):
-            grouped_later = any(later.splits for later in self.stages[number + 1 :])
+            grouped_later = any(later.many_outputs for later in self.stages[number + 1 :])
             if isinstance(stage, Batch) and grouped_later:  # then the cursors count these batches
                 told.append({"op": "batch", "n": stage.size, "drop_last": stage.drop_last})
             elif (described := stage.describe()) is not None:
@@ -90,28 +90,30 @@ class Pipeline:
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
         """What a state remembers of data and pipeline."""
-        return {"data": self.origin.fingerprint, "pipeline": self.describe()}
+        return {"data": self.source.fingerprint, "pipeline": self.describe()}
 
     def adopt(self, state: State, then: Any) -> State:
         """A state, given its fingerprint, as one of this pipeline; raise, and say what differs, if it is none."""
         move, _, changes = self.adoption(then)
         width = len(self.begin)
         if move is not None:
-            if state.part is not None:
+            if state.reader_progress is not None:
                 raise CheckpointMismatchError(
                     "The checkpoint holds what one of several readers delivered. To change a mixture, first join the "
                     "states of all ranks with merge_states, or those of a StatefulDataLoader's workers with "
                     "from_stateful_dataloader."
                 )
-            if not state.standings.in_step:
+            if not state.positions.in_step:
                 raise CheckpointMismatchError(
                     "In the checkpoint some readers of a lane were ahead of others, and a changed mixture would deal "
                     "the lane another way. Go on with the mixture as it was, and change it at a later checkpoint."
                 )
-            moved = ((count, Standing(move(standing.cursor))) for count, standing in state.standings.runs)
-            state = replace(state, standings=Standings.pack(moved))
-        cursors = [standing.cursor for _, standing in state.standings.runs]
-        cursors += [cursor for _, _, cursor in state.part.shares] if state.part is not None else []
+            moved = ((count, LanePosition(move(position.cursor))) for count, position in state.positions.runs)
+            state = replace(state, positions=LanePositions.pack(moved))
+        cursors = [position.cursor for _, position in state.positions.runs]
+        cursors += (
+            [cursor for _, _, cursor in state.reader_progress.deliveries] if state.reader_progress is not None else []
+        )
         if any(len(cursor) != width for cursor in cursors):
             raise CheckpointMismatchError(f"The state is damaged: its cursors do not have {width} numbers.")
         if changes:
@@ -123,7 +125,7 @@ class Pipeline:
         if not isinstance(then, Mapping) or not {"data", "pipeline"} <= set(then):
             raise CheckpointMismatchError("The state is damaged: it has no fingerprint. Load an earlier checkpoint.")
         try:
-            move, pipeline, changes = self.origin.adopt(then)
+            move, pipeline, changes = self.source.adopt(then)
             told = pipeline_difference(pipeline, self.fingerprint["pipeline"])
         except CheckpointMismatchError:
             raise
@@ -140,56 +142,60 @@ class Pipeline:
 
     def _moved(self, move: Move, cursor: Cursor) -> Cursor:
         """A cursor moved at its origin, which is possible where no stage is inside a group."""
-        groups = sum(stage.splits for stage in self.stages)
-        origin, inside = cursor[: len(cursor) - groups], cursor[len(cursor) - groups :]
+        groups = sum(stage.many_outputs for stage in self.stages)
+        source, inside = cursor[: len(cursor) - groups], cursor[len(cursor) - groups :]
         if any(inside):
             raise CheckpointMismatchError(
                 "The checkpoint was taken inside a group that a stage behind the mixture makes, such as a window of "
                 "packs, and a changed mixture would make another group. Go on with the mixture as it was, or use that "
                 "stage on each part, before mixing them."
             )
-        return (*move(origin), *inside)
+        return (*move(source), *inside)
 
     def context(self, epoch: int) -> Context:
         """What the stages may know."""
         rows_until = next(
-            (number for number, stage in enumerate(self.stages, start=1) if stage.splits or isinstance(stage, Batch)),
+            (
+                number
+                for number, stage in enumerate(self.stages, start=1)
+                if stage.many_outputs or isinstance(stage, Batch)
+            ),
             len(self.stages) + 1,
         )
-        origin = self.origin
+        source = self.source
         return Context(
-            seed=origin.seed, epoch=epoch, rows_until=rows_until if origin.has_rows else 0, locate=origin.locate
+            seed=source.seed, epoch=epoch, rows_until=rows_until if source.has_rows else 0, locate=source.locate
         )
 
 
 class Lanes:
     """The lanes of one epoch of a pipeline."""
 
-    def __init__(self, pipeline: Pipeline, *, epoch: int, lanes: int, mode: Mode, grown: Grown = ()) -> None:
+    def __init__(self, pipeline: Pipeline, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = ()) -> None:
         self._pipeline, self._epoch, self.count = pipeline, epoch, lanes
-        self.origin = pipeline.origin.cut(epoch=epoch, lanes=lanes, mode=mode, grown=grown)
+        self.source = pipeline.source.cut(epoch=epoch, lanes=lanes, mode=mode, appended=appended)
 
     def size(self, lane: int) -> int:
         """How many rows a lane of files has."""
-        return self.origin.size(lane)
+        return self.source.size(lane)
 
-    def open(self, reading: Any, lane: int, standing: Standing, skip: int, stride: int) -> Flow:
+    def open(self, reading: Any, lane: int, position: LanePosition, skip: int, stride: int) -> Flow:
         """The items of a lane from where it stands: the one after ``skip`` others, then every ``stride``-th."""
-        if self._pipeline.uniform and not standing.done:
-            return self.flow(reading, lane, standing.cursor, Every(self._pipeline.item_rows, skip, stride))
-        flow = self.flow(reading, lane, standing.cursor)
-        if not standing.done and (skip, stride) == (0, 1):
+        if self._pipeline.uniform and not position.delivered_ahead:
+            return self.flow(reading, lane, position.cursor, Every(self._pipeline.item_rows, skip, stride))
+        flow = self.flow(reading, lane, position.cursor)
+        if not position.delivered_ahead and (skip, stride) == (0, 1):
             return flow
-        done = set(standing.done)
-        steps = (step for number, step in enumerate(flow.steps()) if number not in done)
+        delivered_ahead = set(position.delivered_ahead)
+        steps = (step for number, step in enumerate(flow.each()) if number not in delivered_ahead)
         return flow.one_by_one(islice(steps, skip, None, stride))
 
     def flow(self, reading: Any, lane: int, cursor: Cursor, every: Every = ALL) -> Flow:
         """The items of a lane from a cursor on: the stages, each opened at its part of it."""
-        width = len(self._pipeline.origin.begin)
-        flow = self.origin.flow(reading, lane, cursor[:width], every)
+        width = len(self._pipeline.source.begin)
+        flow = self.source.flow(reading, lane, cursor[:width], every)
         context = self._pipeline.context(self._epoch)
         for stage in self._pipeline.stages:
-            width += stage.splits
+            width += stage.many_outputs
             flow = stage.flow(flow, cursor[:width], context)
         return flow

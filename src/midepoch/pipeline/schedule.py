@@ -16,7 +16,7 @@ from math import gcd, lcm
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.arrays import key_of
+from midepoch._common.hashing import key_of
 
 I32 = npt.NDArray[np.int32]
 EXACT = 1 << 32

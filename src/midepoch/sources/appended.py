@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from midepoch._common.arrays import I64
+from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import lane_cuts
-from midepoch.checkpoint.state import Grown
+from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import Interval, Order
 
@@ -65,11 +65,11 @@ class Chained:
         return np.unique(np.concatenate([self._starts, *moved])).astype(np.int64)
 
 
-def files_of_parts(grown: Grown, files: int) -> list[I64]:
+def files_of_parts(appended: AppendedFiles, files: int) -> list[I64]:
     """The numbers of each part's files, of so many in all."""
     left = np.ones(files, bool)
     parts = []
-    for stretches in grown:
+    for stretches in appended:
         numbers = np.concatenate([np.arange(begin, end) for begin, end in stretches])
         if len(numbers) and (numbers[-1] >= files or not left[numbers].all()):
             raise CheckpointMismatchError(

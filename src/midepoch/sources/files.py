@@ -1,15 +1,15 @@
-"""Where a pipeline's items come from: what every source of them gives, and the source that is rows of files."""
+"""The rows of files, as a source."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from midepoch.checkpoint.fingerprint import data_difference
 from midepoch.checkpoint.lanes import Cursor, lane_cuts
-from midepoch.checkpoint.state import Grown
+from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError
 from midepoch.formats.arrow import holds_dictionary
 from midepoch.index.index import Index
@@ -17,122 +17,14 @@ from midepoch.order.orders import Interval, Order, OrderStep, Shuffle, build_ord
 from midepoch.order.selection import Blocks
 from midepoch.sources.appended import FilesOf, files_of_parts, lane_of_parts
 from midepoch.sources.blocks import Files
-from midepoch.sources.lane import Lane, Pace
+from midepoch.sources.lane import Lane, ReadSizes
 from midepoch.sources.where import matching
 from midepoch.stages.flow import Flow
 from midepoch.storage.options import Fetch
-from midepoch.values.convert import Form
 
 if TYPE_CHECKING:  # it loads parts of Arrow that only filters need
     from midepoch.index.pruning import Where
-
-Mode = Literal["file", "example"]
-
-
-class Every(NamedTuple):
-    """Which rows of a lane are wanted: of each ``stride`` groups of ``rows`` rows, the one numbered ``phase``."""
-
-    rows: int = 1
-    phase: int = 0
-    stride: int = 1
-
-
-ALL = Every()
-
-
-Look = tuple[Form, bool]
-"""The form of items, and whether they are batches."""
-
-Move = Callable[[Cursor], Cursor]
-"""What makes a cursor of a checkpoint one of now."""
-
-
-class Adopted(NamedTuple):
-    """A checkpoint that fits: how its cursors are to be moved, if at all, and its pipeline as it would be told now."""
-
-    move: Move | None
-    pipeline: Any
-    changes: tuple[str, ...] = ()
-    """What is different now, in words."""
-
-
-class Reading(Protocol):
-    """What one reader of a source holds open. Belongs to the process that made it."""
-
-    @property
-    def decodes(self) -> bool:
-        """Whether passing over rows of others costs more than skipping them."""
-
-    def close(self) -> None:
-        """Let go of it."""
-
-
-class OriginLanes(Protocol):
-    """A source cut into lanes, in one epoch."""
-
-    def size(self, lane: int) -> int:
-        """How many rows a lane has, where that is known."""
-
-    def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
-        """Whether a run can have come to a cursor, whose last group may reach over the end by a margin."""
-
-    def flow(self, reading: Any, lane: int, cursor: Cursor, every: Every) -> Flow:
-        """The items of a lane from a cursor on."""
-
-
-class Origin(Protocol):
-    """A source of items, as it was asked for: everything about it that changes them."""
-
-    @property
-    def uniform(self) -> bool:
-        """Whether a lane's cursor follows from the number of items it has given."""
-
-    @property
-    def begin(self) -> Cursor:
-        """The cursor at the beginning of a lane."""
-
-    @property
-    def seed(self) -> int:
-        """The seed for the users' functions."""
-
-    @property
-    def label(self) -> str:
-        """A short name for people."""
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether its items are rows of files, which errors can name."""
-
-    @property
-    def look(self) -> Look:
-        """How its items look."""
-
-    @property
-    def survives_fork(self) -> bool:
-        """Whether a forked process can read on: the clients of most object stores do not survive it."""
-
-    @property
-    def schema(self) -> pa.Schema | None:
-        """That of its items where they are rows of files as they are; None where only the items tell."""
-
-    @property
-    def fingerprint(self) -> dict[str, Any]:
-        """What a state remembers of the data."""
-
-    def describe(self) -> list[dict[str, Any]]:
-        """What a state remembers of how the items are made of it."""
-
-    def cut(self, *, epoch: int, lanes: int, mode: Mode, grown: Grown = ()) -> OriginLanes:
-        """The lanes of an epoch, to which files may have been added."""
-
-    def open(self, lanes: int) -> Reading:
-        """What a reader of so many lanes needs."""
-
-    def locate(self, key: int) -> tuple[str, int]:
-        """The file and the row in it that a key stands for."""
-
-    def adopt(self, then: Mapping[str, Any]) -> Adopted:
-        """How a state with a fingerprint can be gone on from; raises, and says what differs, if it cannot."""
+from midepoch.sources.source import ALL, Adopted, Every, ItemSpec, Mode
 
 
 class FileReading:
@@ -140,7 +32,7 @@ class FileReading:
 
     def __init__(self, index: Index, wanted: pa.Schema, lanes: int, fetch: Fetch | None = None) -> None:
         self.files = Files(index, wanted, fetch, lanes)
-        self.pace = Pace.of(index.row_bytes, lanes, coded=any(holds_dictionary(field.type) for field in wanted))
+        self.sizes = ReadSizes.of(index.row_bytes, lanes, coded=any(holds_dictionary(field.type) for field in wanted))
 
     @property
     def decodes(self) -> bool:
@@ -163,7 +55,7 @@ class FileRows:
     fetch: Fetch | None = None
     has_rows = True
     begin: Cursor = (0,)
-    look: Look = ("python", False)
+    item_spec: ItemSpec = ("python", False)
 
     @property
     def label(self) -> str:
@@ -235,11 +127,11 @@ class FileRows:
         """The rows of an epoch."""
         return build_order(self.base, self.steps, epoch)
 
-    def cut(self, *, epoch: int, lanes: int, mode: Mode, grown: Grown = ()) -> "RowLanes":
+    def cut(self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = ()) -> "RowLanes":
         """The rows of an epoch, cut evenly, or at whole files."""
-        return RowLanes(self, epoch=epoch, lanes=lanes, mode=mode, grown=grown)
+        return RowLanes(self, epoch=epoch, lanes=lanes, mode=mode, appended=appended)
 
-    def grown_order(self, epoch: int, grown: Grown) -> list[Order]:
+    def appended_order(self, epoch: int, appended: AppendedFiles) -> list[Order]:
         """The rows of each part of an epoch to which files were added."""
         index = self.index
         starts = {
@@ -247,7 +139,7 @@ class FileRows:
             "first_blocks": index.first_blocks,
             "block_starts": index.block_starts,
         }
-        parts = [FilesOf(files, **starts) for files in files_of_parts(grown, len(index.names))]
+        parts = [FilesOf(files, **starts) for files in files_of_parts(appended, len(index.names))]
         return [build_order(part, self.steps, epoch) for part in parts]
 
     def open(self, lanes: int) -> FileReading:
@@ -271,28 +163,28 @@ class FileRows:
 class RowLanes:
     """The lanes of one epoch of rows."""
 
-    def __init__(self, origin: FileRows, *, epoch: int, lanes: int, mode: Mode, grown: Grown = ()) -> None:
-        self._origin, self._epoch, self._mode, self._count = origin, epoch, mode, lanes
-        self._grown = grown
-        if grown:
-            files_of_parts(grown, len(origin.index.names))
-        self._cuts = lane_cuts(origin.size, lanes)
+    def __init__(self, source: FileRows, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = ()) -> None:
+        self._source, self._epoch, self._mode, self._count = source, epoch, mode, lanes
+        self._appended = appended
+        if appended:
+            files_of_parts(appended, len(source.index.names))
+        self._cuts = lane_cuts(source.size, lanes)
 
     @cached_property
     def _by_file(self) -> Sequence[Order]:
-        return lanes_by_file(self._origin.base, self._origin.steps, self._epoch, self._count)
+        return lanes_by_file(self._source.base, self._source.steps, self._epoch, self._count)
 
     @cached_property
     def _order(self) -> Order:
-        return self._origin.order(self._epoch)
+        return self._source.order(self._epoch)
 
     @cached_property
     def _parts(self) -> Sequence[Order]:
-        return self._origin.grown_order(self._epoch, self._grown)
+        return self._source.appended_order(self._epoch, self._appended)
 
     def order(self, lane: int) -> Order:
         """The rows of a lane."""
-        if self._grown:
+        if self._appended:
             return lane_of_parts(self._parts, self._count, lane)
         if self._mode == "file":
             return self._by_file[lane]
@@ -308,15 +200,15 @@ class RowLanes:
 
     def flow(self, reading: FileReading, lane: int, cursor: Cursor, every: Every = ALL) -> Flow:
         """The rows from a position on, in runs."""
-        where, pace = self._origin.where, reading.pace
+        where, sizes = self._source.where, reading.sizes
         if where is None:
-            source = Lane(reading.files, self.order(lane), pace)
+            source = Lane(reading.files, self.order(lane), sizes)
             return Flow(
                 runs=source.runs(cursor[0], self.size(lane), rows=every.rows, phase=every.phase, stride=every.stride)
             )
         # An expression costs the same for few rows as for many, so it gets a whole step of them; but those of mapped
         # files come in short runs, as before each of them it is seen that the file has not changed.
-        long = pace if reading.files.all_mapped else replace(pace, run=pace.step)
+        long = sizes if reading.files.all_mapped else replace(sizes, run=sizes.step)
         source = Lane(reading.files, self.order(lane), long)
         runs = source.runs(cursor[0], self.size(lane))
-        return Flow(runs=matching(runs, where.predicate, self._origin.names, pace.run, self._origin.locate))
+        return Flow(runs=matching(runs, where.predicate, self._source.names, sizes.run, self._source.locate))

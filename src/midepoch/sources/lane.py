@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.arrays import I64
+from midepoch._common.types import I64
 from midepoch.order.orders import Order
 from midepoch.sources.blocks import Data, Files, HeldBlocks
 from midepoch.stages.flow import Run
@@ -24,7 +24,7 @@ MOST_AHEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReadSizes:
     """How many rows are read, and handed on, at a time. It changes memory and speed, never what is delivered."""
 
     step: int
@@ -33,7 +33,7 @@ class Pace:
     """How many blocks that are views of their files are kept at hand."""
 
     @classmethod
-    def of(cls, row_bytes: int, lanes: int, *, coded: bool = False) -> "Pace":
+    def of(cls, row_bytes: int, lanes: int, *, coded: bool = False) -> "ReadSizes":
         """What is reasonable when ``lanes`` lanes are read side by side. Rows that are ``coded`` may be larger."""
         small = not coded and row_bytes * RUN_ROWS < NARROW_BYTES  # then a run of few rows is not worth it
         rows = min(STEP_ROWS, NARROW_BYTES // row_bytes) if small else RUN_ROWS
@@ -44,10 +44,10 @@ class Pace:
 class Lane:
     """One lane of an epoch: the rows of an order, from any position on."""
 
-    def __init__(self, files: Files, order: Order, pace: Pace) -> None:
-        self._order, self._pace = order, pace
+    def __init__(self, files: Files, order: Order, sizes: ReadSizes) -> None:
+        self._order, self._sizes = order, sizes
         self._starts = files.index.block_starts
-        self._blocks = HeldBlocks(files, pace.views)
+        self._blocks = HeldBlocks(files, sizes.views)
         self._files, self._all_mapped = files, files.all_mapped
         self._pieces = order.pieces("block")
         self._next_piece = -1
@@ -70,7 +70,7 @@ class Lane:
     def _steps(self, first: int, stop: int, rows: int, stride: int) -> Iterator[I64]:
         """The positions to read, some at a time."""
         # Of files that are not mapped, the rows of others between ours are decoded too: they count.
-        groups = max(1, self._pace.step // (rows if self._all_mapped else rows * stride))
+        groups = max(1, self._sizes.step // (rows if self._all_mapped else rows * stride))
         begun = first
         while first < stop:
             if stride == 1:
@@ -87,11 +87,11 @@ class Lane:
 
     def _step_end(self, first: int, stop: int) -> int:
         """Where a step from ``first`` ends: with a piece of the order if one ends neither too near nor too far."""
-        last = int(self._pieces[int(np.searchsorted(self._pieces, first + self._pace.step, "right")) - 1])
-        if last < first + self._pace.run:
-            following = int(np.searchsorted(self._pieces, first + self._pace.step))
+        last = int(self._pieces[int(np.searchsorted(self._pieces, first + self._sizes.step, "right")) - 1])
+        if last < first + self._sizes.run:
+            following = int(np.searchsorted(self._pieces, first + self._sizes.step))
             near = int(self._pieces[min(following, len(self._pieces) - 1)])
-            last = near if near <= first + 2 * self._pace.step else first + self._pace.step
+            last = near if near <= first + 2 * self._sizes.step else first + self._sizes.step
         return min(stop, last)
 
     def _look_ahead(self, position: int, stop: int) -> None:
@@ -138,8 +138,8 @@ class Lane:
         self._blocks.load(sorted({block for block, _, _ in spans}), loaded)
         for block, begin, end in spans:
             first = int(self._starts[block])
-            for at in range(begin, end, self._pace.run):
-                count = min(end - at, self._pace.run)
+            for at in range(begin, end, self._sizes.run):
+                count = min(end - at, self._sizes.run)
                 if self._blocks.is_view(block):  # it shows whatever the file now holds
                     self._files.check([block])
                 yield at, Rows(_batch(self._blocks[block].slice(int(numbers[at]) - first, count)))
@@ -168,8 +168,8 @@ class Lane:
         places = np.empty_like(rising)
         places[rising] = np.arange(len(rising))
         pool = Pool(parts, lambda: self._files.check(views))
-        for at in range(0, len(numbers), self._pace.run):
-            yield at, Rows(Picked(pool, places[at : at + self._pace.run]))
+        for at in range(0, len(numbers), self._sizes.run):
+            yield at, Rows(Picked(pool, places[at : at + self._sizes.run]))
 
     def _spans(self, rising: I64, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         """The blocks of rising rows: ``(block, begin, end)`` says which of the rows lie in it."""

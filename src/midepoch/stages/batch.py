@@ -9,7 +9,17 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.stages.flow import Context, Flow, Lot, Run, Step, check_delivered, cut_groups, from_cursor, outputs_of
+from midepoch.stages.flow import (
+    Context,
+    Emitted,
+    Flow,
+    Items,
+    Run,
+    check_delivered,
+    cut_groups,
+    from_cursor,
+    outputs_of,
+)
 from midepoch.stages.stage import Call
 from midepoch.stages.transform import without
 from midepoch.values.convert import as_column, collate
@@ -24,7 +34,7 @@ class Batch:
     drop_last: bool = False
     collate: Callable[[list[Any]], Any] | None = None
     """What makes one item of several, instead of laying them out as columns."""
-    splits: ClassVar[bool] = False
+    many_outputs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
@@ -36,12 +46,12 @@ class Batch:
             if inputs.form == "python":
                 lots = self._lots(Flow(runs=_as_lists(inputs.runs)).groups(self.size))
                 # Made already, but for the cutting: then it is quicker to cut many at a time.
-                return Flow(many=(Lot(list(batches), ends, keys) for batches, ends, keys in lots), batched=True)
-            single = chain.from_iterable(map(Lot.steps, self._lots(inputs.groups(self.size))))
+                return Flow(many=(Items(list(batches), ends, keys) for batches, ends, keys in lots), batched=True)
+            single = chain.from_iterable(map(Items.each, self._lots(inputs.groups(self.size))))
             return Flow(single=single, form=inputs.form, batched=True)
         return Flow(single=self._from_steps(inputs), form=inputs.form, batched=True)
 
-    def _lots(self, groups: Iterator[Run]) -> Iterator[Lot]:
+    def _lots(self, groups: Iterator[Run]) -> Iterator[Items]:
         """The batches of each run, made when they are asked for."""
         for run in groups:
             whole = len(run) // self.size * self.size
@@ -50,11 +60,11 @@ class Batch:
             ends, keys = run.ends[last], run.keys[: stop : self.size]
             batches = (run.rows if stop == len(run) else run.rows.slice(0, stop)).batches(self.size)
             del run  # so that the next one is made in its memory, which is still in the cache
-            yield Lot(batches, ends, keys)
+            yield Items(batches, ends, keys)
             del batches
 
-    def _from_steps(self, inputs: Flow) -> Iterator[Step]:
-        steps = inputs.steps()
+    def _from_steps(self, inputs: Flow) -> Iterator[Emitted]:
+        steps = inputs.each()
         while some := list(islice(steps, self.size)):
             if len(some) == self.size or not self.drop_last:
                 items = [item for item, _, _ in some]
@@ -81,12 +91,12 @@ class Collate:
     """A function of each item that changes how it looks, not what it is."""
 
     function: Callable[[Any], Any]
-    splits: ClassVar[bool] = False
+    many_outputs: ClassVar[bool] = False
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """Each item's result."""
         function = self.function
-        return Flow(single=((function(item), end, key) for item, end, key in inputs.steps()), form=inputs.form)
+        return Flow(single=((function(item), end, key) for item, end, key in inputs.each()), form=inputs.form)
 
     def count(self, inputs: int) -> int | None:
         """As many."""
@@ -104,7 +114,7 @@ class MapBatches:
     call: Call
     size: int
     remove_columns: tuple[str, ...] = ()
-    splits: ClassVar[bool] = True
+    many_outputs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
@@ -158,7 +168,7 @@ class FilterBatches:
 
     call: Call
     size: int
-    splits: ClassVar[bool] = True
+    many_outputs: ClassVar[bool] = True
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The rows that stay."""

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.arrays import I64, key_of, mix
+from midepoch._common.hashing import key_of, mix
+from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.values.convert import Form, collate
 from midepoch.values.rows import Rows, concat
 
-Step = tuple[Any, Cursor, int]
+Emitted = tuple[Any, Cursor, int]
 """An item, the cursor behind it, and its key: the number of its row, or a hash that stands for its origin."""
 
 
@@ -42,19 +43,19 @@ class Run:
             return self
         return Run(self.rows.slice(start, stop), self.ends[start:stop], self.keys[start:stop])
 
-    def lot(self) -> "Lot":
+    def lot(self) -> "Items":
         """The rows one by one, made together."""
-        return Lot(self.rows.items(), self.ends, self.keys)
+        return Items(self.rows.items(), self.ends, self.keys)
 
 
-class Lot(NamedTuple):
+class Items(NamedTuple):
     """Some items that are made together, with one line of ``ends`` and one key each, as in a run."""
 
     items: Iterable[Any]
     ends: I64
     keys: I64
 
-    def steps(self) -> Iterator[Step]:
+    def each(self) -> Iterator[Emitted]:
         """The items one by one."""
         ends = self.ends
         cursors = map(tuple, ends.tolist()) if ends.shape[1] > 1 else zip(ends[:, 0].tolist(), strict=True)
@@ -88,27 +89,27 @@ class Flow:
     """The outputs of a stage: either runs, lots or steps, whichever it makes. ``form`` is that of its items."""
 
     runs: Iterator[Run] | None = None
-    many: Iterator[Lot] | None = None
-    single: Iterator[Step] | None = None
+    many: Iterator[Items] | None = None
+    single: Iterator[Emitted] | None = None
     form: Form = "python"
     batched: bool = False
     """Whether each item is a batch, whose values are columns."""
     ragged: Callable[[str], bool] | None = None
     """Tells columns whose arrays differ in length from item to item, and are not stacked where they happen not to."""
 
-    def steps(self) -> Iterator[Step]:
+    def each(self) -> Iterator[Emitted]:
         """The outputs one by one."""
         if self.single is not None:
             return self.single
-        lots = self.lots()
+        lots = self.in_bulk()
         assert lots is not None
-        return chain.from_iterable(map(Lot.steps, lots))
+        return chain.from_iterable(map(Items.each, lots))
 
-    def one_by_one(self, steps: Iterator[Step]) -> "Flow":
+    def one_by_one(self, steps: Iterator[Emitted]) -> "Flow":
         """The same looks, of other outputs, each of which is made on its own."""
         return replace(self, runs=None, many=None, single=steps)
 
-    def lots(self) -> Iterator[Lot] | None:
+    def in_bulk(self) -> Iterator[Items] | None:
         """The outputs many at a time, or None where each is made on its own."""
         return map(Run.lot, self.runs) if self.runs is not None else self.many
 
@@ -165,7 +166,7 @@ def check_delivered(delivered: int, outputs: int) -> None:
 
 
 def _collect(flow: Flow, size: int) -> Iterator[Run]:
-    steps, form = flow.steps(), flow.form
+    steps, form = flow.each(), flow.form
     while some := list(islice(steps, size)):
         items, ends, keys = zip(*some, strict=True)
         columns = collate(items, form, flow.ragged)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MissingExtraError, StoreError
-from midepoch.stages.flow import Context, Flow, Step
+from midepoch.stages.flow import Context, Emitted, Flow
 from midepoch.stages.stage import Call
 
 log = logging.getLogger("midepoch")
@@ -97,13 +97,13 @@ class Attempt:
     skips: SkipLog | None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """What a state remembers of the function besides its name."""
-    splits: ClassVar[bool] = False
+    many_outputs: ClassVar[bool] = False
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """Each item's result, computed when it is asked for."""
-        return inputs.one_by_one(self._steps(inputs.steps(), context))
+        return inputs.one_by_one(self._steps(inputs.each(), context))
 
-    def _steps(self, steps: Iterator[Step], context: Context) -> Iterator[Step]:
+    def _steps(self, steps: Iterator[Emitted], context: Context) -> Iterator[Emitted]:
         met = skipped = 0
         for item, end, key in steps:
             met += 1

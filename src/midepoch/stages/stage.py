@@ -12,7 +12,7 @@ from midepoch.stages.flow import Context, Flow
 class Stage(Protocol):
     """One step of a pipeline, as it was asked for."""
 
-    splits: ClassVar[bool]
+    many_outputs: ClassVar[bool]
     """Whether a group can have several outputs, so that the cursor needs one number more."""
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:

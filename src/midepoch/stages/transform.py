@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
-from midepoch.stages.flow import Context, Flow, Run, Step
+from midepoch.stages.flow import Context, Emitted, Flow, Run
 from midepoch.stages.stage import Call
 from midepoch.values.convert import Form
 from midepoch.values.rows import convert_batch, convert_item
@@ -20,13 +20,13 @@ class Map:
 
     call: Call
     remove_columns: tuple[str, ...] = ()
-    splits: ClassVar[bool] = False
+    many_outputs: ClassVar[bool] = False
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """Each item's result, computed when it is asked for."""
-        return inputs.one_by_one(self._steps(inputs.steps(), context))
+        return inputs.one_by_one(self._steps(inputs.each(), context))
 
-    def _steps(self, steps: Iterator[Step], context: Context) -> Iterator[Step]:
+    def _steps(self, steps: Iterator[Emitted], context: Context) -> Iterator[Emitted]:
         call, removed = self.call, self.remove_columns
         for item, end, key in steps:
             result = call(item, key, context)
@@ -48,12 +48,12 @@ class Filter:
     """Keeps the items for which the function is true."""
 
     call: Call
-    splits: ClassVar[bool] = False
+    many_outputs: ClassVar[bool] = False
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The items that stay."""
         call = self.call
-        kept = (step for step in inputs.steps() if call(step[0], step[2], context))
+        kept = (step for step in inputs.each() if call(step[0], step[2], context))
         return inputs.one_by_one(kept)
 
     def count(self, inputs: int) -> int | None:
@@ -70,14 +70,14 @@ class Select:
     """Some of the columns."""
 
     names: tuple[str, ...]
-    splits: ClassVar[bool] = False
+    many_outputs: ClassVar[bool] = False
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The items with these columns only."""
         if inputs.runs is not None:
             chosen = (Run(run.rows.select(self.names), run.ends, run.keys) for run in inputs.runs)
             return Flow(runs=chosen, form=inputs.form)
-        picked = ((self._pick(item), end, key) for item, end, key in inputs.steps())
+        picked = ((self._pick(item), end, key) for item, end, key in inputs.each())
         return inputs.one_by_one(picked)
 
     def _pick(self, item: Any) -> Any:
@@ -104,11 +104,11 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reform:
+class Convert:
     """The items in another form: Python, NumPy, torch or Arrow values."""
 
     form: Form
-    splits: ClassVar[bool] = False
+    many_outputs: ClassVar[bool] = False
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The same items in the form."""
@@ -116,7 +116,7 @@ class Reform:
             reformed = (Run(run.rows.to(self.form), run.ends, run.keys) for run in inputs.runs)
             return Flow(runs=reformed, form=self.form)
         make = convert_batch if inputs.batched else convert_item
-        steps = ((make(item, self.form), end, key) for item, end, key in inputs.steps())
+        steps = ((make(item, self.form), end, key) for item, end, key in inputs.each())
         return replace(inputs.one_by_one(steps), form=self.form)
 
     def count(self, inputs: int) -> int | None:

@@ -44,7 +44,7 @@ VERSIONS = ("etag", "generation", "md5hash", "content_md5", "md5", "sha256", "ch
 TIMES = ("mtime", "lastmodified", "last_modified", "updated", "modified", "created")
 
 
-class Found(NamedTuple):
+class ObjectInfo(NamedTuple):
     """What a store says of a URL: a kind of None says that there is nothing."""
 
     url: str
@@ -71,10 +71,10 @@ class Handle(Protocol):
 class Client(Protocol):
     """A connection to a store, for the process that made it."""
 
-    def look(self, urls: Sequence[str]) -> list[Found]:
+    def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
         """What is under these URLs."""
 
-    def below(self, folder: str, *, deep: bool) -> list[Found]:
+    def list_objects(self, folder: str, *, deep: bool) -> list[ObjectInfo]:
         """The objects in a folder, or ``deep`` below it."""
 
     def open(self, url: str) -> Handle:
@@ -156,28 +156,28 @@ class ArrowClient:
     def __init__(self, scheme: str, system: Any, listing: Any = None) -> None:
         self._above, self._system, self._listing = f"{scheme}://", system, listing or system
 
-    def look(self, urls: Sequence[str]) -> list[Found]:
+    def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
         """What is under these URLs, asked side by side."""
         infos = self._system.get_file_info([url.removeprefix(self._above) for url in urls])
-        return [self._found(info) for info in infos]
+        return [self._object_info(info) for info in infos]
 
-    def below(self, folder: str, *, deep: bool) -> list[Found]:
+    def list_objects(self, folder: str, *, deep: bool) -> list[ObjectInfo]:
         """The objects in a folder, or ``deep`` below it."""
         from pyarrow import fs
 
         selector = fs.FileSelector(folder.removeprefix(self._above), recursive=deep)
-        found = map(self._found, self._listing.get_file_info(selector))
+        found = map(self._object_info, self._listing.get_file_info(selector))
         return [one for one in found if one.kind == "file"]
 
     def open(self, url: str) -> "ArrowHandle":
         """The object: its head is asked for."""
         return ArrowHandle(self._system.open_input_file(url.removeprefix(self._above)))
 
-    def _found(self, info: Any) -> Found:
+    def _object_info(self, info: Any) -> ObjectInfo:
         url = self._above + info.path
         if info.type.name == "File":
-            return Found(url, "file", int(info.size), int(info.mtime_ns or 0))
-        return Found(url, "folder" if info.type.name == "Directory" else None)
+            return ObjectInfo(url, "file", int(info.size), int(info.mtime_ns or 0))
+        return ObjectInfo(url, "folder" if info.type.name == "Directory" else None)
 
 
 class ArrowHandle:
@@ -200,17 +200,17 @@ class FsspecClient:
     def __init__(self, system: Any) -> None:
         self._system = system
 
-    def look(self, urls: Sequence[str]) -> list[Found]:
+    def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
         """What is under these URLs, one after the other."""
         self._system.invalidate_cache()
-        return [self._look(url) for url in urls]
+        return [self._stat(url) for url in urls]
 
-    def below(self, folder: str, *, deep: bool) -> list[Found]:
+    def list_objects(self, folder: str, *, deep: bool) -> list[ObjectInfo]:
         """The objects in a folder, or ``deep`` below it."""
         self._system.invalidate_cache()
         path = self._system._strip_protocol(folder)
         found = self._system.find(path, maxdepth=None if deep else 1, detail=True)
-        return [self._found(one, info) for one, info in found.items() if info.get("type", "file") == "file"]
+        return [self._object_info(one, info) for one, info in found.items() if info.get("type", "file") == "file"]
 
     def open(self, url: str) -> "FsspecHandle":
         """The object: its entry is looked up."""
@@ -221,18 +221,18 @@ class FsspecClient:
             raise ValueError("the store does not tell the size of the object, so it cannot be read by position")
         return FsspecHandle(self._system, path, int(info["size"]), _version(info))
 
-    def _look(self, url: str) -> Found:
+    def _stat(self, url: str) -> ObjectInfo:
         path = self._system._strip_protocol(url)
         try:
             info = self._system.info(path)
         except FileNotFoundError:
-            return Found(url, None)
+            return ObjectInfo(url, None)
         if info.get("type") == "directory":
-            return Found(self._system.unstrip_protocol(path), "folder")
-        return self._found(path, info)
+            return ObjectInfo(self._system.unstrip_protocol(path), "folder")
+        return self._object_info(path, info)
 
-    def _found(self, path: str, info: Mapping[str, Any]) -> Found:
-        return Found(self._system.unstrip_protocol(path), "file", int(info.get("size") or 0), _moment(info))
+    def _object_info(self, path: str, info: Mapping[str, Any]) -> ObjectInfo:
+        return ObjectInfo(self._system.unstrip_protocol(path), "file", int(info.get("size") or 0), _moment(info))
 
 
 class FsspecHandle:

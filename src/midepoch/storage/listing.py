@@ -7,21 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import pyarrow as pa
-
-from midepoch.errors import DataChangedError, NoDataError
-from midepoch.storage.clients import Found
-from midepoch.storage.objects import Store, StoredFile
+from midepoch.errors import NoDataError
+from midepoch.storage.clients import ObjectInfo
+from midepoch.storage.local import FileStamp, stamp_of
+from midepoch.storage.location import Location
+from midepoch.storage.objects import StoredFile
+from midepoch.storage.store import Store
 from midepoch.storage.urls import SIGNS, check_plain, common_folder, is_url, local_path, split_glob
 
 log = logging.getLogger("midepoch")
-
-Place = str | StoredFile
-"""Where a file lies: a path, or an object of a store. Its text is for messages."""
-Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-
+PathSpec = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 TEXT_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 SUFFIXES = (
     *(".arrow", ".feather", ".ipc", ".parquet", ".pq", ".orc"),
@@ -44,14 +41,6 @@ HIDDEN = re.compile(r"/[._]")
 
 
 @dataclass(frozen=True, slots=True)
-class FileStamp:
-    """What tells one version of a file from another."""
-
-    size: int
-    mtime_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class Listing:
     """The files of a data set: ``names`` are relative to ``root``, in the order in which they are read.
 
@@ -64,21 +53,14 @@ class Listing:
     stamps: tuple[FileStamp, ...]
     store: Store | None = None
 
-    def place(self, number: int) -> Place:
+    def location(self, number: int) -> Location:
         """Where a file lies."""
         path = os.path.join(self.root, self.names[number])
         return path if self.store is None else StoredFile(self.store, path, size=self.stamps[number].size)
 
 
-class Bytes(Protocol):
-    """Bytes that are read by position, as an open ``pyarrow.NativeFile`` is."""
-
-    def read_at(self, nbytes: int, offset: int) -> bytes:
-        """So many bytes from an offset on; fewer only at the end."""
-
-
 def find(
-    source: Source | Listing, storage_options: Mapping[str, Any] | None = None, format: str | None = None
+    source: PathSpec | Listing, storage_options: Mapping[str, Any] | None = None, format: str | None = None
 ) -> Listing:
     """List the files that a source names, sorted; an explicit list keeps its own order.
 
@@ -101,84 +83,11 @@ def find(
     paths = [path for _, some in found for path in some]
     root = os.path.commonpath([root for root, _ in found])
     _refuse_repeats(paths)
-    below = len(os.path.join(root, ""))
-    names = tuple(path[below:].replace(os.sep, "/") for path in paths)
+    prefix = len(os.path.join(root, ""))
+    names = tuple(path[prefix:].replace(os.sep, "/") for path in paths)
     _refuse_unspeakable(names)
     spec = "\n".join(os.path.abspath(os.path.expanduser(one)) for one in sources)
     return Listing(spec, root, names, tuple(stamp_of(path) for path in paths))
-
-
-def stamp_of(path: str) -> FileStamp:
-    """The file's present size and time of change."""
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise NoDataError(f"{path} cannot be read: {error.strerror}.") from error
-    return FileStamp(found.st_size, found.st_mtime_ns)
-
-
-def open_file(path: Place, *, mapped: bool = False) -> pa.NativeFile:
-    """The bytes of a file, to be read by position. Every format reads through this.
-
-    ``mapped`` asks for views of the file instead of copies, which an object of a store cannot give.
-    """
-    if isinstance(path, StoredFile):
-        return path.open()
-    return pa.memory_map(path) if mapped else pa.OSFile(path)
-
-
-def open_bytes(path: Place) -> Bytes:
-    """The same for several threads at once, of which each gives its own positions."""
-    return path if isinstance(path, StoredFile) else pa.OSFile(path)
-
-
-class SmallFiles:
-    """Files that are read whole, from paths and URLs. A store's client is made once in each process that reads."""
-
-    def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
-        self._options = storage_options
-        self._stores: dict[str, Store] = {}
-
-    def __repr__(self) -> str:
-        return "SmallFiles()"
-
-    def read(self, path: str | os.PathLike[str]) -> bytes:
-        """All bytes of a file."""
-        where = os.fspath(path)
-        where = local_path(where) or where
-        if is_url(where):
-            return self._store(where).read(where)
-        try:
-            return Path(where).expanduser().read_bytes()
-        except OSError as error:
-            raise NoDataError(f"{where} cannot be read: {error.strerror or error}.") from error
-
-    def _store(self, url: str) -> Store:
-        check_plain(url)
-        scheme, _, rest = url.partition("://")
-        if not rest.strip("/"):
-            raise NoDataError(f"{url} names no object.")
-        key = f"{scheme}://{rest.partition('/')[0]}"
-        return self._stores.get(key) or self._stores.setdefault(key, Store(url, self._options))
-
-
-def read_bytes(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> bytes:
-    """All bytes of a small file, from a path or a URL."""
-    return SmallFiles(storage_options).read(path)
-
-
-def check_unchanged(path: str, indexed: FileStamp) -> None:
-    """Raise if the file is not the one that was indexed."""
-    try:
-        found = stamp_of(path)
-    except NoDataError as error:
-        raise DataChangedError(f"{error} It was there when the data set was opened: restore it.") from error
-    if found != indexed:
-        what = f"{indexed.size:,} bytes then, {found.size:,} now" if found.size != indexed.size else "same size"
-        raise DataChangedError(
-            f"{path} was changed while it was in use ({what}). Rows of two versions must not be mixed: "
-            "restore the file and resume from the last checkpoint, or open the data set anew and start over."
-        )
 
 
 def _find_one(source: str, suffixes: tuple[str, ...]) -> tuple[str, list[str]]:
@@ -263,35 +172,37 @@ def _find_objects(urls: list[str], options: Mapping[str, Any], suffixes: tuple[s
                 f"{urls[0]} and {url} lie in different stores or buckets. Read them apart, and join them with mix."
             )
     roots, found = [], []
-    for url, there in zip(urls, store.look(urls), strict=True):
+    for url, there in zip(urls, store.stat(urls), strict=True):
         root, some = _find_object(store, url, there, suffixes)
         roots.append(root)
         found += some
     _refuse_repeats([one.url for one in found])
     root = common_folder(roots)
-    below = len(root) + 1
-    names = tuple(one.url[below:] for one in found)
+    prefix = len(root) + 1
+    names = tuple(one.url[prefix:] for one in found)
     _refuse_unspeakable(names)
     stamps = tuple(FileStamp(one.size, one.mtime_ns) for one in found)
     return Listing("\n".join([store.identity, *urls]), root, names, stamps, store)
 
 
-def _find_object(store: Store, url: str, there: Found, suffixes: tuple[str, ...]) -> tuple[str, list[Found]]:
+def _find_object(store: Store, url: str, there: ObjectInfo, suffixes: tuple[str, ...]) -> tuple[str, list[ObjectInfo]]:
     """The root and the objects of one URL."""
     if there.kind == "file":
         return there.url.rpartition("/")[0], [there]
     if there.kind == "folder":
-        objects = {one.url: one for one in store.below(there.url)}
-        below = len(there.url) + 1
-        seen = [path for path in objects if not path[below:].startswith((".", "_")) and not HIDDEN.search(path[below:])]
+        objects = {one.url: one for one in store.list_objects(there.url)}
+        prefix = len(there.url) + 1
+        seen = [
+            path for path in objects if not path[prefix:].startswith((".", "_")) and not HIDDEN.search(path[prefix:])
+        ]
         return there.url, [objects[path] for path in _data_files(there.url, seen, suffixes)]
     if not SIGNS.search(url):
         raise NoDataError(f"{url} does not exist. Pass the URL of an object, a folder or a glob.")
     root, pattern, deep = split_glob(url)
     if root.endswith((":", ":/")):
         raise NoDataError(f"{url} has a glob where the bucket should be named.")
-    (above,) = store.look([root])
-    found = [] if above.kind is None else store.below(above.url, deep=deep)
+    (above,) = store.stat([root])
+    found = [] if above.kind is None else store.list_objects(above.url, deep=deep)
     matches = [one for one in found if pattern.fullmatch(one.url[len(above.url) + 1 :])]
     if not matches:
         raise NoDataError(f"{url} matches no object below {root}. Check the pattern, or pass the folder itself.")

@@ -1,114 +1,17 @@
-"""Stores of objects, and their objects as files: reached with options that nobody sees, read by ranges.
-
-A client is made in the process that uses it and never crosses a fork. An object is known by its size and version (its
-etag), which are compared when it is opened, and again behind what was read of it.
-"""
+"""Objects of a store as files, read by ranges."""
 
 import os
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Iterable, Sequence
 from threading import Lock
-from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from midepoch.errors import DataChangedError, MidepochError, NoDataError, StoreError
-from midepoch.storage.clients import BUCKETS, Client, Found, Handle, connect, known_options
+from midepoch.errors import DataChangedError, MidepochError, NoDataError
+from midepoch.storage.clients import Client, Handle
 from midepoch.storage.ranges import LEAST_BYTES, Span, joined
-from midepoch.storage.retry import Patience, ShortReadError, Verdict, patiently
-
-T = TypeVar("T")
-
-HIDDEN = "***"
-
-
-class Store:
-    """A store and the options it is reached with. It can be sent to another process; it never shows its options."""
-
-    __slots__ = ("_clients", "_lock", "_options", "_patience", "bucket", "scheme")
-
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None, patience: Patience | None = None) -> None:
-        """The store of a URL."""
-        scheme, _, rest = url.partition("://")
-        self.scheme = scheme.lower()
-        self.bucket = rest.split("/")[0] if self.scheme in BUCKETS else ""
-        if self.scheme in BUCKETS and not self.bucket:
-            raise ValueError(f"{url} names no bucket; write {self.scheme}://bucket/folder.")
-        if not isinstance(options, Mapping | None):
-            raise TypeError(f"storage_options must be a dict, not a {type(options).__name__}.")
-        self._options = known_options(self.scheme, options or {})
-        self._patience = patience or Patience()
-        self._clients: dict[int, Client] = {}
-        self._lock = Lock()
-
-    def __repr__(self) -> str:
-        return f"Store({self.scheme}://{self.bucket})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (f"{self.scheme}://{self.bucket}", self._options, self._patience)
-
-    @property
-    def survives_fork(self) -> bool:
-        """Whether a forked process finds it as it was: only what lies in memory, which no other process has."""
-        return self.scheme == "memory"
-
-    @property
-    def identity(self) -> str:
-        """What tells it from other stores with the same URLs, as a digest."""
-        told = f"{self.scheme}\n{self._options.get('endpoint_override', '')}"
-        return blake2b(told.encode(), digest_size=8).hexdigest()
-
-    def look(self, urls: Sequence[str]) -> list[Found]:
-        """What is under these URLs."""
-        return self.ask(lambda client: client.look(urls), urls[0])
-
-    def below(self, folder: str, *, deep: bool = True) -> list[Found]:
-        """The objects in a folder, or ``deep`` below it."""
-        return self.ask(lambda client: client.below(folder, deep=deep), folder)
-
-    def open(self, url: str) -> Handle:
-        """An object as it is now."""
-        return self.ask(lambda client: client.open(url), url)
-
-    def read(self, url: str) -> bytes:
-        """All bytes of an object, of one version."""
-
-        def whole(client: Client) -> bytes:
-            handle = client.open(url)
-            data = handle.read_at(handle.size, 0) if handle.size else pa.py_buffer(b"")
-            if data.size != handle.size or client.open(url).version != handle.version:
-                raise ShortReadError(
-                    f"{data.size:,} bytes came of {handle.size:,}, or the object was changed meanwhile"
-                )
-            return bytes(data)
-
-        return self.ask(whole, url)
-
-    def ask(self, question: Callable[[Client], T], url: str) -> T:
-        """Ask the client, and again while that may help; what goes wrong is told of the URL."""
-
-        def told(verdict: Verdict, text: str) -> MidepochError:
-            return _told(url, verdict, text)
-
-        return patiently(lambda: question(self._client()), told, self.hide, self._patience)
-
-    def hide(self, text: str) -> str:
-        """A text of others, without the values of the options."""
-        for value in sorted(_leaves(self._options), key=len, reverse=True):
-            text = text.replace(value, HIDDEN)
-        return text
-
-    def _client(self) -> Client:
-        """This process's client. Those of before a fork are kept, not used: closing one here could hang."""
-        process = os.getpid()
-        client = self._clients.get(process)
-        if client is None:
-            with self._lock:
-                client = self._clients.get(process)
-                if client is None:
-                    client = self._clients[process] = connect(self.scheme, self.bucket, self._options)
-        return client
+from midepoch.storage.retry import ShortReadError
+from midepoch.storage.store import Store
 
 
 class StoredFile:
@@ -118,7 +21,7 @@ class StoredFile:
         """Take an object that must have a size and a version, where those are known."""
         self._store, self._url, self._size, self._version = store, url, size, version
         self._handle: Handle | None = None
-        self._lock, self._looking = Lock(), Lock()
+        self._lock, self._checking = Lock(), Lock()
         self._near: tuple[tuple[int, pa.Buffer], ...] = ()
         self._fetches = self._checked = 0
         self.failure: MidepochError | None = None
@@ -172,11 +75,11 @@ class StoredFile:
         mine = self._fetches
         if mine <= self._checked:
             return
-        with self._looking:
+        with self._checking:
             if mine > self._checked:
-                self._look(self._fetches)
+                self._stat(self._fetches)
 
-    def _look(self, fetches: int) -> None:
+    def _stat(self, fetches: int) -> None:
         """Compare the object as it is now. So many fetches were done before, and are covered."""
         try:
             now = self._store.open(self._url)
@@ -197,7 +100,7 @@ class StoredFile:
             return data
 
         try:
-            data = self._store.ask(read, self._url)
+            data = self._store.request(read, self._url)
             with self._lock:
                 self._fetches += 1
             return data
@@ -253,9 +156,9 @@ class Fetched:
     def buffer_at(self, nbytes: int, offset: int) -> pa.Buffer:
         """So many bytes from an offset on; fewer only at the end."""
         end = min(self.size, offset + nbytes)
-        place = bisect(self._begins, offset) - 1
-        if place >= 0:
-            begin, data = self._parts[place]
+        location = bisect(self._begins, offset) - 1
+        if location >= 0:
+            begin, data = self._parts[location]
             if offset <= end <= begin + data.size:
                 return data.slice(offset - begin, end - offset)
         self.is_short = True
@@ -302,32 +205,5 @@ class Cursor:
         return False
 
 
-def _told(url: str, verdict: Verdict, text: str) -> MidepochError:
-    if verdict == "gone":
-        return NoDataError(f"{url} does not exist in the store. Check the bucket and the name ({text}).")
-    if verdict == "denied":
-        return StoreError(
-            f"The store refuses access to {url}. Check storage_options and the rights of the key ({text})."
-        )
-    if verdict == "passing":
-        return StoreError(
-            f"The store does not answer for {url}: {text}. Once it does, resume from the last checkpoint."
-        )
-    return StoreError(f"{url} cannot be read from the store: {text}.")
-
-
 def _difference(then: int, now: int) -> str:
     return f"{then:,} bytes then, {now:,} now" if then != now else "same size, another version"
-
-
-def _leaves(options: Any) -> Iterator[str]:
-    """All strings in the options that are long enough to be a secret, or part of an address."""
-    if isinstance(options, Mapping):
-        for value in options.values():
-            yield from _leaves(value)
-    elif isinstance(options, list | tuple | set):
-        for value in options:
-            yield from _leaves(value)
-    elif isinstance(options, str) and len(options) > 3:
-        yield options
-        yield from _leaves(options.partition("://")[2])

@@ -13,7 +13,7 @@ from midepoch.errors import MidepochError
 log = logging.getLogger("midepoch")
 
 T = TypeVar("T")
-Verdict = Literal["gone", "denied", "passing", "wrong"]
+ErrorKind = Literal["gone", "denied", "passing", "wrong"]
 
 GONE = re.compile(r"NO_SUCH_(BUCKET|KEY)|RESOURCE_NOT_FOUND|NoSuchBucket|NoSuchKey")
 DENIED = re.compile(
@@ -29,7 +29,7 @@ PASSING_STATUS = (408, 425, 429)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How often a store is asked, and how long is waited in between: twice as long each time, more or less."""
 
     attempts: int = 8
@@ -45,7 +45,7 @@ class ShortReadError(Exception):
     """Fewer bytes came than there are: the connection was dropped."""
 
 
-def verdict_of(error: Exception) -> Verdict:
+def error_kind(error: Exception) -> ErrorKind:
     """What an error of a client means: it differs by library, and often only the text or a status tells."""
     if isinstance(error, FileNotFoundError):
         return "gone"
@@ -63,34 +63,34 @@ def verdict_of(error: Exception) -> Verdict:
     return "passing" if PASSING.search(text) or known else "wrong"
 
 
-def patiently(
+def with_retries(
     action: Callable[[], T],
-    told: Callable[[Verdict, str], MidepochError],
-    hide: Callable[[str], str],
-    patience: Patience,
+    told: Callable[[ErrorKind, str], MidepochError],
+    redact: Callable[[str], str],
+    policy: RetryPolicy,
 ) -> T:
     """Do something that asks a store, and again while that may help.
 
     The error that is raised in the end is made of a verdict and a text with nothing in it that must be hidden. It has
     no cause: those of the client may hold anything.
     """
-    verdict: Verdict = "wrong"
+    kind: ErrorKind = "wrong"
     text = ""
-    for attempt in range(patience.attempts):
+    for attempt in range(policy.attempts):
         if attempt:
-            log.info("A store is asked again (%s of %s): %s", attempt + 1, patience.attempts, text)
-            time.sleep(patience.wait(attempt))
+            log.info("A store is asked again (%s of %s): %s", attempt + 1, policy.attempts, text)
+            time.sleep(policy.wait(attempt))
         try:
             return action()
         except MidepochError:
             raise
         except Exception as error:
-            verdict, text = verdict_of(error), hide(f"{type(error).__name__}: {error}")
-        if verdict != "passing":
+            kind, text = error_kind(error), redact(f"{type(error).__name__}: {error}")
+        if kind != "passing":
             break
     else:
-        text = f"{text} (asked {patience.attempts} times)"
-    raise told(verdict, text)
+        text = f"{text} (asked {policy.attempts} times)"
+    raise told(kind, text)
 
 
 def _status(error: Exception) -> int | None:

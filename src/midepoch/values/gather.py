@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.arrays import I64
+from midepoch._common.types import I64
 
 WIDE_BYTES = 512
 MOST_PARTS = 16

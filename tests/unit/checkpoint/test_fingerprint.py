@@ -16,7 +16,7 @@ def told(then, now):
 
 
 few_and_many = pytest.mark.parametrize("count", [3, 500])
-places = pytest.mark.parametrize("place", [0, 1, -1])
+numbers = pytest.mark.parametrize("number", [0, 1, -1])
 
 
 @few_and_many
@@ -25,65 +25,65 @@ def test_the_same_files_do_not_differ(count):
 
 
 @few_and_many
-@places
-def test_a_file_with_other_rows_is_named_with_both_counts(count, place):
+@numbers
+def test_a_file_with_other_rows_is_named_with_both_counts(count, number):
     now = files(count)
-    name, size, rows = now[place]
-    now[place] = (name, size + 40, rows + 5)
+    name, size, rows = now[number]
+    now[number] = (name, size + 40, rows + 5)
     difference = told(files(count), now)
     assert f"{name} has {rows + 5:,} rows; the checkpoint was taken when it had {rows:,}." in difference
 
 
 @few_and_many
-@places
-def test_a_file_with_other_bytes_is_named_with_both_sizes(count, place):
+@numbers
+def test_a_file_with_other_bytes_is_named_with_both_sizes(count, number):
     now = files(count)
-    name, size, rows = now[place]
-    now[place] = (name, size - 3, rows)
+    name, size, rows = now[number]
+    now[number] = (name, size - 3, rows)
     difference = told(files(count), now)
     assert f"{name} has {size - 3:,} bytes; the checkpoint was taken when it had {size:,}." in difference
 
 
 @few_and_many
-@places
-def test_a_new_file_is_named(count, place):
+@numbers
+def test_a_new_file_is_named(count, number):
     now = files(count)
-    then = [file for file in now if file != now[place]]
+    then = [file for file in now if file != now[number]]
     difference = told(then, now)
-    assert f"{now[place][0]} is new." in difference
+    assert f"{now[number][0]} is new." in difference
     assert f"here are {count} files" in difference
 
 
 @few_and_many
-@pytest.mark.parametrize("place", [0, 1, -2])
-def test_a_missing_file_is_named(count, place):
+@pytest.mark.parametrize("number", [0, 1, -2])
+def test_a_missing_file_is_named(count, number):
     then = files(count)
-    now = [file for file in then if file != then[place]]
+    now = [file for file in then if file != then[number]]
     difference = told(then, now)
-    assert then[place][0] in difference
+    assert then[number][0] in difference
     assert "is missing" in difference
     assert f"on {count} files" in difference
 
 
-@pytest.mark.parametrize("place", [0, 250, 499])
-def test_a_missing_file_whose_name_cannot_be_guessed_is_told_by_its_rows_and_bytes(place):
+@pytest.mark.parametrize("number", [0, 250, 499])
+def test_a_missing_file_whose_name_cannot_be_guessed_is_told_by_its_rows_and_bytes(number):
     then = [
         (f"{chr(97 + number % 26)}-{number * 7919}", size, rows) for number, (_, size, rows) in enumerate(files(500))
     ]
-    now = [file for file in then if file != then[place]]
-    _, size, rows = then[place]
+    now = [file for file in then if file != then[number]]
+    _, size, rows = then[number]
     assert f"A file, with {rows:,} rows in {size:,} bytes, is missing." in told(then, now)
 
 
 @few_and_many
-@places
-def test_a_renamed_file_is_named_by_both_names(count, place):
+@numbers
+def test_a_renamed_file_is_named_by_both_names(count, number):
     then = files(count)
     now = list(then)
-    now[place] = ("renamed.parquet", *then[place][1:])
+    now[number] = ("renamed.parquet", *then[number][1:])
     difference = told(then, now)
     assert "renamed.parquet is new" in difference
-    assert then[place][0] in difference
+    assert then[number][0] in difference
 
 
 def test_a_renamed_file_is_found_among_files_of_equal_size():
@@ -112,8 +112,8 @@ def test_several_changed_files_of_few_are_all_named():
 
 def test_several_changed_files_of_many_are_told_as_several():
     now = files(500)
-    for place in (3, 4):
-        now[place] = (now[place][0], now[place][1] + 1, now[place][2] + 1)
+    for number in (3, 4):
+        now[number] = (now[number][0], now[number][1] + 1, now[number][2] + 1)
     assert told(files(500), now).startswith("Several files have other rows or bytes than then")
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.checkpoint.lanes import Deal, Share, Standing, join, lane_cuts
+from midepoch.checkpoint.lanes import LaneAssignment, LaneDelivery, LanePosition, join, lane_cuts
 
 
 def test_lanes_differ_by_one_at_most_and_the_longer_come_first():
@@ -21,14 +21,14 @@ def test_lanes_differ_by_one_at_most_and_the_longer_come_first():
 
 @given(st.integers(1, 9), st.integers(0, 30), st.integers(1, 9))
 def test_each_turn_belongs_to_one_reader_and_one_ordinal_of_its_lane(lanes, turn, readers):
-    deal = Deal(lanes=lanes, turn=turn, readers=readers)
+    assignment = LaneAssignment(lanes=lanes, turn=turn, readers=readers)
     turns = {}
     for reader in range(readers):
-        rotation = deal.rotation(reader)
-        for number in range(3 * deal.period):
-            place = number % deal.period
-            ordinal = deal.phase(reader, place) + deal.stride * (number // deal.period)
-            turns[turn + reader + readers * number] = (rotation[place], ordinal)
+        rotation = assignment.rotation(reader)
+        for number in range(3 * assignment.period):
+            slot = number % assignment.period
+            ordinal = assignment.phase(reader, slot) + assignment.stride * (number // assignment.period)
+            turns[turn + reader + readers * number] = (rotation[slot], ordinal)
     counted = dict.fromkeys(range(lanes), 0)
     for at in sorted(turns):
         lane = at % lanes
@@ -41,44 +41,44 @@ def test_each_turn_belongs_to_one_reader_and_one_ordinal_of_its_lane(lanes, turn
 def test_what_readers_delivered_together_is_exactly_what_they_delivered(data):
     """Readers stop wherever they like, four times over, with other numbers of them: no item is lost or repeated."""
     sizes = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=6))
-    standings, turn, seen = [Standing((0,)) for _ in sizes], 0, set()
+    positions, turn, seen = [LanePosition((0,)) for _ in sizes], 0, set()
     for _ in range(4):
-        deal = Deal(lanes=len(sizes), turn=turn, readers=data.draw(st.integers(1, 6)))
-        shares = [[] for _ in sizes]
+        assignment = LaneAssignment(lanes=len(sizes), turn=turn, readers=data.draw(st.integers(1, 6)))
+        deliveries = [[] for _ in sizes]
         turns = []
-        for reader in range(deal.readers):
+        for reader in range(assignment.readers):
             taken = data.draw(st.integers(0, 8))
             ends = {}
             for number in range(taken):
-                place = number % deal.period
-                lane = deal.rotation(reader)[place]
-                ordinal = deal.phase(reader, place) + deal.stride * (number // deal.period)
-                item = standings[lane].ordinal(ordinal) + standings[lane].cursor[0]
+                slot = number % assignment.period
+                lane = assignment.rotation(reader)[slot]
+                ordinal = assignment.phase(reader, slot) + assignment.stride * (number // assignment.period)
+                item = positions[lane].ordinal(ordinal) + positions[lane].cursor[0]
                 if item < sizes[lane]:
                     assert (lane, item) not in seen
                     seen.add((lane, item))
-                    ends[place] = (ordinal + 1, (item + 1,))
-            for place, lane in enumerate(deal.rotation(reader)):
-                shares[lane].append(Share(deal.phase(reader, place), *ends.get(place, (0, ()))))
-            turns.append(turn + reader + deal.readers * taken)
-        standings = [join(standings[lane], deal.stride, shares[lane]) for lane in range(len(sizes))]
+                    ends[slot] = (ordinal + 1, (item + 1,))
+            for slot, lane in enumerate(assignment.rotation(reader)):
+                deliveries[lane].append(LaneDelivery(assignment.phase(reader, slot), *ends.get(slot, (0, ()))))
+            turns.append(turn + reader + assignment.readers * taken)
+        positions = [join(positions[lane], assignment.stride, deliveries[lane]) for lane in range(len(sizes))]
         turn = min(turns)
-        for lane, standing in enumerate(standings):
-            begun = standing.cursor[0]
+        for lane, position in enumerate(positions):
+            begun = position.cursor[0]
             assert {item for at, item in seen if at == lane} == {
                 *range(begun),
-                *(begun + done for done in standing.done),
+                *(begun + delivered_ahead for delivered_ahead in position.delivered_ahead),
             }
 
 
 def test_turns_for_a_number_of_items_pass_over_empty_turns():
-    deal = Deal(lanes=2, turn=0, readers=1)
+    assignment = LaneAssignment(lanes=2, turn=0, readers=1)
     sizes = [1, 3].__getitem__
-    assert [deal.turns_of(0, items, sizes) for items in range(6)] == [0, 1, 2, 4, 6, 6]
+    assert [assignment.turns_of(0, items, sizes) for items in range(6)] == [0, 1, 2, 4, 6, 6]
 
 
 def test_items_delivered_ahead_are_passed_over_when_counting():
-    standing = Standing((10,), (0, 2, 3))
-    assert [standing.ordinal(number) for number in range(4)] == [1, 4, 5, 6]
-    assert standing.after(1, (12,)) == Standing((12,), (0, 1))
-    assert standing.after(2, (15,)) == Standing((15,))
+    position = LanePosition((10,), (0, 2, 3))
+    assert [position.ordinal(number) for number in range(4)] == [1, 4, 5, 6]
+    assert position.after(1, (12,)) == LanePosition((12,), (0, 1))
+    assert position.after(2, (15,)) == LanePosition((15,))

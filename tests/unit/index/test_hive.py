@@ -110,7 +110,7 @@ def test_footers_of_files_in_other_folders_are_not_read(root, monkeypatch):
 def test_a_value_for_which_the_filter_cannot_be_computed_is_told_when_it_is_read(root):
     put(root / "year=0" / "place=x" / "a.parquet", 100)
     dataset = me.read(root, partitioning="hive", filters=pc.divide(pc.scalar(4047), field("year")) == 2)
-    assert dataset._plan.pipeline.origin.where.blocks.sum() == 6
+    assert dataset._plan.pipeline.source.where.blocks.sum() == 6
     with pytest.raises(DataFormatError, match=r"row 0 of year=0/place=x/a\.parquet: divide by zero"):
         list(dataset)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midepoch.order.orders import Cut, Interval, Sequential, Shuffle, ShuffledRows, build_order, lanes_by_file
+from midepoch.order.orders import Interval, Sequential, Shuffle, ShuffledRows, Slice, build_order, lanes_by_file
 
 
 def sequential(sizes, block):
@@ -35,14 +35,14 @@ def test_every_shuffle_is_a_permutation(sizes, block, shuffle, epoch):
 def test_take_and_skip_after_a_shuffle_cut_its_sequence(sizes, block, shuffle, skipped, taken):
     base = sequential(sizes, block)
     whole = rows(build_order(base, [shuffle], 1))
-    cut = build_order(base, [shuffle, Cut(start=skipped, stop=None), Cut(start=0, stop=taken)], 1)
+    cut = build_order(base, [shuffle, Slice(start=skipped, stop=None), Slice(start=0, stop=taken)], 1)
     assert rows(cut) == whole[skipped:][:taken]
     assert cut.size == len(whole[skipped:][:taken])
 
 
 @given(sizes, st.integers(1, 12), shuffles, st.integers(0, 60))
 def test_a_shuffle_after_take_permutes_what_was_taken(sizes, block, shuffle, taken):
-    order = build_order(sequential(sizes, block), [Cut(start=0, stop=taken), shuffle], 0)
+    order = build_order(sequential(sizes, block), [Slice(start=0, stop=taken), shuffle], 0)
     assert sorted(rows(order)) == list(range(min(taken, sum(sizes))))
 
 

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch._common.arrays import TABLE, key_of, permute
+from midepoch._common.hashing import key_of
+from midepoch.order.permutation import TABLE, permute
 
 KEYS = [key_of("test", number) for number in range(400)]
 AROUND_THE_TABLE = [TABLE - 1, TABLE, TABLE + 1, TABLE + 2]

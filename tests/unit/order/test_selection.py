@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midepoch.order.orders import Cut, Sequential, Shuffle, build_order, lanes_by_file
+from midepoch.order.orders import Sequential, Shuffle, Slice, build_order, lanes_by_file
 from midepoch.order.selection import Blocks, ChunkedNumbers, Listed, Selection, Slices, Stretches
 
 LEVELS = ("file", "block", "row")
@@ -81,7 +81,7 @@ def test_stretches_can_be_shuffled_and_cut_further(inner, pairs, level, seed, sk
     steps = [Slices(stretches=tuple(pairs)), Shuffle(seed=seed, level=level, window=5)]
     whole = all_rows(build_order(inner, steps, 1))
     assert sorted(whole) == sorted(all_rows(Stretches(inner, pairs)))
-    cuts = [Cut(start=skipped, stop=None), Cut(start=0, stop=taken)]
+    cuts = [Slice(start=skipped, stop=None), Slice(start=0, stop=taken)]
     cut = build_order(inner, [*steps, *cuts], 1)
     assert all_rows(cut) == whole[skipped:][:taken]
     size = inner.size

@@ -12,7 +12,7 @@ from files import numbers, values, write, write_numbers
 from midepoch.formats.parquet import ParquetBlocks
 from midepoch.sources import lane as source
 from midepoch.sources.blocks import Files
-from midepoch.sources.lane import Pace
+from midepoch.sources.lane import ReadSizes
 
 
 @pytest.fixture
@@ -91,15 +91,15 @@ def test_columns_may_come_in_several_parts_of_any_length(tmp_path, monkeypatch, 
 
 
 def test_small_rows_come_in_longer_runs_within_the_same_bounds():
-    assert Pace.of(64, 1).run == 8192
-    assert Pace.of(256, 1).run == 2048
-    assert Pace.of(2000, 1).run == 1024
-    assert Pace.of(1 << 20, 1).run == 8
-    assert Pace.of(64, 64).run == 128
-    assert Pace.of(64, 1, coded=True).run == 1024
+    assert ReadSizes.of(64, 1).run == 8192
+    assert ReadSizes.of(256, 1).run == 2048
+    assert ReadSizes.of(2000, 1).run == 1024
+    assert ReadSizes.of(1 << 20, 1).run == 8
+    assert ReadSizes.of(64, 64).run == 128
+    assert ReadSizes.of(64, 1, coded=True).run == 1024
     for row_bytes in (1, 10, 64, 500, 5000, 1 << 24):
         for lanes in (1, 3, 256, 10_000):
-            pace = Pace.of(row_bytes, lanes)
+            pace = ReadSizes.of(row_bytes, lanes)
             assert 1 <= pace.run <= pace.step <= 8192
 
 
@@ -122,7 +122,7 @@ def test_rows_that_name_entries_of_a_dictionary_are_not_taken_for_small(tmp_path
 
 
 def test_files_close_while_the_interpreter_ends_and_has_forgotten_its_modules(tmp_path, monkeypatch):
-    origin = me.read(write_numbers(tmp_path / "a.parquet", 0, 9, "parquet"))._plan.pipeline.origin
-    files = origin.open(1).files
+    source = me.read(write_numbers(tmp_path / "a.parquet", 0, 9, "parquet"))._plan.pipeline.source
+    files = source.open(1).files
     monkeypatch.setattr("midepoch.sources.blocks.sys", None)
     files.close()

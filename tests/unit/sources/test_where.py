@@ -16,7 +16,7 @@ from midepoch.errors import CheckpointMismatchError, DataFormatError, SchemaMism
 from midepoch.formats import parquet
 from midepoch.index import pruning
 from midepoch.index.predicate import Predicate
-from midepoch.sources import files as origin
+from midepoch.sources import files as source
 from midepoch.sources.blocks import Files
 from midepoch.stages.flow import Run
 from midepoch.testing import assert_elastic, assert_resumes
@@ -160,7 +160,7 @@ def test_all_stages_behind_it(folder):
 def test_a_cursor_that_is_not_that_of_its_row_is_found(folder, monkeypatch):
     dataset = me.read(folder, filters=field("maybe").is_valid())
     assert_resumes(dataset, every=9)
-    true = origin.matching
+    true = source.matching
 
     def planted(*args):
         for run in true(*args):
@@ -168,7 +168,7 @@ def test_a_cursor_that_is_not_that_of_its_row_is_found(folder, monkeypatch):
             ends[:] = ends[-1]
             yield Run(run.rows, ends, run.keys)
 
-    monkeypatch.setattr(origin, "matching", planted)
+    monkeypatch.setattr(source, "matching", planted)
     with pytest.raises(AssertionError):
         assert_resumes(dataset, every=9)
 

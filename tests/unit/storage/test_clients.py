@@ -18,12 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import midepoch as me
+from midepoch._common.checks import size_of
 from midepoch.errors import DataChangedError, MissingExtraError, NoDataError, StoreError
 from midepoch.storage.clients import ArrowClient, connect, known_options
-from midepoch.storage.listing import find, read_bytes
-from midepoch.storage.objects import HIDDEN, LEAST_BYTES, Store, StoredFile
-from midepoch.storage.options import Fetch, size_of
-from midepoch.storage.retry import Patience, ShortReadError, patiently, verdict_of
+from midepoch.storage.listing import find
+from midepoch.storage.location import read_bytes
+from midepoch.storage.objects import LEAST_BYTES, StoredFile
+from midepoch.storage.options import Fetch
+from midepoch.storage.retry import RetryPolicy, ShortReadError, error_kind, with_retries
+from midepoch.storage.store import HIDDEN, Store
 from midepoch.storage.urls import check_plain, is_url, local_path, split_glob
 from objects import QUICK, SECRETS, stored
 from worlds import FORMATS, TEXTS, ids, write_files
@@ -100,12 +103,12 @@ def test_a_store_never_shows_its_options():
     assert not hasattr(store, "__dict__")
     again = pickle.loads(pickle.dumps(store))
     assert (again.scheme, again.bucket, again.identity) == ("s3", "bucket", store.identity)
-    assert again.hide("a-token-of-it") == HIDDEN
+    assert again.redact("a-token-of-it") == HIDDEN
 
 
 def test_texts_of_others_lose_the_values_of_options():
     store = Store("abfs://c/x", {"account": {"keys": ["nested-value"]}, "url": "https://hidden.host/x", "n": 12345})
-    told = store.hide("at hidden.host/x with nested-value, and https://hidden.host/x")
+    told = store.redact("at hidden.host/x with nested-value, and https://hidden.host/x")
     assert told == f"at {HIDDEN} with {HIDDEN}, and {HIDDEN}"
 
 
@@ -115,7 +118,7 @@ def test_stores_with_other_endpoints_are_others():
 
 
 @pytest.mark.parametrize(
-    ("error", "verdict"),
+    ("error", "kind"),
     [
         (FileNotFoundError(2, "no"), "gone"),
         (OSError("AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation"), "gone"),
@@ -135,8 +138,8 @@ def test_stores_with_other_endpoints_are_others():
         (ValueError("no"), "wrong"),
     ],
 )
-def test_what_an_error_means(error, verdict):
-    assert verdict_of(error) == verdict
+def test_what_an_error_means(error, kind):
+    assert error_kind(error) == kind
 
 
 def test_a_status_that_an_error_carries_counts():
@@ -144,10 +147,10 @@ def test_a_status_that_an_error_carries_counts():
         def __init__(self, **said):
             self.__dict__ |= said
 
-    assert verdict_of(ToldError(status=503)) == "passing"
-    assert verdict_of(ToldError(code=403)) == "denied"
-    assert verdict_of(ToldError(response={"ResponseMetadata": {"HTTPStatusCode": 404}})) == "gone"
-    assert verdict_of(ToldError(status=422)) == "wrong"
+    assert error_kind(ToldError(status=503)) == "passing"
+    assert error_kind(ToldError(code=403)) == "denied"
+    assert error_kind(ToldError(response={"ResponseMetadata": {"HTTPStatusCode": 404}})) == "gone"
+    assert error_kind(ToldError(status=422)) == "wrong"
 
 
 def test_what_passes_is_asked_again_and_the_rest_told_at_once(caplog):
@@ -163,25 +166,25 @@ def test_what_passes_is_asked_again_and_the_rest_told_at_once(caplog):
 
         return act
 
-    def told(verdict, text):
-        return StoreError(f"{verdict}: {text}")
+    def told(kind, text):
+        return StoreError(f"{kind}: {text}")
 
-    assert patiently(action(ConnectionError("very/secret+value"), 2), told, store.hide, QUICK) == "there"
+    assert with_retries(action(ConnectionError("very/secret+value"), 2), told, store.redact, QUICK) == "there"
     asked = itertools.count(1)
     with pytest.raises(StoreError, match=r"passing: ConnectionError: \*\*\* \(asked 3 times\)") as error:
-        patiently(action(ConnectionError("AKIA12345"), 9), told, store.hide, QUICK)
+        with_retries(action(ConnectionError("AKIA12345"), 9), told, store.redact, QUICK)
     assert error.value.__cause__ is None
     assert error.value.__context__ is None
     asked = itertools.count(1)
     with pytest.raises(StoreError, match="denied: PermissionError: no"):
-        patiently(action(PermissionError("no"), 9), told, store.hide, QUICK)
+        with_retries(action(PermissionError("no"), 9), told, store.redact, QUICK)
     assert next(asked) == 2
     assert "asked again" in caplog.text
     assert not any(value in caplog.text for value in SECRETS.values())
 
 
 def test_waits_grow_to_a_limit():
-    waits = [Patience().wait(attempt) for attempt in range(1, 9)]
+    waits = [RetryPolicy().wait(attempt) for attempt in range(1, 9)]
     assert 0.05 <= waits[0] <= 0.1
     assert all(2.5 <= wait <= 5.0 for wait in waits[6:])
 
@@ -228,8 +231,8 @@ def test_a_file_url_is_a_path(tmp_path):
     ],
 )
 def test_globs(url, root, deep, yes, no):
-    found, pattern, below = split_glob(url)
-    assert (found, below) == (root, deep)
+    found, pattern, nested = split_glob(url)
+    assert (found, nested) == (root, deep)
     assert all(map(pattern.fullmatch, yes))
     assert not any(map(pattern.fullmatch, no))
 
@@ -266,7 +269,7 @@ def test_memory_reads_like_a_folder(tmp_path, kinds):
 def test_a_folder_through_fsspec(tmp_path):
     write_files(tmp_path / "data", [30, 20])
     dataset = me.read(f"local://{tmp_path}/data")
-    assert dataset._plan.pipeline.origin.index.store is not None
+    assert dataset._plan.pipeline.source.index.store is not None
     assert ids(dataset) == list(range(50))
     assert ids(me.read(f"local://{tmp_path}/data/*1*")) == list(range(30, 50))
     # A state does not know where files lie.

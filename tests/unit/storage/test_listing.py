@@ -5,7 +5,8 @@ import pytest
 
 import midepoch as me
 from files import values, write_numbers
-from midepoch.storage.listing import FileStamp, check_unchanged, find
+from midepoch.storage.listing import find
+from midepoch.storage.local import FileStamp, check_unchanged
 
 
 @pytest.fixture

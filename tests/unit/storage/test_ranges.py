@@ -145,7 +145,7 @@ def opened(content, names):
     file, client = stored(content)
     scan = formats.scan_file(file)
     wanted = pa.schema([scan.schema.field(name) for name in names])
-    blocks = [Block(number, *place) for number, place in enumerate(scan.blocks)]
+    blocks = [Block(number, *location) for number, location in enumerate(scan.blocks)]
     reader = StoredBlocks(file, lambda: parquet.open_blocks(file, scan.schema, wanted), lambda: None)
     client.read.clear()
     return reader, blocks, client, file
@@ -198,7 +198,7 @@ def test_one_look_is_for_all_whose_bytes_had_come_when_it_began(monkeypatch):
     looks, began, go_on = [], Event(), Event()
     plain = type(client).open
 
-    def look(url):
+    def stat(url):
         looks.append(url)
         found = plain(client, url)
         if len(looks) == 1:
@@ -206,7 +206,7 @@ def test_one_look_is_for_all_whose_bytes_had_come_when_it_began(monkeypatch):
             go_on.wait(10)
         return found
 
-    monkeypatch.setattr(client, "open", look)
+    monkeypatch.setattr(client, "open", stat)
     with ThreadPoolExecutor(3) as pool:
         file.read_at(70_000, 0)
         first = pool.submit(file.check)

@@ -5,7 +5,7 @@ from threading import Lock
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
-from midepoch.storage.listing import Bytes, Place, open_bytes, open_file
+from midepoch.storage.location import Bytes, Location, open_bytes, open_file
 
 CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 SKIP_BYTES = 1 << 20
@@ -16,7 +16,7 @@ def codec_of(head: bytes) -> str | None:
     return next((codec for magic, codec in CODECS.items() if head.startswith(magic)), None)
 
 
-def open_text(path: Place) -> Bytes:
+def open_text(path: Location) -> Bytes:
     """The bytes of a text file, decompressed where it is compressed."""
     file = open_bytes(path)
     codec = codec_of(file.read_at(4, 0))
@@ -26,7 +26,7 @@ def open_text(path: Place) -> Bytes:
 class Inflated:
     """What a compressed file holds. It is read forward; a jump back starts over from the beginning."""
 
-    def __init__(self, path: Place, codec: str) -> None:
+    def __init__(self, path: Location, codec: str) -> None:
         self._path, self._codec = path, codec
         self._stream: pa.CompressedInputStream | None = None
         self._at = 0

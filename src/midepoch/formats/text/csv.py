@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from midepoch._common.arrays import I64
+from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Scan
 from midepoch.formats.text.compressed import open_text
@@ -23,7 +23,7 @@ from midepoch.formats.text.records import (
     scan_text,
 )
 from midepoch.formats.text.types import TypeClashError, widened
-from midepoch.storage.listing import Bytes, Place
+from midepoch.storage.location import Bytes, Location
 
 MAPPED = False
 TYPES: Literal["text"] = "text"
@@ -33,7 +33,7 @@ QUOTE, RETURN = map(ord, '"\r')
 TRUE, FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 
 
-def scan(path: Place) -> Scan:
+def scan(path: Location) -> Scan:
     """The runs of records of a file and the types of its columns, from one pass over the file."""
     file = open_text(path)
     delimiter = _delimiter(path)
@@ -43,7 +43,7 @@ def scan(path: Place) -> Scan:
     return found if found.schema is not None else Scan("csv", bare, found.blocks, found.seeks)
 
 
-def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
     """The file, whose header was read when it was scanned."""
     return TextBlocks(path, open_text(path), Records(_delimiter(path), tuple(own.names)), wanted)
 
@@ -178,11 +178,11 @@ def _walk(data: bytes, quotes: list[int], delimiter: int) -> tuple[I64, I64]:
     return np.array(opens), np.array(closes)
 
 
-def _delimiter(path: Place) -> str:
+def _delimiter(path: Location) -> str:
     return "\t" if re.search(r"\.tsv(\.\w+)?$", str(path), re.IGNORECASE) else ","
 
 
-def _header(path: Place, file: Bytes, delimiter: str) -> tuple[list[str], int]:
+def _header(path: Location, file: Bytes, delimiter: str) -> tuple[list[str], int]:
     """The names of the columns, and where the first record behind them begins."""
     start, count = first_letter(file), READ_BYTES >> 6
     while True:

@@ -5,14 +5,14 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.arrays import I64
+from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Scan
 from midepoch.formats.text.compressed import open_text
 from midepoch.formats.text.jsonl import WAY_OUT, clash, first_mistake, infer_lines, parse_lines
 from midepoch.formats.text.records import READ_BYTES, Before, MalformedError, TextBlocks, first_letter, scan_text
 from midepoch.formats.text.types import TypeClashError
-from midepoch.storage.listing import Bytes, Place
+from midepoch.storage.location import Bytes, Location
 
 MAPPED = False
 TYPES: Literal["values"] = "values"
@@ -25,13 +25,13 @@ IS_MARK = STEPS != 0
 IS_MARK[[QUOTE, COMMA]] = True
 
 
-def scan(path: Place) -> Scan:
+def scan(path: Location) -> Scan:
     """The runs of elements of a file and the schema of all of them, from one pass over the file."""
     file = open_text(path)
     return scan_text(path, "json", file, _first_element(path, file), Elements())
 
 
-def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
     """The file."""
     return TextBlocks(path, open_text(path), Elements(), wanted)
 
@@ -68,7 +68,7 @@ class Elements:
         return f"element {before.rows + number + 1:,}: {reason} {WAY_OUT}"
 
 
-def _first_element(path: Place, file: Bytes) -> int:
+def _first_element(path: Location, file: Bytes) -> int:
     """Where the array's first element begins."""
     start = first_letter(file)
     head = file.read_at(READ_BYTES, start)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from midepoch._common.arrays import I64
+from midepoch._common.types import I64
 from midepoch.formats.base import Scan
 from midepoch.formats.text.compressed import open_text
 from midepoch.formats.text.records import (
@@ -22,20 +22,20 @@ from midepoch.formats.text.records import (
     scan_text,
 )
 from midepoch.formats.text.types import TypeClashError, widened_schema, with_items
-from midepoch.storage.listing import Place
+from midepoch.storage.location import Location
 
 MAPPED = False
 TYPES: Literal["values"] = "values"
 WAY_OUT = "Mend or remove it, and open the data set again."
 
 
-def scan(path: Place) -> Scan:
+def scan(path: Location) -> Scan:
     """The runs of lines of a file and the schema of all its objects, from one pass over the file."""
     file = open_text(path)
     return scan_text(path, "jsonl", file, first_letter(file), Lines())
 
 
-def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
     """The file."""
     return TextBlocks(path, open_text(path), Lines(), wanted)
 

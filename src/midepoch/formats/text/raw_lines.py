@@ -5,25 +5,25 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.arrays import I64
+from midepoch._common.types import I64
 from midepoch.formats.base import Scan
 from midepoch.formats.text.compressed import open_text
 from midepoch.formats.text.jsonl import WAY_OUT, first_mistake
 from midepoch.formats.text.records import NEWLINE, Before, TextBlocks, check_utf8, first_letter, scan_text
-from midepoch.storage.listing import Place
+from midepoch.storage.location import Location
 
 MAPPED = False
 TYPES: Literal["fixed"] = "fixed"
 SCHEMA = pa.schema([("line", pa.string())])
 
 
-def scan(path: Place) -> Scan:
+def scan(path: Location) -> Scan:
     """The runs of lines of a file, from one pass over the file."""
     file = open_text(path)
     return scan_text(path, "lines", file, first_letter(file), TextLines())
 
 
-def open_blocks(path: Place, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
     """The file."""
     return TextBlocks(path, open_text(path), TextLines(), wanted)
 

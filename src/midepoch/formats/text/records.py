@@ -6,12 +6,12 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.arrays import I64
+from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Scan, read_as
 from midepoch.formats.text.compressed import Inflated
 from midepoch.formats.text.types import TypeClashError
-from midepoch.storage.listing import Bytes, Place
+from midepoch.storage.location import Bytes, Location
 
 BOM = b"\xef\xbb\xbf"
 NEWLINE = ord("\n")
@@ -58,7 +58,7 @@ class Before:
         return sum(self._file.read_at(min(READ_BYTES, self._offset - at), at).count(b"\n") for at in starts)
 
 
-def scan_text(path: Place, format: str, file: Bytes, start: int, grammar: Grammar) -> Scan:
+def scan_text(path: Location, format: str, file: Bytes, start: int, grammar: Grammar) -> Scan:
     """The blocks and the schema of a file whose records begin at ``start``, from one pass over all of it."""
     seeks = not isinstance(file, Inflated)
     blocks, rows = [], 0
@@ -78,7 +78,7 @@ def scan_text(path: Place, format: str, file: Bytes, start: int, grammar: Gramma
 class TextBlocks:
     """An open text file. Each read parses the bytes of one block, and makes columns of those that are wanted."""
 
-    def __init__(self, path: Place, file: Bytes, grammar: Grammar, wanted: pa.Schema) -> None:
+    def __init__(self, path: Location, file: Bytes, grammar: Grammar, wanted: pa.Schema) -> None:
         self._path, self._file, self._grammar, self._wanted = path, file, grammar, wanted
 
     def read(self, block: Block) -> pa.Table:
@@ -122,7 +122,9 @@ def bad_byte(data: bytes) -> int | None:
     return None
 
 
-def _whole_records(path: Place, file: Bytes, start: int, seeks: bool, grammar: Grammar) -> Iterator[tuple[int, bytes]]:
+def _whole_records(
+    path: Location, file: Bytes, start: int, seeks: bool, grammar: Grammar
+) -> Iterator[tuple[int, bytes]]:
     """The file from ``start`` on in blocks, each with its offset. How much is read at a time does not change them."""
     size, most = (BLOCK_BYTES, BLOCK_RECORDS) if seeks else (PACKED_BYTES, PACKED_BYTES)
     pending, last = b"", False

@@ -19,7 +19,7 @@ from typing import Any
 from midepoch._common.files import one_at_a_time, write_whole
 from midepoch.errors import MissingExtraError, NoDataError
 from midepoch.index.build import digest_of
-from midepoch.storage.listing import FileStamp, stamp_of
+from midepoch.storage.local import FileStamp, stamp_of
 from midepoch.storage.urls import is_url
 
 log = logging.getLogger("midepoch")

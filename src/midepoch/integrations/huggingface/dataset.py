@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from midepoch._common.checks import whole_number
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
-from midepoch.delivery.position import Plan, whole_number
+from midepoch.delivery.plan import Plan
 from midepoch.errors import DataChangedError, NoDataError
 from midepoch.index.build import SCAN_THREADS, index_folder, open_index
 from midepoch.index.tables import HeldTable, TableIndex
@@ -22,7 +23,7 @@ from midepoch.order.orders import Level, Shuffle
 from midepoch.order.selection import Selection, Slices
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows, RowLanes
-from midepoch.storage.listing import Source
+from midepoch.storage.listing import PathSpec
 
 log = logging.getLogger("midepoch")
 
@@ -92,7 +93,7 @@ def from_hf(dataset: Any) -> Dataset:
     rows = FileRows(index=_index_of(table))
     if dataset._indices is not None:
         rows = replace(rows, steps=(Selection(table=dataset._indices),))
-    opened = Dataset(Plan(pipeline=Pipeline(origin=rows)))
+    opened = Dataset(Plan(pipeline=Pipeline(source=rows)))
     columns = [name for name in opened.column_names if name in (form["columns"] or opened.column_names)]
     if columns != opened.column_names and not form["output_all_columns"]:
         opened = opened.select_columns(columns)
@@ -103,7 +104,7 @@ class FileOrder(NamedTuple):
     """The files of a data set in the order in which an epoch reads them."""
 
     files: list[int]
-    places: dict[int, int]
+    slots: dict[int, int]
     """Where in that order each file stands."""
     digest: str
 
@@ -111,9 +112,9 @@ class FileOrder(NamedTuple):
 class SimpleArrowIterableDataset(Dataset):
     """The Arrow files of a Hugging Face data set. Its states also say, in plain terms, which example is due next."""
 
-    def __init__(self, arrow_files: Source, *, index_dir: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, arrow_files: PathSpec, *, index_dir: str | os.PathLike[str] | None = None) -> None:
         """Open Arrow files; :func:`midepoch.fast_load_iterable_dataset` finds those of a data set."""
-        super().__init__(Plan(pipeline=Pipeline(origin=FileRows(index=open_index(arrow_files, index_dir=index_dir)))))
+        super().__init__(Plan(pipeline=Pipeline(source=FileRows(index=open_index(arrow_files, index_dir=index_dir)))))
         _ = self.schema  # files that disagree are told here, not at the first row
 
     def shuffle(self, seed: int | None = None, *, level: Level = "file", window: int = 8192) -> Self:
@@ -151,12 +152,12 @@ class SimpleArrowIterableDataset(Dataset):
         epoch, row = self._next_row()
         rows = self._rows("state_dict")
         index = rows.index
-        files, places, digest = self._file_order(epoch)
+        files, slots, digest = self._file_order(epoch)
         file = int(np.searchsorted(index.file_starts, row, "right")) - 1
         seeds = [step.seed for step in rows.steps if isinstance(step, Shuffle)]
         return {
             **state,
-            "current_file_index": places.get(file, 0),
+            "current_file_index": slots.get(file, 0),
             "current_example_index": row - int(index.file_starts[file]),
             "shuffle_seed": seeds[-1] if seeds else None,
             "shard_config": {"num_shards": self._plan.ranks, "index": self._plan.rank},
@@ -169,15 +170,15 @@ class SimpleArrowIterableDataset(Dataset):
         progress = self._position.progress(self._plan)
         due = progress.upcoming()
         if due is None:
-            progress = self._plan.begin(State(epoch=progress.leg.start.epoch + 1))
+            progress = self._plan.begin(State(epoch=progress.session.start.epoch + 1))
             due = progress.upcoming()
         if due is None:  # there are no rows at all
-            return progress.leg.start.epoch, 0
+            return progress.session.start.epoch, 0
         lane, position = due
-        lanes = progress.leg.lanes.origin
+        lanes = progress.session.lanes.source
         assert isinstance(lanes, RowLanes)
         row = lanes.order(lane).rows(np.array([position]))[0]
-        return progress.leg.start.epoch, int(row)
+        return progress.session.start.epoch, int(row)
 
     def _file_order(self, epoch: int) -> FileOrder:
         """The files in the order of an epoch. The last one is kept, because states are taken once a batch."""
@@ -198,7 +199,7 @@ def _file_order(rows: FileRows, epoch: int) -> FileOrder:
         firsts = order.rows(starts[:-1][np.diff(starts) > 0])
         files = list(dict.fromkeys((np.searchsorted(index.file_starts, firsts, "right") - 1).tolist()))
     digest = blake2b("\n".join(index.names[file] for file in files).encode(), digest_size=8).hexdigest()
-    return FileOrder(files, {file: place for place, file in enumerate(files)}, digest)
+    return FileOrder(files, {file: slot for slot, file in enumerate(files)}, digest)
 
 
 def _expression(split: Any) -> str | None:
@@ -243,7 +244,7 @@ def _opened(
     if wanted != [(0, index.rows)]:
         rows = replace(rows, steps=(Slices(stretches=tuple(wanted)),))
     opened = object.__new__(SimpleArrowIterableDataset)
-    Dataset.__init__(opened, Plan(pipeline=Pipeline(origin=rows)))
+    Dataset.__init__(opened, Plan(pipeline=Pipeline(source=rows)))
     return opened
 
 

@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from midepoch._common.checks import whole_number
 from midepoch.dataset import Dataset, read
-from midepoch.delivery.position import whole_number
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.integrations.huggingface.dataset import from_hf
 from midepoch.integrations.multimodal.messages import Messages
@@ -14,7 +14,7 @@ from midepoch.stages.pack.stage import PackWindows
 from midepoch.stages.pack.strategies import Strategy
 from midepoch.stages.skip_errors import Attempt, SkipLog
 from midepoch.stages.stage import Call
-from midepoch.storage.listing import SmallFiles
+from midepoch.storage.location import SmallFiles
 
 log = logging.getLogger("midepoch")
 
@@ -164,5 +164,5 @@ def _shuffled(rows: Dataset, seed: int) -> Dataset:
 
 def _as_python(rows: Dataset) -> Dataset:
     """The rows as dicts of Python values, which messages are read from."""
-    form, _ = rows._plan.pipeline.look
+    form, _ = rows._plan.pipeline.item_spec
     return rows if form == "python" else rows.with_format("python")

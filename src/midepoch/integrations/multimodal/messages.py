@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from midepoch.storage.listing import SmallFiles
+from midepoch.storage.location import SmallFiles
 from midepoch.storage.urls import is_url
 from midepoch.values.media import image, sound, video
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from midepoch._common.arrays import I64
+from midepoch._common.types import I64
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
-from midepoch.checkpoint.lanes import Standing, lane_cuts
-from midepoch.checkpoint.state import Standings, State
+from midepoch.checkpoint.lanes import LanePosition, lane_cuts
+from midepoch.checkpoint.state import LanePositions, State
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import Shuffle
 from midepoch.pipeline.pipeline import Pipeline
@@ -25,7 +25,7 @@ def appended(values: Mapping[str, Any], pipeline: Pipeline) -> Mapping[str, Any]
 
     If they are not, or there are no others, it stays as it is, and loading it says what differs.
     """
-    state, rows = State.from_dict(values), pipeline.origin
+    state, rows = State.from_dict(values), pipeline.source
     then = values.get("fingerprint")
     if not isinstance(rows, FileRows) or not isinstance(then, Mapping) or not isinstance(then.get("data"), Mapping):
         return values
@@ -39,14 +39,16 @@ def appended(values: Mapping[str, Any], pipeline: Pipeline) -> Mapping[str, Any]
     if state.lanes is None:
         return state.to_dict(fingerprint)
     _check(state, rows, pipeline)
-    parts = [kept[part] for part in files_of_parts(state.grown, len(kept))]
+    parts = [kept[part] for part in files_of_parts(state.appended, len(kept))]
     if len(parts) > MOST_PARTS:
         raise CheckpointMismatchError(
             f"Files were added {MOST_PARTS} times in this epoch already. Finish it with the files it has, and read the "
             "new ones from the next epoch on."
         )
-    grown = replace(state, grown=tuple(stretches_of(part) for part in parts), standings=_within(state, data["rows"]))
-    return grown.to_dict(fingerprint)
+    appended = replace(
+        state, appended=tuple(stretches_of(part) for part in parts), positions=_within(state, data["rows"])
+    )
+    return appended.to_dict(fingerprint)
 
 
 def _kept(then: Mapping[str, Any], files: Sequence[FileFacts]) -> I64 | None:
@@ -74,7 +76,7 @@ def _check(state: State, rows: FileRows, pipeline: Pipeline) -> None:
         why = "the rows are cut by take, skip or a selection"
     elif len(pipeline.begin) > 1:
         why = "a stage makes groups of rows, such as a batched map or pack"
-    elif state.part is not None or not state.standings.in_step:
+    elif state.reader_progress is not None or not state.positions.in_step:
         why = "the checkpoint holds what one of several readers delivered, or some were ahead of others"
     if why is not None:
         raise CheckpointMismatchError(
@@ -83,10 +85,11 @@ def _check(state: State, rows: FileRows, pipeline: Pipeline) -> None:
         )
 
 
-def _within(state: State, rows: int) -> Standings:
+def _within(state: State, rows: int) -> LanePositions:
     """Where lanes of so many rows stand; a short last batch counts as a whole one, but only its rows are delivered."""
     assert state.lanes is not None
     sizes = [end - begin for begin, end in pairwise(lane_cuts(rows, state.lanes))]
-    return Standings.pack(
-        (1, Standing((min(standing.cursor[0], sizes[lane]),))) for lane, standing in enumerate(state.standings.expand())
+    return LanePositions.pack(
+        (1, LanePosition((min(position.cursor[0], sizes[lane]),)))
+        for lane, position in enumerate(state.positions.expand())
     )

@@ -5,16 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from midepoch._common.world import launched_rank
+from midepoch._common.checks import Size, size_of, whole_number
+from midepoch._common.world import launched_rank, torch_worker
 from midepoch.dataset import Dataset, read
-from midepoch.delivery.position import Plan, torch_worker, whole_number
+from midepoch.delivery.plan import Plan
 from midepoch.integrations.structured.append import appended
 from midepoch.integrations.structured.metrics import Counters, Measure
 from midepoch.integrations.structured.progress import Layout, known_of, of_splits
 from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
 from midepoch.sources.files import FileRows
-from midepoch.storage.listing import Listing, Source, find
-from midepoch.storage.options import CACHE, Size, size_of
+from midepoch.storage.listing import Listing, PathSpec, find
+from midepoch.storage.options import CACHE
 from midepoch.values.convert import Form
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class StructuredDataset(Dataset):
 
     def __init__(
         self,
-        path: Source,
+        path: PathSpec,
         format: str | None = None,
         *,
         columns: Sequence[str] | None = None,
@@ -94,7 +95,7 @@ class StructuredDataset(Dataset):
     @classmethod
     def create_dataloader(
         cls,
-        path: Source,
+        path: PathSpec,
         format: str | None = None,
         *,
         batch_size: int = 1024,
@@ -226,7 +227,7 @@ class StructuredDataset(Dataset):
 
     def _told(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """What a state says of splits. Where an order is not one of splits, that is nothing."""
-        rows = self._plan.pipeline.origin
+        rows = self._plan.pipeline.source
         nothing: dict[str, Any] = {"completed_shards": [], "splits_under_way": []}
         if not isinstance(rows, FileRows) or state["lanes"] is None or state["mode"] != "example" or "grown" in state:
             return nothing

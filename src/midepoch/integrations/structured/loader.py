@@ -47,8 +47,8 @@ class StructuredLoader(Loader):
             line = f"epoch done in {seconds:,.0f} s"
         else:
             progress = self._position.progress(self._plan)
-            cuts = progress.leg.lanes
-            total = sum(cuts.size(lane) for lane in progress.rotation) // progress.leg.deal.stride
+            cuts = progress.session.lanes
+            total = sum(cuts.size(lane) for lane in progress.rotation) // progress.session.assignment.stride
             rows = progress.items * self._plan.pipeline.item_rows
             share = min(100, 100 * rows // max(1, total))
             pace = f"{batches / max(seconds, 1e-9):,.1f} batches/s"

@@ -62,7 +62,7 @@ class Measure:
     index: Index
     worker: Any
     """A function that says which worker this process is, and of how many; or None outside of one."""
-    splits: ClassVar[bool] = False
+    many_outputs: ClassVar[bool] = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in ("counters", "index", "worker")}

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from midepoch._common.arrays import I64
-from midepoch.checkpoint.lanes import Deal, lane_cuts
+from midepoch._common.types import I64
+from midepoch.checkpoint.lanes import LaneAssignment, lane_cuts
 from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
 from midepoch.order.deletes import Deletes
 from midepoch.order.orders import Order, build_order
@@ -142,11 +142,11 @@ def known_of(state: Mapping[str, Any]) -> Known:
     due = [(turn + number) % lanes for number in range(min(lanes, TOLD_LANES))]
     if part is None or "shares" not in part:
         return Known(due, delivered)
-    deal = Deal(lanes=lanes, turn=turn, readers=part["readers"])
-    if deal.stride == 1:
+    assignment = LaneAssignment(lanes=lanes, turn=turn, readers=part["readers"])
+    if assignment.stride == 1:
         for lane, _, cursor in part["shares"]:
             delivered[lane] = _first(cursor)
-    return Known(deal.rotation(part["reader"]), delivered)
+    return Known(assignment.rotation(part["reader"]), delivered)
 
 
 def _first(cursor: int | Sequence[int] | Mapping[str, Any]) -> int:

@@ -5,12 +5,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from midepoch._common.arrays import I64, key_of
+from midepoch._common.hashing import key_of
+from midepoch._common.types import I64
 from midepoch.index.index import Index
 from midepoch.order.orders import Order, Shuffle, ShuffledPieces, ShuffledWindows, window_starts
 
 
-class Cut:
+class SplitOrder:
     """Another order whose pieces are splits in place of files."""
 
     def __init__(self, inner: Order, bounds: I64) -> None:
@@ -34,11 +35,11 @@ class Splitting:
     most_bytes: int | None = None
     most_rows: int | None = None
 
-    def cut(self, order: Order) -> Cut:
+    def cut(self, order: Order) -> SplitOrder:
         """An order of whole blocks, in splits."""
         bounds = np.unique(order.pieces("block"))
         if not order.size:
-            return Cut(order, np.zeros(1, np.int64))
+            return SplitOrder(order, np.zeros(1, np.int64))
         firsts = order.rows(bounds[:-1])
         files = np.searchsorted(self.index.file_starts, firsts, "right") - 1
         opens = np.diff(files, prepend=-1) != 0
@@ -47,7 +48,7 @@ class Splitting:
                 before = np.cumsum(sizes) - sizes
                 of_file = before[np.maximum.accumulate(np.where(opens, np.arange(len(opens)), 0))]
                 opens = opens | (np.diff((before - of_file) // most, prepend=-1) != 0)
-        return Cut(order, np.append(bounds[:-1][opens], bounds[-1]).astype(np.int64))
+        return SplitOrder(order, np.append(bounds[:-1][opens], bounds[-1]).astype(np.int64))
 
     def _bytes(self, rows: I64) -> I64:
         """The bytes of the blocks that begin at these rows."""

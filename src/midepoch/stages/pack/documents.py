@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch._common.arrays import I64
-from midepoch.stages.flow import Context, Flow, Run, Step
+from midepoch._common.types import I64
+from midepoch.stages.flow import Context, Emitted, Flow, Run
 from midepoch.stages.pack.spec import Recipe, missing
 from midepoch.values.convert import is_list, storage
 from midepoch.values.rows import Picked, Rows
@@ -42,7 +42,7 @@ def windows(inputs: Flow, size: int, recipe: Recipe, context: Context) -> Iterat
     """The rows in runs of a multiple of ``size``; only the last may have a rest."""
     if inputs.runs is not None:
         return Flow(runs=_wanted(inputs.runs, recipe)).groups(size)
-    steps = inputs.steps()
+    steps = inputs.each()
     return (_run(some, recipe, context) for some in iter(lambda: list(islice(steps, size)), []))
 
 
@@ -54,9 +54,9 @@ def stretches(inputs: Flow, delivered: int, recipe: Recipe, context: Context) ->
     if inputs.runs is not None:
         yield from _wanted(inputs.runs, recipe)
         return
-    some: list[Step] = []
+    some: list[Emitted] = []
     tokens = -delivered
-    for step in inputs.steps():
+    for step in inputs.each():
         some.append(step)
         tokens += _tokens_in(step[0], recipe)
         if tokens >= recipe.length:
@@ -108,7 +108,7 @@ def _names(there: list[str], recipe: Recipe) -> list[str]:
     return [*first, *sorted(name for name in there if recipe.wants(name) and name not in first)]
 
 
-def _run(steps: list[Step], recipe: Recipe, context: Context) -> Run:
+def _run(steps: list[Emitted], recipe: Recipe, context: Context) -> Run:
     """Single items as a run of the columns that are packed, each value as it is."""
     items = [_fields(item) for item, _, _ in steps]
     ends, keys = np.array([step[1] for step in steps], np.int64), np.array([step[2] for step in steps], np.int64)

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from midepoch._common.arrays import I64, key_of, mix
+from midepoch._common.hashing import key_of, mix
+from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.stages.flow import Context, Flow, Step, check_delivered, cut_groups, from_cursor, marks_of
+from midepoch.stages.flow import Context, Emitted, Flow, check_delivered, cut_groups, from_cursor, marks_of
 from midepoch.stages.pack.documents import Documents, Values, check_same, read_documents, stretches, windows
 from midepoch.stages.pack.spec import IGNORED, Recipe
 from midepoch.stages.pack.strategies import I32, STRATEGIES, Strategy, cumulative, ids_within, pack
@@ -29,7 +30,7 @@ class PackWindows:
     recipe: Recipe
     strategy: Strategy
     window: int
-    splits: ClassVar[bool] = True
+    many_outputs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES or self.strategy == "concat":
@@ -42,7 +43,7 @@ class PackWindows:
         form = _form_of(inputs)
         return Flow(single=self._steps(inputs, cursor, context, form), form=form, ragged=self.recipe.is_ragged)
 
-    def _steps(self, inputs: Flow, cursor: Cursor, context: Context, form: Form) -> Iterator[Step]:
+    def _steps(self, inputs: Flow, cursor: Cursor, context: Context, form: Form) -> Iterator[Emitted]:
         recipe = self.recipe
         groups = cut_groups(windows(inputs, self.window, recipe, context), self.window)
         for group, start, delivered in from_cursor(groups, cursor):
@@ -80,7 +81,7 @@ class PackStream:
     """All documents as one stream of tokens, cut every ``length``: full packs, but for the last of a lane."""
 
     recipe: Recipe
-    splits: ClassVar[bool] = True
+    many_outputs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.recipe.others == "join":
@@ -96,7 +97,7 @@ class PackStream:
         form = _form_of(inputs)
         return Flow(single=self._steps(inputs, cursor, context, form), form=form, ragged=self._is_ragged)
 
-    def _steps(self, inputs: Flow, cursor: Cursor, context: Context, form: Form) -> Iterator[Step]:
+    def _steps(self, inputs: Flow, cursor: Cursor, context: Context, form: Form) -> Iterator[Emitted]:
         length = self.recipe.length
         waiting: list[Stream] = []
         tokens = 0
@@ -137,7 +138,7 @@ class PackStream:
                 "anew without the state."
             )
 
-    def _packs(self, stream: "Stream", cuts: Sequence[int], form: Form) -> Iterator[Step]:
+    def _packs(self, stream: "Stream", cuts: Sequence[int], form: Form) -> Iterator[Emitted]:
         """A pack between each cut and the next."""
         marks = list(
             zip(map(tuple, stream.cursors(cuts[1:]).tolist()), stream.keys_at(cuts[:-1]).tolist(), strict=True)

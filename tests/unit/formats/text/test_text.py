@@ -496,7 +496,7 @@ def opened(monkeypatch):
 def test_a_compressed_file_is_decompressed_once_a_pass(tmp_path, opened):
     path = text_file(tmp_path / "a.jsonl.gz", ROWS, gzip.compress)
     dataset = me.read(path)
-    assert len(dataset._plan.pipeline.origin.index.block_starts) > 10
+    assert len(dataset._plan.pipeline.source.index.block_starts) > 10
     opened.clear()
     assert list(dataset) == ROWS
     assert opened == ["gzip"]

@@ -14,8 +14,8 @@ import midepoch as me
 from media import data_url, film, picture, shade_of, tone
 from midepoch.integrations.multimodal.messages import Messages
 from midepoch.stages.stage import name_of
-from midepoch.storage import objects as stores
-from midepoch.storage.listing import SmallFiles
+from midepoch.storage import store as stores
+from midepoch.storage.location import SmallFiles
 
 
 def read(row, **options):

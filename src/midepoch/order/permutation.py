@@ -5,28 +5,14 @@ Two constructions, chosen by ``n`` alone. Up to ``TABLE`` the permutation is the
 over the smallest power of two that holds ``n``, with cycle walking, which costs O(1) memory per position.
 """
 
-from hashlib import blake2b
-
 import numpy as np
 import numpy.typing as npt
 
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
+from midepoch._common.hashing import mix
+from midepoch._common.types import I64, U64
 
 TABLE = 1 << 16
 ROUNDS = 8
-
-
-def key_of(*parts: int | str) -> int:
-    """A 64-bit key from any ints and strings; different parts give unrelated keys."""
-    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
-
-
-def mix(values: U64) -> U64:
-    """SplitMix64's finaliser: a bijection of 64-bit words in which every bit depends on every other."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
 
 
 def permute(positions: npt.NDArray[np.integer], n: int, key: int) -> I64:

@@ -1,0 +1,19 @@
+"""Keys, hashes and digests: the same on every machine and NumPy release."""
+
+from hashlib import blake2b
+
+import numpy as np
+
+from midepoch._common.types import U64
+
+
+def key_of(*parts: int | str) -> int:
+    """A 64-bit key from any ints and strings; different parts give unrelated keys."""
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
+
+
+def mix(values: U64) -> U64:
+    """SplitMix64's finaliser: a bijection of 64-bit words in which every bit depends on every other."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,131 @@
+"""A store of objects, and the options it is reached with."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from threading import Lock
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from midepoch.errors import MidepochError, NoDataError, StoreError
+from midepoch.storage.clients import BUCKETS, Client, Handle, ObjectInfo, connect, known_options
+from midepoch.storage.retry import ErrorKind, RetryPolicy, ShortReadError, with_retries
+
+T = TypeVar("T")
+HIDDEN = "***"
+
+
+class Store:
+    """A store and the options it is reached with. It can be sent to another process; it never shows its options."""
+
+    __slots__ = ("_clients", "_lock", "_options", "_policy", "bucket", "scheme")
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None, policy: RetryPolicy | None = None) -> None:
+        """The store of a URL."""
+        scheme, _, rest = url.partition("://")
+        self.scheme = scheme.lower()
+        self.bucket = rest.split("/")[0] if self.scheme in BUCKETS else ""
+        if self.scheme in BUCKETS and not self.bucket:
+            raise ValueError(f"{url} names no bucket; write {self.scheme}://bucket/folder.")
+        if not isinstance(options, Mapping | None):
+            raise TypeError(f"storage_options must be a dict, not a {type(options).__name__}.")
+        self._options = known_options(self.scheme, options or {})
+        self._policy = policy or RetryPolicy()
+        self._clients: dict[int, Client] = {}
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"Store({self.scheme}://{self.bucket})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Store, (f"{self.scheme}://{self.bucket}", self._options, self._policy)
+
+    @property
+    def survives_fork(self) -> bool:
+        """Whether a forked process finds it as it was: only what lies in memory, which no other process has."""
+        return self.scheme == "memory"
+
+    @property
+    def identity(self) -> str:
+        """What tells it from other stores with the same URLs, as a digest."""
+        told = f"{self.scheme}\n{self._options.get('endpoint_override', '')}"
+        return blake2b(told.encode(), digest_size=8).hexdigest()
+
+    def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
+        """What is under these URLs."""
+        return self.request(lambda client: client.stat(urls), urls[0])
+
+    def list_objects(self, folder: str, *, deep: bool = True) -> list[ObjectInfo]:
+        """The objects in a folder, or ``deep`` below it."""
+        return self.request(lambda client: client.list_objects(folder, deep=deep), folder)
+
+    def open(self, url: str) -> Handle:
+        """An object as it is now."""
+        return self.request(lambda client: client.open(url), url)
+
+    def read(self, url: str) -> bytes:
+        """All bytes of an object, of one version."""
+
+        def whole(client: Client) -> bytes:
+            handle = client.open(url)
+            data = handle.read_at(handle.size, 0) if handle.size else pa.py_buffer(b"")
+            if data.size != handle.size or client.open(url).version != handle.version:
+                raise ShortReadError(
+                    f"{data.size:,} bytes came of {handle.size:,}, or the object was changed meanwhile"
+                )
+            return bytes(data)
+
+        return self.request(whole, url)
+
+    def request(self, question: Callable[[Client], T], url: str) -> T:
+        """Ask the client, and again while that may help; what goes wrong is told of the URL."""
+
+        def told(kind: ErrorKind, text: str) -> MidepochError:
+            return _told(url, kind, text)
+
+        return with_retries(lambda: question(self._client()), told, self.redact, self._policy)
+
+    def redact(self, text: str) -> str:
+        """A text of others, without the values of the options."""
+        for value in sorted(_leaves(self._options), key=len, reverse=True):
+            text = text.replace(value, HIDDEN)
+        return text
+
+    def _client(self) -> Client:
+        """This process's client. Those of before a fork are kept, not used: closing one here could hang."""
+        process = os.getpid()
+        client = self._clients.get(process)
+        if client is None:
+            with self._lock:
+                client = self._clients.get(process)
+                if client is None:
+                    client = self._clients[process] = connect(self.scheme, self.bucket, self._options)
+        return client
+
+
+def _told(url: str, kind: ErrorKind, text: str) -> MidepochError:
+    if kind == "gone":
+        return NoDataError(f"{url} does not exist in the store. Check the bucket and the name ({text}).")
+    if kind == "denied":
+        return StoreError(
+            f"The store refuses access to {url}. Check storage_options and the rights of the key ({text})."
+        )
+    if kind == "passing":
+        return StoreError(
+            f"The store does not answer for {url}: {text}. Once it does, resume from the last checkpoint."
+        )
+    return StoreError(f"{url} cannot be read from the store: {text}.")
+
+
+def _leaves(options: Any) -> Iterator[str]:
+    """All strings in the options that are long enough to be a secret, or part of an address."""
+    if isinstance(options, Mapping):
+        for value in options.values():
+            yield from _leaves(value)
+    elif isinstance(options, list | tuple | set):
+        for value in options:
+            yield from _leaves(value)
+    elif isinstance(options, str) and len(options) > 3:
+        yield options
+        yield from _leaves(options.partition("://")[2])
