@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 import pyarrow as pa
 
-from midepoch._common.checks import Size, whole_number
+from midepoch._common.checks import Size, check_integer
 from midepoch._common.world import launched_rank, torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.delivery.plan import Plan
@@ -104,16 +104,18 @@ class Dataset:
         """
         if level not in ("file", "block", "row"):
             raise ValueError(f"level is {level!r}; it can be 'file', 'block' or 'row'.")
-        seed = 0 if seed is None else whole_number("seed", seed, least=None)
-        return self._ordered("shuffle", Shuffle(seed=seed, level=level, window=whole_number("window", window, least=1)))
+        seed = 0 if seed is None else check_integer("seed", seed, least=None)
+        return self._ordered(
+            "shuffle", Shuffle(seed=seed, level=level, window=check_integer("window", window, least=1))
+        )
 
     def take(self, n: int) -> Self:
         """Only the first ``n`` rows of the order. Nothing is read for it."""
-        return self._ordered("take", Slice(start=0, stop=whole_number("n", n)))
+        return self._ordered("take", Slice(start=0, stop=check_integer("n", n)))
 
     def skip(self, n: int) -> Self:
         """All but the first ``n`` rows of the order. Nothing is read for it."""
-        return self._ordered("skip", Slice(start=whole_number("n", n), stop=None))
+        return self._ordered("skip", Slice(start=check_integer("n", n), stop=None))
 
     def shard(self, num_shards: int | None = None, index: int | None = None, mode: Mode = "auto") -> Self:
         """The part of rank ``index`` of ``num_shards``: parts are disjoint and together complete.
@@ -134,7 +136,7 @@ class Dataset:
                     "environment. Start with torchrun, or pass num_shards and index."
                 )
             index, num_shards = found
-        ranks, rank = whole_number("num_shards", num_shards, least=1), whole_number("index", index)
+        ranks, rank = check_integer("num_shards", num_shards, least=1), check_integer("index", index)
         if rank >= ranks:
             raise ValueError(f"index is {rank} of {ranks} shards; it must lie in 0 … {ranks - 1}.")
         plan = self._plan
@@ -143,7 +145,7 @@ class Dataset:
 
     def lanes(self, n: int) -> Self:
         """Cut every epoch into ``n`` lanes, so that runs on other numbers of readers have the same order."""
-        return self._new(replace(self._plan, lanes=whole_number("n", n, least=1)))
+        return self._new(replace(self._plan, lanes=check_integer("n", n, least=1)))
 
     def map(
         self,
@@ -203,11 +205,11 @@ class Dataset:
         """
         stages = self._plan.pipeline.stages
         recipe = Recipe(
-            length=whole_number("length", length, least=None),
+            length=check_integer("length", length, least=None),
             column=column,
             overlong=overlong,
-            eos=None if eos is None else whole_number("eos", eos, least=None),
-            pad=None if pad is None else whole_number("pad", pad, least=None),
+            eos=None if eos is None else check_integer("eos", eos, least=None),
+            pad=None if pad is None else check_integer("pad", pad, least=None),
             labels=labels,
             others=others,
             number=len(stages) + 1,
@@ -219,7 +221,7 @@ class Dataset:
             recipe.check_schema(source.schema)
         if strategy == "concat":
             return self._staged(PackStream(recipe=recipe))
-        return self._staged(PackWindows(recipe=recipe, strategy=strategy, window=whole_number("window", window)))
+        return self._staged(PackWindows(recipe=recipe, strategy=strategy, window=check_integer("window", window)))
 
     def select_columns(self, names: Sequence[str] | str) -> Self:
         """Only these columns. Directly after ``read`` the others are not even read."""
@@ -257,7 +259,7 @@ class Dataset:
 
     def repeat(self, n: int | None = None) -> Self:
         """Let one loop run through ``n`` epochs, or for ever, each with its own shuffle."""
-        return self._new(replace(self._plan, passes=None if n is None else whole_number("n", n, least=1)))
+        return self._new(replace(self._plan, passes=None if n is None else check_integer("n", n, least=1)))
 
     def _new(self, plan: Plan) -> Self:
         made = object.__new__(type(self))

@@ -1,10 +1,10 @@
 """mix: several data sets as one, in exact proportions."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
 from math import isfinite
 
-from midepoch._common.checks import whole_number
+from midepoch._common.checks import check_integer
+from midepoch._common.hashing import digest
 from midepoch.dataset import Dataset
 from midepoch.delivery.plan import Plan
 from midepoch.pipeline.draws import Stop
@@ -53,7 +53,7 @@ def mix(
         names=tuple(names),
         weights=tuple(_weights(weights, names)),
         named=named,
-        seed=whole_number("seed", seed, least=None),
+        seed=check_integer("seed", seed, least=None),
         stop=stop,
     )
     return Dataset(Plan(pipeline=Pipeline(source=mixture)))
@@ -98,8 +98,7 @@ def _names(pipelines: Sequence[Pipeline]) -> list[str]:
     names: list[str] = []
     seen: dict[str, int] = {}
     for pipeline in pipelines:
-        digest = blake2b(repr(pipeline.fingerprint).encode(), digest_size=4).hexdigest()
-        name = f"{pipeline.source.label}~{digest}"
+        name = f"{pipeline.source.label}~{digest(repr(pipeline.fingerprint).encode(), size=4).hex()}"
         seen[name] = seen.get(name, 0) + 1
         names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
     return names

@@ -384,8 +384,8 @@ def test_a_dropped_rest_is_no_epoch_of_its_own(build, passes):
     assert resumed.epoch == 1
 
 
-def test_an_epoch_must_be_a_whole_number(build):
-    with pytest.raises(TypeError, match=r"epoch must be a whole number, got -1\.5"):
+def test_an_epoch_must_be_an_integer(build):
+    with pytest.raises(TypeError, match=r"epoch must be an integer, got -1\.5"):
         me.Loader(build("rows")).set_epoch(-1.5)
 
 

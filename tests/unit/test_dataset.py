@@ -251,7 +251,7 @@ def test_shard_takes_the_launchers_environment(folder, monkeypatch):
     ("call", "error", "told"),
     [
         (lambda ds: ds.shuffle(level="rows"), ValueError, "'rows'; it can be 'file', 'block' or 'row'"),
-        (lambda ds: ds.shuffle(seed=1.5), TypeError, "seed must be a whole number, got 1.5"),
+        (lambda ds: ds.shuffle(seed=1.5), TypeError, "seed must be an integer, got 1.5"),
         (lambda ds: ds.shuffle(window=0), ValueError, "window is 0; it must be at least 1"),
         (lambda ds: ds.lanes(0), ValueError, "n is 0; it must be at least 1"),
         (lambda ds: ds.take(-1), ValueError, "n is -1; it must be at least 0"),

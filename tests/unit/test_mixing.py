@@ -63,7 +63,7 @@ class TestRefused:
             me.mix([part("a"), "data"])
         with pytest.raises(TypeError, match="must be strings"):
             me.mix({1: part("a")})
-        with pytest.raises(TypeError, match="seed must be a whole number"):
+        with pytest.raises(TypeError, match="seed must be an integer"):
             me.mix([part("a")], seed=0.5)
         with pytest.raises(ValueError, match="stop is 'last'; it can be 'first', 'all', 'never'"):
             me.mix([part("a")], stop="last")

@@ -1,1 +1,1 @@
-"""Helpers without a domain: array types, hashing, atomic files, argument checks, the launched rank."""
+"""Helpers without a domain: array types, hashing, shared files, argument checks, message words, the environment."""

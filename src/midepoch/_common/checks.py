@@ -1,18 +1,7 @@
-"""Checks of arguments that users pass."""
+"""Checks of the arguments that users pass."""
 
 import re
 from typing import Any
-
-
-def whole_number(name: str, value: Any, *, least: int | None = 0) -> int:
-    """The value as an int, if it is a whole number that is large enough."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be a whole number, got {value!r}.")
-    number = int(value.__index__())
-    if least is not None and number < least:
-        raise ValueError(f"{name} is {number}; it must be at least {least}.")
-    return number
-
 
 UNITS = {"": 1, "b": 1} | {
     f"{letter}{ending}": base**power
@@ -20,20 +9,31 @@ UNITS = {"": 1, "b": 1} | {
     for ending, base in (("", 1024), ("b", 1000), ("ib", 1024))
 }
 Size = int | str
+"""A number of bytes, or a string such as "256MiB"."""
 
 
-def size_of(name: str, size: Size) -> int:
-    """A number of bytes, or a text such as "256MiB" or "1GB", as a number."""
-    rule = 'pass a number of bytes, or a text such as "256MiB" or "1GB"'
+def check_integer(name: str, value: Any, *, least: int | None = 0) -> int:
+    """The value as an int; ``TypeError`` if it is not an integer, ``ValueError`` if it is below ``least``."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+    number = int(value.__index__())
+    if least is not None and number < least:
+        raise ValueError(f"{name} is {number}; it must be at least {least}.")
+    return number
+
+
+def parse_size(name: str, size: Size) -> int:
+    """The bytes of a size: it is their number already, or a string such as "256MiB" or "1GB"."""
+    rule = 'pass a number of bytes, or a string such as "256MiB" or "1GB"'
     if isinstance(size, bool) or not isinstance(size, int | str):
         raise TypeError(f"{name} is a {type(size).__name__}; {rule}.")
     if isinstance(size, int):
         number, unit = float(size), ""
     else:
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", size, re.IGNORECASE)
-        if found is None or found[2].lower() not in UNITS:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", size, re.IGNORECASE)
+        if match is None or match[2].lower() not in UNITS:
             raise ValueError(f"{name} is {size!r}; {rule}.")
-        number, unit = float(found[1]), found[2].lower()
+        number, unit = float(match[1]), match[2].lower()
     if number < 0:
         raise ValueError(f"{name} is {size}; it cannot be negative.")
     return int(number * UNITS[unit])

@@ -1,14 +1,24 @@
-"""Writing small files that other processes may read at the same moment: they see the old one or the new, never half."""
+"""Small files that several processes share: written atomically, locked while they are built, checked when read."""
 
 import contextlib
 import os
+import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+Bytes = bytes | memoryview
+"""Arrow's buffers too."""
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name and rename it. Where that cannot be, nothing is left of it."""
-    temporary = name_beside(path)
+TRAILER = struct.Struct("<QI4s")
+
+
+def write_atomically(path: Path, content: Bytes) -> None:
+    """Write a file under another name and rename it, so that readers see the old file or the new one, never half.
+
+    If that fails, no temporary file is left.
+    """
+    temporary = temporary_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
@@ -18,23 +28,23 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-def name_beside(path: Path) -> Path:
-    """A hidden name in the same folder that no other process or thread takes."""
+def temporary_name(path: Path) -> Path:
+    """A hidden name in the same folder that no other process or thread uses."""
     return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
 
 
 def remove(path: Path) -> None:
-    """Remove a file if it is there and can be."""
+    """Remove a file, if it exists and the file system allows it."""
     with contextlib.suppress(OSError):
         path.unlink()
 
 
 @contextlib.contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
-    """Let one process of many build an index while the others wait for it.
+def exclusive_lock(path: Path) -> Iterator[None]:
+    """Let one process work while others that want the same lock wait.
 
-    The lock goes with its process, so a killed one leaves nothing behind. Where locks do not work, all build:
-    that costs time, never a wrong index.
+    The system releases the lock of a killed process. Where the file system has no locks, nobody waits: the work may be
+    done several times, so its result has to be written atomically.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, ImportError):
@@ -44,3 +54,22 @@ def one_at_a_time(path: Path) -> Iterator[None]:
             lock = stack.enter_context(open(path, "w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def framed(body: Bytes, magic: bytes) -> bytes:
+    """The body and a trailer: its length, its checksum, and four bytes that name the file format and its version."""
+    return b"".join([body, TRAILER.pack(memoryview(body).nbytes, zlib.crc32(body), magic)])
+
+
+def unframed(content: Bytes, magic: bytes) -> tuple[memoryview, int]:
+    """The body of a frame, not copied, and its checksum; ``ValueError`` if it is damaged or of another version."""
+    view = memoryview(content)
+    if view.nbytes < TRAILER.size:
+        raise ValueError("it is too short")
+    body = view[: -TRAILER.size]
+    size, checksum, version = TRAILER.unpack(view[-TRAILER.size :])
+    if version != magic:
+        raise ValueError("it is damaged, or of another version")
+    if size != body.nbytes or zlib.crc32(body) != checksum:
+        raise ValueError("it has a wrong checksum")
+    return body, checksum

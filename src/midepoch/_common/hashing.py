@@ -7,13 +7,21 @@ import numpy as np
 from midepoch._common.types import U64
 
 
+def digest(*chunks: bytes, size: int = 8) -> bytes:
+    """A digest of ``size`` bytes of the chunks, one after the other. Where one ends makes no difference."""
+    state = blake2b(digest_size=size)
+    for chunk in chunks:
+        state.update(chunk)
+    return state.digest()
+
+
 def key_of(*parts: int | str) -> int:
     """A 64-bit key from any ints and strings; different parts give unrelated keys."""
-    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(digest(repr(parts).encode()), "little")
 
 
-def mix(values: U64) -> U64:
-    """SplitMix64's finaliser: a bijection of 64-bit words in which every bit depends on every other."""
+def mix64(values: U64) -> U64:
+    """SplitMix64's finaliser: a bijection of 64-bit words in which every output bit depends on every input bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))

@@ -3,5 +3,6 @@
 import numpy as np
 import numpy.typing as npt
 
-U64 = npt.NDArray[np.uint64]
+I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]

@@ -1,29 +1,43 @@
-"""Which rank of how many this process was launched as."""
+"""Where this process runs: its launched rank, its torch worker, and the environment, which nothing else reads."""
 
 import os
 import sys
+from pathlib import Path
 
 
 def launched_rank() -> tuple[int, int] | None:
-    """This process's rank and how many there are: from torch.distributed, else the launcher's environment, if any."""
+    """This process's rank and the number of ranks: from torch.distributed, else from the launcher's environment."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
-        if rank in os.environ and world in os.environ:
-            told = os.environ[rank], os.environ[world]
-            if not all(map(str.isdecimal, told)) or int(told[0]) >= int(told[1]):
-                raise ValueError(
-                    f"{rank} is {told[0]!r} and {world} is {told[1]!r} in the environment; they must be whole numbers, "
-                    f"{rank} below {world}. Start with a launcher that sets both, unset them, or pass the rank and the "
-                    "number of ranks."
-                )
-            return int(told[0]), int(told[1])
+    for rank_name, world_name in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        rank, world = os.environ.get(rank_name), os.environ.get(world_name)
+        if rank is None or world is None:
+            continue
+        if not (rank.isdecimal() and world.isdecimal()) or int(rank) >= int(world):
+            raise ValueError(
+                f"{rank_name} is {rank!r} and {world_name} is {world!r} in the environment; both must be integers, "
+                f"{rank_name} below {world_name}. Start with a launcher that sets both, unset them, or pass the rank "
+                "and the number of ranks."
+            )
+        return int(rank), int(world)
     return None
 
 
 def torch_worker() -> tuple[int, int] | None:
-    """Which worker of a DataLoader this process is, and of how many; None outside of one."""
+    """The number of this DataLoader worker and the number of workers; None in any other process."""
     data = sys.modules.get("torch.utils.data")
     info = data.get_worker_info() if data is not None else None
     return None if info is None else (info.id, info.num_workers)
+
+
+def default_index_dir() -> Path:
+    """``MIDEPOCH_INDEX_DIR``, else a folder in the user's cache."""
+    chosen = os.environ.get("MIDEPOCH_INDEX_DIR")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(chosen) if chosen else Path(cache) / "midepoch" / "index"
+
+
+def aws_region() -> str | None:
+    """The region that the environment names for S3, if any."""
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")

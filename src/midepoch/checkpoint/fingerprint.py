@@ -9,8 +9,9 @@ of files is kept as it is.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from typing import Any
+
+from midepoch._common.hashing import digest
 
 FileFacts = tuple[str, int, int]
 """A file's name below the data set's root, its bytes, its rows."""
@@ -22,14 +23,12 @@ REORDERED = "The files are the same, but in another order."
 
 def data_fingerprint(files: Sequence[FileFacts], format: str = "") -> dict[str, Any]:
     """The fingerprint of a data set's files, which are read as a format, or as several."""
-    digest = blake2b(digest_size=8)
-    for name, size, rows in files:
-        digest.update(f"{name}\0{size}\0{rows}\n".encode())
+    lines = (f"{name}\0{size}\0{rows}\n".encode() for name, size, rows in files)
     facts: dict[str, Any] = {
         "files": len(files),
         "rows": sum(rows for _, _, rows in files),
         "bytes": sum(size for _, size, _ in files),
-        "digest": digest.hexdigest(),
+        "digest": digest(*lines).hex(),
     } | ({"format": format} if format else {})
     listed = [list(file) for file in files] if len(files) * 8 < LISTED else []
     if listed and len(json.dumps(listed)) <= LISTED:
@@ -50,7 +49,7 @@ def _sums(files: Sequence[FileFacts]) -> list[int]:
 
 
 def _weight(name: str) -> int:
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") | 1
+    return int.from_bytes(digest(name.encode()), "little") | 1
 
 
 def data_difference(then: Any, files: Sequence[FileFacts], now: Mapping[str, Any]) -> str | None:

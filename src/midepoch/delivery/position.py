@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from midepoch._common.checks import whole_number
+from midepoch._common.checks import check_integer
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.delivery.plan import Plan
@@ -92,7 +92,7 @@ class Position:
         The next loop gives what is left of it, which is nothing behind its last item: a loop that counts epochs would
         otherwise have the one after it twice.
         """
-        epoch = whole_number("epoch", epoch)
+        epoch = check_integer("epoch", epoch)
         self.named = epoch
         if epoch != self.now().epoch:
             self.go_to(epoch)

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from midepoch._common.files import one_at_a_time, write_whole
+from midepoch._common.files import exclusive_lock, write_atomically
+from midepoch._common.hashing import digest
+from midepoch._common.world import default_index_dir
 from midepoch.errors import MidepochError, NoDataError
 from midepoch.formats import FORMATS, Scan, scan_file
 from midepoch.index.index import Index, index_bytes
@@ -52,7 +53,7 @@ def open_index(
     path = folder / f"{source_key}-{digest_of(repr((listing.names, listing.stamps)))}.index"
     index = None if anew else _load(listing.root, path, store)
     if index is None or not index.matches(listing):
-        with one_at_a_time(folder / f"{source_key}.lock"):
+        with exclusive_lock(folder / f"{source_key}.lock"):
             index = None if anew else _load(listing.root, path, store, tell=True)
             if index is None or not index.matches(listing):
                 earlier = _versions(folder, source_key)
@@ -80,7 +81,7 @@ def _warn_of_compressed(index: Index) -> None:
 
 def digest_of(text: str) -> str:
     """A short name for a text."""
-    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    return digest(text.encode("utf-8", "surrogateescape")).hex()
 
 
 def _versions(folder: Path, source_key: str) -> list[Path]:
@@ -92,13 +93,6 @@ def _versions(folder: Path, source_key: str) -> list[Path]:
 def index_folder(chosen: str | os.PathLike[str] | None) -> Path:
     """The folder that was chosen for indexes, else ``MIDEPOCH_INDEX_DIR``, else one in the user's cache."""
     return (default_index_dir() if chosen is None else Path(chosen)).absolute()
-
-
-def default_index_dir() -> Path:
-    """``MIDEPOCH_INDEX_DIR``, or a folder in the user's cache."""
-    chosen = os.environ.get("MIDEPOCH_INDEX_DIR")
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(chosen) if chosen else Path(cache) / "midepoch" / "index"
 
 
 def _load(root: str, path: Path, store: Store | None = None, *, tell: bool = False) -> Index | None:
@@ -117,7 +111,7 @@ def _save(path: Path, listing: Listing, scans: list[Scan]) -> Index:
     """Write the index and map it. Where that cannot be, keep it in memory."""
     content = index_bytes(listing, scans)
     try:
-        write_whole(path, content)
+        write_atomically(path, content)
     except OSError as error:
         log.warning("The index cannot be kept in %s (%s): it is built at every start.", path.parent, error)
         return Index(listing.root, content, store=listing.store)

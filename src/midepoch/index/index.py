@@ -6,8 +6,6 @@ so a data set of a million blocks opens at once.
 
 import contextlib
 import os
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.files import remove
+from midepoch._common.files import framed, remove, unframed
 from midepoch._common.types import I64
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.errors import DataChangedError, NoDataError
@@ -33,8 +31,7 @@ from midepoch.storage.objects import StoredFile
 from midepoch.storage.store import Store
 from midepoch.values.numbers import numbers_of
 
-MAGIC = 0x3244494D
-TRAILER = struct.Struct("<QII")
+MAGIC = b"MID3"
 STAY_MAPPED_FILES, STAY_MAPPED_BYTES = 4096, 16 << 30
 """In a process, and of a data set."""
 
@@ -48,18 +45,12 @@ class Index:
         The ``store`` of the files is known in memory alone: nothing of it is in those bytes.
         """
         self.root, self._content, self._source, self.store = root, content, source, store
-        if content.size < TRAILER.size:
-            raise ValueError("the index is too short")
-        body = content.slice(0, content.size - TRAILER.size)
-        split, self._checksum, magic = TRAILER.unpack(content.slice(body.size).to_pybytes())
-        if split > body.size or zlib.crc32(memoryview(body)) != self._checksum:
-            raise ValueError("the index has a wrong checksum")
-        if magic != MAGIC:
-            raise ValueError("the index is of another version")
+        body, self._checksum = unframed(content, MAGIC)
         self._mapped: dict[int, pa.Buffer] = {}
         self._mapped_bytes = 0
-        self._files = pa.ipc.open_stream(body.slice(0, split)).read_all()
-        self._blocks = pa.ipc.open_stream(body.slice(split)).read_all()
+        streams = pa.BufferReader(pa.py_buffer(body))
+        self._files = pa.ipc.open_stream(streams).read_all()
+        self._blocks = pa.ipc.open_stream(streams).read_all()
 
     @classmethod
     def load(cls, root: str, path: str, store: Store | None = None) -> "Index":
@@ -314,9 +305,7 @@ def index_bytes(listing: Listing, scans: Sequence[Scan]) -> pa.Buffer:
     columns = {
         name: np.ascontiguousarray(places[:, number]) for number, name in enumerate(("offset", "length", "rows"))
     }
-    first, second = _stream(files), _stream(pa.table(columns))
-    body = first + second
-    return pa.py_buffer(body + TRAILER.pack(len(first), zlib.crc32(body), MAGIC))
+    return pa.py_buffer(framed(_stream(files) + _stream(pa.table(columns)), MAGIC))
 
 
 def _stream(table: pa.Table) -> bytes:

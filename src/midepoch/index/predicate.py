@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from midepoch._common.hashing import digest
 from midepoch.errors import SchemaMismatchError
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -59,7 +59,7 @@ class Predicate:
     @cached_property
     def _digest(self) -> str:
         values = repr(_values(self.expression))
-        return blake2b(f"{self.expression}\0{values}".encode(), digest_size=8).hexdigest()
+        return digest(f"{self.expression}\0{values}".encode()).hex()
 
     @property
     def names_nan(self) -> bool:

@@ -6,12 +6,10 @@ then. What it cannot rule out is read.
 
 import contextlib
 import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
-from hashlib import blake2b
 from itertools import product
 from operator import and_
 from pathlib import Path
@@ -21,14 +19,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from midepoch._common.files import one_at_a_time, write_whole
+from midepoch._common.files import exclusive_lock, framed, unframed, write_atomically
+from midepoch._common.hashing import digest
 from midepoch.errors import SchemaMismatchError
 from midepoch.formats import RANGES, Range
 from midepoch.index.build import SCAN_THREADS
 from midepoch.index.index import Index
 from midepoch.index.predicate import Mask, Predicate
 
-HEAD = struct.Struct("<QI")
+MAGIC = b"MKP1"
+COUNT = struct.Struct("<Q")
 MOST_FLOATS = 3
 TOGETHER = 4096
 
@@ -78,7 +78,7 @@ def blocks_that_may_match(index: Index, predicate: Predicate, schema: pa.Schema)
     blocks = int(index.first_blocks[-1])
     kept = _load(path, blocks)
     if kept is None:
-        with one_at_a_time(path.with_name(f"{path.name.partition('-')[0]}.lock")):
+        with exclusive_lock(path.with_name(f"{path.name.partition('-')[0]}.lock")):
             kept = _load(path, blocks)
             if kept is None:
                 kept = _decide(index, predicate, schema)
@@ -191,20 +191,19 @@ def _all(facts: Sequence[pc.Expression]) -> pc.Expression:
 
 def _remembered_at(source: Path, index: Index, predicate: Predicate) -> Path:
     """A file of its own for each index, expression and version of Arrow, which may decide otherwise."""
-    digest = blake2b(f"{index.checksum} {index.layout} {pa.__version__}\n".encode(), digest_size=8)
-    digest.update(predicate.content)
-    return source.with_name(f"{source.stem}-{digest.hexdigest()}.kept")
+    key = digest(f"{index.checksum} {index.layout} {pa.__version__}\n".encode(), predicate.content).hex()
+    return source.with_name(f"{source.stem}-{key}.kept")
 
 
 def _load(path: Path, blocks: int) -> Mask | None:
     """What was remembered, if it is whole."""
     try:
-        content = path.read_bytes()
-        count, checksum = HEAD.unpack_from(content)
-    except (OSError, struct.error):
+        body, _ = unframed(path.read_bytes(), MAGIC)
+        (count,) = COUNT.unpack_from(body)
+    except (OSError, ValueError, struct.error):
         return None
-    bits = content[HEAD.size :]
-    if count != blocks or zlib.crc32(bits) != checksum or len(bits) != -(-blocks // 8):
+    bits = body[COUNT.size :]
+    if count != blocks or len(bits) != -(-blocks // 8):
         return None
     return np.unpackbits(np.frombuffer(bits, np.uint8), count=blocks).astype(bool)
 
@@ -213,4 +212,4 @@ def _save(path: Path, kept: Mask) -> None:
     """Remember it; where that cannot be, it is decided again next time."""
     bits = np.packbits(kept).tobytes()
     with contextlib.suppress(OSError):
-        write_whole(path, HEAD.pack(len(kept), zlib.crc32(bits)) + bits)
+        write_atomically(path, framed(COUNT.pack(len(kept)) + bits, MAGIC))

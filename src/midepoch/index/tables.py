@@ -1,12 +1,12 @@
 """Arrow tables that are at hand, seen as the files of a data set: each table a file, each record batch a block."""
 
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from midepoch._common.hashing import digest
 from midepoch.formats import Block, BlockReader, Scan
 from midepoch.formats.base import as_read, read_as
 from midepoch.index.index import Index, index_bytes
@@ -71,8 +71,10 @@ class TableBlocks:
 def _sample(batches: Sequence[pa.RecordBatch]) -> str:
     """A digest of the batches' sizes, which a shuffle depends on, and of some rows all over the table."""
     starts = np.cumsum([0, *(batch.num_rows for batch in batches)], dtype=np.int64)
-    digest = blake2b(starts.astype("<i8").tobytes(), digest_size=4)
     rows = np.unique(np.linspace(0, starts[-1] - 1, SAMPLED).astype(np.int64)) if starts[-1] else starts[:0]
-    for row, owner in zip(rows.tolist(), (np.searchsorted(starts, rows, "right") - 1).tolist(), strict=True):
-        digest.update(batches[owner].slice(row - int(starts[owner]), 1).serialize())
-    return digest.hexdigest()
+    owners = (np.searchsorted(starts, rows, "right") - 1).tolist()
+    sample = (
+        batches[owner].slice(row - int(starts[owner]), 1).serialize()
+        for row, owner in zip(rows.tolist(), owners, strict=True)
+    )
+    return digest(starts.astype("<i8").tobytes(), *sample, size=4).hex()

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any, Literal
 
 import numpy as np
 
+from midepoch._common.hashing import digest
 from midepoch._common.types import I64
 from midepoch.order.orders import Order
 
@@ -59,4 +59,4 @@ class Deletes:
 
     @cached_property
     def _digest(self) -> str:
-        return blake2b(self.rows.astype("<i8").tobytes(), digest_size=8).hexdigest()
+        return digest(self.rows.astype("<i8").tobytes()).hex()

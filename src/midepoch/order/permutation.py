@@ -8,7 +8,7 @@ over the smallest power of two that holds ``n``, with cycle walking, which costs
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.hashing import mix
+from midepoch._common.hashing import mix64
 from midepoch._common.types import I64, U64
 
 TABLE = 1 << 16
@@ -27,14 +27,14 @@ def _table(n: int, key: int) -> I64:
     """The whole permutation. The low bits of each hash are its element's own number, so no two are equal."""
     numbers = np.arange(n, dtype=np.uint64)
     low = np.uint64(TABLE - 1)
-    hashes = mix(numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key))
+    hashes = mix64(numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key))
     return (np.sort((hashes & ~low) | numbers) & low).astype(np.int64)
 
 
 def _feistel(values: U64, n: int, key: int) -> U64:
     """Walk the cycle of each value until it lies below ``n``: under two steps a value on average."""
     bits = (n - 1).bit_length()
-    keys = mix(np.arange(1, ROUNDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key))
+    keys = mix64(np.arange(1, ROUNDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key))
     out = _rounds(values, bits, keys)
     outside = np.flatnonzero(out >= np.uint64(n))
     while len(outside):
@@ -51,6 +51,6 @@ def _rounds(values: U64, bits: int, keys: U64) -> U64:
     low = values & ((np.uint64(1) << low_bits) - np.uint64(1))
     high = values >> low_bits
     for key in keys.reshape(-1, 2):
-        high = high ^ (mix(low + key[0]) >> (np.uint64(64) - high_bits))
-        low = low ^ (mix(high + key[1]) >> (np.uint64(64) - low_bits))
+        high = high ^ (mix64(low + key[0]) >> (np.uint64(64) - high_bits))
+        low = low ^ (mix64(high + key[1]) >> (np.uint64(64) - low_bits))
     return (high << low_bits) | low

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from midepoch._common.hashing import digest
 from midepoch._common.types import I64
 from midepoch.order.orders import ROW_PIECE, Order, files_torn
 
@@ -162,4 +162,4 @@ class Selection:
     def _digest(self) -> str:
         places = np.unique(np.linspace(0, max(0, len(self._numbers) - 1), SAMPLED).astype(np.int64))
         sample = self._numbers.at(places if len(self._numbers) else places[:0])
-        return blake2b(sample.astype("<i8").tobytes(), digest_size=8).hexdigest()
+        return digest(sample.astype("<i8").tobytes()).hex()

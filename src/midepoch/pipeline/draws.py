@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from midepoch._common.hashing import key_of
-from midepoch._common.types import I64
+from midepoch._common.types import I32, I64
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.pipeline.schedule import I32, Schedule
+from midepoch.pipeline.schedule import Schedule
 from midepoch.stages.flow import Emitted, Flow, Run
 from midepoch.values.convert import Form
 from midepoch.values.rows import Picked, Pool, Rows

@@ -14,11 +14,10 @@ from fractions import Fraction
 from math import gcd, lcm
 
 import numpy as np
-import numpy.typing as npt
 
 from midepoch._common.hashing import key_of
+from midepoch._common.types import I32
 
-I32 = npt.NDArray[np.int32]
 EXACT = 1 << 32
 REMEMBERED = 1 << 14
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from midepoch.formats import EMPTY, SPANNED, BlockReader, read_all
 from midepoch.index.index import Index
-from midepoch.storage.cache import key_of
+from midepoch.storage.cache import block_key
 from midepoch.storage.options import Fetch
 from midepoch.storage.ranges import STRETCH_BLOCKS, STRETCH_BYTES, stretches
 
@@ -179,11 +179,11 @@ class Files:
         stamp = index.stamps[file]
         version = index.versions[file] or str(stamp.mtime_ns)
         identity = index.store.identity if index.store is not None else ""
-        return key_of(identity, index.path(file), stamp.size, version, block, self._schema_digest)
+        return block_key(identity, index.path(file), stamp.size, version, block, self._schema_digest)
 
     @cached_property
     def _schema_digest(self) -> str:
-        return key_of(self._wanted.serialize().to_pybytes().hex())
+        return block_key(self._wanted.serialize().to_pybytes().hex())
 
 
 def _in_one(data: Data) -> Data:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.hashing import key_of, mix
+from midepoch._common.hashing import key_of, mix64
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
@@ -192,4 +192,4 @@ def marks_of(group: Run, start: Cursor, count: int) -> tuple[I64, I64]:
     if count:
         ends[-1, :-1], ends[-1, -1] = group.ends[-1], 0
     numbers = np.arange(count, dtype=np.uint64) + np.uint64(key_of(int(group.keys[0])))
-    return ends, mix(numbers).astype(np.int64)
+    return ends, mix64(numbers).astype(np.int64)

@@ -10,19 +10,17 @@ import logging
 import os
 import struct
 import time
-import zlib
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 
 import pyarrow as pa
 
-from midepoch._common.files import name_beside, one_at_a_time, remove
+from midepoch._common.files import exclusive_lock, framed, remove, temporary_name, unframed
+from midepoch._common.hashing import digest
 
 log = logging.getLogger("midepoch")
 
-MAGIC = 0x4B4C424D
-TRAILER = struct.Struct("<QII")
+MAGIC = b"MBLK"
 COUNT = struct.Struct("<Q")
 SUFFIX = ".block"
 # When the folder is full, this part of it is emptied, so that not every block has to look through all of them.
@@ -62,12 +60,12 @@ class BlockCache:
         if content.size > self.limit:
             return
         path = self._path(key)
-        temporary = name_beside(path)
+        temporary = temporary_name(path)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with open(temporary, "wb") as file:
                 file.write(content)
-            with one_at_a_time(self.folder / "lock"):
+            with exclusive_lock(self.folder / "lock"):
                 self._make_room(content.size)
                 temporary.replace(path)
         except OSError as error:
@@ -117,9 +115,9 @@ class BlockCache:
         return held
 
 
-def key_of(*parts: str | int) -> str:
+def block_key(*parts: str | int) -> str:
     """The name of a block: a digest of all that its content depends on."""
-    return blake2b("\0".join(map(str, parts)).encode(), digest_size=16).hexdigest()
+    return digest("\0".join(map(str, parts)).encode(), size=16).hex()
 
 
 def _packed(data: pa.Table | pa.RecordBatch) -> pa.Buffer:
@@ -127,16 +125,9 @@ def _packed(data: pa.Table | pa.RecordBatch) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, data.schema) as writer:
         writer.write(data)
-    size = sink.tell()
-    body = sink.getvalue()
-    return pa.py_buffer(b"".join([body, TRAILER.pack(size, zlib.crc32(body), MAGIC)]))
+    return pa.py_buffer(framed(sink.getvalue(), MAGIC))
 
 
 def _unpacked(content: pa.Buffer) -> pa.Table:
-    if content.size < TRAILER.size:
-        raise ValueError("it is too short")
-    body = content.slice(0, content.size - TRAILER.size)
-    size, checksum, magic = TRAILER.unpack(content.slice(body.size).to_pybytes())
-    if magic != MAGIC or size != body.size or zlib.crc32(body) != checksum:
-        raise ValueError("it has a wrong checksum")
-    return pa.ipc.open_stream(body).read_all()
+    body, _ = unframed(content, MAGIC)
+    return pa.ipc.open_stream(pa.py_buffer(body)).read_all()

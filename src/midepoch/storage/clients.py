@@ -1,13 +1,13 @@
 """Clients of object stores: pyarrow's for s3:// and gs://, fsspec's for every other URL, all asked in the same way."""
 
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from midepoch._common.hashing import digest
+from midepoch._common.world import aws_region
 from midepoch.errors import MissingExtraError
 
 BUCKETS = ("s3", "gs")
@@ -128,7 +128,7 @@ def _s3(bucket: str, options: dict[str, Any]) -> tuple[Any, Any]:
         scheme, separator, host = endpoint.partition("://")
         options |= {"endpoint_override": host, "scheme": scheme} if separator else {"endpoint_override": endpoint}
         options["endpoint_override"] = options["endpoint_override"].rstrip("/")
-    elif not (options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
+    elif not (options.get("region") or aws_region()):
         options["region"] = fs.resolve_s3_region(bucket)
     # Reads are tried again by us, without the long waits of the SDK. Of a listing, only the SDK can repeat one page.
     return (
@@ -261,7 +261,7 @@ def _moment(info: Mapping[str, Any]) -> int:
     if isinstance(time, datetime):
         return int(time.timestamp() * 1e6) * 1000
     text = str(time or _version(info))
-    return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "little") if text else 0
+    return int.from_bytes(digest(text.encode(), size=7), "little") if text else 0
 
 
 def _text(value: Any) -> str:

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Self
 
-from midepoch._common.checks import Size, size_of
+from midepoch._common.checks import Size, parse_size
 from midepoch.storage.cache import BlockCache
 
 READ_AHEAD = 256 << 20
@@ -21,6 +21,6 @@ class Fetch:
     @classmethod
     def of(cls, read_ahead: Size | None, cache_dir: str | os.PathLike[str] | None, cache_bytes: Size = CACHE) -> Self:
         """Read it from the arguments of users."""
-        ahead = READ_AHEAD if read_ahead is None else size_of("read_ahead", read_ahead)
-        limit = size_of("cache_bytes", cache_bytes)
+        ahead = READ_AHEAD if read_ahead is None else parse_size("read_ahead", read_ahead)
+        limit = parse_size("cache_bytes", cache_bytes)
         return cls(read_ahead=ahead, cache=None if cache_dir is None else BlockCache(cache_dir, limit))

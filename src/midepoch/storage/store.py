@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import blake2b
 from threading import Lock
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from midepoch._common.hashing import digest
 from midepoch.errors import MidepochError, NoDataError, StoreError
 from midepoch.storage.clients import BUCKETS, Client, Handle, ObjectInfo, connect, known_options
 from midepoch.storage.retry import ErrorKind, RetryPolicy, ShortReadError, with_retries
@@ -50,7 +50,7 @@ class Store:
     def identity(self) -> str:
         """What tells it from other stores with the same URLs, as a digest."""
         told = f"{self.scheme}\n{self._options.get('endpoint_override', '')}"
-        return blake2b(told.encode(), digest_size=8).hexdigest()
+        return digest(told.encode()).hex()
 
     def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
         """What is under these URLs."""

@@ -2,7 +2,9 @@ import copy
 import logging
 import os
 import pickle
+import struct
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,11 @@ import pytest
 
 import midepoch as me
 from files import KINDS, numbers, values, write, write_numbers
+from midepoch._common.files import TRAILER
+from midepoch._common.world import default_index_dir
 from midepoch.formats import scan_file
 from midepoch.index import build as indexing
-from midepoch.index.build import default_index_dir, open_index
+from midepoch.index.build import open_index
 from midepoch.index.index import Index
 
 
@@ -323,3 +327,22 @@ def test_the_row_after_empty_files_and_blocks_is_located_in_the_file_that_has_it
 def test_an_index_too_short_for_its_trailer_is_refused():
     with pytest.raises(ValueError, match="too short"):
         Index("/", pa.py_buffer(b"short"))
+
+
+def test_an_index_of_the_previous_layout_is_built_again(folder, kept, scanned):
+    me.read(folder, index_dir=kept)
+    path = index_file(kept)
+    body = path.read_bytes()[: -TRAILER.size]
+    path.write_bytes(body + struct.pack("<QII", len(body) // 2, zlib.crc32(body), 0x3244494D))
+    scanned.clear()
+    assert values(me.read(folder, index_dir=kept)) == list(range(30))
+    assert len(scanned) == 3
+
+
+def test_an_opened_index_is_mapped_not_read(folder, kept):
+    me.read(folder, index_dir=kept)
+    before = pa.total_allocated_bytes()
+    index = Index.load(str(folder), str(index_file(kept)))
+    buffer = index._blocks["rows"].chunk(0).buffers()[1]
+    assert index._content.address <= buffer.address < index._content.address + index._content.size
+    assert pa.total_allocated_bytes() == before

@@ -8,7 +8,7 @@ import os
 import pyarrow as pa
 import pytest
 
-from midepoch.storage.cache import SUFFIX, BlockCache, key_of
+from midepoch.storage.cache import SUFFIX, BlockCache, block_key
 
 
 def block(number, rows=100):
@@ -108,9 +108,9 @@ def test_a_folder_that_cannot_be_written_is_told_once(tmp_path, caplog):
 
 
 def test_keys_tell_their_parts_apart():
-    assert key_of("a", "b") != key_of("ab")
-    assert key_of("a", 1) != key_of("a", 2)
-    assert key_of("a", 1) == key_of("a", 1)
+    assert block_key("a", "b") != block_key("ab")
+    assert block_key("a", 1) != block_key("a", 2)
+    assert block_key("a", 1) == block_key("a", 1)
 
 
 def _work(folder, limit, seed):

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch._common.checks import size_of
+from midepoch._common.checks import parse_size
 from midepoch.errors import DataChangedError, MissingExtraError, NoDataError, StoreError
 from midepoch.storage.clients import ArrowClient, connect, known_options
 from midepoch.storage.listing import find
@@ -242,7 +242,7 @@ def test_globs(url, root, deep, yes, no):
     [(7, 7), ("7", 7), ("256MiB", 256 << 20), ("1GB", 10**9), ("1.5 kb", 1500), ("2g", 2 << 30), (0, 0)],
 )
 def test_sizes(told, size):
-    assert size_of("read_ahead", told) == size
+    assert parse_size("read_ahead", told) == size
 
 
 @pytest.mark.parametrize("told", ["much", "-1", "1 parsec", -1])

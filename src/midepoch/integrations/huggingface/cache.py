@@ -16,7 +16,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from midepoch._common.files import one_at_a_time, write_whole
+from midepoch._common.files import exclusive_lock, write_atomically
 from midepoch.errors import MissingExtraError, NoDataError
 from midepoch.index.build import digest_of
 from midepoch.storage.local import FileStamp, stamp_of
@@ -128,7 +128,7 @@ def split_files(call: Call, folder: Path, *, anew: bool, num_proc: int | None) -
     known = None if anew else _still_true(path, call)
     if known is not None:
         return known
-    with one_at_a_time(path.with_suffix(".lock")):
+    with exclusive_lock(path.with_suffix(".lock")):
         known = None if anew else _still_true(path, call, tell=True)
         if known is None:
             witness = call.witness()
@@ -230,7 +230,7 @@ def _files_of(path: str, split: str, loaded: Any) -> SplitFiles:
 def _write(path: Path, record: Mapping[str, Any]) -> None:
     """Remember a record, if that can be."""
     try:
-        write_whole(path, json.dumps(record).encode())
+        write_atomically(path, json.dumps(record).encode())
     except OSError as error:
         log.warning("Nothing can be remembered in %s (%s): datasets is asked at every start.", path.parent, error)
 

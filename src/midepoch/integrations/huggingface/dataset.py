@@ -4,13 +4,13 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from midepoch._common.checks import whole_number
+from midepoch._common.checks import check_integer
+from midepoch._common.hashing import digest
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.plan import Plan
@@ -64,7 +64,7 @@ def fast_load_iterable_dataset(
         if unused := [argument for argument, value in given.items() if value is not None]:
             raise ValueError(f"{path} is a save_to_disk folder, for which {unused[0]} means nothing. Leave it out.")
     terms = chosen(_expression(split), list(splits), repr(path))
-    threads = SCAN_THREADS if num_proc is None else whole_number("num_proc", num_proc, least=1)
+    threads = SCAN_THREADS if num_proc is None else check_integer("num_proc", num_proc, least=1)
     return _opened(path, splits, terms, index_dir=index_dir, threads=threads, anew=force_reindex)
 
 
@@ -198,8 +198,8 @@ def _file_order(rows: FileRows, epoch: int) -> FileOrder:
         starts = order.pieces("file")
         firsts = order.rows(starts[:-1][np.diff(starts) > 0])
         files = list(dict.fromkeys((np.searchsorted(index.file_starts, firsts, "right") - 1).tolist()))
-    digest = blake2b("\n".join(index.names[file] for file in files).encode(), digest_size=8).hexdigest()
-    return FileOrder(files, {file: slot for slot, file in enumerate(files)}, digest)
+    names = digest("\n".join(index.names[file] for file in files).encode()).hex()
+    return FileOrder(files, {file: slot for slot, file in enumerate(files)}, names)
 
 
 def _expression(split: Any) -> str | None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from midepoch._common.checks import whole_number
+from midepoch._common.checks import check_integer
 from midepoch.dataset import Dataset, read
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.integrations.huggingface.dataset import from_hf
@@ -76,7 +76,7 @@ class MultiModalIterableDataset(Dataset):
             media_columns=columns,
             data_folder=None if data_folder is None else os.fspath(data_folder),
             files=SmallFiles(storage_options),
-            video_frames=None if video_frames is None else whole_number("video_frames", video_frames, least=1),
+            video_frames=None if video_frames is None else check_integer("video_frames", video_frames, least=1),
             of_lines=of_lines,
         )
         parameters = {f"{kind}_column": name for kind, name in columns.items() if name != COLUMNS[kind]}

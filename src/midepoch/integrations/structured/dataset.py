@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from midepoch._common.checks import Size, size_of, whole_number
+from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch._common.world import launched_rank, torch_worker
 from midepoch.dataset import Dataset, read
 from midepoch.delivery.plan import Plan
@@ -60,13 +60,13 @@ class StructuredDataset(Dataset):
                 f"output_format is {output_format!r}; it can be {', '.join(map(repr, get_args(OutputFormat)))}."
             )
         sizes = (
-            {"most_bytes": whole_number("split_bytes", size_of("split_bytes", split_bytes), least=1)}
+            {"most_bytes": check_integer("split_bytes", parse_size("split_bytes", split_bytes), least=1)}
             if split_rows is None
-            else {"most_rows": whole_number("split_rows", split_rows, least=1)}
+            else {"most_rows": check_integer("split_rows", split_rows, least=1)}
         )
-        seed = whole_number("shuffle_seed", shuffle_seed, least=None)
+        seed = check_integer("shuffle_seed", shuffle_seed, least=None)
         asked = WINDOW if shuffle_buffer_size is None else shuffle_buffer_size
-        window = whole_number("shuffle_buffer_size", asked, least=1)
+        window = check_integer("shuffle_buffer_size", asked, least=1)
         listing = find(path, storage_options, format)
         opened = read(
             listing,
@@ -219,7 +219,7 @@ class StructuredDataset(Dataset):
 
     def _measured(self, num_workers: int) -> Self:
         """The same, counting."""
-        workers = max(1, whole_number("num_workers", num_workers))
+        workers = max(1, check_integer("num_workers", num_workers))
         index = self._rows("get_metrics").index
         meter = Measure(counters=Counters(workers), index=index, worker=torch_worker)
         pipeline = self._plan.pipeline
@@ -266,8 +266,8 @@ def _ranks(rank: int | None, num_ranks: int | None) -> tuple[int, int]:
     if (rank is None) != (num_ranks is None):
         raise ValueError(f"rank is {rank!r} and num_ranks is {num_ranks!r}; pass both, or neither.")
     if rank is not None and num_ranks is not None:
-        ranks = whole_number("num_ranks", num_ranks, least=1)
-        if whole_number("rank", rank) >= ranks:
+        ranks = check_integer("num_ranks", num_ranks, least=1)
+        if check_integer("rank", rank) >= ranks:
             raise ValueError(f"rank is {rank} of {ranks}; it must lie in 0 … {ranks - 1}.")
         return rank, ranks
     return launched_rank() or (0, 1)

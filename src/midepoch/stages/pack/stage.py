@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from midepoch._common.hashing import key_of, mix
-from midepoch._common.types import I64
+from midepoch._common.hashing import key_of, mix64
+from midepoch._common.types import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.stages.flow import Context, Emitted, Flow, check_delivered, cut_groups, from_cursor, marks_of
 from midepoch.stages.pack.documents import Documents, Values, check_same, read_documents, stretches, windows
 from midepoch.stages.pack.spec import IGNORED, Recipe
-from midepoch.stages.pack.strategies import I32, STRATEGIES, Strategy, cumulative, ids_within, pack
+from midepoch.stages.pack.strategies import STRATEGIES, Strategy, cumulative, ids_within, pack
 from midepoch.values.convert import Form, join_others
 from midepoch.values.rows import convert_item
 
@@ -210,7 +210,7 @@ class Stream:
         at = np.searchsorted(bounds, cuts, "right")
         inside = self.offsets[at] + cuts - (bounds - self.documents.lengths)[at]
         origins = np.fromiter(map(key_of, self.keys[at].tolist()), np.uint64, len(at))
-        return mix(origins + inside.astype(np.uint64)).astype(np.int64)
+        return mix64(origins + inside.astype(np.uint64)).astype(np.int64)
 
 
 def _join(streams: Sequence[Stream]) -> Stream:

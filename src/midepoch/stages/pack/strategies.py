@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from midepoch._common.types import I64
+from midepoch._common.types import I32, I64
 
-I32 = npt.NDArray[np.int32]
 Strategy = Literal["best_fit", "first_fit", "balanced", "concat"]
 Overlong = Literal["cut", "drop", "alone"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)

@@ -199,13 +199,13 @@ def test_batches_of_padded_packs_are_stacked_and_of_others_lists_always(write):
     ("arguments", "error", "told"),
     [
         ({"length": 0}, ValueError, "length is 0; a pack needs room"),
-        ({"length": 2.5}, TypeError, "length must be a whole number"),
+        ({"length": 2.5}, TypeError, "length must be an integer"),
         ({"window": 0}, ValueError, "window is 0"),
         ({"strategy": "worst"}, ValueError, "strategy is 'worst'; it can be 'best_fit', 'first_fit'"),
         ({"overlong": "keep"}, ValueError, "overlong is 'keep'; it can be 'cut', 'drop', 'alone'"),
         ({"strategy": "concat", "overlong": "alone"}, ValueError, "'alone' has no meaning"),
-        ({"eos": "</s>"}, TypeError, "eos must be a whole number"),
-        ({"pad": 0.0}, TypeError, "pad must be a whole number"),
+        ({"eos": "</s>"}, TypeError, "eos must be an integer"),
+        ({"pad": 0.0}, TypeError, "pad must be an integer"),
         ({"labels": 3}, TypeError, "labels is 3; name a column"),
         ({"column": "cu_seqlens"}, ValueError, "column is 'cu_seqlens'"),
         (

@@ -1,0 +1,27 @@
+"""Arguments are checked where they are passed, and the message names them."""
+
+import numpy as np
+import pytest
+
+from midepoch._common.checks import check_integer
+
+
+@pytest.mark.parametrize("value", [0, 7, np.int32(7), np.uint64(1)])
+def test_integers_pass_as_int(value):
+    checked = check_integer("n", value)
+    assert checked == value
+    assert type(checked) is int
+
+
+@pytest.mark.parametrize("value", [1.0, "1", None, True, np.float32(2)])
+def test_what_is_no_integer_is_a_type_error(value):
+    with pytest.raises(TypeError, match=r"n must be an integer, got "):
+        check_integer("n", value)
+
+
+def test_integers_below_the_least_are_refused():
+    with pytest.raises(ValueError, match="n is 0; it must be at least 1"):
+        check_integer("n", 0, least=1)
+    with pytest.raises(ValueError, match="n is -1; it must be at least 0"):
+        check_integer("n", -1)
+    assert check_integer("n", -5, least=None) == -5

@@ -1,0 +1,95 @@
+"""Shared files: whole or not there, built by one process, and checked when read."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from midepoch._common.files import TRAILER, exclusive_lock, framed, unframed, write_atomically
+
+MAGIC = b"TST1"
+
+
+@pytest.mark.parametrize("body", [b"", b"a", bytes(range(256)) * 40])
+def test_a_frame_returns_its_body(body):
+    content = framed(body, MAGIC)
+    found, checksum = unframed(content, MAGIC)
+    assert bytes(found) == body
+    assert unframed(memoryview(content), MAGIC) == (found, checksum)
+    assert len(content) == len(body) + TRAILER.size
+
+
+def test_the_body_of_a_frame_is_not_copied():
+    content = bytearray(framed(b"body", MAGIC))
+    found, _ = unframed(content, MAGIC)
+    content[0] = ord("B")
+    assert bytes(found) == b"Body"
+
+
+def test_no_changed_byte_passes():
+    content = framed(b"some body", MAGIC)
+    for position in range(len(content)):
+        changed = bytearray(content)
+        changed[position] ^= 1
+        with pytest.raises(ValueError, match=r"damaged|checksum"):
+            unframed(changed, MAGIC)
+
+
+def test_no_shortened_frame_passes():
+    content = framed(b"some body", MAGIC)
+    for size in range(len(content)):
+        with pytest.raises(ValueError, match=r"too short|damaged|checksum"):
+            unframed(content[:size], MAGIC)
+
+
+def test_a_part_of_the_body_does_not_pass_for_the_body():
+    """A checksum of zeros is the same for some lengths of them; the length is stored too."""
+    content = framed(bytes(64), MAGIC)
+    with pytest.raises(ValueError, match="checksum"):
+        unframed(content[8:], MAGIC)
+
+
+def test_a_frame_of_another_format_is_refused():
+    with pytest.raises(ValueError, match="another version"):
+        unframed(framed(b"body", b"TST0"), MAGIC)
+
+
+def test_a_written_file_is_whole_and_alone_in_its_folder(tmp_path):
+    path = tmp_path / "new" / "file"
+    for content in (b"first", b"second"):
+        write_atomically(path, content)
+        assert path.read_bytes() == content
+    assert os.listdir(path.parent) == ["file"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.replace", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_another_process_cannot_take_a_lock_that_is_held(tmp_path):
+    lock = tmp_path / "folder" / "lock"
+    attempt = f"import fcntl; fcntl.flock(open({str(lock)!r}, 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+
+    def another_takes_it():
+        return subprocess.run([sys.executable, "-c", attempt], capture_output=True, check=False).returncode == 0
+
+    with exclusive_lock(lock):
+        assert not another_takes_it()
+    assert another_takes_it()
+
+
+def test_without_a_place_for_the_lock_the_work_is_done_all_the_same(tmp_path):
+    (tmp_path / "file").touch()
+    with exclusive_lock(tmp_path / "file" / "lock"):
+        pass

@@ -1,0 +1,66 @@
+"""The environment is read in one module, and what it says is checked."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import midepoch
+from midepoch._common.world import aws_region, default_index_dir, launched_rank
+
+NAMES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "AWS_REGION", "AWS_DEFAULT_REGION")
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch):
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_no_other_module_reads_the_environment():
+    package = Path(midepoch.__file__).parent
+    readers = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"os\.environ|getenv|import environ", path.read_text())
+    ]
+    assert readers == ["_common/world.py"]
+
+
+@pytest.mark.parametrize("names", [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")])
+def test_the_rank_comes_from_the_launcher(monkeypatch, names):
+    assert launched_rank() is None
+    monkeypatch.setenv(names[0], "2")
+    assert launched_rank() is None
+    monkeypatch.setenv(names[1], "4")
+    assert launched_rank() == (2, 4)
+
+
+def test_torchrun_counts_before_slurm(monkeypatch):
+    for name, value in zip(NAMES, ("1", "2", "3", "4"), strict=False):
+        monkeypatch.setenv(name, value)
+    assert launched_rank() == (1, 2)
+
+
+@pytest.mark.parametrize(("rank", "world"), [("4", "4"), ("-1", "2"), ("one", "2"), ("0", ""), ("0", "0")])
+def test_a_rank_that_cannot_be_is_refused(monkeypatch, rank, world):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", world)
+    with pytest.raises(ValueError, match=f"RANK is '{rank}' and WORLD_SIZE is '{world}'.*must be integers"):
+        launched_rank()
+
+
+def test_the_region_of_the_environment(monkeypatch):
+    assert aws_region() is None
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert aws_region() == "eu-west-1"
+    monkeypatch.setenv("AWS_REGION", "us-east-2")
+    assert aws_region() == "us-east-2"
+
+
+def test_an_index_folder_is_chosen_by_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("MIDEPOCH_INDEX_DIR", str(tmp_path))
+    assert default_index_dir() == tmp_path
+    monkeypatch.setenv("MIDEPOCH_INDEX_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_index_dir() == tmp_path / "midepoch" / "index"
