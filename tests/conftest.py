@@ -1,12 +1,25 @@
-"""Every test keeps its index in a folder of its own, and `datasets` is offline with a cache of the session's own."""
+"""What all tests share: an index folder each, an offline `datasets`, and limits that hold on a busy machine too.
+
+No test may fail because the machine is slow. So no test sets a timeout for the processes that it starts: a hang ends at
+the limit of the test, with the tracebacks of all threads.
+"""
 
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
+import hypothesis
 import pytest
 
 import s3
+
+TESTS = Path(__file__).parent
+PROCESS_SECONDS = 1200
+"""The limit of a test outside tests/unit. They start processes or try many cases; the slowest needs a tenth."""
+
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
 
 
 def pytest_configure(config):
@@ -24,6 +37,13 @@ def pytest_unconfigure(config):
     shutil.rmtree(config.hf_home, ignore_errors=True)
 
 
+def pytest_collection_modifyitems(items):
+    """Give tests outside tests/unit more time than the default of pyproject.toml before they count as hanging."""
+    for item in items:
+        if TESTS / "unit" not in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(PROCESS_SECONDS))
+
+
 @pytest.fixture(autouse=True)
 def _own_index_folder(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("MIDEPOCH_INDEX_DIR", str(tmp_path_factory.mktemp("index")))
@@ -31,13 +51,13 @@ def _own_index_folder(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(scope="session")
 def s3_port():
-    """The port of an S3 server on loopback, started by the first test that wants one."""
+    """The port of an S3 server on loopback, started by the first test that asks for it."""
     with s3.serving() as port:
         yield port
 
 
 @pytest.fixture
 def proxy(s3_port):
-    """A proxy of this test's own in front of it."""
+    """A proxy in front of the S3 server, for this test alone."""
     with s3.proxying(s3_port) as made:
         yield made

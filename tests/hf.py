@@ -40,6 +40,6 @@ def named(dataset, state):
 def fresh(code, *arguments, strict=False):
     """What a new interpreter prints as JSON."""
     command = [sys.executable, *(["-W", "error"] if strict else []), "-c", textwrap.dedent(code), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -165,7 +165,7 @@ def serving() -> Iterator[int]:
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command, env={**os.environ, "AWS_ACCESS_KEY_ID": KEY}, **quiet)
     try:
-        for _ in range(600):
+        while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
             if process.poll() is not None:
@@ -173,8 +173,8 @@ def serving() -> Iterator[int]:
             time.sleep(0.05)
         yield port
     finally:
-        process.terminate()
-        process.wait(10)
+        process.kill()
+        process.wait()
 
 
 @contextlib.contextmanager
@@ -195,7 +195,7 @@ def proxying(port: int) -> Iterator[Proxy]:
 
 def call(port: int, method: str, path: str, body: bytes = b"") -> bytes:
     """A plain request to the server, which does not look at signatures."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
         connection.request(method, path, body, SIGNED)
         answer = connection.getresponse()
@@ -210,7 +210,7 @@ def call(port: int, method: str, path: str, body: bytes = b"") -> bytes:
 def put_all(port: int, bucket: str, objects: Mapping[str, bytes]) -> None:
     """Make a bucket, if it is not there, and put objects into it, over one connection."""
     call(port, "PUT", f"/{bucket}")
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
         for key, content in objects.items():
             connection.request("PUT", f"/{bucket}/{key}", content, SIGNED)

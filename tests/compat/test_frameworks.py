@@ -41,7 +41,7 @@ def python(folder, *arguments):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(EXAMPLES)}
     with (folder / "said.txt").open("w") as said:
         command = [sys.executable, *map(str, arguments)]
-        code = subprocess.run(command, stdout=said, stderr=said, env=environment, timeout=250).returncode
+        code = subprocess.run(command, stdout=said, stderr=said, env=environment, check=False).returncode
     assert code == 0, (folder / "said.txt").read_text()[-5000:]
 
 

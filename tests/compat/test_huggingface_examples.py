@@ -23,7 +23,7 @@ import importlib, json, multiprocessing, sys
 from pathlib import Path
 
 # Importing takes longer than training, so it is done once, and every start is a process forked after it.
-import datasets, midepoch.loader, midepoch.front.huggingface, torch._dynamo
+import datasets, midepoch.loader, midepoch.integrations.huggingface.dataset, torch._dynamo
 example = importlib.import_module(sys.argv[1])
 for folder, starts in json.loads(sys.argv[2]).items():
     example.write(Path(folder) / "data")
@@ -49,7 +49,7 @@ def python(folder, *arguments, dies=False):
     }
     with (folder / "said.txt").open("a") as said:
         command = [sys.executable, *map(str, arguments)]
-        run = subprocess.run(command, stdout=said, stderr=said, env=os.environ | environment, timeout=100, check=False)
+        run = subprocess.run(command, stdout=said, stderr=said, env=os.environ | environment, check=False)
     assert (run.returncode != 0) == dies, (folder / "said.txt").read_text()[-5000:]
 
 

@@ -19,7 +19,6 @@ def start(folder, workers, kill_after=None):
             stdout=said,
             stderr=said,
             env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder.parent)},
-            timeout=100,
             check=False,
         )
     told = (folder.parent / "said.txt").read_text()

@@ -204,7 +204,7 @@ def test_what_comes_next_is_fetched_while_the_first_row_group_is_waited_for(nois
         if "p-1" in request.key:
             others.set()
         elif request.is_read:
-            others.wait(10)
+            others.wait(100)
 
     proxy.reset()
     proxy.spoil = hold

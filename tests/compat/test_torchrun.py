@@ -40,7 +40,7 @@ def torchrun(processes, script, *arguments):
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONPATH": str(ROOT / "tests"),
     }
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def train(data, out, processes, *arguments, dies=False):

@@ -201,7 +201,7 @@ try:
 except me.DataChangedError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert str(path) in done.stdout
 

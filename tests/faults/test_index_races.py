@@ -30,7 +30,7 @@ def kept(tmp_path):
 
 
 def read_at_once(barrier, queue, folder, kept):
-    barrier.wait(timeout=120)
+    barrier.wait()
     try:
         dataset = me.read(folder, index_dir=kept)
         queue.put((values(dataset), dataset.state_dict()["fingerprint"]))
@@ -41,12 +41,12 @@ def read_at_once(barrier, queue, folder, kept):
 
 def test_eight_processes_that_build_one_index_all_read_the_same(folder, kept):
     barrier, queue = spawn.Barrier(8), spawn.Queue()
-    processes = [spawn.Process(target=read_at_once, args=(barrier, queue, folder, kept)) for _ in range(8)]
+    processes = [spawn.Process(target=read_at_once, args=(barrier, queue, folder, kept), daemon=True) for _ in range(8)]
     for process in processes:
         process.start()
-    results = [queue.get(timeout=120) for _ in processes]
+    results = [queue.get() for _ in processes]
     for process in processes:
-        process.join(timeout=60)
+        process.join()
     assert [process.exitcode for process in processes] == [0] * 8
     for rows, fingerprint in results:
         assert rows == list(range(FILES * ROWS))
@@ -80,11 +80,11 @@ def write_for_ever(started, folder, kept):
 @pytest.mark.parametrize("stuck", [scan_for_ever, write_for_ever], ids=["while scanning", "while writing"])
 def test_a_process_that_is_killed_at_the_index_leaves_nothing_harmful(folder, kept, stuck):
     started = spawn.Event()
-    process = spawn.Process(target=stuck, args=(started, folder, kept))
+    process = spawn.Process(target=stuck, args=(started, folder, kept), daemon=True)
     process.start()
-    assert started.wait(timeout=120)
+    started.wait()
     os.kill(process.pid, signal.SIGKILL)
-    process.join(timeout=60)
+    process.join()
     assert process.exitcode == -signal.SIGKILL
     assert list(kept.glob("*.index")) == []
     assert values(me.read(folder, index_dir=kept)) == list(range(FILES * ROWS))

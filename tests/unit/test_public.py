@@ -11,7 +11,7 @@ from files import write_numbers
 def run(code, *arguments):
     """What a new interpreter prints; it must end well and without a warning."""
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

@@ -127,11 +127,11 @@ def _work(folder, limit, seed):
 def test_processes_share_it(tmp_path):
     limit = 6 * _size(tmp_path)
     context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=_work, args=(tmp_path / "cache", limit, seed)) for seed in range(4)]
+    workers = [context.Process(target=_work, args=(tmp_path / "cache", limit, seed), daemon=True) for seed in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join()
     assert [worker.exitcode for worker in workers] == [0] * 4
     assert 0 < held(BlockCache(tmp_path / "cache", limit)) <= limit
 

@@ -118,8 +118,8 @@ def test_what_is_given_up_is_not_read_and_the_rest_of_its_stretch_is(url):
     promises = files.read_ahead([0, 1, 2])
     assert promises[1].cancel()
     go_on.set()
-    assert promises[0].result(10)[0]["id"].to_pylist() == list(range(100))
-    assert promises[2].result(10)[0]["id"].to_pylist() == list(range(200, 300))
+    assert promises[0].result(100)[0]["id"].to_pylist() == list(range(100))
+    assert promises[2].result(100)[0]["id"].to_pylist() == list(range(200, 300))
     assert promises[1].cancelled()
     files.close()
 
@@ -203,24 +203,24 @@ def test_one_look_is_for_all_whose_bytes_had_come_when_it_began(monkeypatch):
         found = plain(client, url)
         if len(looks) == 1:
             began.set()
-            go_on.wait(10)
+            go_on.wait(100)
         return found
 
     monkeypatch.setattr(client, "open", stat)
     with ThreadPoolExecutor(3) as pool:
         file.read_at(70_000, 0)
         first = pool.submit(file.check)
-        began.wait(10)
+        began.wait(100)
         # These came after the first look began, so it says nothing of them.
         file.read_at(70_000, 100_000)
         file.read_at(70_000, 200_000)
         others = [pool.submit(file.check), pool.submit(file.check)]
         client.version = "2"
         go_on.set()
-        first.result(10)
+        first.result(100)
         for one in others:
             with pytest.raises(DataChangedError, match="another version"):
-                one.result(10)
+                one.result(100)
         client.version = "1"
         assert len(looks) == 3
         looks[:] = ["none waits any more"]
