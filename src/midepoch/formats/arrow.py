@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Scan, as_read, read_as
-from midepoch.storage.local import mapped
 from midepoch.storage.location import Location, open_bytes, open_file
+from midepoch.storage.maps import PROCESS_MAPS
 
 MAPPED = True
 TYPES: Literal["fixed"] = "fixed"
@@ -120,7 +120,7 @@ class ArrowBlocks:
 
 def _mapped(path: str) -> pa.Buffer:
     try:
-        return mapped(path)
+        return PROCESS_MAPS.map(path)
     except OSError as error:
         raise DataFormatError(
             f"{path} cannot be mapped: {error}. See that it can be read; if memory is what lacks, let the process have "

@@ -4,7 +4,6 @@ The bytes are two Arrow streams, the files and their blocks, followed by a check
 so a data set of a million blocks opens at once.
 """
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -23,17 +22,15 @@ from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, Scan
 from midepoch.index.remote import StoredBlocks
 from midepoch.index.schemas import Kind, common_schema
 from midepoch.order.orders import Sequential
-from midepoch.storage import local as mapping
 from midepoch.storage.listing import Listing
 from midepoch.storage.local import FileStamp, check_unchanged
 from midepoch.storage.location import Location
+from midepoch.storage.maps import KeptMaps
 from midepoch.storage.objects import StoredFile
 from midepoch.storage.store import Store
 from midepoch.values.numbers import numbers_of
 
 MAGIC = b"MID3"
-STAY_MAPPED_FILES, STAY_MAPPED_BYTES = 4096, 16 << 30
-"""In a process, and of a data set."""
 
 
 class Index:
@@ -46,8 +43,7 @@ class Index:
         """
         self.root, self._content, self._source, self.store = root, content, source, store
         body, self._checksum = unframed(content, MAGIC)
-        self._mapped: dict[int, pa.Buffer] = {}
-        self._mapped_bytes = 0
+        self._maps = KeptMaps()
         streams = pa.BufferReader(pa.py_buffer(body))
         self._files = pa.ipc.open_stream(streams).read_all()
         self._blocks = pa.ipc.open_stream(streams).read_all()
@@ -163,23 +159,10 @@ class Index:
         opened, location = FORMATS[self.formats[file]].open_blocks, self.location(file)
         if isinstance(location, str):
             reader = opened(location, self.schemas[file], wanted)
-            self._stay_mapped(file)
+            if self.is_mapped(file):
+                self._maps.keep(location, self.stamps[file].size)
             return reader
         return StoredBlocks(location, lambda: opened(location, self.schemas[file], wanted), self.forget)
-
-    def _stay_mapped(self, file: int) -> None:
-        """Keep a mapped file so when its readers are done: to find its pages again takes a tenth of an epoch's time.
-
-        The tables in which the kernel notes the pages are small for so many bytes, but not for any data set; and Linux
-        lets a process have 65,530 maps.
-        """
-        size = self.stamps[file].size
-        if file in self._mapped or not self.is_mapped(file) or self._mapped_bytes + size > STAY_MAPPED_BYTES:
-            return
-        if mapping.count() <= STAY_MAPPED_FILES:
-            with contextlib.suppress(OSError):  # it is gone already, which who reads it will be told
-                self._mapped[file] = mapping.mapped(self.path(file))
-                self._mapped_bytes += size
 
     def is_mapped(self, file: int) -> bool:
         """Whether the blocks of a file are views of it."""

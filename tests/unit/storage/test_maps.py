@@ -1,4 +1,4 @@
-"""Mapped files: mapped once whoever reads them, and still so in the next epoch."""
+"""Mapped files: one map for all readers of a file, which is still there in the next epoch."""
 
 import gc
 import os
@@ -11,8 +11,7 @@ import pytest
 import midepoch as me
 from files import values, write_numbers
 from midepoch.errors import DataChangedError, DataFormatError
-from midepoch.index import index
-from midepoch.storage import local as mapping
+from midepoch.storage import maps
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc/self/maps")
 
@@ -36,7 +35,7 @@ def folder(tmp_path):
 ALL = ["0.arrow", "1.arrow", "2.arrow"]
 
 
-def test_files_stay_mapped_as_long_as_the_data_set_lives(folder):
+def test_files_stay_mapped_as_long_as_the_dataset_lives(folder):
     dataset = me.read(folder)
     assert maps_of(folder) == []
     assert values(dataset) == list(range(60))
@@ -62,10 +61,10 @@ def test_all_who_read_a_file_share_its_map(folder):
     assert maps_of(folder) == ALL
 
 
-def test_no_more_than_some_bytes_stay_mapped(folder, monkeypatch):
+def test_no_more_than_the_most_bytes_stay_mapped(folder, monkeypatch):
     sizes = [os.path.getsize(folder / name) for name in ALL]
     for most, stay in [(0, []), (sizes[0], ALL[:1]), (sum(sizes) - 1, ALL[:2]), (sum(sizes), ALL)]:
-        monkeypatch.setattr(index, "STAY_MAPPED_BYTES", most)
+        monkeypatch.setattr(maps, "KEPT_BYTES", most)
         dataset = me.read(folder)
         for _ in range(2):
             assert values(dataset) == list(range(60))
@@ -73,11 +72,11 @@ def test_no_more_than_some_bytes_stay_mapped(folder, monkeypatch):
         assert maps_of(folder) == stay
 
 
-def test_no_more_than_some_files_of_all_data_sets_stay_mapped(folder, monkeypatch):
+def test_no_more_than_the_most_files_of_all_datasets_stay_mapped(folder, monkeypatch):
     write_numbers(folder.parent / "other" / "a.arrow", 0, 5)
-    monkeypatch.setattr(mapping, "_maps", type(mapping._maps)())
+    monkeypatch.setattr(maps.PROCESS_MAPS, "_maps", type(maps.PROCESS_MAPS._maps)())
     for most in range(5):
-        monkeypatch.setattr(index, "STAY_MAPPED_FILES", most)
+        monkeypatch.setattr(maps, "KEPT_FILES", most)
         dataset = me.read(folder)
         assert values(dataset) == list(range(60))
         assert maps_of(folder) == ALL[:most]
@@ -125,7 +124,7 @@ def test_a_file_that_cannot_be_mapped_is_named_with_what_to_do(folder, monkeypat
     def full(path):
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(mapping.pa, "memory_map", full)
+    monkeypatch.setattr(maps.pa, "memory_map", full)
     with pytest.raises(
         DataFormatError, match=r"0\.arrow cannot be mapped: .*Cannot allocate memory.*vm\.max_map_count"
     ):
