@@ -2,9 +2,7 @@
 
 import logging
 import os
-import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 from midepoch._common.files import exclusive_lock, write_atomically
 from midepoch._common.hashing import digest
+from midepoch._common.progress_bar import ProgressBar
 from midepoch._common.world import default_index_dir
 from midepoch.errors import MidepochError, NoDataError
 from midepoch.formats import FORMATS, Scan, scan_file
@@ -27,7 +26,6 @@ log = logging.getLogger("midepoch")
 SCAN_THREADS = 16
 REMOTE_SCANS = 32  # most of their time is spent waiting
 KEPT_VERSIONS = 8
-QUIET_SECONDS = 1.0
 
 
 def open_index(
@@ -126,13 +124,13 @@ def _scan_all(
     """Scan the files that are not known yet, several at once."""
     scans = [known.get(key) for key in zip(listing.names, listing.stamps, strict=True)]
     missing = [number for number, scan in enumerate(scans) if scan is None]
-    progress = _progress(len(missing))
-    with ThreadPoolExecutor(threads) as pool:
+    bar = ProgressBar("indexing", unit="files", total=len(missing))
+    with bar, ThreadPoolExecutor(threads) as pool:
         waiting = {pool.submit(_scan_one, listing.location(n), format): n for n in missing}
         try:
             for finished, future in enumerate(as_completed(waiting), start=1):
                 scans[waiting[future]] = future.result()
-                progress(finished)
+                bar.update(finished)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
     return [scan for scan in scans if scan is not None]
@@ -148,18 +146,3 @@ def _scan_one(path: Location, format: str | None) -> Scan:
         raise
     except OSError as error:
         raise NoDataError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-
-def _progress(total: int) -> Callable[[int], None]:
-    """Tell a terminal how far indexing is, once it takes longer than a moment."""
-    begun = time.monotonic()
-
-    def tell(finished: int) -> None:
-        if not sys.stderr.isatty() or time.monotonic() - begun < QUIET_SECONDS:
-            return
-        filled = 30 * finished // total
-        end = "\n" if finished == total else ""
-        bar = "#" * filled + "-" * (30 - filled)
-        print(f"\rmidepoch: indexing [{bar}] {finished:,}/{total:,} files", end=end, file=sys.stderr, flush=True)  # noqa: T201
-
-    return tell

@@ -13,6 +13,7 @@ import pytest
 
 import midepoch as me
 from files import KINDS, numbers, values, write, write_numbers
+from midepoch._common import progress_bar
 from midepoch._common.files import TRAILER
 from midepoch._common.world import default_index_dir
 from midepoch.formats import scan_file
@@ -274,25 +275,16 @@ def test_without_a_choice_the_index_is_in_the_users_cache(tmp_path, monkeypatch)
     assert default_index_dir() == tmp_path / ".cache" / "midepoch" / "index"
 
 
-def test_a_terminal_sees_how_far_indexing_is(folder, kept, monkeypatch, capsys):
-    monkeypatch.setattr(indexing, "QUIET_SECONDS", 0.0)
+def test_a_terminal_sees_the_progress_of_long_indexing(folder, kept, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setattr(progress_bar, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(progress_bar, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     me.read(folder, index_dir=kept)
     shown = capsys.readouterr().err
-    assert shown.count("\r") == 3
-    assert "[##########--------------------] 1/3 files" in shown
+    assert "indexing [##########--------------------] 1/3 files" in shown
     assert shown.endswith("[" + "#" * 30 + "] 3/3 files\n")
     me.read(folder, index_dir=kept)
-    assert capsys.readouterr().err == ""
-
-
-def test_a_short_scan_and_a_log_file_see_nothing(folder, kept, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(indexing, "QUIET_SECONDS", 1e9)
-    me.read(folder, index_dir=kept)
-    monkeypatch.setattr(indexing, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    me.read(folder, index_dir=kept / "other")
     assert capsys.readouterr().err == ""
 
 

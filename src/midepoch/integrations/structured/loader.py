@@ -1,20 +1,18 @@
 """The loader of structured files: a Loader whose states name splits, and which may say how far it is."""
 
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from midepoch._common.progress_bar import ProgressBar
 from midepoch.loader import Loader
-
-EVERY_SECONDS = 0.2
 
 
 class StructuredLoader(Loader):
     """A :class:`midepoch.Loader` whose state is that of its data set."""
 
     show_progress = False
-    """Whether a terminal is told how far the epoch is."""
+    """Whether a terminal shows how much of the epoch is delivered."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the loop has received, with the splits that are done."""
@@ -28,29 +26,23 @@ class StructuredLoader(Loader):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Go on from where the loader stands."""
         batches = super().__iter__()
-        return self._told(batches) if self.show_progress and sys.stderr.isatty() else batches
+        return self._with_progress(batches) if self.show_progress else batches
 
-    def _told(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches, with a line on the terminal that follows them."""
-        begun = told = time.monotonic()
-        for number, batch in enumerate(batches, start=1):
-            now = time.monotonic()
-            if now - told >= EVERY_SECONDS or number == 1:
-                told = now
-                self._tell(number, now - begun, end="")
-            yield batch
-        self._tell(None, time.monotonic() - begun, end="\n")
+    def _with_progress(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches, with a progress bar on the terminal: rows of this rank's epoch, and batches a second."""
+        start, total = time.monotonic(), 0
+        with ProgressBar(f"epoch {self.epoch}", unit="rows") as bar:
+            for number, batch in enumerate(batches, start=1):
+                if bar.is_due or number == 1:
+                    rows, total = self._rows_delivered()
+                    pace = number / max(1e-9, time.monotonic() - start)
+                    bar.update(rows, total=total, note=f"{pace:,.1f} batches/s")
+                yield batch
+            bar.update(total)
 
-    def _tell(self, batches: int | None, seconds: float, end: str) -> None:
-        """Write the line: how many rows of this rank's epoch are delivered, of how many, and how quickly."""
-        if batches is None:
-            line = f"epoch done in {seconds:,.0f} s"
-        else:
-            progress = self._position.progress(self._plan)
-            cuts = progress.session.lanes
-            total = sum(cuts.size(lane) for lane in progress.rotation) // progress.session.assignment.stride
-            rows = progress.items * self._plan.pipeline.item_rows
-            share = min(100, 100 * rows // max(1, total))
-            pace = f"{batches / max(seconds, 1e-9):,.1f} batches/s"
-            line = f"epoch {self.epoch}: {rows:,} of about {total:,} rows ({share} %), {pace}"
-        print(f"\r\033[Kmidepoch: {line}", end=end, file=sys.stderr, flush=True)  # noqa: T201
+    def _rows_delivered(self) -> tuple[int, int]:
+        """How many rows of this rank's epoch were delivered, and about how many there are."""
+        progress = self._position.progress(self._plan)
+        lanes = progress.session.lanes
+        total = sum(lanes.size(lane) for lane in progress.rotation) // progress.session.assignment.stride
+        return min(total, progress.items * self._plan.pipeline.item_rows), total
