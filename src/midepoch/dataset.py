@@ -30,8 +30,9 @@ from midepoch.stages.stage import Call, Stage, name_of_stage
 from midepoch.stages.transform import Convert, Filter, Map, Select
 from midepoch.storage.listing import Listing, PathSpec
 from midepoch.storage.options import CACHE, Fetch
-from midepoch.values.convert import FORMS, Form, standalone, torch_module
+from midepoch.values.collate import standalone
 from midepoch.values.features import Features, features_of
+from midepoch.values.forms import FORMS, Form, torch_module
 from midepoch.values.media import Decode, to_decode
 
 Mode = Literal["auto", "file", "example"]

@@ -22,7 +22,7 @@ from midepoch.delivery.session import Session
 from midepoch.errors import MissingExtraError
 from midepoch.stages.batch import Batch, Collate
 from midepoch.stages.stage import Stage, name_of
-from midepoch.values.convert import standalone
+from midepoch.values.collate import standalone
 
 try:
     import torch.multiprocessing

@@ -191,13 +191,13 @@ def test_a_tokeniser_that_fails_inside_a_window_of_packs(folder, strategy, at):
 def test_arrow_needs_values_of_one_type_and_names_the_column(tmp_path):
     path = write_numbers(tmp_path / "a.arrow", 0, 8, rows=8)
     mixed = me.read(path).map(_mixed).with_format("arrow")
-    with pytest.raises(me.SchemaMismatchError, match="values of one type in a column, and 'mixed' has others"):
+    with pytest.raises(me.SchemaMismatchError, match="one type in each column, but 'mixed' has values of several"):
         list(mixed)
     batched = me.read(path).map(_mixed_columns, batched=True).with_format("arrow").batch(4)
-    with pytest.raises(me.SchemaMismatchError, match="'mixed' has others"):
+    with pytest.raises(me.SchemaMismatchError, match="'mixed' has values of several"):
         list(batched)
     single = me.read(path).with_format("arrow").map(lambda row: _mixed(row)).batch(4)
-    with pytest.raises(me.SchemaMismatchError, match="'mixed' has others"):
+    with pytest.raises(me.SchemaMismatchError, match="'mixed' has values of several"):
         list(single)
 
 

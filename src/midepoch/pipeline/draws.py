@@ -12,8 +12,9 @@ from midepoch._common.types import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.pipeline.schedule import Schedule
 from midepoch.stages.flow import Emitted, Flow, Run
-from midepoch.values.convert import Form
-from midepoch.values.rows import Picked, Pool, Rows
+from midepoch.values.forms import Form
+from midepoch.values.pool import PickedRows, RowPool
+from midepoch.values.rows import Rows
 
 Stop = Literal["first", "all", "never"]
 RUN_ROWS, RUNS_AT_HAND = 1024, 4
@@ -133,7 +134,7 @@ class Draws:
                 self._items[number] += total
                 self._cursors[number] = tuple(behind[-1].tolist())
             ends.append(behind[taken[:, number]])
-        return Run(Rows(Picked(Pool(batches), places), form), np.hstack(ends), np.concatenate(keys)[places])
+        return Run(Rows(PickedRows(RowPool(batches), places), form), np.hstack(ends), np.concatenate(keys)[places])
 
     def _end(self, number: int) -> None:
         """Go on, or not, when the part that is due has nothing left."""

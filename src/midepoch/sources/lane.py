@@ -11,7 +11,8 @@ from midepoch._common.types import I64
 from midepoch.order.orders import Order
 from midepoch.sources.blocks import Data, Files, HeldBlocks
 from midepoch.stages.flow import Run
-from midepoch.values.rows import Picked, Pool, Rows
+from midepoch.values.pool import PickedRows, RowPool
+from midepoch.values.rows import Rows
 from midepoch.values.take import take
 
 STEP_ROWS, STEP_BYTES = 8192, 32 << 20
@@ -167,9 +168,9 @@ class Lane:
             parts.append(_batch(data))
         places = np.empty_like(rising)
         places[rising] = np.arange(len(rising))
-        pool = Pool(parts, lambda: self._files.check(views))
+        pool = RowPool(parts, lambda: self._files.check(views))
         for at in range(0, len(numbers), self._sizes.run):
-            yield at, Rows(Picked(pool, places[at : at + self._sizes.run]))
+            yield at, Rows(PickedRows(pool, places[at : at + self._sizes.run]))
 
     def _spans(self, rising: I64, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         """The blocks of rising rows: ``(block, begin, end)`` says which of the rows lie in it."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles
 from midepoch.stages.flow import Flow
-from midepoch.values.convert import Form
+from midepoch.values.forms import Form
 
 if TYPE_CHECKING:  # it loads parts of Arrow that only filters need
     pass

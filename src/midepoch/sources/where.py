@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from midepoch.errors import DataFormatError
 from midepoch.stages.flow import Run
-from midepoch.values.rows import Picked, Pool, Rows
+from midepoch.values.pool import PickedRows, RowPool
+from midepoch.values.rows import Rows
 from midepoch.values.take import keep
 
 if TYPE_CHECKING:  # it loads parts of Arrow that only filters need
@@ -22,15 +23,15 @@ def matching(
 
     Each keeps its cursor, so a run that stops behind one goes on with the row after it, whether that is kept or not.
     """
-    pool: Pool | None = None
+    pool: RowPool | None = None
     for run in runs:
         data = run.rows.data
-        if isinstance(data, Picked):
+        if isinstance(data, PickedRows):
             if data.pool is not pool:
-                pool, mask = data.pool, _mask(predicate, data.pool.together(), run, locate)
-                kept_pool, places = Pool([_kept(pool.together(), mask, names)], pool.check), np.cumsum(mask) - 1
-            kept = np.flatnonzero(mask[data.places])
-            rows = Rows(Picked(kept_pool, places[data.places[kept]]), run.rows.form)
+                pool, mask = data.pool, _mask(predicate, data.pool.batch(), run, locate)
+                kept_pool, places = RowPool([_kept(pool.batch(), mask, names)], pool.check), np.cumsum(mask) - 1
+            kept = np.flatnonzero(mask[data.indices])
+            rows = Rows(PickedRows(kept_pool, places[data.indices[kept]]), run.rows.form)
         else:
             assert isinstance(data, pa.RecordBatch)
             mask_here = _mask(predicate, data, run, locate)

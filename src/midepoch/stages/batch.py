@@ -22,7 +22,8 @@ from midepoch.stages.flow import (
 )
 from midepoch.stages.stage import Call
 from midepoch.stages.transform import without
-from midepoch.values.convert import as_column, collate
+from midepoch.values.collate import collate
+from midepoch.values.convert import as_column
 from midepoch.values.rows import Rows
 
 

@@ -19,7 +19,8 @@ from midepoch._common.hashing import key_of, mix64
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.values.convert import Form, collate
+from midepoch.values.collate import collate
+from midepoch.values.forms import Form
 from midepoch.values.rows import Rows, concat
 
 Emitted = tuple[Any, Cursor, int]

@@ -10,7 +10,7 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.flow import Context, Emitted, Flow, Run
 from midepoch.stages.stage import Call
-from midepoch.values.convert import Form
+from midepoch.values.forms import Form
 from midepoch.values.rows import convert_batch, convert_item
 
 

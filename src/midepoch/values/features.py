@@ -1,4 +1,4 @@
-"""What `datasets` says of columns: its features, read from the Arrow schema that it writes. Without `datasets`."""
+"""The features that Hugging Face `datasets` writes into the Arrow schema, read without importing `datasets`."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Feature:
-    """What one column holds: its kind, as `datasets` calls it ("Value", "ClassLabel", "Image" …), and its parameters.
+    """What one column holds: its kind, as `datasets` names it ("Value", "ClassLabel", "Image" …), and its parameters.
 
     Parameters are attributes: ``features["label"].names``, ``features["audio"].sampling_rate``.
     """
@@ -27,53 +27,53 @@ class Feature:
 
     @property
     def num_classes(self) -> int:
-        """How many names a ClassLabel has."""
+        """The number of classes of a ClassLabel."""
         return len(self.names)
 
     def int2str(self, number: int) -> str:
-        """The name of a ClassLabel's number."""
+        """The name of a class of a ClassLabel."""
         if not 0 <= number < len(self.names):
-            raise ValueError(f"{number} is no class: there are {len(self.names)}, numbered from 0.")
+            raise ValueError(f"{number} is not a class: they are numbered from 0 to {len(self.names) - 1}.")
         return str(self.names[number])
 
     def str2int(self, name: str) -> int:
-        """The number of a ClassLabel's name."""
+        """The number of a class of a ClassLabel."""
         if name not in self.names:
-            raise ValueError(f"{name!r} is no class. There are: {', '.join(map(str, self.names))}.")
+            raise ValueError(f"{name!r} is not a class. There are: {', '.join(map(str, self.names))}.")
         return int(self.names.index(name))
 
 
 Features = dict[str, Any]
-"""A Feature for each column; a dict of them for a struct."""
+"""A Feature for each column. A struct is a dict of them."""
 
 
 def features_of(schema: pa.Schema) -> Features:
-    """The features of a schema's columns; where `datasets` has left none, each is a Value of its Arrow type."""
-    known = _written(schema)
-    return {field.name: known.get(field.name) or Feature("Value", {"dtype": str(field.type)}) for field in schema}
+    """The features of a schema's columns. A column that `datasets` did not describe is a Value of its Arrow type."""
+    written = _written_features(schema)
+    return {field.name: written.get(field.name) or Feature("Value", {"dtype": str(field.type)}) for field in schema}
 
 
-def _written(schema: pa.Schema) -> Features:
+def _written_features(schema: pa.Schema) -> Features:
     text = (schema.metadata or {}).get(b"huggingface")
     try:
-        told = json.loads(text)["info"]["features"] if text else {}
+        written = json.loads(text)["info"]["features"] if text else {}
     except (ValueError, KeyError, TypeError):
         return {}
-    return {name: _feature(value) for name, value in told.items()} if isinstance(told, Mapping) else {}
+    return {name: _feature(value) for name, value in written.items()} if isinstance(written, Mapping) else {}
 
 
-def _feature(told: Any) -> Any:
-    """A feature as `datasets` writes it: a dict with its kind, a dict of features for a struct, or a list of one."""
-    if isinstance(told, list):
-        return Feature("List", {"feature": _feature(told[0])})
-    if not isinstance(told, Mapping):
-        return told
-    if not isinstance(told.get("_type"), str):
-        return {name: _feature(value) for name, value in told.items()}
+def _feature(written: Any) -> Any:
+    """A feature from its JSON: a dict with its kind, a dict of features for a struct, or a list of one feature."""
+    if isinstance(written, list):
+        return Feature("List", {"feature": _feature(written[0])})
+    if not isinstance(written, Mapping):
+        return written
+    if not isinstance(written.get("_type"), str):
+        return {name: _feature(value) for name, value in written.items()}
     parameters = {
-        name: _feature(value) if name == "feature" else value for name, value in told.items() if name != "_type"
+        name: _feature(value) if name == "feature" else value for name, value in written.items() if name != "_type"
     }
     inner = parameters.get("feature")
-    if told["_type"] == "Sequence" and isinstance(inner, Mapping):  # before release 4, written as a struct of lists
-        return {name: Feature("List", {"feature": one}) for name, one in inner.items()}
-    return Feature(told["_type"], parameters)
+    if written["_type"] == "Sequence" and isinstance(inner, Mapping):  # before release 4, stored as a struct of lists
+        return {name: Feature("List", {"feature": feature}) for name, feature in inner.items()}
+    return Feature(written["_type"], parameters)

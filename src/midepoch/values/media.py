@@ -1,4 +1,4 @@
-"""Images, sounds and videos out of the bytes that data sets hold."""
+"""Decoding images, audio and video from the bytes or paths that datasets hold."""
 
 import io
 import os
@@ -12,22 +12,25 @@ import pyarrow as pa
 from midepoch.errors import MissingExtraError
 from midepoch.values.features import Feature, Features
 
-DECODED = ("Image", "Audio")
+DECODED_KINDS = ("Image", "Audio")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decode:
-    """A function of rows that decodes some of their columns."""
+    """The function that ``Dataset.decode`` maps over rows."""
 
     features: Features
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The decoded columns."""
+        """The decoded columns of a row."""
         return {name: decoded(row[name], feature) for name, feature in self.features.items()}
 
 
 def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) -> Features:
-    """The columns that are wanted, by name or by kind, with what they are decoded as."""
+    """The columns to decode, with the feature of each.
+
+    ``wanted`` holds names of columns, or kinds such as "image" and "audio". If it is empty, all media are decoded.
+    """
     media = {name: feature for name, feature in features.items() if _holds_media(feature)}
     if not wanted and media:
         return media
@@ -41,11 +44,11 @@ def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) ->
             if not _holds_bytes(schema.field(name).type):
                 raise ValueError(
                     f"decode: the column {name!r} is {schema.field(name).type}, neither an Image or Audio feature nor "
-                    "bytes. Decode it with map(fn)."
+                    "bytes. Decode it in a function of your own, with map(fn)."
                 )
             chosen[name] = Feature("Image", {})
         else:
-            of_kind = {column: one for column, one in media.items() if _holds_media(one, name.capitalize())}
+            of_kind = {column: feature for column, feature in media.items() if _holds_media(feature, name.capitalize())}
             if not of_kind:
                 raise ValueError(
                     f"decode: there is no column {name!r}, and no feature of that kind. "
@@ -56,22 +59,22 @@ def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) ->
 
 
 def decoded(value: Any, feature: Any) -> Any:
-    """A value as its feature says: images and sounds decoded, everything else as it is."""
+    """A value with the images and audio that its feature names decoded. Everything else is unchanged."""
     if value is None:
         return None
     if isinstance(feature, Mapping):
-        return {name: decoded(value[name], one) for name, one in feature.items()}
+        return {name: decoded(value[name], inner) for name, inner in feature.items()}
     if feature.kind == "Image":
         return image(value, mode=feature.parameters.get("mode"))
     if feature.kind == "Audio":
-        return sound(value)
+        return audio(value)
     if _holds_media(feature):
-        return [decoded(one, feature.feature) for one in value]
+        return [decoded(inner, feature.feature) for inner in value]
     return value
 
 
 def image(value: Any, *, mode: str | None = None) -> Any:
-    """A PIL image out of bytes, a path, or a dict of either; its pixels are decoded here, not when first used."""
+    """A PIL image from bytes, a path, or a dict of either. Its pixels are decoded now, not at first use."""
     try:
         import PIL.ExifTags
         import PIL.Image
@@ -84,18 +87,24 @@ def image(value: Any, *, mode: str | None = None) -> Any:
         return turned.convert(mode) if mode else turned
 
 
-def sound(value: Any) -> dict[str, Any]:
-    """Samples and sampling rate out of bytes, a path, or a dict of either; channels come first, one has none."""
+def audio(value: Any) -> dict[str, Any]:
+    """Samples and sampling rate from bytes, a path, or a dict of either.
+
+    The array has the shape (channels, samples), or (samples,) for a single channel.
+    """
     try:
         import soundfile
     except ImportError as error:
-        raise MissingExtraError("soundfile", "audio", "Decoding sounds") from error
+        raise MissingExtraError("soundfile", "audio", "Decoding audio") from error
     samples, rate = soundfile.read(_opened(value), dtype="float32")
     return {"array": samples.T, "sampling_rate": int(rate)}
 
 
 def video(value: Any, *, frames: int | None = None) -> Any:
-    """The frames of a video as an array of RGB bytes, (frame, height, width, 3): all, or so many evenly spaced."""
+    """The frames of a video as an array of RGB bytes of the shape (frames, height, width, 3).
+
+    ``frames`` is how many evenly spaced frames to return; by default all. If the video has fewer, some are repeated.
+    """
     try:
         import av
     except ImportError as error:
@@ -121,7 +130,7 @@ def video(value: Any, *, frames: int | None = None) -> Any:
 
 
 def _opened(value: Any) -> Any:
-    """The bytes as a file, or the path of one."""
+    """Something that the decoders can open: the bytes as a file object, or a path."""
     if isinstance(value, Mapping):
         value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
     if isinstance(value, bytes | bytearray | memoryview):
@@ -132,12 +141,12 @@ def _opened(value: Any) -> Any:
 
 
 def _holds_media(feature: Any, *kinds: str) -> bool:
-    """Whether a feature is an image or a sound, or has one somewhere inside."""
+    """True if a feature is an image or audio, or has one inside; with ``kinds``, of one of those kinds."""
     if isinstance(feature, Mapping):
-        return any(_holds_media(one, *kinds) for one in feature.values())
+        return any(_holds_media(inner, *kinds) for inner in feature.values())
     if not isinstance(feature, Feature):
         return False
-    return feature.kind in (kinds or DECODED) or _holds_media(feature.parameters.get("feature"), *kinds)
+    return feature.kind in (kinds or DECODED_KINDS) or _holds_media(feature.parameters.get("feature"), *kinds)
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:

@@ -1,6 +1,6 @@
 """Arrow's numbers as NumPy arrays, without pandas.
 
-pyarrow's own conversion imports pandas where that is installed, which takes far longer than opening a data set.
+pyarrow's own conversion imports pandas if it is installed. That import takes far longer than opening a dataset.
 """
 
 from typing import Any
@@ -16,11 +16,11 @@ DTYPES = {
         *(pa.float16(), pa.float32(), pa.float64()),
     )
 }
-"""The types of numbers by their ids: asking a type for its name, or what it is, takes longer than the view."""
+"""NumPy's dtype of each number type, by Arrow's type id: comparing ids is faster than asking a type what it is."""
 
 
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
-    """A view of an array of whole or floating-point numbers, of which none is null."""
+    """A view of an array of integers or floats without nulls."""
     dtype = DTYPES[array.type.id]
     values = array.buffers()[1]
     if values is None or not len(array):

@@ -1,4 +1,4 @@
-"""Picking rows of Arrow's record batches and tables, right for all types."""
+"""Picking rows of Arrow record batches and tables, correctly for every type."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -7,21 +7,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from midepoch._common.types import I64
+
 Data = TypeVar("Data", pa.RecordBatch, pa.Table)
 
 
-def take(data: Data, places: npt.NDArray[np.int64]) -> Data:
-    """The rows at some places."""
-    return _at_its_start(data).take(pa.array(places))
+def take(data: Data, indices: I64) -> Data:
+    """The rows at ``indices``, in that order."""
+    return _without_offsets(data).take(pa.array(indices))
 
 
 def keep(data: Data, mask: Sequence[bool] | npt.NDArray[np.bool_]) -> Data:
-    """The rows where a mask is true."""
-    return _at_its_start(data).filter(pa.array(mask, pa.bool_()))
+    """The rows where ``mask`` is true."""
+    return _without_offsets(data).filter(pa.array(mask, pa.bool_()))
 
 
-def _at_its_start(data: Data) -> Data:
-    """The same rows, with columns that begin where their memory does, if Arrow would pick other rows of them."""
+def _without_offsets(data: Data) -> Data:
+    """The same rows; columns of which Arrow would pick wrong rows are copied, so that they start at offset 0."""
     for number, kind in enumerate(data.schema.types):
         if _is_misread(kind):
             column = data.column(number)
@@ -33,7 +35,7 @@ def _at_its_start(data: Data) -> Data:
 
 
 def _is_misread(kind: pa.DataType) -> bool:
-    """Whether Arrow (as of 26) takes and filters slices of such columns as if they began elsewhere."""
+    """True if Arrow (26 and before) ignores the offset of such columns when it takes or filters rows."""
     if isinstance(kind, pa.BaseExtensionType):
         return _is_misread(kind.storage_type)
     if pa.types.is_fixed_size_list(kind) and pa.types.is_fixed_size_list(kind.value_type):

@@ -1,5 +1,4 @@
-import json
-import pickle
+"""Values that user functions return, in the form that with_format asks for."""
 
 import numpy as np
 import pyarrow as pa
@@ -7,311 +6,13 @@ import pytest
 import torch
 
 import midepoch as me
-from columns import DAYS, SCALARS, STAMPS, TYPES, table_of, with_nulls
-from files import KINDS, numbers, write
-from midepoch.formats.base import as_read
+from files import numbers, write
 from midepoch.testing import same
-from midepoch.values.convert import arrow_batches, arrow_columns, standalone, to_python
-
-
-@pytest.mark.parametrize("nulls", [False, True], ids=["full", "nulls"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", TYPES)
-def test_python_values_are_those_of_to_pylist(tmp_path, name, kind, nulls):
-    arrow_type, plain = TYPES[name]
-    batches = table_of(arrow_type, with_nulls(plain) if nulls else plain)
-    path = write(tmp_path / "a.data", batches, kind)
-    expected = [row for batch in batches for row in batch.to_pylist()]
-    assert repr(list(me.read(path))) == repr(expected)
-    shuffled = sorted(me.read(path).shuffle(seed=1, level="row"), key=lambda row: row["id"])
-    assert repr(shuffled) == repr(expected)
-    for size in (1, 2, 5):
-        columns = list(me.read(path).batch(size))
-        rows = [dict(zip(one, row, strict=True)) for one in columns for row in zip(*one.values(), strict=True)]
-        assert repr(rows) == repr(expected)
-
-
-@pytest.mark.parametrize("form", ["numpy", "torch", "arrow"])
-@pytest.mark.parametrize("name", TYPES)
-def test_a_row_looks_the_same_whatever_rows_are_beside_it(tmp_path, name, form):
-    arrow_type, plain = TYPES[name]
-    path = write(tmp_path / "a.arrow", table_of(arrow_type, with_nulls(plain)))
-    dataset = me.read(path).with_format(form)
-    together = list(dataset)
-    alone = [row for number in range(5) for row in me.read(path).skip(number).take(1).with_format(form)]
-    assert len(together) == 5
-    for one, other in zip(together, alone, strict=True):
-        assert same(one, other)
-
-
-@pytest.mark.parametrize("nulls", [False, True], ids=["full", "nulls"])
-@pytest.mark.parametrize("form", ["numpy", "torch", "arrow"])
-@pytest.mark.parametrize("name", TYPES)
-def test_batches_cut_from_many_rows_look_as_those_made_alone(name, form, nulls):
-    arrow_type, plain = TYPES[name]
-    column = [None, *(with_nulls(plain) if nulls else plain)] + plain * 2
-    kind = as_read(pa.schema({"v": arrow_type})).field("v").type
-    whole = pa.record_batch({"id": range(16), "v": pa.array(column, kind)}).slice(1)
-    for size in (1, 2, 4, 7, 20):
-        cut = list(arrow_batches(whole, size, form))
-        alone = [arrow_columns(whole.slice(at, size), form) for at in range(0, 15, size)]
-        assert len(cut) == len(alone)
-        assert all(map(same, cut, alone))
-
-
-def test_tensors_of_batches_have_memory_of_their_own():
-    whole = pa.record_batch({"v": range(6)})
-    first, second = arrow_batches(whole, 3, "torch")
-    first["v"][:] = -1
-    assert first["v"].untyped_storage().nbytes() == 24
-    assert second["v"].tolist() == [3, 4, 5]
-    assert whole["v"].to_pylist() == list(range(6))
-
-
-ODD = [float("nan"), -0.0, float("inf"), -float("inf"), 5e-324, 0.1, 16_777_217.0]
-LISTS = {
-    **{name: TYPES[name] for name in SCALARS},
-    "float16": (pa.float16(), np.array([1, 0.5, np.nan, -0.0, np.inf], np.float16).tolist()),
-    "float32_odd": (pa.float32(), ODD),
-    "float64_odd": (pa.float64(), ODD),
-    "mixed_text": (pa.string(), ["ascii", "größer", "", "\U0001f600", "a\0b"]),
-}
-
-
-@pytest.mark.parametrize("name", LISTS)
-def test_python_lists_are_those_of_to_pylist_in_value_and_type(name):
-    arrow_type, plain = LISTS[name]
-    for column in (pa.array(plain, arrow_type), pa.array(with_nulls(plain), arrow_type)):
-        for start, stop in ((0, len(plain)), (1, 4), (1, 2), (3, 5), (2, 2)):
-            part = column.slice(start, stop - start)
-            made = to_python(part)
-            assert type(made) is list
-            assert repr(made) == repr(part.to_pylist())
-            assert list(map(type, made)) == list(map(type, part.to_pylist()))
-
-
-def test_text_that_is_no_utf8_is_refused_as_arrow_refuses_it():
-    offsets, data = pa.py_buffer(np.array([0, 1, 3], np.int32)), pa.py_buffer(b"a\xed\xa0")
-    column = pa.Array.from_buffers(pa.string(), 2, [None, offsets, data])
-    with pytest.raises(UnicodeDecodeError):
-        column.to_pylist()
-    with pytest.raises(UnicodeDecodeError):
-        to_python(column)
-
-
-def dictionary_batches(*dictionaries):
-    """One batch for each dictionary, whose column holds the dictionary's values backwards."""
-    return [
-        pa.record_batch(
-            {"v": pa.DictionaryArray.from_arrays(pa.array(range(len(words) - 1, -1, -1), pa.int32()), pa.array(words))}
-        )
-        for words in dictionaries
-    ]
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "dictionaries"),
-    [
-        ("stream", {}, [["a", "b"], ["c", "d", "e"], ["f"]]),
-        ("stream", {"emit_dictionary_deltas": True}, [["a"], ["a", "b"], ["a", "b", "c"]]),
-        ("stream", {"emit_dictionary_deltas": True}, [["a", "b"], ["x"], ["x", "y"]]),
-        ("file", {"emit_dictionary_deltas": True}, [["a"], ["a", "b"], ["a", "b", "c"]]),
-        ("file", {}, [["a", "b"], ["a", "b"], ["a", "b"]]),
-        ("parquet", {}, [["a", "b"], ["c", "d", "e"], ["f"]]),
-    ],
-    ids=["replaced", "deltas", "deltas-then-replaced", "file-deltas", "file-same", "parquet"],
-)
-def test_dictionaries_that_differ_between_batches(tmp_path, kind, options, dictionaries):
-    batches = dictionary_batches(*dictionaries)
-    path = write(tmp_path / "a.arrow", batches, kind, **options)
-    expected = [word for words in dictionaries for word in reversed(words)]
-    assert [row["v"] for row in me.read(path)] == expected
-    assert [word for one in me.read(path).batch(2) for word in one["v"]] == expected
-    assert [word for one in me.read(path).with_format("numpy").batch(4) for word in one["v"]] == expected
-    last = me.read(path).skip(len(expected) - 1)
-    assert [row["v"] for row in last] == expected[-1:]
-
-
-def base_of(array):
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
-
-
-@pytest.mark.parametrize("name", ["int8", "int64", "uint64", "float16", "float32", "float64", "timestamp_us"])
-def test_numpy_batches_of_mapped_arrow_are_views_of_the_file(tmp_path, name):
-    arrow_type, plain = TYPES[name]
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array(plain * 40, arrow_type)}))
-    first, second = me.read(path).with_format("numpy").batch(100)
-    assert not first["v"].flags.writeable
-    assert not first["v"].flags.owndata
-    size = first["v"].itemsize
-    assert second["v"].ctypes.data - first["v"].ctypes.data == 100 * size
-    assert first["v"].tolist() == pa.array(plain * 20, arrow_type).to_numpy(zero_copy_only=False).tolist()
-
-
-def test_numpy_matrices_of_mapped_arrow_are_views_of_the_file(tmp_path):
-    rows = [[float(number), 0.5] for number in range(200)]
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array(rows, pa.list_(pa.float32(), 2))}))
-    first, second = me.read(path).with_format("numpy").batch(100)
-    assert first["v"].shape == (100, 2)
-    assert first["v"].dtype == np.float32
-    assert not first["v"].flags.writeable
-    assert second["v"].ctypes.data - first["v"].ctypes.data == 100 * 2 * 4
-    assert second["v"].tolist() == rows[100:]
-
-
-def test_neighbouring_numpy_rows_of_a_list_column_share_memory(tmp_path):
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array([[1, 2], [3], [4, 5, 6]] * 50)}))
-    rows = [row["v"] for row in me.read(path).with_format("numpy")]
-    assert [row.tolist() for row in rows[:3]] == [[1, 2], [3], [4, 5, 6]]
-    assert base_of(rows[0]).ctypes.data == base_of(rows[2]).ctypes.data
-    assert not rows[0].flags.writeable
-
-
-@pytest.mark.parametrize("kind", [name for name in SCALARS if name.startswith(("int", "uint", "bool"))])
-@pytest.mark.parametrize("form", ["numpy", "torch"])
-def test_whole_numbers_with_nulls_never_become_floats(tmp_path, kind, form):
-    arrow_type, plain = TYPES[kind]
-    full = [*plain[:2], None, *plain[3:]]
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array(full, arrow_type)}))
-    (batch,) = me.read(path).with_format(form).batch(5)
-    assert list(batch["v"]) == full
-    assert {type(value) for value in batch["v"]} == {type(plain[0]), type(None)}
-    rows = [row["v"] for row in me.read(path).with_format(form)]
-    assert rows[2] is None
-    assert [row.item() for row in rows if row is not None] == [value for value in full if value is not None]
-    assert {str(row.dtype).removeprefix("torch.") for row in rows if row is not None} == {kind}
-
-
-def test_null_floats_are_nan_and_null_times_nat(tmp_path):
-    columns = {
-        "f": pa.array([1.5, None], pa.float32()),
-        "t": pa.array([STAMPS[0], None], pa.timestamp("us")),
-        "d": pa.array([DAYS[0], None], pa.date32()),
-    }
-    path = write(tmp_path / "a.arrow", pa.record_batch(columns))
-    (batch,) = me.read(path).with_format("numpy").batch(2)
-    assert batch["f"].dtype == np.float32
-    assert np.isnan(batch["f"][1])
-    assert batch["t"].dtype == "datetime64[us]"
-    assert np.isnat(batch["t"][1])
-    assert batch["d"].dtype == "datetime64[D]"
-    assert np.isnat(batch["d"][1])
-    assert batch["d"][0] == np.datetime64("2020-02-27")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [name for name in SCALARS if name.startswith(("int", "uint", "float", "bool"))])
-def test_torch_gives_tensors_for_numbers(tmp_path, name, kind):
-    arrow_type, plain = TYPES[name]
-    path = write(tmp_path / "a.data", table_of(arrow_type, plain), kind)
-    (batch,) = me.read(path).with_format("torch").batch(5)
-    assert isinstance(batch["v"], torch.Tensor)
-    assert str(batch["v"].dtype) == f"torch.{name}"
-    assert batch["v"].tolist() == plain
-    rows = [row["v"] for row in me.read(path).with_format("torch")]
-    assert all(isinstance(row, torch.Tensor) and row.shape == () for row in rows)
-    assert [row.item() for row in rows] == plain
-
-
-OTHERS = [
-    "string",
-    "binary",
-    "date32",
-    "timestamp_us_utc",
-    "decimal128",
-    "struct",
-    "map",
-    "dictionary",
-    "null",
-    "time64_us",
-]
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_torch_leaves_what_is_no_number_as_lists(tmp_path, name):
-    arrow_type, plain = TYPES[name]
-    batches = table_of(arrow_type, plain)
-    path = write(tmp_path / "a.arrow", batches)
-    expected = [row["v"] for batch in batches for row in batch.to_pylist()]
-    (batch,) = me.read(path).with_format("torch").batch(5)
-    assert type(batch["v"]) is list
-    assert batch["v"] == expected
-    assert [row["v"] for row in me.read(path).with_format("torch")] == expected
-
-
-def test_tensors_are_writable_and_independent_of_the_file(tmp_path):
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array(range(8)), "m": pa.array([[1.0, 2.0]] * 8)}))
-    before = path.read_bytes()
-    (batch,) = me.read(path).with_format("torch").batch(8)
-    batch["v"][:] = 99
-    batch["m"] += 1
-    row = next(iter(me.read(path).with_format("torch")))
-    row["m"].zero_()
-    (again,) = me.read(path).with_format("torch").batch(8)
-    assert again["v"].tolist() == list(range(8))
-    assert again["m"].tolist() == [[1.0, 2.0]] * 8
-    assert path.read_bytes() == before
+from midepoch.values.convert import as_column, convert, convert_each, convert_values
 
 
 @pytest.mark.parametrize("form", ["numpy", "torch"])
-def test_fixed_size_lists_become_matrices(tmp_path, form):
-    path = write(tmp_path / "a.arrow", table_of(*TYPES["matrix"]))
-    batches = list(me.read(path).with_format(form).batch(2))
-    assert [tuple(batch["v"].shape) for batch in batches] == [(2, 2, 2), (2, 2, 2), (1, 2, 2)]
-    assert [row for batch in batches for row in batch["v"].tolist()] == TYPES["matrix"][1]
-    assert [tuple(row["v"].shape) for row in me.read(path).with_format(form)] == [(2, 2)] * 5
-
-
-@pytest.mark.parametrize("form", ["numpy", "torch"])
-def test_lists_of_equal_length_become_a_matrix_and_others_a_list_of_arrays(tmp_path, form):
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array([[1, 2], [3, 4], [5], [6, 7, 8]])}))
-    even, ragged = me.read(path).with_format(form).batch(2)
-    assert even["v"].tolist() == [[1, 2], [3, 4]]
-    assert type(ragged["v"]) is list
-    array = np.ndarray if form == "numpy" else torch.Tensor
-    assert all(isinstance(one, array) for one in ragged["v"])
-    assert [one.tolist() for one in ragged["v"]] == [[5], [6, 7, 8]]
-
-
-@pytest.mark.parametrize("form", ["numpy", "torch"])
-def test_nulls_among_lists_leave_the_others_arrays(tmp_path, form):
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array([[1, 2], None, [3, 4]])}))
-    (batch,) = me.read(path).with_format(form).batch(3)
-    assert batch["v"][1] is None
-    array = np.ndarray if form == "numpy" else torch.Tensor
-    assert [one.tolist() for one in batch["v"] if isinstance(one, array)] == [[1, 2], [3, 4]]
-
-
-def test_nested_ragged_lists_are_tensors_all_the_way_down(tmp_path):
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array([[[1, 2], [3]], [[4]]])}))
-    (batch,) = me.read(path).with_format("torch").batch(2)
-    assert [[inner.tolist() for inner in outer] for outer in batch["v"]] == [[[1, 2], [3]], [[4]]]
-    assert all(isinstance(inner, torch.Tensor) for outer in batch["v"] for inner in outer)
-
-
-def test_ragged_lists_of_strings_are_plain_lists_in_the_form_torch(tmp_path):
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array([["a"], ["b", "c"]])}))
-    (batch,) = me.read(path).with_format("torch").batch(2)
-    assert batch["v"] == [["a"], ["b", "c"]]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_arrow_gives_record_batches_of_one_row_or_of_a_batch(tmp_path, kind):
-    batches = [numbers(0, 3), numbers(3, 5)]
-    path = write(tmp_path / "a.data", batches, kind)
-    rows = list(me.read(path).with_format("arrow"))
-    assert all(isinstance(row, pa.RecordBatch) and row.num_rows == 1 for row in rows)
-    assert [row["x"][0].as_py() for row in rows] == [0, 1, 2, 3, 4]
-    assert rows[0].schema == batches[0].schema
-    out = list(me.read(path).with_format("arrow").batch(2))
-    assert [one["x"].to_pylist() for one in out] == [[0, 1], [2, 3], [4]]
-    assert all(isinstance(one, pa.RecordBatch) for one in out)
-
-
-@pytest.mark.parametrize("form", ["numpy", "torch"])
-def test_with_format_before_and_after_map_give_the_same(tmp_path, form):
+def test_with_format_before_and_after_map_yield_the_same_values(tmp_path, form):
     path = write(tmp_path / "a.arrow", [numbers(0, 3), numbers(3, 5)])
 
     def double(row):
@@ -326,7 +27,7 @@ def test_with_format_before_and_after_map_give_the_same(tmp_path, form):
     assert [value for one in after for value in one["y"].tolist()] == [0, 2, 4, 6, 8]
 
 
-def test_map_gets_values_in_the_form_that_stands_before_it(tmp_path):
+def test_map_gets_values_in_the_form_set_before_it(tmp_path):
     path = write(tmp_path / "a.arrow", numbers(0, 2))
     seen = []
 
@@ -341,7 +42,7 @@ def test_map_gets_values_in_the_form_that_stands_before_it(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["numpy", "torch", "arrow"])
-def test_batched_map_gets_columns_in_its_form_and_python_undoes_it(tmp_path, form):
+def test_batched_map_gets_columns_in_its_form_and_with_format_python_restores_them(tmp_path, form):
     columns = {"x": pa.array([1, 2, 3]), "l": pa.array([[1, 2], [3], []]), "m": pa.array([[1, 2]] * 3)}
     batch = pa.record_batch(columns)
     path = write(tmp_path / "a.arrow", batch)
@@ -365,64 +66,15 @@ def test_columns_of_any_form_become_arrow(tmp_path, form):
     assert out.to_pylist() == pa.record_batch(columns).to_pylist()
 
 
-def test_arrow_batches_of_mapped_rows_join_types_inferred_apart(tmp_path):
-    path = write(tmp_path / "a.arrow", numbers(0, 2))
-    dataset = me.read(path).map(lambda row: {"y": None if row["x"] == 0 else 1.5}).with_format("arrow").batch(2)
-    (out,) = dataset
-    assert out.to_pylist() == [{"x": 0, "y": None}, {"x": 1, "y": 1.5}]
-
-
-def test_a_batch_of_rows_with_different_keys_says_so(tmp_path):
-    path = write(tmp_path / "a.arrow", numbers(0, 2))
-    dataset = me.read(path).map(lambda row: {"odd": 1} if row["x"] % 2 else {}).batch(2)
-    with pytest.raises(ValueError, match=r"same columns, but one has \['x'\] and another \['x', 'odd'\]"):
-        list(dataset)
-
-
-def test_items_that_are_no_dicts_can_be_batched_but_not_made_arrow(tmp_path):
+def test_items_that_are_not_dicts_can_be_batched_but_not_converted_to_arrow(tmp_path):
     path = write(tmp_path / "a.arrow", numbers(0, 3))
     assert list(me.read(path).map(lambda row: row["x"]).batch(2)) == [[0, 1], [2]]
     with pytest.raises(TypeError, match="needs items that are dicts"):
         list(me.read(path).map(lambda row: row["x"]).with_format("arrow"))
 
 
-def test_extension_types_read_as_arrow_reads_them(tmp_path):
-    kind = pa.fixed_shape_tensor(pa.float32(), [2, 2])
-    storage = pa.array([[1, 2, 3, 4], [5, 6, 7, 8]], pa.list_(pa.float32(), 4))
-    batch = pa.record_batch({"v": pa.ExtensionArray.from_storage(kind, storage)})
-    path = write(tmp_path / "a.arrow", batch)
-    assert list(me.read(path)) == batch.to_pylist()
-    (out,) = me.read(path).with_format("numpy").batch(2)
-    assert out["v"].tolist() == storage.to_pylist()
-
-
-@pytest.mark.parametrize("kind", ["stream", "parquet"])
-def test_reading_no_columns_gives_empty_rows(tmp_path, kind):
-    path = write(tmp_path / "a.data", [numbers(0, 2), numbers(2, 3)], kind)
-    assert list(me.read(path, columns=[])) == [{}, {}, {}]
-
-
-def test_column_names_can_be_anything(tmp_path):
-    names = ["a'b", 'q"', "new\nline", "{x}", "", "class", "v0", "c0", "größe"]
-    batch = pa.record_batch([pa.array([number]) for number in range(len(names))], names=names)
-    path = write(tmp_path / "a.arrow", batch)
-    assert list(me.read(path)) == batch.to_pylist()
-
-
-def test_an_unknown_form_is_refused_on_its_line(tmp_path):
-    path = write(tmp_path / "a.arrow", numbers(0, 1))
-    with pytest.raises(ValueError, match="'pandas'; it can be 'python', 'numpy', 'torch', 'arrow'"):
-        me.read(path).with_format("pandas")
-
-
-def test_python_values_of_simple_rows_survive_json_and_pickle(tmp_path):
-    batch = pa.record_batch({"i": pa.array([1]), "f": pa.array([0.5]), "s": pa.array(["a"]), "l": pa.array([[1]])})
-    row = next(iter(me.read(write(tmp_path / "a.arrow", batch))))
-    assert json.loads(json.dumps(row)) == pickle.loads(pickle.dumps(row)) == batch.to_pylist()[0]
-
-
 @pytest.mark.parametrize("form", ["numpy", "torch", "arrow"])
-def test_with_format_after_batch_gives_what_it_gives_before(tmp_path, form):
+def test_with_format_after_and_before_batch_yield_the_same_batches(tmp_path, form):
     columns = {"x": pa.array([1, 2, 3]), "m": pa.array([[1, 2], [3, 4], [5, 6]]), "s": pa.array(list("abc"))}
     path = write(tmp_path / "a.arrow", pa.record_batch(columns))
     after = list(me.read(path).batch(2).with_format(form))
@@ -432,14 +84,49 @@ def test_with_format_after_batch_gives_what_it_gives_before(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", ["numpy", "torch", "arrow"])
-def test_python_after_a_batch_in_another_form_gives_columns_also_of_one_row(tmp_path, form):
+def test_with_format_python_after_batch_yields_columns_even_for_one_row(tmp_path, form):
     path = write(tmp_path / "a.arrow", numbers(0, 3))
     assert list(me.read(path).with_format(form).batch(2).with_format("python")) == [{"x": [0, 1]}, {"x": [2]}]
 
 
-@pytest.mark.parametrize("values", [[float("nan"), None, 1.0], [[float("nan")], [1.0], None]], ids=["null", "lists"])
-def test_batches_are_sent_though_arrow_cannot_join_their_dictionaries(values):
-    coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 0], pa.int32()), pa.array(values))
-    batch = pa.record_batch({"x": coded}).slice(1, 2)
-    assert same(standalone(batch).to_pylist(), batch.to_pylist())
-    assert same(pickle.loads(pickle.dumps(standalone(batch))).to_pylist(), batch.to_pylist())
+def test_an_unknown_form_raises_when_the_pipeline_is_built(tmp_path):
+    path = write(tmp_path / "a.arrow", numbers(0, 1))
+    with pytest.raises(ValueError, match="'pandas'; it can be 'python', 'numpy', 'torch', 'arrow'"):
+        me.read(path).with_format("pandas")
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ([1, 2], np.array([1, 2])),
+        ([[1, 2], [3, 4]], np.array([[1, 2], [3, 4]])),
+        ([np.ones(2), np.ones(3)], [np.ones(2), np.ones(3)]),
+        (["a", 1], np.array(["a", 1], object)),
+        ([[1], []], np.fromiter([[1], []], object, 2)),
+        ([None, 1], np.array([None, 1], object)),
+    ],
+    ids=str,
+)
+def test_columns_of_user_functions_as_numpy(column, expected):
+    assert same(convert(column, "numpy"), expected)
+
+
+def test_what_torch_cannot_hold_stays_a_list():
+    assert convert(["a", 1], "torch") == ["a", 1]
+    assert same(convert([[1, 2], [3]], "torch"), [torch.tensor([1, 2]), torch.tensor([3])])
+    assert same(convert(np.array([1.5]), "torch"), torch.tensor([1.5], dtype=torch.float64))
+
+
+def test_each_value_converts_as_if_it_were_alone():
+    together, alone = [1, None, 2.5, [1, 2]], [1, 2]
+    assert [type(value) for value in convert_each(together, "numpy")] == [np.int64, type(None), np.float64, np.ndarray]
+    assert same(convert_each(alone, "numpy"), np.array([1, 2]))
+    assert convert_values({"a": np.array([1]), "b": "x"}, "python") == {"a": [1], "b": "x"}
+
+
+def test_arrow_columns_from_a_function_become_columns_of_the_form():
+    chunked = pa.chunked_array([[1, 2], [3]])
+    assert as_column(chunked, "python") == [1, 2, 3]
+    assert same(as_column(chunked, "numpy"), np.array([1, 2, 3]))
+    assert same(as_column(pa.array([1, 2]), "torch"), torch.tensor([1, 2]))
+    assert as_column(range(2), "numpy") == [0, 1]

@@ -1,4 +1,4 @@
-"""Images and sounds, made here and decoded: the same as `datasets` decodes."""
+"""Images, audio and video are decoded to what `datasets` decodes."""
 
 import io
 import pickle
@@ -15,7 +15,7 @@ import soundfile
 import midepoch as me
 from media import film
 from midepoch.values.features import features_of
-from midepoch.values.media import decoded, image, sound, video
+from midepoch.values.media import audio, decoded, image, video
 
 SIZE = (5, 3)
 
@@ -37,13 +37,13 @@ def tone(rate=8000, channels=1, kind="WAV"):
     return file.getvalue()
 
 
-def pixels(one):
-    return np.asarray(one).tolist()
+def pixels(picture):
+    return np.asarray(picture).tolist()
 
 
 @pytest.fixture
 def saved(tmp_path):
-    """A saved data set with images and sounds in every place."""
+    """A saved dataset with images and audio in columns, lists and structs."""
     features = datasets.Features(
         {
             "id": datasets.Value("int64"),
@@ -86,7 +86,7 @@ def same_as_datasets(ours, theirs):
     return ours == theirs
 
 
-def test_without_arguments_all_images_and_sounds_are_decoded_as_datasets_would(saved):
+def test_decode_without_arguments_equals_what_datasets_decodes(saved):
     theirs = datasets.load_from_disk(saved).remove_columns("audio")
     for row, expected in zip(opened(saved).decode(), theirs, strict=True):
         audio = row.pop("audio")
@@ -104,19 +104,19 @@ def test_without_decode_bytes_stay_bytes(saved):
     ("wanted", "changed"),
     [
         (("gray",), {"gray"}),
-        (("image",), {"image"}),  # a column of that name goes before the kind
+        (("image",), {"image"}),  # a column of that name wins over the kind
         (("Image",), {"image", "gray", "many", "turns", "meta"}),
         (("audio",), {"audio"}),
         (("gray", "many"), {"gray", "many"}),
     ],
 )
-def test_by_name_and_by_kind(saved, wanted, changed):
+def test_columns_are_chosen_by_name_or_by_kind(saved, wanted, changed):
     for row, raw in zip(opened(saved).decode(*wanted), opened(saved), strict=True):
         differ = {name for name in row if row[name] != raw[name]}
         assert changed - {"many", "image"} <= differ <= changed
 
 
-def test_it_is_a_stage_like_others(saved):
+def test_decode_can_be_shuffled_batched_counted_resumed_and_pickled(saved):
     dataset = opened(saved).select_columns(["id", "gray"]).shuffle(1, level="row").decode()
     batch = next(iter(dataset.batch(4)))
     assert [one.getpixel((4, 2)) for one in batch["gray"]] == [
@@ -134,7 +134,7 @@ def test_numpy_values_are_decoded_too(saved):
     assert [one.size for one in row["many"]] == [SIZE]
 
 
-def test_plain_files_of_bytes(tmp_path):
+def test_columns_of_bytes_are_decoded_as_images_and_others_raise(tmp_path):
     pq.write_table(pa.table({"png": [picture(3), None], "id": [1, 2]}), tmp_path / "a.parquet")
     dataset = me.read(tmp_path / "a.parquet")
     first, second = dataset.decode("png")
@@ -149,14 +149,14 @@ def test_plain_files_of_bytes(tmp_path):
         dataset.batch(2).decode("png")
 
 
-def test_a_broken_image_is_told_with_its_row(tmp_path):
+def test_the_error_of_a_broken_image_names_its_row(tmp_path):
     pq.write_table(pa.table({"png": [picture(3), b"no picture"]}), tmp_path / "a.parquet")
     with pytest.raises(PIL.UnidentifiedImageError) as caught:
         list(me.read(tmp_path / "a.parquet").decode("png"))
     assert any("decode" in note and "a.parquet" in note and "1" in note for note in caught.value.__notes__)
 
 
-def test_paths_and_bytes_in_all_their_forms(tmp_path, monkeypatch):
+def test_values_may_be_bytes_paths_or_dicts_of_either(tmp_path, monkeypatch):
     (tmp_path / "a.png").write_bytes(picture(3))
     (tmp_path / "a.wav").write_bytes(tone(rate=16_000, channels=2))
     monkeypatch.chdir(tmp_path)
@@ -170,7 +170,7 @@ def test_paths_and_bytes_in_all_their_forms(tmp_path, monkeypatch):
         {"bytes": picture(3), "path": "gone.png"},
     ):
         assert pixels(image(value)) == pixels(PIL.Image.open(io.BytesIO(picture(3))))
-    stereo = sound({"bytes": None, "path": "a.wav"})
+    stereo = audio({"bytes": None, "path": "a.wav"})
     assert (stereo["array"].shape, stereo["array"].dtype, stereo["sampling_rate"]) == ((2, 40), np.float32, 16_000)
     with pytest.raises(TypeError, match="Expected bytes, a path, or a dict with 'bytes' or 'path', got NoneType"):
         image({"bytes": None, "path": None})
@@ -178,7 +178,7 @@ def test_paths_and_bytes_in_all_their_forms(tmp_path, monkeypatch):
         image(3)
 
 
-def test_an_image_lies_as_its_camera_said():
+def test_an_image_is_turned_as_its_exif_orientation_says():
     exif = PIL.Image.Exif()
     exif[0x0112] = 6
     turned = {"bytes": picture(3, "JPEG", exif=exif), "path": None}
@@ -187,7 +187,7 @@ def test_an_image_lies_as_its_camera_said():
     assert pixels(image(turned)) == pixels(expected)
 
 
-def test_none_is_none_wherever_it_stands():
+def test_none_stays_none_in_lists_and_structs():
     features = datasets.Features({"many": datasets.List(datasets.Image()), "meta": {"thumb": datasets.Image()}})
     found = features_of(features.arrow_schema)
     assert decoded(None, found["many"]) is None
@@ -196,7 +196,7 @@ def test_none_is_none_wherever_it_stands():
 
 
 @pytest.mark.parametrize(("module", "extra", "column"), [("PIL", "image", "gray"), ("soundfile", "audio", "audio")])
-def test_a_missing_library_is_told_with_its_extra(saved, monkeypatch, module, extra, column):
+def test_a_missing_library_raises_with_the_install_command(saved, monkeypatch, module, extra, column):
     for name in [name for name in sys.modules if name == module or name.startswith(f"{module}.")]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(me.MissingExtraError, match=rf"pip install 'midepoch\[{extra}\]'"):
@@ -208,20 +208,20 @@ def greys(frames):
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi"])
-def test_a_video_whole_and_some_frames_of_it(tmp_path, name):
+def test_all_frames_of_a_video_and_some_of_them(tmp_path, name):
     path = film(tmp_path / name)
     for value in (path, str(path), path.read_bytes(), {"bytes": path.read_bytes(), "path": None}):
         frames = video(value)
         assert (frames.shape, frames.dtype) == ((10, 16, 32, 3), np.uint8)
         assert greys(frames) == list(range(10))
-    for wanted, due in ((1, [0]), (2, [0, 9]), (4, [0, 3, 6, 9]), (10, list(range(10)))):
-        assert greys(video(path, frames=wanted)) == due
+    for wanted, expected in ((1, [0]), (2, [0, 9]), (4, [0, 3, 6, 9]), (10, list(range(10)))):
+        assert greys(video(path, frames=wanted)) == expected
     more = video(path, frames=15)
-    assert len(more) == 15, "more than there are: some twice, as many as asked for"
+    assert len(more) == 15, "if the video has fewer frames, some are repeated"
     assert sorted(set(greys(more))) == list(range(10))
 
 
-def test_a_video_that_is_shorter_than_it_says(tmp_path):
+def test_a_truncated_video_still_returns_the_number_of_frames_asked_for(tmp_path):
     content = film(tmp_path / "a.mkv").read_bytes()
     cut = content[: len(content) * 2 // 3]
     frames = video(cut, frames=4)
@@ -229,14 +229,14 @@ def test_a_video_that_is_shorter_than_it_says(tmp_path):
     assert np.array_equal(frames, video(cut, frames=4))
 
 
-def test_what_is_no_video(tmp_path):
+def test_bytes_that_are_not_a_video_raise(tmp_path):
     with pytest.raises(ValueError, match="The file has no video in it"):
         video(tone())
     with pytest.raises(Exception, match="Invalid data"):
         video(b"no video")
 
 
-def test_av_that_is_missing_is_told(monkeypatch):
+def test_a_missing_av_raises_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(me.MissingExtraError, match=r"pip install 'midepoch\[video\]'"):
         video(b"")

@@ -1,4 +1,4 @@
-"""Rows and pools of them: what is picked, cut and joined is what Arrow holds."""
+"""Rows: picked, sliced, joined and converted rows hold the values that Arrow holds."""
 
 import numpy as np
 import pyarrow as pa
@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 import midepoch as me
 from files import numbers, values, write, write_numbers
 from midepoch.testing import assert_resumes
-from midepoch.values.rows import Picked, Pool, Rows
+from midepoch.values.pool import PickedRows, RowPool
+from midepoch.values.rows import Rows
 
 TEXTS = ["", "a", "größer", "日本語", "\U0001f600", "x" * 600, None]
 
 
 def parts_of(sizes):
-    """Batches of such sizes, each a slice that does not begin at offset 0."""
+    """Batches of these sizes, each a slice that does not start at offset 0."""
     total = sum(sizes)
     columns = {
         "number": pa.array(range(-1, total), pa.int32()),
@@ -29,12 +30,12 @@ def parts_of(sizes):
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.data())
-def test_picked_rows_are_those_at_the_places_in_every_shape(sizes, data):
+def test_picked_rows_are_those_at_the_indices_as_dicts_columns_and_arrow(sizes, data):
     parts = parts_of(sizes)
     rows = [row for part in parts for row in part.to_pylist()]
-    places = data.draw(st.lists(st.sampled_from(range(len(rows))), unique=True))
-    picked = Rows(Picked(Pool(parts), np.array(places, np.int64)))
-    expected = [rows[place] for place in places]
+    indices = data.draw(st.lists(st.sampled_from(range(len(rows))), unique=True))
+    picked = Rows(PickedRows(RowPool(parts), np.array(indices, np.int64)))
+    expected = [rows[index] for index in indices]
     assert repr(list(picked.items())) == repr(expected)
     columns = picked.columns()
     assert all(type(column) is list for column in columns.values())
@@ -43,14 +44,14 @@ def test_picked_rows_are_those_at_the_places_in_every_shape(sizes, data):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 1024, 1025, 2049])
-def test_a_shuffle_whose_last_run_has_one_row_gives_rows_not_their_parts(tmp_path, rows):
+def test_a_shuffle_whose_last_run_has_one_row_yields_that_row(tmp_path, rows):
     dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, rows, rows=100)).shuffle(1)
     assert sorted(values(dataset)) == list(range(rows))
     assert sorted(value for batch in dataset.batch(1) for value in batch["x"]) == list(range(rows))
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
-def test_runs_that_are_no_multiple_of_a_batch_lose_only_the_rest_of_the_lane(tmp_path, lanes):
+def test_drop_last_drops_only_the_last_short_batch_of_each_lane(tmp_path, lanes):
     path = write(tmp_path / "a.arrow", [numbers(start, start + 3) for start in range(0, 42, 3)])
     dataset = me.read(path).lanes(lanes)
     for size in (2, 4, 7, 50):
@@ -58,7 +59,7 @@ def test_runs_that_are_no_multiple_of_a_batch_lose_only_the_rest_of_the_lane(tmp
         assert list(dataset.batch(size, drop_last=True)) == whole
 
 
-def test_batches_of_python_columns_go_on_into_functions_one_by_one(tmp_path):
+def test_a_function_after_batch_is_called_batch_by_batch_when_asked_for(tmp_path):
     path = write_numbers(tmp_path / "a.arrow", 0, 20, rows=20)
     seen = []
 
@@ -72,7 +73,7 @@ def test_batches_of_python_columns_go_on_into_functions_one_by_one(tmp_path):
 
 
 def with_gaps(tmp_path, form):
-    """Rows of a batched function, which conversion of a whole column would show otherwise beside other rows."""
+    """Rows of a batched function whose values convert differently alone than within their column."""
     path = write_numbers(tmp_path / "a.arrow", 0, 24, rows=24)
 
     def gaps(columns):
@@ -95,7 +96,7 @@ def test_a_row_of_a_batched_function_looks_the_same_after_a_resume(tmp_path, for
 
 
 @pytest.mark.parametrize("form", ["numpy", "torch"])
-def test_packs_join_other_columns_of_a_batched_function_in_the_form(tmp_path, form):
+def test_packs_join_other_columns_of_a_batched_function_in_their_form(tmp_path, form):
     dataset = with_gaps(tmp_path, form).pack(8, column="tokens", overlong="drop", others="join")
     assert_resumes(dataset)
     kinds = {type(value) for pack in dataset for value in pack["n"]}
@@ -110,7 +111,7 @@ def test_numbers_of_a_batched_function_become_numbers_of_the_form(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["python", "numpy"])
-def test_batches_of_rows_without_columns_are_as_many_as_of_others(tmp_path, form):
+def test_rows_without_columns_make_as_many_batches_as_others(tmp_path, form):
     dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, 20, rows=7), columns=[]).with_format(form)
-    for one in (dataset, dataset.shuffle(1)):
-        assert list(one.batch(3)) == [{}] * 7
+    for ordered in (dataset, dataset.shuffle(1)):
+        assert list(ordered.batch(3)) == [{}] * 7

@@ -1,4 +1,4 @@
-"""Rows picked of slices: those that Python would pick, for every nesting."""
+"""Rows picked from slices of batches and tables, for every nesting of types that Arrow gets wrong."""
 
 import numpy as np
 import pyarrow as pa
@@ -43,27 +43,27 @@ NESTED = {
 
 @pytest.mark.parametrize("name", NESTED)
 @pytest.mark.parametrize("start", [0, 7])
-def test_rows_of_a_slice_are_its_own(name, start):
+def test_take_and_keep_pick_the_rows_of_the_slice(name, start):
     kind, make = NESTED[name]
     values = [make(number) for number in range(20)]
     whole = pa.record_batch({"id": range(20), "v": pa.array(values, kind)}).slice(start)
     rows = whole.to_pylist()
-    places, mask = np.array([5, 0, 3, 3, 9]), np.arange(len(rows)) % 2 == 0
+    indices, mask = np.array([5, 0, 3, 3, 9]), np.arange(len(rows)) % 2 == 0
     for data in (whole, pa.Table.from_batches([whole.slice(0, 4), whole.slice(4)])):
-        assert take(data, places).to_pylist() == [rows[place] for place in places]
+        assert take(data, indices).to_pylist() == [rows[index] for index in indices]
         assert keep(data, mask).to_pylist() == rows[::2]
-        assert take(data, places).schema == whole.schema
+        assert take(data, indices).schema == whole.schema
 
 
 def plain(value):
-    """Lists in place of arrays."""
+    """Arrays and tensors as lists."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 @pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
 @pytest.mark.parametrize("kind", ["stream", "parquet"])
 @pytest.mark.parametrize(("block", "run"), [(25, 1024), (25, 10), (100, 1024), (100, 30)])
-def test_matrices_come_whole_whatever_is_done_to_their_rows(tmp_path, monkeypatch, form, kind, block, run):
+def test_matrices_are_right_after_skip_take_shuffle_filter_and_batch(tmp_path, monkeypatch, form, kind, block, run):
     monkeypatch.setattr("midepoch.sources.lane.RUN_ROWS", run)
     monkeypatch.setattr("midepoch.sources.lane.NARROW_BYTES", 0)
     rows = pa.record_batch({"id": range(100), "v": pa.array([pair(number) for number in range(100)], PAIR)})

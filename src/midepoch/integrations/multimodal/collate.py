@@ -8,7 +8,7 @@ import numpy as np
 
 from midepoch.errors import MissingExtraError
 from midepoch.stages.pack.spec import IGNORED, is_token_mask
-from midepoch.values.convert import join_others
+from midepoch.values.collate import join_others
 
 try:
     import torch

@@ -13,7 +13,7 @@ from typing import Any
 
 from midepoch.storage.location import SmallFiles
 from midepoch.storage.urls import is_url
-from midepoch.values.media import image, sound, video
+from midepoch.values.media import audio, image, video
 
 KINDS = {
     "image": "image",
@@ -114,7 +114,7 @@ class Messages:
             return value
         if kind == "image":
             return image(value)
-        return sound(value) if kind == "audio" else video(value, frames=self.video_frames)
+        return audio(value) if kind == "audio" else video(value, frames=self.video_frames)
 
     def _fetched(self, name: str) -> bytes:
         if name.startswith("data:"):

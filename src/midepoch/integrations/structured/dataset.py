@@ -16,7 +16,7 @@ from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
 from midepoch.sources.files import FileRows
 from midepoch.storage.listing import Listing, PathSpec, find
 from midepoch.storage.options import CACHE
-from midepoch.values.convert import Form
+from midepoch.values.forms import Form
 
 if TYPE_CHECKING:
     from midepoch.integrations.structured.loader import StructuredLoader

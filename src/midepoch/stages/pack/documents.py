@@ -12,8 +12,9 @@ import pyarrow as pa
 from midepoch._common.types import I64
 from midepoch.stages.flow import Context, Emitted, Flow, Run
 from midepoch.stages.pack.spec import Recipe, missing
-from midepoch.values.convert import is_list, storage
-from midepoch.values.rows import Picked, Rows
+from midepoch.values.arrow import is_list, storage
+from midepoch.values.pool import PickedRows
+from midepoch.values.rows import Rows
 
 Values = npt.NDArray[Any]
 
@@ -68,7 +69,7 @@ def stretches(inputs: Flow, delivered: int, recipe: Recipe, context: Context) ->
 
 def read_documents(run: Run, recipe: Recipe, context: Context) -> Documents:
     """The documents in some rows, each with its end-of-document token; all columns checked against the tokens."""
-    data = run.rows.data.batch() if isinstance(run.rows.data, Picked) else run.rows.data
+    data = run.rows.data.batch() if isinstance(run.rows.data, PickedRows) else run.rows.data
     columns: dict[str, Values] = {}
     lengths: dict[str, I64] = {}
     names = _names(run.rows.names, recipe)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.pack.strategies import OVERLONG, Overlong
-from midepoch.values.convert import is_list
+from midepoch.values.arrow import is_list
 
 Others = Literal["drop", "join"]
 MADE = ("position_ids", "document_ids", "cu_seqlens")

@@ -19,7 +19,8 @@ from midepoch.stages.flow import Context, Emitted, Flow, check_delivered, cut_gr
 from midepoch.stages.pack.documents import Documents, Values, check_same, read_documents, stretches, windows
 from midepoch.stages.pack.spec import IGNORED, Recipe
 from midepoch.stages.pack.strategies import STRATEGIES, Strategy, cumulative, ids_within, pack
-from midepoch.values.convert import Form, join_others
+from midepoch.values.collate import join_others
+from midepoch.values.forms import Form
 from midepoch.values.rows import convert_item
 
 

@@ -1,0 +1,17 @@
+"""The forms in which users get values: Python, NumPy, torch or Arrow."""
+
+from typing import Any, Literal, get_args
+
+from midepoch.errors import MissingExtraError
+
+Form = Literal["python", "numpy", "torch", "arrow"]
+FORMS: tuple[str, ...] = get_args(Form)
+
+
+def torch_module() -> Any:
+    """The torch module, imported when it is first needed. Raises with the install command if it is missing."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("torch", "torch", "The form 'torch'") from error
+    return torch

@@ -1,0 +1,175 @@
+"""Rows from several blocks, as the windows of a shuffle need them: read once, then picked in the order asked for.
+
+A ``RowPool`` holds the blocks, and ``PickedRows`` says which of its rows come next. Rows are copied as late and as
+seldom as the form allows: as Python values once for the whole pool, as wide arrays straight into each batch.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import repeat
+from operator import itemgetter
+from typing import Any, Literal
+
+import numpy.typing as npt
+import pyarrow as pa
+
+from midepoch._common.types import I64
+from midepoch.values.arrow import arrow_batches, arrow_columns, even_array, is_list, without_copy
+from midepoch.values.collate import concat_batches
+from midepoch.values.gather import MAX_PARTS, PartedArray, parted_array
+from midepoch.values.take import take
+
+Columns = dict[str, Any]
+"""One sequence per column, all of the same length."""
+
+
+class RowPool:
+    """The rows of several parts, numbered through. A part is a record batch, or rows picked from another pool.
+
+    Parts may be views of files, and their rows may be copied long after they were read. ``check`` raises if one of
+    those files has changed since. Parts without ``check`` are copied together at first use.
+    """
+
+    def __init__(self, parts: "Sequence[pa.RecordBatch | PickedRows]", check: Callable[[], None] | None = None) -> None:
+        self._parts, self._check = parts, check
+        self._batches: dict[tuple[str, ...], pa.RecordBatch] = {}
+
+    def check(self) -> None:
+        """Raise if a file of the parts has changed."""
+        if self._check is not None:
+            self._check()
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        first = self._parts[0]
+        return first.pool.names if isinstance(first, PickedRows) else list(first.schema.names)
+
+    def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
+        """All rows as one record batch, with all columns or only those in ``names``: the others are not copied."""
+        wanted = tuple(self.names if names is None else names)
+        if wanted not in self._batches or len(self._parts) == 1:  # a single part is still a view of its file
+            self.check()
+        if wanted not in self._batches:
+            batches: list[pa.RecordBatch] = [
+                part.batch(names) if isinstance(part, PickedRows) else part if names is None else part.select(names)
+                for part in self._parts
+            ]
+            self._batches[wanted] = batches[0] if len(batches) == 1 else concat_batches(batches)
+        return self._batches[wanted]
+
+    @cached_property
+    def wide_arrays(self) -> dict[str, PartedArray]:
+        """The columns that are arrays of wide rows in every part, so any rows of them are too. Views of the parts."""
+        unchecked = self._check is None and not all(isinstance(part, PickedRows) for part in self._parts)
+        if unchecked or len(self._parts) > MAX_PARTS:
+            return {}
+        self.check()
+        parts = [part.wide_arrays() if isinstance(part, PickedRows) else _even_lists(part) for part in self._parts]
+        columns = {name: parted_array([part.get(name) for part in parts]) for name in parts[0]}
+        return {name: column for name, column in columns.items() if column is not None}
+
+    @cached_property
+    def lists(self) -> dict[str, list[Any]]:
+        """All rows as columns of Python values."""
+        self.check()
+        parts = [
+            part.lists() if isinstance(part, PickedRows) else arrow_columns(part, "python") for part in self._parts
+        ]
+        return {name: _joined(part[name] for part in parts) for name in parts[0]}
+
+    @cached_property
+    def dicts(self) -> list[dict[str, Any]]:
+        """All rows as dicts of Python values."""
+        self.check()
+        return _joined(
+            part.dicts() if isinstance(part, PickedRows) else row_dicts(arrow_columns(part, "python"), part.num_rows)
+            for part in self._parts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PickedRows:
+    """The rows of a pool at ``indices``, not yet copied."""
+
+    pool: RowPool
+    indices: I64
+
+    def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The rows as a record batch, with all columns or only those in ``names``."""
+        return take(self.pool.batch(names), self.indices)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return self.pool.names
+
+    def lists(self) -> dict[str, list[Any]]:
+        """The rows as columns of Python values."""
+        pick = _picker(self.indices)
+        return {name: list(pick(values)) for name, values in self.pool.lists.items()}
+
+    def wide_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The columns of wide rows of numbers, each as a new array."""
+        self.pool.check()
+        return {name: column.pick(self.indices) for name, column in self.pool.wide_arrays.items()}
+
+    def batches(self, size: int, form: Literal["numpy", "torch"]) -> Iterator[Columns]:
+        """Dicts of columns of ``size`` rows each. Wide rows of numbers are copied once, into the batch itself."""
+        names, wide_names = self.names, self.pool.wide_arrays
+        if not wide_names:
+            return arrow_batches(self.batch(), size, form)
+        rest = [name for name in names if name not in wide_names]
+        others: Iterator[Columns] = arrow_batches(self.batch(rest), size, form) if rest else repeat({})
+        starts = range(0, len(self.indices), size)
+        wides = (replace(self, indices=self.indices[at : at + size]).wide_arrays() for at in starts)
+        return (
+            {name: without_copy(wide[name], form) if name in wide else other[name] for name in names}
+            for wide, other in zip(wides, others, strict=False)
+        )
+
+    def dicts(self) -> Sequence[dict[str, Any]]:
+        """The rows as dicts of Python values."""
+        return _picker(self.indices)(self.pool.dicts)
+
+
+def row_dicts(columns: Columns, count: int) -> list[dict[str, Any]]:
+    """Columns of ``count`` values each, as one dict per row."""
+    return _row_maker(tuple(columns))(*columns.values()) if columns else [{} for _ in range(count)]
+
+
+def _joined(lists: Iterable[Iterable[Any]]) -> list[Any]:
+    joined: list[Any] = []
+    for values in lists:
+        joined += values
+    return joined
+
+
+def _even_lists(batch: pa.RecordBatch) -> dict[str, npt.NDArray[Any] | None]:
+    """The list columns, as arrays where all lists of the column are equally long."""
+    lists = (field.name for field in batch.schema if is_list(getattr(field.type, "storage_type", field.type)))
+    return {name: even_array(batch.column(name)) for name in lists}
+
+
+def _picker(indices: I64) -> Callable[[list[Any]], Sequence[Any]]:
+    """A function that picks the values at ``indices`` of a list: twice as fast as a comprehension."""
+    if len(indices) == 1:  # itemgetter would return the bare value
+        index = int(indices[0])
+        return lambda values: values[index : index + 1]
+    return itemgetter(*indices.tolist()) if len(indices) else lambda _: ()
+
+
+@lru_cache(maxsize=256)
+def _row_maker(names: tuple[str, ...]) -> Callable[..., list[dict[str, Any]]]:
+    """A function of columns that returns rows as dicts.
+
+    Its source is written out for these names, as namedtuple does. A dict display is twice as fast as
+    ``dict(zip(...))``, and a text dataset spends most of its time here.
+    """
+    values = [f"v{number}" for number in range(len(names))]
+    columns = [f"c{number}" for number in range(len(names))]
+    display = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
+    code = f"lambda {', '.join(columns)}: [{{{display}}} for {', '.join(values)}, in zip({', '.join(columns)})]"
+    maker: Callable[..., list[dict[str, Any]]] = eval(code)
+    return maker

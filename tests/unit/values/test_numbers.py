@@ -1,0 +1,24 @@
+"""Arrow numbers as NumPy views."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from columns import SCALARS
+from midepoch.values.numbers import numbers_of
+
+
+@pytest.mark.parametrize("name", [name for name in SCALARS if name.startswith(("int", "uint", "float"))])
+def test_numbers_and_their_slices_are_views_of_arrows_memory(name):
+    arrow_type, plain = SCALARS[name]
+    column = pa.array(plain, arrow_type)
+    for start, stop in ((0, 5), (1, 4), (4, 5), (2, 2)):
+        view = numbers_of(column.slice(start, stop - start))
+        assert view.dtype == np.dtype(arrow_type.to_pandas_dtype())
+        assert view.tolist() == column.to_pylist()[start:stop]
+        if len(view):
+            assert view.ctypes.data == column.buffers()[1].address + start * view.itemsize
+
+
+def test_an_array_without_memory_is_empty():
+    assert numbers_of(pa.array([], pa.int16())).tolist() == []

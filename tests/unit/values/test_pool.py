@@ -1,0 +1,109 @@
+"""Rows picked from several blocks: the same batches as from one block, with fewer copies."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import midepoch as me
+from columns import TYPES, with_nulls
+from files import write
+from midepoch.formats.base import as_read
+from midepoch.testing import same
+from midepoch.values.arrow import arrow_columns
+from midepoch.values.gather import MAX_PARTS, WIDE_BYTES, PartedArray
+from midepoch.values.pool import PickedRows, RowPool
+from midepoch.values.rows import Rows, concat
+
+WIDE = WIDE_BYTES // 4
+
+
+def wide(start, stop, width=WIDE):
+    """Rows of ``width`` numbers; the numbers of a row are all its own number."""
+    values = np.repeat(np.arange(start, stop, dtype=np.int32), width)
+    return pa.record_batch({"tokens": pa.FixedSizeListArray.from_arrays(pa.array(values), width)})
+
+
+@pytest.mark.parametrize("nulls", [False, True], ids=["full", "nulls"])
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+@pytest.mark.parametrize("name", TYPES)
+def test_batches_of_picked_rows_equal_batches_of_one_record_batch(name, form, nulls):
+    arrow_type, plain = TYPES[name]
+    kind = as_read(pa.schema({"v": arrow_type})).field("v").type
+    columns = {"v": pa.array([None, *plain, *(with_nulls(plain) if nulls else plain)], kind), "id": range(11)}
+    whole = pa.record_batch(columns)
+    parts = [whole.slice(1, 2), whole.slice(3, 3), whole.slice(6, 5)]
+    indices = np.array([9, 0, 3, 3, 5, 1, 2, 8, 7])
+    together = whole.slice(1).take(pa.array(indices))
+    for rows in (
+        Rows(PickedRows(RowPool(parts), indices), form),
+        concat(
+            [Rows(PickedRows(RowPool(parts), indices[:4]), form), Rows(PickedRows(RowPool(parts), indices[4:]), form)]
+        ),
+        concat([Rows(together.slice(0, 2), form), Rows(PickedRows(RowPool(parts), indices[2:]), form)]),
+    ):
+        for size in (1, 2, 4, 20):
+            made = list(rows.batches(size))
+            alone = [arrow_columns(together.slice(at, size), form) for at in range(0, 9, size)]
+            assert [list(batch) for batch in made] == [["v", "id"]] * len(alone)
+            assert all(map(same, made, alone))
+        assert same(rows.columns(), arrow_columns(together, form))
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_wide_rows_are_copied_straight_into_the_batch(tmp_path, monkeypatch, form):
+    path = write(tmp_path / "a.arrow", [wide(start, start + 10) for start in range(0, 100, 10)])
+    monkeypatch.setattr(RowPool, "batch", lambda *_: pytest.fail("the parts were copied together"))
+    dataset = me.read(path).shuffle(seed=3, window=40).with_format(form).batch(7)
+    batches = list(dataset)
+    got = [row for batch in batches for row in batch["tokens"].tolist()]
+    assert sorted(got) == [[number] * WIDE for number in range(100)]
+    assert got != sorted(got)
+
+
+def test_many_parts_are_copied_together_first(tmp_path, monkeypatch):
+    count = 2 * MAX_PARTS
+    path = write(tmp_path / "a.arrow", [wide(number, number + 1) for number in range(count)])
+    monkeypatch.setattr(PartedArray, "pick", lambda *_: pytest.fail("rows were picked from many parts"))
+    dataset = me.read(path).shuffle(seed=3, window=count).with_format("torch").batch(9)
+    assert sorted(int(row[0]) for batch in dataset for row in batch["tokens"]) == list(range(count))
+
+
+def test_tensors_of_a_shuffle_are_writable_and_do_not_share_memory(tmp_path):
+    path = write(tmp_path / "a.arrow", [wide(start, start + 10) for start in range(0, 50, 10)])
+    dataset = me.read(path).shuffle(seed=3, window=40).with_format("torch").batch(4)
+    first = [batch["tokens"].clone() for batch in dataset]
+    dataset.set_epoch(0)
+    for batch, expected in zip(dataset, first, strict=True):
+        assert batch["tokens"].equal(expected)
+        assert batch["tokens"].untyped_storage().nbytes() == batch["tokens"].nbytes
+        batch["tokens"][:] = -1
+
+
+def test_only_columns_that_are_not_wide_arrays_are_copied_together(tmp_path, monkeypatch):
+    batches = [wide(start, start + 10) for start in range(0, 100, 10)]
+    named = [
+        batch.append_column("name", pa.array([f"row {row[0]}" for row in batch["tokens"].to_pylist()]))
+        for batch in batches
+    ]
+    path = write(tmp_path / "a.arrow", named)
+    asked, together = set(), RowPool.batch
+    monkeypatch.setattr(
+        RowPool, "batch", lambda self, names=None: asked.add(names and tuple(names)) or together(self, names)
+    )
+    for batch in me.read(path).shuffle(seed=3, window=40).with_format("torch").batch(7):
+        assert batch["name"] == [f"row {number}" for number in batch["tokens"][:, 0].tolist()]
+    assert asked == {("name",)}
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_parts_without_a_check_are_copied_at_first_use(form):
+    memory = np.repeat(np.arange(20, dtype=np.int32), WIDE)
+    parts = [
+        pa.record_batch({"tokens": pa.FixedSizeListArray.from_arrays(pa.array(half), WIDE)})
+        for half in np.split(memory, 2)
+    ]
+    batches = Rows(PickedRows(RowPool(parts), np.arange(20)[::-1]), form).batches(4)
+    got = next(batches)["tokens"][:, 0].tolist()
+    memory[:] = -1
+    assert parts[0]["tokens"][0].as_py()[0] == -1
+    assert got + [number for batch in batches for number in batch["tokens"][:, 0].tolist()] == list(range(20))[::-1]
