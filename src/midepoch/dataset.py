@@ -26,7 +26,7 @@ from midepoch.stages.batch import Batch, FilterBatches, MapBatches
 from midepoch.stages.pack.spec import Others, Recipe
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.pack.strategies import Overlong, Strategy
-from midepoch.stages.stage import Call, Stage, name_of_stage
+from midepoch.stages.stage import Stage
 from midepoch.stages.transform import Convert, Filter, Map, Select
 from midepoch.storage.listing import Listing, PathSpec
 from midepoch.storage.options import CACHE, Fetch
@@ -164,16 +164,14 @@ class Dataset:
         of rows. With ``with_rng=True`` it also gets a NumPy generator that depends on seed, epoch and row alone.
         """
         removed = (remove_columns,) if isinstance(remove_columns, str) else tuple(remove_columns or ())
-        stages = self._plan.pipeline.stages
-        salt = 1 + sum(stage.describe() is not None for stage in stages)
-        call = Call(function=fn, stage="map", number=len(stages) + 1, with_rng=with_rng, salt=salt)
+        call = self._plan.pipeline.call("map", fn, with_rng=with_rng)
         if batched:
             return self._staged(MapBatches(call=call, size=batch_size, remove_columns=removed))
         return self._staged(Map(call=call, remove_columns=removed))
 
     def filter(self, fn: Callable[..., Any], *, batched: bool = False) -> Self:
         """Keep the items for which a function is true; with ``batched=True`` it gets columns and returns a mask."""
-        call = Call(function=fn, stage="filter", number=len(self._plan.pipeline.stages) + 1)
+        call = self._plan.pipeline.call("filter", fn)
         return self._staged(FilterBatches(call=call, size=FILTER_ROWS) if batched else Filter(call=call))
 
     def batch(self, n: int, drop_last: bool = False) -> Self:
@@ -204,7 +202,7 @@ class Dataset:
         makes labels of them. Other columns are left out, or with ``others="join"`` given to the pack: arrays end to
         end in the order of its documents, other values as a list, None where a pack has none.
         """
-        stages = self._plan.pipeline.stages
+        pipeline = self._plan.pipeline
         recipe = Recipe(
             length=check_integer("length", length, least=None),
             column=column,
@@ -213,13 +211,13 @@ class Dataset:
             pad=None if pad is None else check_integer("pad", pad, least=None),
             labels=labels,
             others=others,
-            number=len(stages) + 1,
+            number=len(pipeline.stages) + 1,
         )
-        if any(isinstance(stage, Batch) for stage in stages):
+        _, batched = pipeline.item_spec
+        if batched:
             raise ValueError("pack after batch is not possible: it packs rows, not batches of them. Put pack first.")
-        source = self._plan.pipeline.source
-        if isinstance(source, FileRows) and all(isinstance(one, Filter | FilterBatches | Convert) for one in stages):
-            recipe.check_schema(source.schema)
+        if pipeline.schema is not None:
+            recipe.check_schema(pipeline.schema)
         if strategy == "concat":
             return self._staged(PackStream(recipe=recipe))
         return self._staged(PackWindows(recipe=recipe, strategy=strategy, window=check_integer("window", window)))
@@ -230,7 +228,7 @@ class Dataset:
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"select_columns names a column twice: {list(chosen)}.")
         pipeline, rows = self._plan.pipeline, self._plan.pipeline.source
-        if isinstance(rows, FileRows) and all(isinstance(stage, Convert) for stage in pipeline.stages):
+        if isinstance(rows, FileRows) and pipeline.keeps_rows:
             missing = [name for name in chosen if name not in rows.names]
             if missing:
                 raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(rows.names)}.")
@@ -253,10 +251,10 @@ class Dataset:
         They stay bytes otherwise. Needs ``midepoch[image]`` or ``midepoch[audio]``.
         """
         pipeline = self._plan.pipeline
-        if (grouping := self._grouping()) is not None:
+        if (grouping := pipeline.first_resizing) is not None:
             raise ValueError(f"decode after {grouping} is not possible: it works on single rows. Put decode first.")
         function = Decode(features=to_decode(self.schema, self.features, columns))
-        return self._staged(Map(call=Call(function=function, stage="decode", number=len(pipeline.stages) + 1)))
+        return self._staged(Map(call=pipeline.call("decode", function)))
 
     def repeat(self, n: int | None = None) -> Self:
         """Let one loop run through ``n`` epochs, or for ever, each with its own shuffle."""
@@ -270,7 +268,7 @@ class Dataset:
     def _ordered(self, name: str, step: OrderStep) -> Self:
         """A data set with one more step of its order, which must not depend on what stages make of the rows."""
         pipeline = self._plan.pipeline
-        grouping = self._grouping()
+        grouping = pipeline.first_resizing
         if grouping is not None:
             raise ValueError(
                 f"{name} after {grouping} is not possible: {grouping} changes the number of items, and {name} acts on "
@@ -291,13 +289,6 @@ class Dataset:
         if isinstance(source, FileRows):
             return source
         raise TypeError(f"{purpose} is not possible on a mixture: use it on each of the data sets before mixing them.")
-
-    def _grouping(self) -> str | None:
-        """The first stage behind which items are not rows one by one any more."""
-        for stage in self._plan.pipeline.stages:
-            if stage.many_outputs or stage.count(7) != 7:
-                return name_of_stage(stage)
-        return None
 
     def _staged(self, stage: Stage) -> Self:
         pipeline = self._plan.pipeline
@@ -327,9 +318,8 @@ class Dataset:
         """How many items this rank gets in a loop, known without reading."""
         plan = self._plan
         if not plan.pipeline.uniform:
-            kinds = [name_of_stage(stage) for stage in plan.pipeline.stages if stage.count(1) is None]
             source = "read(filters=...)" if isinstance(plan.pipeline.source, FileRows) else "a mixture"
-            what = kinds[0] if kinds else source
+            what = plan.pipeline.first_uncounted or source
             raise TypeError(f"The length is unknown: only reading the rows tells how many items {what} gives.")
         if plan.passes is None:
             raise TypeError("The length is unknown: repeat() goes on for ever.")

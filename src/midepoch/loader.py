@@ -303,11 +303,7 @@ def _check_even(plan: Plan) -> None:
 
 def _check_sendable(plan: Plan, method: str) -> None:
     """Raise, naming the function, if a pipeline cannot be sent to a process that is not forked."""
-    for stage in plan.pipeline.stages:
-        call = getattr(stage, "call", None)
-        function = getattr(call or stage, "function", None) or getattr(stage, "collate", None)
-        if function is None:
-            continue
+    for function in plan.pipeline.functions:
         try:
             pickle.dumps(function)
         except Exception as error:

@@ -66,7 +66,7 @@ class Mixture:
     @cached_property
     def schema(self) -> pa.Schema | None:
         """That of the rows of all parts, if they are rows of files as they are, and alike."""
-        schemas = [part.schema for part in self.parts]
+        schemas = [part.run_schema for part in self.parts]
         alike = all(one is not None and one.equals(schemas[0]) for one in schemas)
         return schemas[0] if alike else None
 

@@ -1,12 +1,12 @@
 """A pipeline, and its lanes in one epoch: all that decides which items there are, nothing about who reads."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -15,12 +15,12 @@ from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import AppendedFiles, LanePositions, State
 from midepoch.errors import CheckpointMismatchError
 from midepoch.sources.source import ALL, Adopted, Every, ItemSpec, Mode, Move, Source
-from midepoch.stages.batch import Batch
 from midepoch.stages.flow import Context, Flow
-from midepoch.stages.stage import Stage
-from midepoch.stages.transform import Convert, Select
+from midepoch.stages.stage import Call, Stage
 
 log = logging.getLogger("midepoch")
+
+StageKind = TypeVar("StageKind", bound=Stage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,33 +37,72 @@ class Pipeline:
 
     @cached_property
     def item_rows(self) -> int:
-        """How many inputs of the first ``batch`` make an item of the last."""
-        return prod(stage.size for stage in self.stages if isinstance(stage, Batch))
+        """The number of inputs of the first ``batch`` that make one item of the last."""
+        return prod(stage.group_size for stage in self.stages if not stage.many_outputs)
 
     @property
     def begin(self) -> Cursor:
         """The cursor at the beginning of a lane."""
         return self.source.begin + (0,) * sum(stage.many_outputs for stage in self.stages)
 
-    @cached_property
-    def item_spec(self) -> ItemSpec:
-        """How the items look: what the stages make of a flow of none."""
+    def _flow_of_nothing(self) -> Flow:
+        """What the stages make of a flow without items: it says what the items are like, and nothing is read."""
         form, batched = self.source.item_spec
+        schema = self.source.schema
         flow = Flow(single=iter(()), form=form, batched=batched)
+        if schema is not None:
+            flow = Flow(runs=iter(()), form=form, batched=batched, schema=schema)
         for stage in self.stages:
             flow = stage.flow(flow, self.begin, self.context(0))
+        return flow
+
+    @cached_property
+    def item_spec(self) -> ItemSpec:
+        """The form of the items, and whether they are batches."""
+        flow = self._flow_of_nothing()
         return flow.form, flow.batched
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema | None:
-        """That of the items where they are rows of files as they are, maybe some columns of them; else None."""
-        schema = self.source.schema
-        for stage in self.stages:
-            if isinstance(stage, Select) and schema is not None and set(stage.names) <= set(schema.names):
-                schema = pa.schema([schema.field(name) for name in stage.names])
-            elif not isinstance(stage, Convert):
-                return None
-        return schema
+        """The items' Arrow schema where their values are those of the files, else None."""
+        return self._flow_of_nothing().schema
+
+    @cached_property
+    def run_schema(self) -> pa.Schema | None:
+        """The same where every row is kept and comes in a run, so that a mixture can interleave columns."""
+        flow = self._flow_of_nothing()
+        return flow.schema if flow.runs is not None and self.first_resizing is None else None
+
+    @property
+    def functions(self) -> list[Callable[..., Any]]:
+        """The user functions that the stages call."""
+        return [function for stage in self.stages for function in stage.functions]
+
+    @property
+    def first_resizing(self) -> str | None:
+        """The name of the first stage that does not make one output of each input."""
+        return next((stage.name for stage in self.stages if not stage.one_to_one), None)
+
+    @property
+    def first_uncounted(self) -> str | None:
+        """The name of the first stage whose number of outputs only reading tells."""
+        return next((stage.name for stage in self.stages if stage.count(stage.group_size) is None), None)
+
+    @property
+    def keeps_rows(self) -> bool:
+        """True if the items are the source's rows: all of them, with all their columns, in whatever form."""
+        if self.schema is None or self.first_resizing is not None:
+            return False
+        return bool(self.schema.equals(self.source.schema))
+
+    def call(self, name: str, function: Callable[..., Any], *, with_rng: bool = False) -> Call:
+        """A user function as the next stage of this pipeline calls it."""
+        salt = 1 + sum(stage.describe() is not None for stage in self.stages)
+        return Call(function=function, stage=name, number=len(self.stages) + 1, with_rng=with_rng, salt=salt)
+
+    def find(self, kind: type[StageKind]) -> StageKind | None:
+        """The first stage of a kind that the caller itself has put in, such as one that keeps a log for it."""
+        return next((stage for stage in self.stages if isinstance(stage, kind)), None)
 
     def items(self, rows: int, item_rows: int | None = None) -> int:
         """How many items so many rows of a lane give in a uniform pipeline, maybe with another batch size."""
@@ -81,9 +120,8 @@ class Pipeline:
         told = self.source.describe()
         for number, stage in enumerate(self.stages):
             grouped_later = any(later.many_outputs for later in self.stages[number + 1 :])
-            if isinstance(stage, Batch) and grouped_later:  # then the cursors count these batches
-                told.append({"op": "batch", "n": stage.size, "drop_last": stage.drop_last})
-            elif (described := stage.describe()) is not None:
+            described = stage.describe_as_input() if grouped_later else stage.describe()
+            if described is not None:
                 told.append(described)
         return told
 
@@ -155,11 +193,7 @@ class Pipeline:
     def context(self, epoch: int) -> Context:
         """What the stages may know."""
         rows_until = next(
-            (
-                number
-                for number, stage in enumerate(self.stages, start=1)
-                if stage.many_outputs or isinstance(stage, Batch)
-            ),
+            (number for number, stage in enumerate(self.stages, start=1) if stage.many_outputs or stage.group_size > 1),
             len(self.stages) + 1,
         )
         source = self.source

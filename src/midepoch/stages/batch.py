@@ -20,7 +20,7 @@ from midepoch.stages.flow import (
     from_cursor,
     outputs_of,
 )
-from midepoch.stages.stage import Call
+from midepoch.stages.stage import FunctionStage, Stage
 from midepoch.stages.transform import without
 from midepoch.values.collate import collate
 from midepoch.values.convert import as_column
@@ -28,18 +28,26 @@ from midepoch.values.rows import Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Stage):
     """``size`` items in, one out. The last of a lane may be smaller, or is left out."""
 
     size: int
     drop_last: bool = False
     collate: Callable[[list[Any]], Any] | None = None
     """What makes one item of several, instead of laying them out as columns."""
-    many_outputs: ClassVar[bool] = False
+    name = "batch"
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
             raise ValueError(f"A batch needs a whole number of items from 1, got {self.size!r}.")
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return () if self.collate is None else (self.collate,)
+
+    @property
+    def group_size(self) -> int:
+        return self.size
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The batches: slices of whole columns as long as no function made single items of them."""
@@ -73,12 +81,10 @@ class Batch:
                 yield made, some[-1][1], some[0][2]
 
     def count(self, inputs: int) -> int | None:
-        """One for each group."""
         return inputs // self.size if self.drop_last else -(-inputs // self.size)
 
-    def describe(self) -> dict[str, Any] | None:
-        """Nothing: a run may go on with another batch size."""
-        return None
+    def describe_as_input(self) -> dict[str, Any] | None:
+        return {"op": self.name, "n": self.size, "drop_last": self.drop_last}
 
 
 def _as_lists(runs: Iterator[Run]) -> Iterator[Run]:
@@ -88,31 +94,26 @@ def _as_lists(runs: Iterator[Run]) -> Iterator[Run]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collate:
+class Collate(Stage):
     """A function of each item that changes how it looks, not what it is."""
 
     function: Callable[[Any], Any]
-    many_outputs: ClassVar[bool] = False
+    name = "collate_fn"
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.function,)
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """Each item's result."""
         function = self.function
         return Flow(single=((function(item), end, key) for item, end, key in inputs.each()), form=inputs.form)
 
-    def count(self, inputs: int) -> int | None:
-        """As many."""
-        return inputs
-
-    def describe(self) -> dict[str, Any] | None:
-        """Nothing: the rows are the same."""
-        return None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapBatches:
+class MapBatches(FunctionStage):
     """A function of the columns of ``size`` items, which may return any number of rows."""
 
-    call: Call
     size: int
     remove_columns: tuple[str, ...] = ()
     many_outputs: ClassVar[bool] = True
@@ -120,6 +121,10 @@ class MapBatches:
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
             raise ValueError(f"batch_size must be a whole number from 1, got {self.size!r}.")
+
+    @property
+    def group_size(self) -> int:
+        return self.size
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The rows that the function returns for each group."""
@@ -155,7 +160,6 @@ class MapBatches:
         return Rows(merged, group.rows.form)
 
     def count(self, inputs: int) -> int | None:
-        """Unknown."""
         return None
 
     def describe(self) -> dict[str, Any] | None:
@@ -164,18 +168,22 @@ class MapBatches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilterBatches:
+class FilterBatches(FunctionStage):
     """A function of the columns of ``size`` items, which returns one truth value for each."""
 
-    call: Call
     size: int
     many_outputs: ClassVar[bool] = True
+
+    @property
+    def group_size(self) -> int:
+        return self.size
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The rows that stay."""
         return Flow(
             runs=_grouped(inputs, self.size, cursor, lambda group: self._outputs(group, context)),
             form=inputs.form,
+            schema=inputs.schema,
         )
 
     def _outputs(self, group: Run, context: Context) -> Rows:
@@ -189,7 +197,6 @@ class FilterBatches:
         return group.rows.keep([bool(keep) for keep in mask])
 
     def count(self, inputs: int) -> int | None:
-        """Unknown."""
         return None
 
     def describe(self) -> dict[str, Any] | None:

@@ -97,6 +97,8 @@ class Flow:
     """Whether each item is a batch, whose values are columns."""
     ragged: Callable[[str], bool] | None = None
     """Tells columns whose arrays differ in length from item to item, and are not stacked where they happen not to."""
+    schema: pa.Schema | None = None
+    """The items' Arrow schema where their values are those of the files; None where a function made them."""
 
     def each(self) -> Iterator[Emitted]:
         """The outputs one by one."""

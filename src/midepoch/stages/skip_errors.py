@@ -8,13 +8,13 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MissingExtraError, StoreError
 from midepoch.stages.flow import Context, Emitted, Flow
-from midepoch.stages.stage import Call
+from midepoch.stages.stage import FunctionStage
 
 log = logging.getLogger("midepoch")
 
@@ -90,18 +90,16 @@ def _told(error: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(FunctionStage):
     """One item in, one out, or none where the function fails and ``skips`` is there to note it."""
 
-    call: Call
     skips: SkipLog | None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """What a state remembers of the function besides its name."""
-    many_outputs: ClassVar[bool] = False
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """Each item's result, computed when it is asked for."""
-        return inputs.one_by_one(self._steps(inputs.each(), context))
+        return replace(inputs.one_by_one(self._steps(inputs.each(), context)), schema=None)
 
     def _steps(self, steps: Iterator[Emitted], context: Context) -> Iterator[Emitted]:
         met = skipped = 0
@@ -128,7 +126,6 @@ class Attempt:
             )
 
     def count(self, inputs: int) -> int | None:
-        """As many, unless some may be left out."""
         return inputs if self.skips is None else None
 
     def describe(self) -> dict[str, Any] | None:

@@ -1,28 +1,61 @@
 """What a stage is, and the user functions that some of them call."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.flow import Context, Flow
 
 
-class Stage(Protocol):
-    """One step of a pipeline, as it was asked for."""
+class Stage(ABC):
+    """One step of a pipeline, as the user asked for it. It groups its inputs and turns each group into outputs.
 
-    many_outputs: ClassVar[bool]
-    """Whether a group can have several outputs, so that the cursor needs one number more."""
+    Callers learn everything about a stage from these members and never ask for its class. The defaults are those of a
+    stage that makes one output of each input and calls no user function.
+    """
 
+    __slots__ = ()
+    many_outputs: ClassVar[bool] = False
+    """True if a group can have several outputs. The cursor then has one more number."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What users call the stage."""
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions that the stage calls."""
+        return ()
+
+    @property
+    def group_size(self) -> int:
+        """The number of inputs in a group; the last group of a lane may have fewer."""
+        return 1
+
+    @abstractmethod
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        """The outputs from ``cursor`` on; the inputs were opened there, less this stage's own number."""
+        """The outputs from ``cursor`` on. The inputs were opened at the same cursor, less this stage's own number."""
 
     def count(self, inputs: int) -> int | None:
-        """How many outputs so many inputs give, or None where only reading them tells."""
+        """The number of outputs of all ``inputs`` inputs of a lane, or None if it depends on what they hold."""
+        return inputs
 
     def describe(self) -> dict[str, Any] | None:
-        """What a state remembers of the stage, or None where a change of it changes no row."""
+        """What a state remembers of the stage; None if no change of the stage changes a row."""
+        return None
+
+    def describe_as_input(self) -> dict[str, Any] | None:
+        """The same where a later stage groups the outputs: then their number matters as well."""
+        return self.describe()
+
+    @property
+    def one_to_one(self) -> bool:
+        """True if every input becomes exactly one output."""
+        return self.group_size == 1 and self.count(1) == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +87,19 @@ class Call:
         return {"op": self.stage, "fn": name_of(self.function)} | {key: value for key, value in told.items() if value}
 
 
-def name_of_stage(stage: Stage) -> str:
-    """What users call a stage."""
-    return str((stage.describe() or {"op": type(stage).__name__.lower()})["op"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionStage(Stage):
+    """A stage that calls one user function."""
+
+    call: Call
+
+    @property
+    def name(self) -> str:
+        return self.call.stage
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.call.function,)
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -2,29 +2,27 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.flow import Context, Emitted, Flow, Run
-from midepoch.stages.stage import Call
+from midepoch.stages.stage import FunctionStage, Stage
 from midepoch.values.forms import Form
 from midepoch.values.rows import convert_batch, convert_item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Map:
+class Map(FunctionStage):
     """One item in, one out. A dict that the function returns is laid over the item; anything else replaces it."""
 
-    call: Call
     remove_columns: tuple[str, ...] = ()
-    many_outputs: ClassVar[bool] = False
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """Each item's result, computed when it is asked for."""
-        return inputs.one_by_one(self._steps(inputs.each(), context))
+        return replace(inputs.one_by_one(self._steps(inputs.each(), context)), schema=None)
 
     def _steps(self, steps: Iterator[Emitted], context: Context) -> Iterator[Emitted]:
         call, removed = self.call, self.remove_columns
@@ -34,21 +32,14 @@ class Map:
                 result = {**(without(item, removed) if removed else item), **result}
             yield result, end, key
 
-    def count(self, inputs: int) -> int | None:
-        """As many."""
-        return inputs
-
     def describe(self) -> dict[str, Any] | None:
         """The function and its parameters."""
         return self.call.describe(remove_columns=list(self.remove_columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
+class Filter(FunctionStage):
     """Keeps the items for which the function is true."""
-
-    call: Call
-    many_outputs: ClassVar[bool] = False
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The items that stay."""
@@ -57,7 +48,6 @@ class Filter:
         return inputs.one_by_one(kept)
 
     def count(self, inputs: int) -> int | None:
-        """Unknown."""
         return None
 
     def describe(self) -> dict[str, Any] | None:
@@ -66,19 +56,24 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Select:
+class Select(Stage):
     """Some of the columns."""
 
     names: tuple[str, ...]
-    many_outputs: ClassVar[bool] = False
+    name = "select_columns"
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The items with these columns only."""
         if inputs.runs is not None:
             chosen = (Run(run.rows.select(self.names), run.ends, run.keys) for run in inputs.runs)
-            return Flow(runs=chosen, form=inputs.form)
+            return Flow(runs=chosen, form=inputs.form, schema=self._schema(inputs.schema))
         picked = ((self._pick(item), end, key) for item, end, key in inputs.each())
-        return inputs.one_by_one(picked)
+        return replace(inputs.one_by_one(picked), schema=self._schema(inputs.schema))
+
+    def _schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        if schema is None or not set(self.names) <= set(schema.names):
+            return None
+        return pa.schema([schema.field(name) for name in self.names])
 
     def _pick(self, item: Any) -> Any:
         if not isinstance(item, Mapping | pa.RecordBatch):
@@ -94,38 +89,26 @@ class Select:
             return item.select(self.names)
         return {name: item[name] for name in self.names}
 
-    def count(self, inputs: int) -> int | None:
-        """As many."""
-        return inputs
-
     def describe(self) -> dict[str, Any] | None:
         """The columns."""
-        return {"op": "select_columns", "columns": list(self.names)}
+        return {"op": self.name, "columns": list(self.names)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Convert:
+class Convert(Stage):
     """The items in another form: Python, NumPy, torch or Arrow values."""
 
     form: Form
-    many_outputs: ClassVar[bool] = False
+    name = "with_format"
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The same items in the form."""
         if inputs.runs is not None:
             reformed = (Run(run.rows.to(self.form), run.ends, run.keys) for run in inputs.runs)
-            return Flow(runs=reformed, form=self.form)
+            return Flow(runs=reformed, form=self.form, schema=inputs.schema)
         make = convert_batch if inputs.batched else convert_item
         steps = ((make(item, self.form), end, key) for item, end, key in inputs.each())
         return replace(inputs.one_by_one(steps), form=self.form)
-
-    def count(self, inputs: int) -> int | None:
-        """As many."""
-        return inputs
-
-    def describe(self) -> dict[str, Any] | None:
-        """Nothing: the rows are the same."""
-        return None
 
 
 def without(columns: Mapping[str, Any], removed: tuple[str, ...]) -> dict[str, Any]:

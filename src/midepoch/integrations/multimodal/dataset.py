@@ -13,7 +13,6 @@ from midepoch.integrations.multimodal.messages import Messages
 from midepoch.stages.pack.stage import PackWindows
 from midepoch.stages.pack.strategies import Strategy
 from midepoch.stages.skip_errors import Attempt, SkipLog
-from midepoch.stages.stage import Call
 from midepoch.storage.location import SmallFiles
 
 log = logging.getLogger("midepoch")
@@ -83,11 +82,8 @@ class MultiModalIterableDataset(Dataset):
         if messages_column != COLUMNS["messages"]:
             parameters["messages_column"] = messages_column
         rows = _as_python(_shuffled(rows, data_seed) if shuffle else rows)
-        stages = rows._plan.pipeline.stages
-        salt = 1 + sum(stage.describe() is not None for stage in stages)
-        call = Call(function=function, stage="process", number=len(stages) + 1, with_rng=with_rng, salt=salt)
         attempt = Attempt(
-            call=call,
+            call=rows._plan.pipeline.call("process", function, with_rng=with_rng),
             skips=SkipLog() if on_error == "skip" else None,
             parameters={**parameters, "video_frames": function.video_frames},
         )
@@ -104,8 +100,8 @@ class MultiModalIterableDataset(Dataset):
 
     def metrics(self) -> dict[str, Any]:
         """How many samples were left out so far, by any worker on this machine, and which: epoch, row and error."""
-        logs = [stage.skips for stage in self._plan.pipeline.stages if isinstance(stage, Attempt) and stage.skips]
-        lines = [line for log in logs for line in log.lines()]
+        process = self._plan.pipeline.find(Attempt)
+        lines = [] if process is None or process.skips is None else process.skips.lines()
         return {"skipped": len(lines), "skipped_samples": lines}
 
     def state_dict(self) -> dict[str, Any]:
@@ -119,7 +115,7 @@ class MultiModalIterableDataset(Dataset):
         progress = self._position.progress(self._plan)
         lane, position = progress.upcoming() or (None, None)
         packer = None
-        if any(isinstance(stage, PackWindows) for stage in self._plan.pipeline.stages):
+        if self._plan.pipeline.find(PackWindows) is not None:
             delivered = 0 if lane is None else progress.cursors[progress.rotation.index(lane)][-1]
             packer = {"lane": lane, "window_start": position, "delivered": delivered}
         return {**state, "cur_idx": position, "packer": packer}

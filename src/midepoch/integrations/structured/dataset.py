@@ -212,8 +212,7 @@ class StructuredDataset(Dataset):
 
         They are counted where rows are read, which is ahead of the loop, from the moment the loader was made.
         """
-        stages = self._plan.pipeline.stages
-        meter = next((stage for stage in stages if isinstance(stage, Measure)), None)
+        meter = self._plan.pipeline.find(Measure)
         workers = [] if meter is None else meter.counters.told()
         return {name: sum(one[name] for one in workers) for name in ("rows", "bytes", "seconds")} | {"workers": workers}
 

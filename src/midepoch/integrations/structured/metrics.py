@@ -3,9 +3,9 @@
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.index.index import Index
 from midepoch.stages.flow import Context, Flow, Run
+from midepoch.stages.stage import Stage
 
 NUMBERS = 3
 
@@ -55,21 +56,21 @@ class Counters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure:
+class Measure(Stage):
     """Counts the rows that are read, the bytes they take in their files, and the time that reading them takes."""
 
     counters: Counters
     index: Index
     worker: Any
     """A function that says which worker this process is, and of how many; or None outside of one."""
-    many_outputs: ClassVar[bool] = False
+    name = "metrics"
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in ("counters", "index", "worker")}
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The inputs as they are."""
-        return inputs if inputs.runs is None else Flow(runs=self._counted(inputs.runs), form=inputs.form)
+        return inputs if inputs.runs is None else replace(inputs, runs=self._counted(inputs.runs))
 
     def _counted(self, runs: Iterator[Run]) -> Iterator[Run]:
         worker = (self.worker() or (0, 1))[0]
@@ -93,11 +94,3 @@ class Measure:
         _, lengths, rows = self.index.places
         sizes: npt.NDArray[np.float64] = lengths / np.maximum(1, rows)
         return sizes
-
-    def count(self, inputs: int) -> int | None:
-        """As many."""
-        return inputs
-
-    def describe(self) -> dict[str, Any] | None:
-        """Nothing: the rows are the same."""
-        return None

@@ -19,18 +19,20 @@ from midepoch.stages.flow import Context, Emitted, Flow, check_delivered, cut_gr
 from midepoch.stages.pack.documents import Documents, Values, check_same, read_documents, stretches, windows
 from midepoch.stages.pack.spec import IGNORED, Recipe
 from midepoch.stages.pack.strategies import STRATEGIES, Strategy, cumulative, ids_within, pack
+from midepoch.stages.stage import Stage
 from midepoch.values.collate import join_others
 from midepoch.values.forms import Form
 from midepoch.values.rows import convert_item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackWindows:
+class PackWindows(Stage):
     """Whole documents, or pieces of long ones, laid out inside windows of ``window`` rows."""
 
     recipe: Recipe
     strategy: Strategy
     window: int
+    name = "pack"
     many_outputs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -38,6 +40,10 @@ class PackWindows:
             raise ValueError(f"strategy is {self.strategy!r}; it can be {', '.join(map(repr, STRATEGIES))}.")
         if self.window < 1:
             raise ValueError(f"window is {self.window}; a window needs at least 1 document.")
+
+    @property
+    def group_size(self) -> int:
+        return self.window
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The packs of one window after the other, each made when it is asked for."""
@@ -69,7 +75,6 @@ class PackWindows:
                 yield item, *marks[number]
 
     def count(self, inputs: int) -> int | None:
-        """Unknown."""
         return None
 
     def describe(self) -> dict[str, Any] | None:
@@ -78,10 +83,11 @@ class PackWindows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackStream:
+class PackStream(Stage):
     """All documents as one stream of tokens, cut every ``length``: full packs, but for the last of a lane."""
 
     recipe: Recipe
+    name = "pack"
     many_outputs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -160,7 +166,6 @@ class PackStream:
         return name == "cu_seqlens"
 
     def count(self, inputs: int) -> int | None:
-        """Unknown."""
         return None
 
     def describe(self) -> dict[str, Any] | None:

@@ -1,0 +1,176 @@
+"""Each stage says itself what callers need: its name, functions, counts, groups and schema."""
+
+import pickle
+from functools import partial, wraps
+
+import pyarrow as pa
+import pytest
+
+from midepoch.stages.batch import Batch, Collate, FilterBatches, MapBatches
+from midepoch.stages.flow import Context, Flow
+from midepoch.stages.pack.spec import Recipe
+from midepoch.stages.pack.stage import PackStream, PackWindows
+from midepoch.stages.skip_errors import Attempt, SkipLog
+from midepoch.stages.stage import Call, Stage, name_of
+from midepoch.stages.transform import Convert, Filter, Map, Select
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+CONTEXT = Context(seed=0, epoch=0, rows_until=0, locate=lambda key: ("file", key))
+
+
+def function(item):
+    return item
+
+
+def call(stage):
+    return Call(function=function, stage=stage, number=1)
+
+
+def spec():
+    return Recipe(length=8, column="input_ids", overlong="cut", eos=None, pad=None, labels=None, number=1)
+
+
+STAGES = {
+    "map": Map(call=call("map")),
+    "filter": Filter(call=call("filter")),
+    "select": Select(names=("text",)),
+    "convert": Convert(form="numpy"),
+    "batch": Batch(size=3),
+    "full batch": Batch(size=3, drop_last=True),
+    "collated batch": Batch(size=3, collate=function),
+    "collate": Collate(function=function),
+    "batched map": MapBatches(call=call("map"), size=5),
+    "batched filter": FilterBatches(call=call("filter"), size=5),
+    "process": Attempt(call=call("process"), skips=None),
+    "pack": PackWindows(recipe=spec(), strategy="best_fit", window=7),
+    "concat": PackStream(recipe=spec()),
+}
+
+
+def members(member):
+    return {key: getattr(stage, member) for key, stage in STAGES.items()}
+
+
+def test_every_kind_of_stage_is_tested_here():
+    def kinds(parent):
+        return {kind for child in parent.__subclasses__() for kind in (child, *kinds(child))}
+
+    concrete = {
+        kind for kind in kinds(Stage) if not kind.__abstractmethods__ and kind.__module__.startswith("midepoch.stages")
+    }
+    assert {kind.__name__ for kind in concrete} == {type(stage).__name__ for stage in STAGES.values()}
+
+
+def test_a_stage_has_the_name_by_which_users_know_it():
+    names = members("name")
+    assert [names[key] for key in ("map", "batched map", "filter", "batched filter")] == ["map", "map"] + ["filter"] * 2
+    assert [names[key] for key in ("select", "convert", "batch", "pack", "concat")] == [
+        "select_columns",
+        "with_format",
+        "batch",
+        "pack",
+        "pack",
+    ]
+    assert (names["process"], names["collate"]) == ("process", "collate_fn")
+
+
+def test_a_stage_names_the_functions_that_it_calls():
+    without = ("select", "convert", "batch", "full batch", "pack", "concat")
+    assert members("functions") == {key: () if key in without else (function,) for key in STAGES}
+
+
+def test_the_number_of_outputs_where_it_follows_from_that_of_the_inputs():
+    same = ("map", "select", "convert", "collate", "process")
+    for inputs in (0, 1, 3, 7):
+        counts = {"batch": -(-inputs // 3), "collated batch": -(-inputs // 3), "full batch": inputs // 3}
+        counts |= dict.fromkeys(same, inputs)
+        assert {key: stage.count(inputs) for key, stage in STAGES.items()} == {key: counts.get(key) for key in STAGES}
+
+
+def test_a_function_whose_errors_are_skipped_has_an_unknown_number_of_outputs():
+    assert Attempt(call=call("process"), skips=SkipLog()).count(3) is None
+
+
+def test_which_stages_make_one_output_of_each_input():
+    one = ("map", "select", "convert", "collate", "process")
+    assert members("one_to_one") == {key: key in one for key in STAGES}
+    assert Batch(size=1).one_to_one
+
+
+def test_only_stages_whose_groups_have_many_outputs_add_a_number_to_the_cursor():
+    many = ("batched map", "batched filter", "pack", "concat")
+    assert members("many_outputs") == {key: key in many for key in STAGES}
+
+
+def test_the_size_of_a_group():
+    sizes = {"batch": 3, "full batch": 3, "collated batch": 3, "batched map": 5, "batched filter": 5, "pack": 7}
+    assert members("group_size") == {key: sizes.get(key, 1) for key in STAGES}
+
+
+@pytest.mark.parametrize("in_runs", [True, False])
+def test_the_schema_is_known_until_a_function_changes_items(in_runs):
+    selected = pa.schema([("text", pa.string())])
+    known = {"filter": SCHEMA, "batched filter": SCHEMA, "convert": SCHEMA, "select": selected}
+    for key, stage in STAGES.items():
+        inputs = Flow(runs=iter(()), schema=SCHEMA) if in_runs else Flow(single=iter(()), schema=SCHEMA)
+        assert stage.flow(inputs, (0, 0), CONTEXT).schema == known.get(key), key
+
+
+def test_a_column_that_is_not_there_leaves_the_schema_to_the_error_of_the_first_row():
+    assert Select(names=("other",)).flow(Flow(runs=iter(()), schema=SCHEMA), (0,), CONTEXT).schema is None
+
+
+def test_a_state_remembers_the_batch_size_only_if_a_later_stage_groups_the_batches():
+    batch = STAGES["full batch"]
+    assert batch.describe() is None
+    assert batch.describe_as_input() == {"op": "batch", "n": 3, "drop_last": True}
+    for key, stage in STAGES.items():
+        if not isinstance(stage, Batch):
+            assert stage.describe_as_input() == stage.describe(), key
+
+
+def test_stages_can_be_sent_to_workers():
+    for stage in STAGES.values():
+        assert pickle.loads(pickle.dumps(stage)) == stage
+
+
+def test_a_call_needs_a_function():
+    with pytest.raises(TypeError, match="map needs a function, got 3"):
+        Call(function=3, stage="map", number=1)
+
+
+def test_an_error_of_a_function_names_function_stage_and_row():
+    def fails(item):
+        raise KeyError(item)
+
+    context = Context(seed=0, epoch=0, rows_until=2, locate=lambda key: ("a.arrow", key))
+    with pytest.raises(KeyError) as raised:
+        Call(function=fails, stage="map", number=1)("x", 1234, context)
+    (note,) = raised.value.__notes__
+    assert note.endswith("<locals>.fails), at row 1,234 of a.arrow")
+
+
+def test_a_function_gets_the_same_random_numbers_for_the_same_item():
+    def draw(item, rng):
+        return int(rng.integers(1 << 60))
+
+    def drawn(salt, key, epoch):
+        context = Context(seed=5, epoch=epoch, rows_until=0, locate=lambda key: ("file", key))
+        return Call(function=draw, stage="map", number=1, with_rng=True, salt=salt)(None, key, context)
+
+    assert drawn(1, 7, 0) == drawn(1, 7, 0)
+    assert len({drawn(1, 7, 0), drawn(2, 7, 0), drawn(1, 8, 0), drawn(1, 7, 1)}) == 4
+
+
+def test_the_name_of_a_function_is_that_of_what_it_wraps():
+    @wraps(function)
+    def wrapped(item):
+        return function(item)
+
+    class Callable:
+        def __call__(self, item):
+            return item
+
+    assert name_of(function) == name_of(wrapped) == "function"
+    assert name_of(partial(function)) == "partial(function)"
+    assert name_of(Callable()).endswith("Callable")
