@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from midepoch.checkpoint.merge import merge_states
-    from midepoch.dataset import Dataset, read
+    from midepoch.dataset import Dataset
     from midepoch.errors import (
         CheckpointMismatchError,
         DataChangedError,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from midepoch.integrations.torchdata import from_stateful_dataloader
     from midepoch.loader import Loader
     from midepoch.mixing import mix
+    from midepoch.reading import read
 
 __version__ = "0.1.0"
 
@@ -54,7 +55,7 @@ _HOMES = {
     "from_stateful_dataloader": "integrations.torchdata",
     "merge_states": "checkpoint.merge",
     "mix": "mixing",
-    "read": "dataset",
+    "read": "reading",
 }
 
 __all__ = [

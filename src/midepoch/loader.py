@@ -72,7 +72,7 @@ class Loader(DataLoader[Any]):
             raise ValueError(f"even is {even!r}; it can be 'pad', 'drop' or None.")
         if drop_last and batch_size is None:
             raise ValueError("drop_last needs a batch_size; for batches of the data set use .batch(n, drop_last=True).")
-        plan = dataset._plan
+        plan = dataset.plan
         if even is not None and not plan.pipeline.uniform:
             raise ValueError(
                 f"even={even!r} needs a pipeline whose number of items is known; after a filter, a batched map or pack "
@@ -98,9 +98,14 @@ class Loader(DataLoader[Any]):
         self._plan = replace(plan, lanes=lanes, pipeline=replace(plan.pipeline, stages=stages))
         if even is None and plan.passes != 1 and plan.pipeline.uniform:
             _check_even(self._plan)
-        self._position = dataset._position
+        self._position = dataset.position
         self._even = even
         self._pool: WorkerPool | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """How this loader reads its dataset: the dataset's plan with the loader's lanes and batches."""
+        return self._plan
 
     @property
     def epoch(self) -> int:

@@ -6,7 +6,6 @@ from math import isfinite
 from midepoch._common.checks import check_integer
 from midepoch._common.hashing import digest
 from midepoch.dataset import Dataset
-from midepoch.delivery.plan import Plan
 from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
 from midepoch.pipeline.pipeline import Pipeline
@@ -36,12 +35,12 @@ def mix(
         raise ValueError("mix needs at least one data set, got none.")
     for part in parts:
         _check_part(part)
-    names = list(datasets) if isinstance(datasets, Mapping) else _names([part._plan.pipeline for part in parts])
+    names = list(datasets) if isinstance(datasets, Mapping) else _names([part.plan.pipeline for part in parts])
     if not all(isinstance(name, str) for name in names):
         raise TypeError(f"The names of a mixture's data sets must be strings, got {names}.")
     if stop not in STOPS:
         raise ValueError(f"stop is {stop!r}; it can be {', '.join(map(repr, STOPS))}.")
-    item_specs = {part._plan.pipeline.item_spec for part in parts}
+    item_specs = {part.plan.pipeline.item_spec for part in parts}
     if len(item_specs) > 1:
         told = ", ".join(f"{form}{' batches' if batched else ''}" for form, batched in sorted(item_specs))
         raise ValueError(
@@ -49,23 +48,23 @@ def mix(
             "all of them or none; or use both on the mixture."
         )
     mixture = Mixture(
-        parts=tuple(part._plan.pipeline for part in parts),
+        parts=tuple(part.plan.pipeline for part in parts),
         names=tuple(names),
         weights=tuple(_weights(weights, names)),
         named=named,
         seed=check_integer("seed", seed, least=None),
         stop=stop,
     )
-    return Dataset(Plan(pipeline=Pipeline(source=mixture)))
+    return Dataset.from_source(mixture)
 
 
 def _check_part(part: Dataset) -> None:
     if not isinstance(part, Dataset):
         raise TypeError(f"mix takes midepoch data sets, got {type(part).__name__}. Make one with midepoch.read(...).")
     for value, default, method in (
-        (part._plan.ranks, 1, "shard"),
-        (part._plan.lanes, None, "lanes"),
-        (part._plan.passes, 1, "repeat"),
+        (part.plan.ranks, 1, "shard"),
+        (part.plan.lanes, None, "lanes"),
+        (part.plan.passes, 1, "repeat"),
     ):
         if value != default:
             way = "Use stop='never' instead." if method == "repeat" else f"Use {method} on the mixture."

@@ -49,7 +49,7 @@ def assert_elastic(dataset: Dataset, layouts: Sequence[Layout], *, steps: int | 
     Each layout but the last delivers ``steps`` items a rank, by default an even part of the epoch. The items of all
     ranks together must be those of one process, in its order, as long as no lane runs out before the others.
     """
-    plan, epoch = dataset._plan, dataset.epoch
+    plan, epoch = dataset.plan, dataset.epoch
     lanes = plan.lanes or layouts[0][0] * layouts[0][1]
     alone = Dataset(_with(plan, ranks=1, rank=0, lanes=lanes))
     whole = list(_pass(_fresh(alone, epoch), epoch))
@@ -84,7 +84,7 @@ class RankRun:
     def __init__(self, dataset: Dataset, state: Mapping[str, Any], workers: int) -> None:
         dataset.load_state_dict(state)
         self._dataset = dataset
-        self._progress = dataset._plan.begin(State.from_dict(state))
+        self._progress = dataset.plan.begin(State.from_dict(state))
         self._steps = _side_by_side([take_turns(self._progress, worker, workers) for worker in range(workers)])
 
     def deliver(self, items: int | None) -> Iterator[tuple[int, Any]]:
@@ -100,7 +100,7 @@ class RankRun:
 
     def state_dict(self) -> dict[str, Any]:
         """The rank's state."""
-        return self._progress.state().to_dict(self._dataset._plan.pipeline.fingerprint)
+        return self._progress.state().to_dict(self._dataset.plan.pipeline.fingerprint)
 
 
 def _side_by_side(workers: list[Iterator[Turns]]) -> Iterator[Turns]:
@@ -117,7 +117,7 @@ def _side_by_side(workers: list[Iterator[Turns]]) -> Iterator[Turns]:
 
 def _fresh(dataset: Dataset, epoch: int) -> Dataset:
     fresh = copy.copy(dataset)
-    fresh._position.go_to(epoch)
+    fresh.position.go_to(epoch)
     return fresh
 
 

@@ -222,7 +222,7 @@ def test_A9_the_state_stays_small(build, monkeypatch):
     monkeypatch.setattr(Index, "open", lambda _self, _file, columns: TableBlocks([block], columns))
     index = Index("/data", index_bytes(Listing("", "/data", names, stamps), scans))
     pipeline = Pipeline(source=FileRows(index=index))
-    many = few._new(Plan(pipeline=pipeline)).shuffle(seed=9).map(plus_one).shard(8, 3)
+    many = few.with_plan(Plan(pipeline=pipeline)).shuffle(seed=9).map(plus_one).shard(8, 3)
     next(iter(many))
     assert many.state_dict()["turn"] == 8
     assert size(many) < 1300

@@ -144,9 +144,9 @@ def test_a_length_that_only_reading_tells_is_refused(folder):
         (me.read(folder).filter(is_kept), "filter"),
         (me.read(folder).map(spread, batched=True), "map"),
     ):
-        with pytest.raises(TypeError, match=f"unknown: only reading the rows tells how many items {what}"):
+        with pytest.raises(TypeError, match=f"unknown: how many items {what} yields is only known by reading"):
             len(dataset)
-    with pytest.raises(TypeError, match="for ever"):
+    with pytest.raises(TypeError, match="never ends"):
         len(me.read(folder).repeat())
 
 

@@ -116,7 +116,7 @@ class TestRefused:
         for refused in (lambda: mixture.shuffle(1), lambda: mixture.take(3), lambda: mixture.skip(3)):
             with pytest.raises(TypeError, match=r"not possible on a mixture: use it on each"):
                 refused()
-        with pytest.raises(TypeError, match="how many items a mixture gives"):
+        with pytest.raises(TypeError, match="how many items a mixture yields"):
             len(mixture)
 
 

@@ -41,3 +41,9 @@ def default_index_dir() -> Path:
 def aws_region() -> str | None:
     """The region that the environment names for S3, if any."""
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
+def is_starting_a_process() -> bool:
+    """Whether a child process is being started: only then can shared memory be pickled."""
+    context = sys.modules.get("multiprocessing.context")
+    return context is not None and context.get_spawning_popen() is not None

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from midepoch._common.checks import Size
 from midepoch._common.types import I64
 from midepoch.dataset import Dataset
+from midepoch.delivery.plan import Plan
 from midepoch.errors import (
     CheckpointMismatchError,
     DataFormatError,
@@ -251,13 +252,14 @@ class IcebergDataset(StructuredDataset):
 
     def _chosen(self, opened: Dataset) -> Dataset:
         """The rows that are not deleted."""
-        rows = opened._rows("deletes")
+        rows = opened.file_rows("deletes")
         self._snapshot.check_names(rows.index, rows.names)
         gone = self._snapshot.deleted(rows.index)
-        return opened._ordered("deletes", Deletes(rows=_read(rows, gone))) if len(gone) else opened
+        return opened.with_order_step("deletes", Deletes(rows=_read(rows, gone))) if len(gone) else opened
 
-    def _new(self, plan: Any) -> Self:
-        made = super()._new(plan)
+    def with_plan(self, plan: Plan) -> Self:
+        """A dataset of the same snapshot with another plan."""
+        made = super().with_plan(plan)
         made._snapshot_id = self._snapshot_id
         return made
 

@@ -42,7 +42,7 @@ def attempt(rows, function, skip=True):
     number = len(rows._plan.pipeline.stages) + 1
     call = Call(function=function, stage="process", number=number)
     stage = Attempt(call=call, skips=SkipLog() if skip else None)
-    return rows._staged(stage), stage
+    return rows.with_stage(stage), stage
 
 
 def no_thirds(row):
@@ -89,7 +89,7 @@ def test_without_a_log_it_raises_with_the_row(rows):
 def test_the_length_is_unknown_where_samples_may_be_left_out(rows):
     dataset, stage = attempt(rows, no_thirds)
     assert stage.count(5) is None
-    with pytest.raises(TypeError, match="only reading the rows tells how many items process gives"):
+    with pytest.raises(TypeError, match="how many items process yields is only known by reading"):
         len(dataset)
 
 

@@ -93,7 +93,7 @@ def from_hf(dataset: Any) -> Dataset:
     rows = FileRows(index=_index_of(table))
     if dataset._indices is not None:
         rows = replace(rows, steps=(Selection(table=dataset._indices),))
-    opened = Dataset(Plan(pipeline=Pipeline(source=rows)))
+    opened = Dataset.from_source(rows)
     columns = [name for name in opened.column_names if name in (form["columns"] or opened.column_names)]
     if columns != opened.column_names and not form["output_all_columns"]:
         opened = opened.select_columns(columns)
@@ -122,7 +122,7 @@ class SimpleArrowIterableDataset(Dataset):
 
         See :meth:`midepoch.Dataset.shuffle` for what the levels do.
         """
-        if level == "file" and len(self._rows("shuffle").index.names) == 1:
+        if level == "file" and len(self.file_rows("shuffle").index.names) == 1:
             log.warning(
                 "shuffle(level='file') leaves the order as it is: the data set lies in one Arrow file. "
                 "Pass level='block' to mix its rows."
@@ -132,13 +132,13 @@ class SimpleArrowIterableDataset(Dataset):
     @property
     def arrow_files(self) -> list[str]:
         """The Arrow files, in the order of the data set."""
-        index = self._rows("arrow_files").index
+        index = self.file_rows("arrow_files").index
         return [index.path(file) for file in range(len(index.names))]
 
     @property
     def shuffled_files(self) -> list[str]:
         """The Arrow files in the order of the epoch of the next example; as they are, if rows are mixed too."""
-        index = self._rows("shuffled_files").index
+        index = self.file_rows("shuffled_files").index
         return [index.path(file) for file in self._file_order(self._next_row()[0]).files]
 
     def state_dict(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class SimpleArrowIterableDataset(Dataset):
         """
         state = super().state_dict()
         epoch, row = self._next_row()
-        rows = self._rows("state_dict")
+        rows = self.file_rows("state_dict")
         index = rows.index
         files, slots, digest = self._file_order(epoch)
         file = int(np.searchsorted(index.file_starts, row, "right")) - 1
@@ -160,17 +160,17 @@ class SimpleArrowIterableDataset(Dataset):
             "current_file_index": slots.get(file, 0),
             "current_example_index": row - int(index.file_starts[file]),
             "shuffle_seed": seeds[-1] if seeds else None,
-            "shard_config": {"num_shards": self._plan.ranks, "index": self._plan.rank},
+            "shard_config": {"num_shards": self.plan.ranks, "index": self.plan.rank},
             "arrow_files": {"count": len(index.names), "digest": index.fingerprint["digest"]},
             "shuffled_files": {"count": len(files), "digest": digest},
         }
 
     def _next_row(self) -> tuple[int, int]:
         """The epoch and the row that are due next; behind the end of an epoch, the first of the next."""
-        progress = self._position.progress(self._plan)
+        progress = self.position.progress(self.plan)
         due = progress.upcoming()
         if due is None:
-            progress = self._plan.begin(State(epoch=progress.session.start.epoch + 1))
+            progress = self.plan.begin(State(epoch=progress.session.start.epoch + 1))
             due = progress.upcoming()
         if due is None:  # there are no rows at all
             return progress.session.start.epoch, 0
@@ -184,7 +184,7 @@ class SimpleArrowIterableDataset(Dataset):
         """The files in the order of an epoch. The last one is kept, because states are taken once a batch."""
         known: tuple[int, FileOrder] | None = self.__dict__.get("_known_order")
         if known is None or known[0] != epoch:
-            known = epoch, _file_order(self._rows("shuffled_files"), epoch)
+            known = epoch, _file_order(self.file_rows("shuffled_files"), epoch)
             self._known_order = known
         return known[1]
 
@@ -243,9 +243,7 @@ def _opened(
     wanted = _joined(stretches(terms, starts, counts))
     if wanted != [(0, index.rows)]:
         rows = replace(rows, steps=(Slices(stretches=tuple(wanted)),))
-    opened = object.__new__(SimpleArrowIterableDataset)
-    Dataset.__init__(opened, Plan(pipeline=Pipeline(source=rows)))
-    return opened
+    return SimpleArrowIterableDataset.from_source(rows)
 
 
 def _joined(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from midepoch._common.checks import check_integer
-from midepoch.dataset import Dataset, read
+from midepoch.dataset import Dataset
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.integrations.huggingface.dataset import from_hf
 from midepoch.integrations.multimodal.messages import Messages
+from midepoch.reading import read
 from midepoch.stages.pack.stage import PackWindows
 from midepoch.stages.pack.strategies import Strategy
 from midepoch.stages.skip_errors import Attempt, SkipLog
@@ -83,11 +84,11 @@ class MultiModalIterableDataset(Dataset):
             parameters["messages_column"] = messages_column
         rows = _as_python(_shuffled(rows, data_seed) if shuffle else rows)
         attempt = Attempt(
-            call=rows._plan.pipeline.call("process", function, with_rng=with_rng),
+            call=rows.plan.pipeline.call("process", function, with_rng=with_rng),
             skips=SkipLog() if on_error == "skip" else None,
             parameters={**parameters, "video_frames": function.video_frames},
         )
-        samples = rows._staged(attempt)
+        samples = rows.with_stage(attempt)
         if packing:
             samples = samples.pack(
                 packing_length,
@@ -96,11 +97,11 @@ class MultiModalIterableDataset(Dataset):
                 overlong="drop" if filter_overlong else "alone",
                 others="join",
             )
-        super().__init__(samples._plan)
+        super().__init__(samples.plan)
 
     def metrics(self) -> dict[str, Any]:
         """How many samples were left out so far, by any worker on this machine, and which: epoch, row and error."""
-        process = self._plan.pipeline.find(Attempt)
+        process = self.plan.pipeline.find(Attempt)
         lines = [] if process is None or process.skips is None else process.skips.lines()
         return {"skipped": len(lines), "skipped_samples": lines}
 
@@ -112,10 +113,10 @@ class MultiModalIterableDataset(Dataset):
         packing.
         """
         state = super().state_dict()
-        progress = self._position.progress(self._plan)
+        progress = self.position.progress(self.plan)
         lane, position = progress.upcoming() or (None, None)
         packer = None
-        if self._plan.pipeline.find(PackWindows) is not None:
+        if self.plan.pipeline.find(PackWindows) is not None:
             delivered = 0 if lane is None else progress.cursors[progress.rotation.index(lane)][-1]
             packer = {"lane": lane, "window_start": position, "delivered": delivered}
         return {**state, "cur_idx": position, "packer": packer}
@@ -141,7 +142,7 @@ def _opened(source: Any, storage_options: Mapping[str, Any] | None) -> tuple[Dat
 
 def _check_columns(rows: Dataset, columns: Mapping[str, str]) -> None:
     """Raise if a column that must be there is not, where that is known."""
-    schema = rows._plan.pipeline.schema
+    schema = rows.plan.pipeline.schema
     for kind, name in columns.items():
         needed = kind == "messages" or name != COLUMNS[kind]
         if schema is not None and needed and name not in schema.names:
@@ -160,5 +161,5 @@ def _shuffled(rows: Dataset, seed: int) -> Dataset:
 
 def _as_python(rows: Dataset) -> Dataset:
     """The rows as dicts of Python values, which messages are read from."""
-    form, _ = rows._plan.pipeline.item_spec
+    form, _ = rows.plan.pipeline.item_spec
     return rows if form == "python" else rows.with_format("python")

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch._common.world import launched_rank, torch_worker
-from midepoch.dataset import Dataset, read
+from midepoch.dataset import Dataset
 from midepoch.delivery.plan import Plan
 from midepoch.integrations.structured.append import appended
 from midepoch.integrations.structured.metrics import Counters, Measure
 from midepoch.integrations.structured.progress import Layout, known_of, of_splits
 from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
+from midepoch.reading import read
 from midepoch.sources.files import FileRows
 from midepoch.storage.listing import Listing, PathSpec, find
 from midepoch.storage.options import CACHE
@@ -80,15 +81,15 @@ class StructuredDataset(Dataset):
             index_dir=index_dir,
         )
         opened = self._chosen(opened)
-        splitting = Splitting(index=opened._rows("splits").index, **sizes)
+        splitting = Splitting(index=opened.file_rows("splits").index, **sizes)
         if shuffle:
             step = ShuffleSplits(seed=seed, window=window, splitting=splitting)
-            opened = opened._ordered("shuffle", step)
+            opened = opened.with_order_step("shuffle", step)
         index, ranks = _ranks(rank, num_ranks)
         if ranks > 1:
             opened = opened.shard(ranks, index)
         form: Form = "python" if output_format == "dict" else output_format
-        super().__init__((opened if form == "python" else opened.with_format(form))._plan)
+        super().__init__((opened if form == "python" else opened.with_format(form)).plan)
         self._splitting = splitting
         self._shuffle_seed = seed if shuffle else None
 
@@ -181,7 +182,7 @@ class StructuredDataset(Dataset):
     def _feed(self, loader: "StructuredLoader", show_progress: bool) -> None:
         """Know the loader of this data set, with which it stands at one place."""
         loader.show_progress = show_progress
-        self._reads, self._num_workers = loader._plan, loader.num_workers
+        self._reads, self._num_workers = loader.plan, loader.num_workers
 
     def _chosen(self, opened: Dataset) -> Dataset:
         """Which of the files' rows there are, before any shuffle: all."""
@@ -193,7 +194,7 @@ class StructuredDataset(Dataset):
         ``completed_shards`` has, for each lane, how many of its splits are done and the last of them by name, and
         ``splits_under_way`` those of which some rows are delivered. Both are bounded, however many splits there are.
         """
-        state = self._position.state_dict(self._reads or self._plan)
+        state = self.position.state_dict(self._reads or self.plan)
         return {**state, "_num_workers": self._num_workers, "_shuffle_seed": self._shuffle_seed, **self._told(state)}
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
@@ -204,29 +205,29 @@ class StructuredDataset(Dataset):
         """
         if new_files not in ("error", "append"):
             raise ValueError(f"new_files is {new_files!r}; it can be 'error' or 'append'.")
-        plan = self._reads or self._plan
-        self._position.load_state_dict(plan, appended(state, plan.pipeline) if new_files == "append" else state)
+        plan = self._reads or self.plan
+        self.position.load_state_dict(plan, appended(state, plan.pipeline) if new_files == "append" else state)
 
     def get_metrics(self) -> dict[str, Any]:
         """Rows, bytes of them in their files, and seconds that reading took: in all, and of each worker.
 
         They are counted where rows are read, which is ahead of the loop, from the moment the loader was made.
         """
-        meter = self._plan.pipeline.find(Measure)
+        meter = self.plan.pipeline.find(Measure)
         workers = [] if meter is None else meter.counters.told()
         return {name: sum(one[name] for one in workers) for name in ("rows", "bytes", "seconds")} | {"workers": workers}
 
     def _measured(self, num_workers: int) -> Self:
         """The same, counting."""
         workers = max(1, check_integer("num_workers", num_workers))
-        index = self._rows("get_metrics").index
+        index = self.file_rows("get_metrics").index
         meter = Measure(counters=Counters(workers), index=index, worker=torch_worker)
-        pipeline = self._plan.pipeline
-        return self._new(replace(self._plan, pipeline=replace(pipeline, stages=(meter, *pipeline.stages))))
+        pipeline = self.plan.pipeline
+        return self.with_plan(replace(self.plan, pipeline=replace(pipeline, stages=(meter, *pipeline.stages))))
 
     def _told(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """What a state says of splits. Where an order is not one of splits, that is nothing."""
-        rows = self._plan.pipeline.source
+        rows = self.plan.pipeline.source
         nothing: dict[str, Any] = {"completed_shards": [], "splits_under_way": []}
         if not isinstance(rows, FileRows) or state["lanes"] is None or state["mode"] != "example" or "grown" in state:
             return nothing
@@ -238,8 +239,9 @@ class StructuredDataset(Dataset):
             self._layout = layout
         return layout.told(known_of(state))
 
-    def _new(self, plan: Plan) -> Self:
-        made = super()._new(plan)
+    def with_plan(self, plan: Plan) -> Self:
+        """A dataset of the same splits with another plan."""
+        made = super().with_plan(plan)
         made._splitting, made._shuffle_seed = self._splitting, self._shuffle_seed
         return made
 

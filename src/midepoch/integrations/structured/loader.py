@@ -42,7 +42,7 @@ class StructuredLoader(Loader):
 
     def _rows_delivered(self) -> tuple[int, int]:
         """How many rows of this rank's epoch were delivered, and about how many there are."""
-        progress = self._position.progress(self._plan)
+        progress = self.dataset.position.progress(self.plan)  # type: ignore[attr-defined]
         lanes = progress.session.lanes
         total = sum(lanes.size(lane) for lane in progress.rotation) // progress.session.assignment.stride
-        return min(total, progress.items * self._plan.pipeline.item_rows), total
+        return min(total, progress.items * self.plan.pipeline.item_rows), total

@@ -231,7 +231,7 @@ def test_pack_packs_rows_and_what_acts_on_rows_comes_before_it(write):
         for name in ("take", "skip", "shuffle"):
             with pytest.raises(ValueError, match=f"{name} after pack is not possible.*Put {name} first"):
                 getattr(packed, name)(1)
-        with pytest.raises(TypeError, match="only reading the rows tells how many items pack gives"):
+        with pytest.raises(TypeError, match="how many items pack yields is only known by reading"):
             len(packed)
         with pytest.raises(ValueError, match="needs a pipeline whose number of items is known; after a filter"):
             me.Loader(packed, even="pad")

@@ -1,0 +1,64 @@
+"""read: open files in place, as a dataset."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from midepoch._common.checks import Size
+from midepoch.dataset import Dataset
+from midepoch.index.build import open_index
+from midepoch.index.hive import HiveIndex
+from midepoch.sources.files import FileRows
+from midepoch.storage.listing import Listing, PathSpec
+from midepoch.storage.options import CACHE, Fetch
+
+
+def read(
+    source: PathSpec | Listing,
+    *,
+    format: str | None = None,
+    columns: Sequence[str] | None = None,
+    filters: Any = None,
+    partitioning: Literal["hive"] | None = None,
+    index_dir: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    read_ahead: Size | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: Size = CACHE,
+) -> Dataset:
+    """Open Arrow, Parquet, ORC, JSON and CSV files in place.
+
+        dataset = midepoch.read("data/*.parquet", columns=["id", "text"])
+
+    ``source`` is a file, a folder (with its subfolders), a glob, or a list of those, as paths or URLs. The format of a
+    file is found from its first bytes, that of CSV from its name. ``format`` ("arrow", "parquet", "orc", "jsonl",
+    "json" or "csv") sets it for all files; "lines" reads JSON lines as text, in a column "line".
+
+    Only ``columns`` are read. ``filters``, a ``pyarrow.compute`` expression, keeps the rows for which it is true;
+    Parquet row groups that it rules out by their statistics are not read. ``partitioning="hive"`` makes columns of
+    folders named key=value.
+
+    Opening reads headers and footers only, and text files once. The index of their blocks is kept in ``index_dir``,
+    by default ``MIDEPOCH_INDEX_DIR`` or a folder in the user's cache.
+
+    ``storage_options`` (key, secret, token, endpoint, region, anonymous …) are for object stores: s3://, gs:// and all
+    URLs that fsspec knows. They are kept in memory only. Threads fetch blocks ``read_ahead`` bytes (default "256MiB")
+    ahead of the one in use, and keep them in ``cache_dir``, if given, up to ``cache_bytes``. These four options have
+    no effect on local files.
+    """
+    fetch = Fetch.of(read_ahead, cache_dir, cache_bytes)
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}].")
+    if partitioning not in (None, "hive"):
+        raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive', or left out.")
+    index = open_index(source, format=format, index_dir=index_dir, storage_options=storage_options)
+    if partitioning == "hive":
+        index = HiveIndex(index)
+    rows = FileRows(index=index, columns=None if columns is None else tuple(columns), fetch=fetch)
+    _ = rows.schema  # raises now, not at the first row, if the files disagree
+    if filters is not None:
+        from midepoch.index.pruning import Where  # loads parts of Arrow that only filters need
+
+        rows = replace(rows, where=Where.of(index, filters))
+    return Dataset.from_source(rows)
