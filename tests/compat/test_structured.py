@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.sources.blocks import Files
+from midepoch.sources.fetcher import BlockFetcher
 from worlds import ids, write_files
 
 pytestmark = [
@@ -365,13 +365,13 @@ def test_B6_counts_agree_with_rows_wherever_lanes_cut(data, tmp_path_factory):
 def spied(monkeypatch):
     """The numbers of the blocks that are read from now on, in this process."""
     read = []
-    real = Files.read_all
+    real = BlockFetcher.read_all
 
     def spy(self, numbers):
         read.extend(numbers)
         return real(self, numbers)
 
-    monkeypatch.setattr(Files, "read_all", spy)
+    monkeypatch.setattr(BlockFetcher, "read_all", spy)
     return read
 
 

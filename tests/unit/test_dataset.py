@@ -121,7 +121,7 @@ def test_an_empty_data_set_ends(folder):
 
 
 def test_lengths_are_known_without_reading(folder, monkeypatch):
-    monkeypatch.setattr("midepoch.sources.blocks.Files.read_all", None)
+    monkeypatch.setattr("midepoch.sources.fetcher.BlockFetcher.read_all", None)
     dataset = me.read(folder)
     assert len(dataset) == 60
     assert len(dataset.map(plus_one).take(50).skip(8)) == 42
@@ -326,7 +326,7 @@ def test_blocks_read_ahead_for_others_are_given_up(tmp_path, monkeypatch):
     def watched(self, numbers, *meanwhile):
         nonlocal most
         load(self, numbers, *meanwhile)
-        most = max(most, len(self._waiting) + len(self._decoded))
+        most = max(most, len(self._pending) + len(self._decoded))
 
     monkeypatch.setattr(HeldBlocks, "load", watched)
     assert len(ids(me.read(folder).lanes(1).batch(16).shard(8, 0))) == 1008

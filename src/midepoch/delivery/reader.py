@@ -8,7 +8,7 @@ from typing import Any
 
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment
 from midepoch.delivery.progress import EMPTY, Progress, Turns
-from midepoch.sources.source import Reading
+from midepoch.sources.source import OpenSource
 from midepoch.stages.flow import Emitted, Flow, Items
 
 log = logging.getLogger("midepoch")
@@ -52,7 +52,7 @@ def turn_by_turn(turns_in_order: Iterator[Turns]) -> Iterator[tuple[Cursor | Non
                 yield tuple(map(int, cursors[number % len(cursors)][number // len(cursors)])), item
 
 
-def _in_turn(flows: list[Flow], reading: Reading) -> Iterator[Turns]:
+def _in_turn(flows: list[Flow], reading: OpenSource) -> Iterator[Turns]:
     """The lanes in turn, until all have run out: many items at a time where they are not made one by one anyway."""
     try:
         lots = [many for flow in flows if (many := flow.in_bulk()) is not None]
@@ -109,7 +109,7 @@ def _sequence(items: Iterable[Any]) -> Sequence[Any]:
     return items if isinstance(items, list | tuple) else list(items)
 
 
-def _warn_of_sharing(progress: Progress, reading: Reading, stride: int, workers: int) -> None:
+def _warn_of_sharing(progress: Progress, reading: OpenSource, stride: int, workers: int) -> None:
     """Have the first reader say that several work through the same lanes, where that costs more than skipping."""
     pipeline, assignment = progress.session.pipeline, progress.session.assignment
     if stride > 1 and progress.reader == 0 and (reading.decodes or not pipeline.uniform):

@@ -18,7 +18,7 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.draws import Drawn, Draws, Stop, Supply
 from midepoch.pipeline.pipeline import Lanes, Pipeline
 from midepoch.pipeline.schedule import Schedule, whole_weights
-from midepoch.sources.source import ALL, Adopted, Every, ItemSpec, Mode, Move, Reading
+from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, OpenSource, RowStride
 from midepoch.stages.flow import Flow
 
 STOPS = ("first", "all", "never")
@@ -114,7 +114,7 @@ class Mixture:
         """Unknown: the parts' keys are mixed."""
         raise LookupError(key)
 
-    def adopt(self, then: Mapping[str, Any]) -> Adopted:
+    def adopt(self, then: Mapping[str, Any]) -> AdoptedCheckpoint:
         """A mixture with other weights or other parts goes on from where each of its parts stood."""
         told, *stages = then["pipeline"] or [{}]
         if told.get("op") != "mix" or "parts" not in then["data"]:
@@ -135,9 +135,9 @@ class Mixture:
             moved = partial(self._moved, was, sources, moves, bool(changes))
         for name, part in zip(self.names, parts, strict=True):
             changes += [f"in {name}, {change}" for change in (part.changes if part is not None else ())]
-        return Adopted(moved, [*self.describe(), *stages], tuple(changes))
+        return AdoptedCheckpoint(moved, [*self.describe(), *stages], tuple(changes))
 
-    def _part_adopted(self, number: int, was: "Then", source: int | None) -> Adopted | None:
+    def _part_adopted(self, number: int, was: "Then", source: int | None) -> AdoptedCheckpoint | None:
         """How the checkpoint's part is gone on from as this part, which must be the same; None for a new one."""
         if source is None:
             return None
@@ -161,7 +161,7 @@ class Mixture:
             )
 
     def _moved(
-        self, was: "Then", sources: Sequence[int | None], moves: Sequence[Move | None], anew: bool, cursor: Cursor
+        self, was: "Then", sources: Sequence[int | None], moves: Sequence[MoveCursor | None], anew: bool, cursor: Cursor
     ) -> Cursor:
         """Each part where it stood, or at its beginning; under a schedule that begins anew if it is another."""
         if len(cursor) != sum(was.widths) + 2 * len(was.widths):
@@ -219,7 +219,7 @@ class Then(NamedTuple):
 class PartsReading:
     """What the parts of a mixture hold open."""
 
-    def __init__(self, parts: Sequence[Reading]) -> None:
+    def __init__(self, parts: Sequence[OpenSource]) -> None:
         self.parts = parts
 
     @property
@@ -261,9 +261,9 @@ class MixtureLanes:
             for number, (_, ends, at) in enumerate(drawn)
         )
 
-    def flow(self, reading: PartsReading, lane: int, cursor: Cursor, every: Every = ALL) -> Flow:
+    def flow(self, reading: PartsReading, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
         """The items of a lane: in runs if the rows of all parts have the same columns and nobody has touched them."""
-        assert every == ALL, "a mixture is not uniform: nobody may skip in it"
+        assert stride == ALL_ROWS, "a mixture is not uniform: nobody may skip in it"
         mixture = self._mixture
         supplies = [
             Supply(name=name, begin=part.begin, open=partial(self._open, reading, lane, number))

@@ -14,7 +14,7 @@ from midepoch.checkpoint.fingerprint import pipeline_difference
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import AppendedFiles, LanePositions, State
 from midepoch.errors import CheckpointMismatchError
-from midepoch.sources.source import ALL, Adopted, Every, ItemSpec, Mode, Move, Source
+from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, RowStride, Source
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Call, Stage
 
@@ -158,7 +158,7 @@ class Pipeline:
             log.warning("The mixture goes on changed: %s.", "; ".join(changes))
         return state
 
-    def adoption(self, then: Any) -> Adopted:
+    def adoption(self, then: Any) -> AdoptedCheckpoint:
         """How a checkpoint, given its fingerprint, is gone on from; raise if it is not of this pipeline."""
         if not isinstance(then, Mapping) or not {"data", "pipeline"} <= set(then):
             raise CheckpointMismatchError("The state is damaged: it has no fingerprint. Load an earlier checkpoint.")
@@ -176,9 +176,9 @@ class Pipeline:
                 f"The pipeline is not the one of the checkpoint: {told}. "
                 "Build it as it was, or start anew without the state."
             )
-        return Adopted(None if move is None else partial(self._moved, move), pipeline, changes)
+        return AdoptedCheckpoint(None if move is None else partial(self._moved, move), pipeline, changes)
 
-    def _moved(self, move: Move, cursor: Cursor) -> Cursor:
+    def _moved(self, move: MoveCursor, cursor: Cursor) -> Cursor:
         """A cursor moved at its origin, which is possible where no stage is inside a group."""
         groups = sum(stage.many_outputs for stage in self.stages)
         source, inside = cursor[: len(cursor) - groups], cursor[len(cursor) - groups :]
@@ -216,7 +216,7 @@ class Lanes:
     def open(self, reading: Any, lane: int, position: LanePosition, skip: int, stride: int) -> Flow:
         """The items of a lane from where it stands: the one after ``skip`` others, then every ``stride``-th."""
         if self._pipeline.uniform and not position.delivered_ahead:
-            return self.flow(reading, lane, position.cursor, Every(self._pipeline.item_rows, skip, stride))
+            return self.flow(reading, lane, position.cursor, RowStride(self._pipeline.item_rows, skip, stride))
         flow = self.flow(reading, lane, position.cursor)
         if not position.delivered_ahead and (skip, stride) == (0, 1):
             return flow
@@ -224,10 +224,10 @@ class Lanes:
         steps = (step for number, step in enumerate(flow.each()) if number not in delivered_ahead)
         return flow.one_by_one(islice(steps, skip, None, stride))
 
-    def flow(self, reading: Any, lane: int, cursor: Cursor, every: Every = ALL) -> Flow:
+    def flow(self, reading: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
         """The items of a lane from a cursor on: the stages, each opened at its part of it."""
         width = len(self._pipeline.source.begin)
-        flow = self.source.flow(reading, lane, cursor[:width], every)
+        flow = self.source.flow(reading, lane, cursor[:width], stride)
         context = self._pipeline.context(self._epoch)
         for stage in self._pipeline.stages:
             width += stage.many_outputs

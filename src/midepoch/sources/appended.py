@@ -1,8 +1,11 @@
-"""The order of an epoch to which files were added while it was under way: what it was, and behind it the new files.
+"""The order of an epoch to which files were appended while it was under way.
 
-A state names the files of each earlier part by stretches of their numbers; the last part is all others. Every part has
-the order that an epoch of its files alone has. Lanes are as long as those of an epoch of all files, and each goes
-through its share of the first part before the second: so what was delivered of the first stays what it was.
+A *generation* is the files that came together: first those with which the epoch began, then those of each append. Each
+generation has the order that an epoch of its files alone would have. Lanes are as long as in an epoch of all files, and
+each lane reads its rows of the first generation before those of the second. So what was already delivered keeps its
+positions.
+
+A state names the files of each generation but the last by ranges of file numbers. The last has all other files.
 """
 
 from collections.abc import Sequence
@@ -11,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import lane_cuts
 from midepoch.checkpoint.state import AppendedFiles
@@ -18,88 +22,96 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import Interval, Order
 
 
-class FilesOf:
-    """Some files, whole, in file order. Its pieces are those that a data set of these files alone would have."""
+class FileSubset:
+    """The rows of some files, in file order. Its pieces are those of a dataset of these files alone."""
 
     def __init__(self, files: I64, *, file_starts: I64, first_blocks: I64, block_starts: I64) -> None:
-        """Take the numbers of the files, and, of all files, their first rows and blocks and the blocks' first rows."""
+        """``files`` are file numbers. The other arrays describe all files of the dataset.
+
+        They hold the first row of each file, the first block of each file, and the first row of each block.
+        """
         blocks = [np.arange(first_blocks[file], first_blocks[file + 1]) for file in files.tolist()]
-        self._begins = file_starts[:-1][files]
-        self._files = _after(np.diff(file_starts)[files])
-        self._blocks = _after(np.diff(block_starts)[np.concatenate([np.empty(0, np.int64), *blocks])])
-        self.size = int(self._files[-1])
+        self._first_rows = file_starts[:-1][files]
+        self._file_bounds = _bounds(np.diff(file_starts)[files])
+        self._block_bounds = _bounds(np.diff(block_starts)[np.concatenate([np.empty(0, np.int64), *blocks])])
+        self.size = int(self._file_bounds[-1])
 
     def rows(self, positions: I64) -> I64:
-        """Those of the file in which each position falls."""
         if not len(positions):
             return positions
-        file = np.searchsorted(self._files, positions, "right") - 1
-        found: I64 = self._begins[file] + positions - self._files[file]
-        return found
+        file = np.searchsorted(self._file_bounds, positions, "right") - 1
+        rows: I64 = self._first_rows[file] + positions - self._file_bounds[file]
+        return rows
 
     def pieces(self, level: Literal["file", "block"]) -> I64:
-        """The files, or their blocks."""
-        return self._files if level == "file" else self._blocks
+        return self._file_bounds if level == "file" else self._block_bounds
 
 
 class Chained:
     """Several orders, one after the other."""
 
-    def __init__(self, parts: Sequence[Order]) -> None:
-        self._parts = parts
-        self._starts = _after(np.array([part.size for part in parts], np.int64))
+    def __init__(self, orders: Sequence[Order]) -> None:
+        self._orders = orders
+        self._starts = _bounds(np.array([order.size for order in orders], np.int64))
         self.size = int(self._starts[-1])
 
     def rows(self, positions: I64) -> I64:
-        """Those of the part in which each position falls."""
-        found = np.empty_like(positions)
+        rows = np.empty_like(positions)
         owners = np.searchsorted(self._starts, positions, "right") - 1
-        for number in np.unique(owners).tolist():
-            inside = owners == number
-            found[inside] = self._parts[number].rows(positions[inside] - self._starts[number])
-        return found
+        for owner in np.unique(owners).tolist():
+            inside = owners == owner
+            rows[inside] = self._orders[owner].rows(positions[inside] - self._starts[owner])
+        return rows
 
     def pieces(self, level: Literal["file", "block"]) -> I64:
-        """Those of the parts."""
-        moved = [part.pieces(level) + start for part, start in zip(self._parts, self._starts[:-1], strict=True)]
+        moved = [order.pieces(level) + start for order, start in zip(self._orders, self._starts[:-1], strict=True)]
         return np.unique(np.concatenate([self._starts, *moved])).astype(np.int64)
 
 
-def files_of_parts(appended: AppendedFiles, files: int) -> list[I64]:
-    """The numbers of each part's files, of so many in all."""
-    left = np.ones(files, bool)
-    parts = []
-    for stretches in appended:
-        numbers = np.concatenate([np.arange(begin, end) for begin, end in stretches])
-        if len(numbers) and (numbers[-1] >= files or not left[numbers].all()):
+def generations(appended: AppendedFiles, files: int) -> list[I64]:
+    """The file numbers of each generation, of ``files`` files in all."""
+    unnamed = np.ones(files, bool)
+    named = []
+    for ranges in appended:
+        numbers = np.concatenate([np.arange(begin, end) for begin, end in ranges])
+        if len(numbers) and numbers[-1] >= files:
             raise CheckpointMismatchError(
-                f"The state is damaged: of {files:,} files it names file {numbers[-1]}, or one twice. "
-                "Load an earlier checkpoint."
+                f"The state is damaged: it names file number {numbers[-1]:,}, but there are {count('file', files)}, "
+                "numbered from 0. Load an earlier checkpoint."
             )
-        left[numbers] = False
-        parts.append(numbers)
-    return [*parts, np.flatnonzero(left)]
+        if not unnamed[numbers].all():
+            twice = numbers[~unnamed[numbers]][0]
+            raise CheckpointMismatchError(
+                f"The state is damaged: it names file number {twice:,} twice. Load an earlier checkpoint."
+            )
+        unnamed[numbers] = False
+        named.append(numbers)
+    return [*named, np.flatnonzero(unnamed)]
 
 
-def stretches_of(numbers: I64) -> tuple[tuple[int, int], ...]:
-    """Rising numbers as stretches."""
+def ranges_of(numbers: I64) -> tuple[tuple[int, int], ...]:
+    """Rising numbers as ranges ``(begin, end)``."""
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
-    return tuple((int(some[0]), int(some[-1]) + 1) for some in np.split(numbers, breaks) if len(some))
+    return tuple((int(part[0]), int(part[-1]) + 1) for part in np.split(numbers, breaks) if len(part))
 
 
-def lane_of_parts(parts: Sequence[Order], lanes: int, lane: int) -> Order:
-    """One lane of an epoch that grew."""
-    total = 0
-    sizes = np.zeros(lanes, np.int64)
+def lane_of_generations(orders: Sequence[Order], lanes: int, lane: int) -> Order:
+    """One lane of an epoch whose generations have these orders.
+
+    A generation brings every lane to the length that it has in an epoch of all files so far.
+    """
+    rows = 0
+    lengths = np.zeros(lanes, np.int64)
     own: list[Order] = []
-    for part in parts:
-        total += part.size
-        wanted = np.array([end - begin for begin, end in pairwise(lane_cuts(total, lanes))], np.int64)
-        cuts = _after(wanted - sizes)
-        own.append(Interval(part, int(cuts[lane]), int(cuts[lane + 1])))
-        sizes = wanted
+    for order in orders:
+        rows += order.size
+        longer = np.array([end - begin for begin, end in pairwise(lane_cuts(rows, lanes))], np.int64)
+        cuts = _bounds(longer - lengths)
+        own.append(Interval(order, int(cuts[lane]), int(cuts[lane + 1])))
+        lengths = longer
     return Chained(own)
 
 
-def _after(counts: I64) -> I64:
+def _bounds(counts: I64) -> I64:
+    """Where runs of these lengths begin, one after the other, and where the last ends."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -1,15 +1,18 @@
-"""The source: the rows of a lane, read in whole blocks and handed on column-wise."""
+"""The rows of one lane: read in whole blocks, and handed on as columns."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from midepoch._common.types import I64
 from midepoch.order.orders import Order
-from midepoch.sources.blocks import Data, Files, HeldBlocks
+from midepoch.sources.blocks import HeldBlocks
+from midepoch.sources.fetcher import BlockFetcher, Data
 from midepoch.stages.flow import Run
 from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows
@@ -19,188 +22,210 @@ STEP_ROWS, STEP_BYTES = 8192, 32 << 20
 RUN_ROWS, RUN_BYTES = 1024, 8 << 20
 NARROW_BYTES = 512 << 10
 SLICE_ROWS = 64
+"""Adjacent rows are sliced if this many or more lie together on average; fewer are picked one by one."""
 SPARSE = 4
+"""If decoded blocks hold more than this many times the rows wanted, they are decoded and dropped one by one."""
 VIEWS = 4096
-MOST_AHEAD = 256
+MAX_BLOCKS_AHEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSizes:
-    """How many rows are read, and handed on, at a time. It changes memory and speed, never what is delivered."""
+    """How much a lane reads and hands on at a time. This changes memory and speed, never which rows are delivered."""
 
     step: int
+    """How many rows are read together."""
     run: int
+    """How many rows are handed on together, at most."""
     views: int
-    """How many blocks that are views of their files are kept at hand."""
+    """How many blocks that are views of their files are kept."""
 
     @classmethod
-    def of(cls, row_bytes: int, lanes: int, *, coded: bool = False) -> "ReadSizes":
-        """What is reasonable when ``lanes`` lanes are read side by side. Rows that are ``coded`` may be larger."""
-        small = not coded and row_bytes * RUN_ROWS < NARROW_BYTES  # then a run of few rows is not worth it
-        rows = min(STEP_ROWS, NARROW_BYTES // row_bytes) if small else RUN_ROWS
+    def of(cls, row_bytes: int, lanes: int, *, has_dictionaries: bool = False) -> "ReadSizes":
+        """Sizes for a reader of ``lanes`` lanes at once.
+
+        Rows of a dictionary column may be larger than ``row_bytes``, which counts only their codes.
+        """
+        narrow = not has_dictionaries and row_bytes * RUN_ROWS < NARROW_BYTES  # longer runs cost little memory then
+        rows = min(STEP_ROWS, NARROW_BYTES // row_bytes) if narrow else RUN_ROWS
         run = max(1, min(max(16, rows // lanes), RUN_BYTES // row_bytes))
         return cls(max(run, min(STEP_ROWS // lanes, STEP_BYTES // row_bytes)), run, max(16, VIEWS // lanes))
 
 
-class Lane:
-    """One lane of an epoch: the rows of an order, from any position on."""
+class BlockRows(NamedTuple):
+    """Which rows of a sorted array lie in a block: those from ``begin`` to ``end``."""
 
-    def __init__(self, files: Files, order: Order, sizes: ReadSizes) -> None:
+    block: int
+    begin: int
+    end: int
+
+
+class LaneRows:
+    """The rows of a lane in its order, from any position on.
+
+    Rows are read in steps. Within a step, rows that are adjacent in their file are sliced without a copy, and scattered
+    rows are picked from a pool of the step's blocks.
+    """
+
+    def __init__(self, fetcher: BlockFetcher, order: Order, sizes: ReadSizes) -> None:
         self._order, self._sizes = order, sizes
-        self._starts = files.index.block_starts
-        self._blocks = HeldBlocks(files, sizes.views)
-        self._files, self._all_mapped = files, files.all_mapped
+        self._block_starts = fetcher.index.block_starts
+        self._held = HeldBlocks(fetcher, sizes.views)
+        self._fetcher, self._all_mapped = fetcher, fetcher.all_mapped
         self._pieces = order.pieces("block")
         self._next_piece = -1
-        self._ahead: dict[int, I64] = {}
+        self._blocks_ahead: dict[int, I64] = {}
 
     def runs(self, start: int, stop: int, *, rows: int = 1, phase: int = 0, stride: int = 1) -> Iterator[Run]:
         """The rows at the positions from ``start`` to ``stop``.
 
-        With a stride, only those of every ``stride``-th group of ``rows`` rows, beginning with group ``phase``.
+        With a stride, positions are divided into groups of ``rows``, and only the groups ``phase``,
+        ``phase + stride``, ``phase + 2 * stride`` … are read.
         """
         for positions in self._steps(start + phase * rows, stop, rows, stride):
             numbers = self._order.rows(positions)
             breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
             scattered = len(breaks) * SLICE_ROWS > len(numbers)
-            read = self._gather if scattered else self._slices
-            for begin, some in read(numbers, breaks, lambda: self._look_ahead(int(positions[-1]), stop)):  # noqa: B023
-                end = begin + len(some)
-                yield Run(some, positions[begin:end, None] + 1, numbers[begin:end])
+            read_ahead = partial(self._read_ahead, int(positions[-1]), stop)
+            read = self._pick(numbers, read_ahead) if scattered else self._slice(numbers, breaks, read_ahead)
+            for begin, part in read:
+                end = begin + len(part)
+                yield Run(part, positions[begin:end, None] + 1, numbers[begin:end])
 
     def _steps(self, first: int, stop: int, rows: int, stride: int) -> Iterator[I64]:
-        """The positions to read, some at a time."""
-        # Of files that are not mapped, the rows of others between ours are decoded too: they count.
+        """The positions of each step."""
+        # Files that are not mapped are decoded in whole blocks, so the rows of other readers in between count too.
         groups = max(1, self._sizes.step // (rows if self._all_mapped else rows * stride))
-        begun = first
-        while first < stop:
+        begin = first
+        while begin < stop:
             if stride == 1:
-                end = self._step_end(first, stop)
-                if first == begun:  # whoever has just resumed waits for one piece, not for a whole step
+                end = self._step_end(begin, stop)
+                if begin == first:  # after a resume, the first row waits for one piece only, not for a whole step
                     end = min(end, int(self._pieces[np.searchsorted(self._pieces, first, "right")]))
-                yield np.arange(first, end)
-                first = end
+                yield np.arange(begin, end)
+                begin = end
             else:
-                begins = np.arange(first, min(stop, first + groups * rows * stride), rows * stride)
-                positions = (begins[:, None] + np.arange(rows)).ravel()
+                group_starts = np.arange(begin, min(stop, begin + groups * rows * stride), rows * stride)
+                positions = (group_starts[:, None] + np.arange(rows)).ravel()
                 yield positions[positions < stop]
-                first += groups * rows * stride
+                begin += groups * rows * stride
 
-    def _step_end(self, first: int, stop: int) -> int:
-        """Where a step from ``first`` ends: with a piece of the order if one ends neither too near nor too far."""
-        last = int(self._pieces[int(np.searchsorted(self._pieces, first + self._sizes.step, "right")) - 1])
-        if last < first + self._sizes.run:
-            following = int(np.searchsorted(self._pieces, first + self._sizes.step))
-            near = int(self._pieces[min(following, len(self._pieces) - 1)])
-            last = near if near <= first + 2 * self._sizes.step else first + self._sizes.step
-        return min(stop, last)
+    def _step_end(self, begin: int, stop: int) -> int:
+        """Where a step from ``begin`` ends: at the end of a piece, if one ends neither too early nor too late."""
+        end = int(self._pieces[int(np.searchsorted(self._pieces, begin + self._sizes.step, "right")) - 1])
+        if end < begin + self._sizes.run:
+            following = int(np.searchsorted(self._pieces, begin + self._sizes.step))
+            next_end = int(self._pieces[min(following, len(self._pieces) - 1)])
+            end = next_end if next_end <= begin + 2 * self._sizes.step else begin + self._sizes.step
+        return min(stop, end)
 
-    def _look_ahead(self, position: int, stop: int) -> None:
-        """Have the blocks behind this position read, once a piece: those of the next one, or as many as are due.
+    def _read_ahead(self, position: int, stop: int) -> None:
+        """Start to read the blocks after ``position``: those of the next step, and at least ``bytes_ahead`` of them.
 
-        Due are those of the next step, and so many bytes of them.
+        Does so once for each piece of the order.
         """
-        if self._all_mapped or (self._files.is_remote and not self._files.bytes_ahead):
+        if self._all_mapped or (self._fetcher.is_remote and not self._fetcher.bytes_ahead):
             return
         piece = int(np.searchsorted(self._pieces, position, "right"))
-        if piece == self._next_piece or piece >= len(self._pieces) - 1 or self._pieces[piece] >= stop:
+        if piece == self._next_piece or not self._begins_before(piece, stop):
             return
         self._next_piece = piece
-        known, self._ahead = self._ahead, {}
+        known, self._blocks_ahead = self._blocks_ahead, {}
         blocks, nbytes, step_end = list[int](), 0, self._step_end(position + 1, stop)
-        while piece < len(self._pieces) - 1 and self._pieces[piece] < stop and len(blocks) < MOST_AHEAD:
-            some = known[piece] if piece in known else self._blocks_of(piece, stop)
-            self._ahead[piece] = some
-            blocks += some.tolist()
-            nbytes += int(self._files.index.places[1][some].sum())
+        while self._begins_before(piece, stop) and len(blocks) < MAX_BLOCKS_AHEAD:
+            of_piece = known[piece] if piece in known else self._blocks_of(piece, stop)
+            self._blocks_ahead[piece] = of_piece
+            blocks += of_piece.tolist()
+            nbytes += int(self._fetcher.index.places[1][of_piece].sum())
             piece += 1
-            if nbytes >= self._files.bytes_ahead and self._pieces[piece] >= step_end:
+            if nbytes >= self._fetcher.bytes_ahead and self._pieces[piece] >= step_end:
                 break
-        more = piece < len(self._pieces) - 1 and self._pieces[piece] < stop
-        self._blocks.ahead(dict.fromkeys(blocks), more=bool(more))
+        self._held.read_ahead(dict.fromkeys(blocks), more_follow=self._begins_before(piece, stop))
+
+    def _begins_before(self, piece: int, stop: int) -> bool:
+        return bool(piece < len(self._pieces) - 1 and self._pieces[piece] < stop)
 
     def _blocks_of(self, piece: int, stop: int) -> I64:
-        """The blocks of a piece, no more than a few steps' worth."""
+        """The blocks of a piece, at most those of a few steps."""
         begin, end = int(self._pieces[piece]), int(self._pieces[piece + 1])
         if begin == end:  # a block without rows
             return np.empty(0, np.int64)
-        sample = self._order.rows(np.arange(begin, min(end, stop, begin + STEP_ROWS)))
-        low, high = int(sample.min()), int(sample.max())
-        # Those of most pieces lie together, and then need not be sorted.
-        rising = np.arange(low, high + 1) if high - low < len(sample) else np.sort(sample)
-        blocks = np.array([block for block, _, _ in self._spans(rising, 0, len(rising))])
-        ahead = np.cumsum(self._starts[blocks + 1] - self._starts[blocks]) <= 4 * STEP_ROWS
-        return blocks[: max(1, int(ahead.sum()))]
+        numbers = self._order.rows(np.arange(begin, min(end, stop, begin + STEP_ROWS)))
+        low, high = int(numbers.min()), int(numbers.max())
+        # The rows of most pieces are all rows of a range: no need to sort them.
+        rising = np.arange(low, high + 1) if high - low < len(numbers) else np.sort(numbers)
+        blocks = np.array([part.block for part in self._by_block(rising, 0, len(rising))])
+        near = np.cumsum(self._block_starts[blocks + 1] - self._block_starts[blocks]) <= 4 * STEP_ROWS
+        return blocks[: max(1, int(near.sum()))]
 
-    def _slices(self, numbers: I64, breaks: I64, loaded: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
-        """Rows in stretches that lie together, each with its place in the step: views, no copies."""
-        stretches = pairwise([0, *breaks.tolist(), len(numbers)])
-        spans = [span for begin, end in stretches for span in self._spans(numbers, begin, end)]
-        self._blocks.load(sorted({block for block, _, _ in spans}), loaded)
-        for block, begin, end in spans:
-            first = int(self._starts[block])
-            for at in range(begin, end, self._sizes.run):
-                count = min(end - at, self._sizes.run)
-                if self._blocks.is_view(block):  # it shows whatever the file now holds
-                    self._files.check([block])
-                yield at, Rows(_batch(self._blocks[block].slice(int(numbers[at]) - first, count)))
+    def _slice(self, numbers: I64, breaks: I64, read_ahead: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
+        """Slices of blocks without a copy, each with its index in ``numbers``. Rows are adjacent between ``breaks``."""
+        bounds = pairwise([0, *breaks.tolist(), len(numbers)])
+        parts = [part for begin, end in bounds for part in self._by_block(numbers, begin, end)]
+        self._held.load(sorted({part.block for part in parts}), read_ahead)
+        for block, begin, end in parts:
+            first = int(self._block_starts[block])
+            for index in range(begin, end, self._sizes.run):
+                count = min(end - index, self._sizes.run)
+                if self._held.is_view(block):  # the file may have changed since the step began
+                    self._fetcher.check([block])
+                yield index, Rows(_as_batch(self._held[block].slice(int(numbers[index]) - first, count)))
 
-    def _gather(self, numbers: I64, _: I64, loaded: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
-        """Rows from all over: fetched block by block in rising order, then picked in the order asked for."""
-        rising, ordered = _rising(numbers)
-        distinct = bool((ordered[1:] > ordered[:-1]).all())  # a selection may name a row more than once
-        spans = list(self._spans(ordered, 0, len(ordered)))
-        held = sum(int(self._starts[block + 1] - self._starts[block]) for block, _, _ in spans)
-        sparse = not self._all_mapped and held > SPARSE * len(numbers)
+    def _pick(self, numbers: I64, read_ahead: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
+        """Scattered rows: read block by block in rising order, then picked in the order of ``numbers``."""
+        indices, rising = _sorted(numbers)
+        distinct = bool((rising[1:] > rising[:-1]).all())  # a selection may name a row more than once
+        parts = list(self._by_block(rising, 0, len(rising)))
+        block_rows = sum(int(self._block_starts[part.block + 1] - self._block_starts[part.block]) for part in parts)
+        sparse = not self._all_mapped and block_rows > SPARSE * len(numbers)
         if not sparse:
-            self._blocks.load([block for block, _, _ in spans], loaded)
-        parts, views = [], []
-        for block, begin, end in spans:
-            if sparse:  # a few rows each of many blocks: never hold all of them
-                self._blocks.load([block])
-            data, count = self._blocks[block], end - begin
-            local = ordered[begin:end] - self._starts[block]
-            if distinct and local[-1] - local[0] == count - 1:
-                data = data if count == data.num_rows else data.slice(int(local[0]), count)
-                views += [block] if self._blocks.is_view(block) else []
+            self._held.load([part.block for part in parts], read_ahead)
+        batches, views = [], []
+        for block, begin, end in parts:
+            if sparse:
+                self._held.load([block])
+            data, count = self._held[block], end - begin
+            in_block = rising[begin:end] - self._block_starts[block]
+            if distinct and in_block[-1] - in_block[0] == count - 1:
+                data = data if count == data.num_rows else data.slice(int(in_block[0]), count)
+                views += [block] if self._held.is_view(block) else []
             else:
-                data = take(data, local)
-            parts.append(_batch(data))
-        places = np.empty_like(rising)
-        places[rising] = np.arange(len(rising))
-        pool = RowPool(parts, lambda: self._files.check(views))
-        for at in range(0, len(numbers), self._sizes.run):
-            yield at, Rows(PickedRows(pool, places[at : at + self._sizes.run]))
+                data = take(data, in_block)
+            batches.append(_as_batch(data))
+        in_pool = np.empty_like(indices)
+        in_pool[indices] = np.arange(len(indices))
+        pool = RowPool(batches, lambda: self._fetcher.check(views))
+        for index in range(0, len(numbers), self._sizes.run):
+            yield index, Rows(PickedRows(pool, in_pool[index : index + self._sizes.run]))
 
-    def _spans(self, rising: I64, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """The blocks of rising rows: ``(block, begin, end)`` says which of the rows lie in it."""
-        first, last = np.searchsorted(self._starts, rising[[begin, end - 1]], "right") - 1
+    def _by_block(self, rising: I64, begin: int, end: int) -> Iterator[BlockRows]:
+        """The rising row numbers from index ``begin`` to ``end``, divided by block."""
+        first, last = np.searchsorted(self._block_starts, rising[[begin, end - 1]], "right") - 1
         if last - first < end - begin:
             blocks = np.arange(first, last + 1)
-            ends = np.searchsorted(rising[begin:end], self._starts[first + 1 : last + 2]) + begin
-        else:
-            owners = np.searchsorted(self._starts, rising[begin:end], "right") - 1
+            ends = np.searchsorted(rising[begin:end], self._block_starts[first + 1 : last + 2]) + begin
+        else:  # there are more blocks than rows: search for each row, not for each block
+            owners = np.searchsorted(self._block_starts, rising[begin:end], "right") - 1
             changes = np.flatnonzero(np.diff(owners)) + 1
             blocks, ends = owners[np.append(0, changes)], np.append(changes, end - begin) + begin
-        at = begin
-        for block, until in zip(blocks.tolist(), ends.tolist(), strict=True):
-            if until > at:
-                yield block, at, until
-            at = until
+        for block, block_end in zip(blocks.tolist(), ends.tolist(), strict=True):
+            if block_end > begin:
+                yield BlockRows(block, begin, block_end)
+            begin = block_end
 
 
-def _rising(numbers: I64) -> tuple[I64, I64]:
-    """The places of rising numbers, and those numbers: one sort of both in one word is quicker than an argsort.
+def _sorted(numbers: I64) -> tuple[I64, I64]:
+    """``argsort`` and the sorted numbers. One sort of words that hold both is faster than an argsort.
 
-    The numbers of the rows of a step leave room for their places: 2**43 rows a million at a time still do.
+    Row numbers leave enough bits for the indices: there is room for 2**43 rows in steps of a million.
     """
     bits = len(numbers).bit_length()
     words = np.sort(numbers << bits | np.arange(len(numbers)))
     return words & ((1 << bits) - 1), words >> bits
 
 
-def _batch(data: Data) -> pa.RecordBatch:
-    """The rows as one record batch."""
+def _as_batch(data: Data) -> pa.RecordBatch:
+    """Rows of a block as one record batch, copied if they come in several chunks."""
     if isinstance(data, pa.RecordBatch):
         return data
     batches = data.combine_chunks().to_batches()

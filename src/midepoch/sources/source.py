@@ -1,7 +1,7 @@
-"""Where a pipeline's items come from: what every source gives."""
+"""What every source of items must offer: files are one, a mixture of pipelines is another."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -10,110 +10,116 @@ from midepoch.checkpoint.state import AppendedFiles
 from midepoch.stages.flow import Flow
 from midepoch.values.forms import Form
 
-if TYPE_CHECKING:  # it loads parts of Arrow that only filters need
-    pass
-
 Mode = Literal["file", "example"]
+"""How an epoch is cut into lanes: at whole files, or evenly."""
 
 
-class Every(NamedTuple):
-    """Which rows of a lane are wanted: of each ``stride`` groups of ``rows`` rows, the one numbered ``phase``."""
+class RowStride(NamedTuple):
+    """The rows of a lane that one of several readers takes.
+
+    Rows are counted from the cursor in groups of ``rows``, the rows of one item. The reader takes the groups ``phase``,
+    ``phase + stride``, ``phase + 2 * stride`` …
+    """
 
     rows: int = 1
     phase: int = 0
     stride: int = 1
 
 
-ALL = Every()
+ALL_ROWS = RowStride()
+
 ItemSpec = tuple[Form, bool]
-"""The form of items, and whether they are batches."""
-Move = Callable[[Cursor], Cursor]
-"""What makes a cursor of a checkpoint one of now."""
+"""The form of the items, and whether they are batches."""
+
+MoveCursor = Callable[[Cursor], Cursor]
+"""Turns a cursor of a checkpoint into a cursor of the present source."""
 
 
-class Adopted(NamedTuple):
-    """A checkpoint that fits: how its cursors are to be moved, if at all, and its pipeline as it would be told now."""
+class AdoptedCheckpoint(NamedTuple):
+    """A checkpoint that a source can resume from, though it may have been taken of a slightly different source."""
 
-    move: Move | None
+    move: MoveCursor | None
+    """How to move its cursors; None if they are valid unchanged."""
     pipeline: Any
+    """Its description of the pipeline, as the present source would write it."""
     changes: tuple[str, ...] = ()
-    """What is different now, in words."""
+    """What has changed since the checkpoint, in words."""
 
 
-class Reading(Protocol):
-    """What one reader of a source holds open. Belongs to the process that made it."""
+class OpenSource(Protocol):
+    """What one reader of a source holds open: files, threads. Belongs to the process that created it."""
 
     @property
     def decodes(self) -> bool:
-        """Whether passing over rows of others costs more than skipping them."""
+        """True if skipping the rows of other readers is not free, because whole blocks are decoded."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release everything."""
 
 
 class SourceLanes(Protocol):
-    """A source cut into lanes, in one epoch."""
+    """The lanes of a source in one epoch."""
 
     def size(self, lane: int) -> int:
-        """How many rows a lane has, where that is known."""
+        """The number of rows of a lane, for sources that know it."""
 
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
-        """Whether a run can have come to a cursor, whose last group may reach over the end by a margin."""
+        """True if a run can have reached this cursor. Its last group may extend past the end by ``margin`` rows."""
 
-    def flow(self, reading: Any, lane: int, cursor: Cursor, every: Every) -> Flow:
-        """The items of a lane from a cursor on."""
+    def flow(self, opened: Any, lane: int, cursor: Cursor, stride: RowStride) -> Flow:
+        """The items of a lane from a cursor on, read through what ``Source.open`` returned."""
 
 
 class Source(Protocol):
-    """A source of items, as it was asked for: everything about it that changes them."""
+    """Where the items of a pipeline come from: an immutable value that holds everything that changes them."""
 
     @property
     def uniform(self) -> bool:
-        """Whether a lane's cursor follows from the number of items it has given."""
+        """True if a lane's cursor follows from the number of items it has delivered."""
 
     @property
     def begin(self) -> Cursor:
-        """The cursor at the beginning of a lane."""
+        """The cursor at the start of a lane."""
 
     @property
     def seed(self) -> int:
-        """The seed for the users' functions."""
+        """The seed for random numbers in user functions."""
 
     @property
     def label(self) -> str:
-        """A short name for people."""
+        """A short name for messages."""
 
     @property
     def has_rows(self) -> bool:
-        """Whether its items are rows of files, which errors can name."""
+        """True if the items are rows of files, so that errors can name file and row."""
 
     @property
     def item_spec(self) -> ItemSpec:
-        """How its items look."""
+        """The form of the items, and whether they are batches."""
 
     @property
     def survives_fork(self) -> bool:
-        """Whether a forked process can read on: the clients of most object stores do not survive it."""
+        """True if a forked process can continue to read. The clients of most object stores do not survive a fork."""
 
     @property
     def schema(self) -> pa.Schema | None:
-        """That of its items where they are rows of files as they are; None where only the items tell."""
+        """The schema of the items if they are unchanged rows of files, else None."""
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """What a state remembers of the data."""
+        """What a state records about the data."""
 
     def describe(self) -> list[dict[str, Any]]:
-        """What a state remembers of how the items are made of it."""
+        """What a state records about how items are made from the data."""
 
     def cut(self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = ()) -> SourceLanes:
-        """The lanes of an epoch, to which files may have been added."""
+        """The lanes of an epoch. ``appended`` names the files it had before others were appended."""
 
-    def open(self, lanes: int) -> Reading:
-        """What a reader of so many lanes needs."""
+    def open(self, lanes: int) -> OpenSource:
+        """What a reader of ``lanes`` lanes holds open."""
 
     def locate(self, key: int) -> tuple[str, int]:
-        """The file and the row in it that a key stands for."""
+        """The file, and the row in it, of an item's key."""
 
-    def adopt(self, then: Mapping[str, Any]) -> Adopted:
-        """How a state with a fingerprint can be gone on from; raises, and says what differs, if it cannot."""
+    def adopt(self, then: Mapping[str, Any]) -> AdoptedCheckpoint:
+        """Accept a checkpoint with the fingerprint ``then``, or raise CheckpointMismatchError and say what differs."""

@@ -1,4 +1,4 @@
-"""Keeping the rows for which a predicate is true, as they come from the source."""
+"""Keeping only the rows that match a filter, as they come from the files."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -12,34 +12,40 @@ from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows
 from midepoch.values.take import keep
 
-if TYPE_CHECKING:  # it loads parts of Arrow that only filters need
+if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
     from midepoch.index.predicate import Mask, Predicate
 
 
 def matching(
-    runs: Iterator[Run], predicate: "Predicate", names: list[str], most: int, locate: Callable[[int], tuple[str, int]]
+    runs: Iterator[Run],
+    predicate: "Predicate",
+    names: list[str],
+    max_rows: int,
+    locate: Callable[[int], tuple[str, int]],
 ) -> Iterator[Run]:
-    """The rows that a predicate keeps, with these columns only, in runs of ``most`` rows at most.
+    """The rows that match, with only the columns ``names``, in runs of at most ``max_rows`` rows.
 
-    Each keeps its cursor, so a run that stops behind one goes on with the row after it, whether that is kept or not.
+    Each row keeps its cursor. So a resume after it continues with the next row of the file, whether that matches or
+    not.
     """
     pool: RowPool | None = None
     for run in runs:
         data = run.rows.data
         if isinstance(data, PickedRows):
-            if data.pool is not pool:
-                pool, mask = data.pool, _mask(predicate, data.pool.batch(), run, locate)
-                kept_pool, places = RowPool([_kept(pool.batch(), mask, names)], pool.check), np.cumsum(mask) - 1
-            kept = np.flatnonzero(mask[data.indices])
-            rows = Rows(PickedRows(kept_pool, places[data.indices[kept]]), run.rows.form)
+            if data.pool is not pool:  # several runs share a pool: the predicate sees its rows once
+                pool, pool_mask = data.pool, _mask(predicate, data.pool.batch(), run, locate)
+                kept_pool = RowPool([_kept(pool.batch(), pool_mask, names)], pool.check)
+                new_indices = np.cumsum(pool_mask) - 1
+            kept = np.flatnonzero(pool_mask[data.indices])
+            rows = Rows(PickedRows(kept_pool, new_indices[data.indices[kept]]), run.rows.form)
         else:
             assert isinstance(data, pa.RecordBatch)
-            mask_here = _mask(predicate, data, run, locate)
-            kept = np.flatnonzero(mask_here)
-            rows = Rows(_kept(data, mask_here, names), run.rows.form)
-        whole = Run(rows, run.ends[kept], run.keys[kept])
-        for at in range(0, len(whole), most):
-            yield whole.slice(at, min(at + most, len(whole)))
+            mask = _mask(predicate, data, run, locate)
+            kept = np.flatnonzero(mask)
+            rows = Rows(_kept(data, mask, names), run.rows.form)
+        matches = Run(rows, run.ends[kept], run.keys[kept])
+        for start in range(0, len(matches), max_rows):
+            yield matches.slice(start, min(start + max_rows, len(matches)))
 
 
 def _mask(predicate: "Predicate", batch: pa.RecordBatch, run: Run, locate: Callable[[int], tuple[str, int]]) -> "Mask":
@@ -48,7 +54,7 @@ def _mask(predicate: "Predicate", batch: pa.RecordBatch, run: Run, locate: Calla
     except pa.ArrowException as error:
         name, row = locate(int(run.keys[0]))
         raise DataFormatError(
-            f"filters {predicate.expression} cannot be computed in the rows read together with row {row:,} of {name}: "
+            f"filters {predicate.expression} failed on the rows that were read together with row {row:,} of {name}: "
             f"{error}"
         ) from error
 

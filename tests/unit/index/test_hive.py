@@ -13,7 +13,7 @@ import pytest
 import midepoch as me
 from midepoch.errors import CheckpointMismatchError, DataFormatError, SchemaMismatchError
 from midepoch.index import pruning
-from midepoch.sources.blocks import Files
+from midepoch.sources.fetcher import BlockFetcher
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import FORMATS, ids, write_files
 
@@ -35,8 +35,8 @@ def root(tmp_path):
 
 @pytest.fixture
 def files_opened(monkeypatch):
-    seen, true = set(), Files._reader
-    monkeypatch.setattr(Files, "_reader", lambda self, file: (seen.add(file), true(self, file))[1])
+    seen, true = set(), BlockFetcher._reader
+    monkeypatch.setattr(BlockFetcher, "_reader", lambda self, file: (seen.add(file), true(self, file))[1])
     return seen
 
 

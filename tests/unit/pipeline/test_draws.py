@@ -8,7 +8,7 @@ import pytest
 import midepoch as me
 from files import write
 from midepoch.pipeline.draws import RUN_ROWS, Draws
-from midepoch.sources.blocks import Files
+from midepoch.sources.fetcher import BlockFetcher
 
 SIZES = {"a": 9000, "b": 6000, "c": 3000}
 WEIGHTS = [3, 2, 1]
@@ -67,8 +67,8 @@ def test_runs_go_on_at_any_row_with_the_next(parts, cut):
 
 def test_the_first_row_waits_for_one_block_of_one_part(parts, monkeypatch):
     blocks = []
-    read = Files.read
-    monkeypatch.setattr(Files, "read", lambda self, number: blocks.append(number) or read(self, number))
+    read = BlockFetcher.read
+    monkeypatch.setattr(BlockFetcher, "read", lambda self, number: blocks.append(number) or read(self, number))
     rows = iter(me.mix(parts, WEIGHTS))
     next(rows)
     assert len(blocks) == 1

@@ -11,7 +11,7 @@ import midepoch as me
 from files import numbers, values, write, write_numbers
 from midepoch.formats.parquet import ParquetBlocks
 from midepoch.sources import lane as source
-from midepoch.sources.blocks import Files
+from midepoch.sources.fetcher import BlockFetcher
 from midepoch.sources.lane import ReadSizes
 
 
@@ -19,7 +19,7 @@ from midepoch.sources.lane import ReadSizes
 def reads(monkeypatch):
     """How often each block is read, and which were read by the thread that uses them."""
     counted, own = Counter(), []
-    read_all = Files.read_all
+    read_all = BlockFetcher.read_all
 
     def watched(self, numbers):
         counted.update(numbers)
@@ -27,7 +27,7 @@ def reads(monkeypatch):
             own.extend(numbers)
         return read_all(self, numbers)
 
-    monkeypatch.setattr(Files, "read_all", watched)
+    monkeypatch.setattr(BlockFetcher, "read_all", watched)
     return counted, own
 
 
@@ -96,7 +96,7 @@ def test_small_rows_come_in_longer_runs_within_the_same_bounds():
     assert ReadSizes.of(2000, 1).run == 1024
     assert ReadSizes.of(1 << 20, 1).run == 8
     assert ReadSizes.of(64, 64).run == 128
-    assert ReadSizes.of(64, 1, coded=True).run == 1024
+    assert ReadSizes.of(64, 1, has_dictionaries=True).run == 1024
     for row_bytes in (1, 10, 64, 500, 5000, 1 << 24):
         for lanes in (1, 3, 256, 10_000):
             pace = ReadSizes.of(row_bytes, lanes)
@@ -105,14 +105,14 @@ def test_small_rows_come_in_longer_runs_within_the_same_bounds():
 
 @pytest.mark.parametrize(("coded", "longest"), [(False, 8192), (True, 1024)])
 def test_rows_that_name_entries_of_a_dictionary_are_not_taken_for_small(tmp_path, monkeypatch, coded, longest):
-    lengths, runs = [], source.Lane.runs
+    lengths, runs = [], source.LaneRows.runs
 
     def watched(self, *arguments, **options):
         for run in runs(self, *arguments, **options):
             lengths.append(len(run))
             yield run
 
-    monkeypatch.setattr(source.Lane, "runs", watched)
+    monkeypatch.setattr(source.LaneRows, "runs", watched)
     column = pa.array(range(10_000), pa.int32())
     table = pa.table({"x": column.dictionary_encode() if coded else column})
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
@@ -123,6 +123,6 @@ def test_rows_that_name_entries_of_a_dictionary_are_not_taken_for_small(tmp_path
 
 def test_files_close_while_the_interpreter_ends_and_has_forgotten_its_modules(tmp_path, monkeypatch):
     source = me.read(write_numbers(tmp_path / "a.parquet", 0, 9, "parquet"))._plan.pipeline.source
-    files = source.open(1).files
-    monkeypatch.setattr("midepoch.sources.blocks.sys", None)
+    files = source.open(1).fetcher
+    monkeypatch.setattr("midepoch.sources.fetcher.sys", None)
     files.close()

@@ -17,7 +17,7 @@ from midepoch.formats import parquet
 from midepoch.index import pruning
 from midepoch.index.predicate import Predicate
 from midepoch.sources import files as source
-from midepoch.sources.blocks import Files
+from midepoch.sources.fetcher import BlockFetcher
 from midepoch.stages.flow import Run
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import FORMATS, ids, is_kept, jitter, plus_one, write_files
@@ -34,8 +34,8 @@ def folder(tmp_path):
 @pytest.fixture
 def blocks_read(monkeypatch):
     """The numbers of the blocks that are read."""
-    seen, true = [], Files.read_all
-    monkeypatch.setattr(Files, "read_all", lambda self, numbers: (seen.extend(numbers), true(self, numbers))[1])
+    seen, true = [], BlockFetcher.read_all
+    monkeypatch.setattr(BlockFetcher, "read_all", lambda self, numbers: (seen.extend(numbers), true(self, numbers))[1])
     return seen
 
 

@@ -18,7 +18,7 @@ from midepoch.errors import DataChangedError
 from midepoch.formats import Block, parquet
 from midepoch.index.build import open_index
 from midepoch.index.remote import StoredBlocks
-from midepoch.sources.blocks import FETCHERS, Files
+from midepoch.sources.fetcher import FETCH_THREADS, BlockFetcher
 from midepoch.storage.listing import find
 from midepoch.storage.options import Fetch
 from midepoch.storage.ranges import STRETCH_BLOCKS, STRETCH_BYTES, joined, stretches
@@ -63,7 +63,7 @@ def test_stretches_are_the_numbers_cut_where_one_does_not_join(numbers):
 
 def files_of(url, read_ahead, columns=None, lanes=1):
     index = open_index(find(url))
-    return Files(index, index.schema(columns), Fetch(read_ahead=read_ahead), lanes)
+    return BlockFetcher(index, index.schema(columns), Fetch(read_ahead=read_ahead), lanes)
 
 
 def put(path, content):
@@ -86,16 +86,19 @@ def url():
 
 
 def test_blocks_join_those_before_them_in_their_file_up_to_a_part_of_what_is_read_ahead(url):
-    files = files_of(url, STRETCH_BYTES * FETCHERS)
+    files = files_of(url, STRETCH_BYTES * FETCH_THREADS)
     assert [len(one) for one in stretches(range(80), files.joins)] == [STRETCH_BLOCKS, 8, STRETCH_BLOCKS, 8]
     assert stretches([3, 4, 6, 5, 39, 40], files.joins) == [[3, 4], [6], [5], [39], [40]]
     assert not files.joins([79], 80)
     length = int(files.index.places[1][0])
     for blocks in (1, 3, 4):
         for spare, expected in ((0, blocks), (-1, max(1, blocks - 1))):
-            few = files_of(url, FETCHERS * (blocks * length + spare))
+            few = files_of(url, FETCH_THREADS * (blocks * length + spare))
             assert len(stretches(range(40), few.joins)[0]) == expected
-            assert len(stretches(range(40), files_of(url, 2 * FETCHERS * blocks * length, lanes=2).joins)[0]) == blocks
+            assert (
+                len(stretches(range(40), files_of(url, 2 * FETCH_THREADS * blocks * length, lanes=2).joins)[0])
+                == blocks
+            )
     assert len(stretches(range(40), files_of(url, 0).joins)) == 40
     # The bytes of some columns do not lie side by side.
     assert len(stretches(range(40), files_of(url, STRETCH_BYTES, ["id"]).joins)) == 40
@@ -103,7 +106,7 @@ def test_blocks_join_those_before_them_in_their_file_up_to_a_part_of_what_is_rea
 
 def test_what_was_promised_is_given_up_when_the_threads_go(url):
     files, go_on = files_of(url, STRETCH_BYTES), Event()
-    pool = files._pools[False] = ThreadPoolExecutor(1)
+    pool = files._thread_pools[False] = ThreadPoolExecutor(1)
     pool.submit(go_on.wait)
     promises = files.read_ahead([0, 1])
     Timer(0.05, go_on.set).start()
@@ -113,7 +116,7 @@ def test_what_was_promised_is_given_up_when_the_threads_go(url):
 
 def test_what_is_given_up_is_not_read_and_the_rest_of_its_stretch_is(url):
     files, go_on = files_of(url, STRETCH_BYTES), Event()
-    pool = files._pools[False] = ThreadPoolExecutor(1)
+    pool = files._thread_pools[False] = ThreadPoolExecutor(1)
     pool.submit(go_on.wait)
     promises = files.read_ahead([0, 1, 2])
     assert promises[1].cancel()

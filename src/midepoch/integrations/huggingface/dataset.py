@@ -22,7 +22,7 @@ from midepoch.integrations.huggingface.splits import Term, chosen, stretches
 from midepoch.order.orders import Level, Shuffle
 from midepoch.order.selection import Selection, Slices
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.sources.files import FileRows, RowLanes
+from midepoch.sources.files import FileRows, FileRowsLanes
 from midepoch.storage.listing import PathSpec
 
 log = logging.getLogger("midepoch")
@@ -176,7 +176,7 @@ class SimpleArrowIterableDataset(Dataset):
             return progress.session.start.epoch, 0
         lane, position = due
         lanes = progress.session.lanes.source
-        assert isinstance(lanes, RowLanes)
+        assert isinstance(lanes, FileRowsLanes)
         row = lanes.order(lane).rows(np.array([position]))[0]
         return progress.session.start.epoch, int(row)
 

@@ -14,7 +14,7 @@ from midepoch.checkpoint.state import LanePositions, State
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import Shuffle
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.sources.appended import files_of_parts, stretches_of
+from midepoch.sources.appended import generations, ranges_of
 from midepoch.sources.files import FileRows
 
 MOST_PARTS = 16
@@ -39,15 +39,13 @@ def appended(values: Mapping[str, Any], pipeline: Pipeline) -> Mapping[str, Any]
     if state.lanes is None:
         return state.to_dict(fingerprint)
     _check(state, rows, pipeline)
-    parts = [kept[part] for part in files_of_parts(state.appended, len(kept))]
+    parts = [kept[part] for part in generations(state.appended, len(kept))]
     if len(parts) > MOST_PARTS:
         raise CheckpointMismatchError(
             f"Files were added {MOST_PARTS} times in this epoch already. Finish it with the files it has, and read the "
             "new ones from the next epoch on."
         )
-    appended = replace(
-        state, appended=tuple(stretches_of(part) for part in parts), positions=_within(state, data["rows"])
-    )
+    appended = replace(state, appended=tuple(ranges_of(part) for part in parts), positions=_within(state, data["rows"]))
     return appended.to_dict(fingerprint)
 
 

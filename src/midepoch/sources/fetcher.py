@@ -1,0 +1,220 @@
+"""Reading blocks of files: on demand, or ahead of their use in background threads."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from threading import Lock
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from midepoch.formats import EMPTY, SPANNED, BlockReader, read_all
+from midepoch.index.index import Index
+from midepoch.storage.cache import block_key
+from midepoch.storage.options import Fetch
+from midepoch.storage.ranges import STRETCH_BLOCKS, STRETCH_BYTES
+
+Data: TypeAlias = "pa.Table | pa.RecordBatch"
+
+MAX_OPEN_FILES = 256
+FETCH_THREADS = 8
+
+
+class ReadBlock(NamedTuple):
+    """A block in memory. A view shows the file as it is now, so its file is checked again before each use."""
+
+    data: Data
+    is_view: bool
+
+
+PendingBlock: TypeAlias = "Future[ReadBlock]"
+
+
+class BlockFetcher:
+    """The open files and the reading threads of one reader. Belongs to the process that created it.
+
+    Blocks are named by their number in the index, which counts through all files.
+    """
+
+    def __init__(self, index: Index, wanted: pa.Schema, fetch: Fetch | None = None, lanes: int = 1) -> None:
+        self.index, self._wanted, self._fetch = index, wanted, fetch or Fetch()
+        self.is_remote = index.store is not None
+        self.bytes_ahead = self._fetch.read_ahead // lanes if self.is_remote else 0
+        """How many bytes each lane reads ahead. For local files it is 0, and a lane reads what its next step needs."""
+        self._group_bytes = min(STRETCH_BYTES, self.bytes_ahead // FETCH_THREADS)
+        self._open_files: dict[int, _OpenFile] = {}
+        self._lock = Lock()
+        self._thread_pools: dict[bool, ThreadPoolExecutor] = {}
+        self._reserved_bytes = 0
+
+    def is_mapped(self, number: int) -> bool:
+        """True if a block's file is memory-mapped: reading it ahead would gain nothing."""
+        return self.index.is_mapped(self.index.block(number)[0])
+
+    @cached_property
+    def all_mapped(self) -> bool:
+        """True if all files are memory-mapped."""
+        first_of_format = {name: file for file, name in enumerate(self.index.formats)}
+        return all(name == EMPTY or self.index.is_mapped(file) for name, file in first_of_format.items())
+
+    def check(self, numbers: Sequence[int]) -> None:
+        """Raise if the files of these blocks have changed since they were indexed."""
+        files = np.searchsorted(self.index.first_blocks, numbers, "right") - 1
+        for file in set(files.tolist()):
+            self.index.check(file)
+
+    def read(self, number: int) -> ReadBlock:
+        """One block, read by the calling thread."""
+        ((_, block),) = self.read_all([number])
+        return block
+
+    def read_all(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
+        """Blocks of one file with their numbers, in any order, each as soon as it is decoded."""
+        return self._read_remote(numbers) if self.is_remote else ((number, self._read(number)) for number in numbers)
+
+    def read_ahead(self, group: Sequence[int], *, urgent: bool = False) -> dict[int, PendingBlock]:
+        """Fetch a group of blocks together in the background. Their file is checked when they are used.
+
+        Each future is done as soon as its block is decoded. Urgent groups have threads of their own, so they never
+        wait for blocks that other lanes need later.
+        """
+        pool = self._thread_pools.get(urgent)
+        if pool is None:
+            threads = FETCH_THREADS if self.is_remote else 1
+            pool = self._thread_pools[urgent] = ThreadPoolExecutor(threads, thread_name_prefix="midepoch-read-ahead")
+        pending: dict[int, PendingBlock] = {number: Future() for number in group}
+        # If the pool is shut down before it gets to this job, nobody else would ever finish these futures.
+        pool.submit(self._fill, pending).add_done_callback(lambda _: [block.cancel() for block in pending.values()])
+        return pending
+
+    def joins(self, group: Sequence[int], number: int) -> bool:
+        """True if a block is fetched in one request with the group before it.
+
+        That needs the block that follows in the same file, and all columns to be read, so that the bytes are adjacent.
+        A group is only a fraction of what is read ahead, so that several groups are fetched at a time.
+        """
+        if number != group[-1] + 1 or len(group) >= STRETCH_BLOCKS:
+            return False
+        file, _ = self.index.block(group[-1])
+        if number >= self.index.first_blocks[file + 1] or not self._is_read_whole(file):
+            return False
+        return bool(self.index.places[1][group[0] : number + 1].sum() <= self._group_bytes)
+
+    def reserve(self, number: int) -> bool:
+        """Reserve memory for a block to read ahead, and return whether there was enough.
+
+        One block always fits, unless nothing is to be read ahead.
+        """
+        if not self.is_remote:
+            return True
+        length = int(self.index.places[1][number])
+        limit = self._fetch.read_ahead
+        if not limit or (self._reserved_bytes and self._reserved_bytes + length > limit):
+            return False
+        self._reserved_bytes += length
+        return True
+
+    def release(self, number: int) -> None:
+        """Release the memory that was reserved for a block."""
+        if self.is_remote:
+            self._reserved_bytes -= int(self.index.places[1][number])
+
+    def close(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Stop the threads and close the files.
+
+        Does nothing while the interpreter shuts down, which does so itself and may have cleared ``sys`` already.
+        """
+        if is_finalizing():
+            return
+        for pool in self._thread_pools.values():
+            pool.shutdown(wait=True, cancel_futures=True)
+        self._thread_pools.clear()
+        self._open_files.clear()
+
+    def _read(self, number: int) -> ReadBlock:
+        file, block = self.index.block(number)
+        reader = self._reader(file)
+        data = reader.read(block)
+        return ReadBlock(_as_batch(data), reader.is_view(data))
+
+    def _read_remote(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
+        """Blocks of one object: those in the cache first, then the others."""
+        cache = self._fetch.cache
+        missing = {number: self.index.block(number) for number in numbers}
+        keys = dict[int, str]()
+        if cache is not None:
+            keys = {number: self._cache_key(file, block.number) for number, (file, block) in missing.items()}
+            for number, key in keys.items():
+                if (cached := cache.get(key)) is not None:
+                    del missing[number]
+                    yield number, ReadBlock(_as_batch(cached), False)
+        if not missing:
+            return
+        reader = self._reader(next(iter(missing.values()))[0])
+        for number, data in zip(missing, read_all(reader, [block for _, block in missing.values()]), strict=True):
+            if cache is not None:
+                cache.put(keys[number], data)
+            yield number, ReadBlock(_as_batch(data), False)
+
+    def _fill(self, pending: dict[int, PendingBlock]) -> None:
+        """Read the blocks that are still wanted, in a background thread."""
+        wanted = [number for number, future in pending.items() if future.set_running_or_notify_cancel()]
+        try:
+            for number, block in self.read_all(wanted):
+                pending[number].set_result(block)
+        except BaseException as error:
+            for number in wanted:
+                if not pending[number].done():
+                    pending[number].set_exception(error)
+
+    def _is_read_whole(self, file: int) -> bool:
+        """True if all columns of a file are read, and its format knows the bytes of each block."""
+        own = self.index.schemas[file]
+        return self.index.formats[file] in SPANNED and own is not None and self._names.issuperset(own.names)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self._wanted.names)
+
+    def _reader(self, file: int) -> BlockReader:
+        with self._lock:
+            opened = self._open_files.get(file)
+            if opened is None:
+                if len(self._open_files) >= MAX_OPEN_FILES:
+                    self._open_files.pop(next(iter(self._open_files)), None)
+                opened = self._open_files[file] = _OpenFile()
+        with opened.lock:  # if two threads want the same file, one opens it and the other waits
+            if opened.reader is None:
+                opened.reader = self.index.open(file, self._wanted)
+            return opened.reader
+
+    def _cache_key(self, file: int, block: int) -> str:
+        """A hash of everything that the content of a block depends on."""
+        index = self.index
+        stamp = index.stamps[file]
+        version = index.versions[file] or str(stamp.mtime_ns)
+        identity = index.store.identity if index.store is not None else ""
+        return block_key(identity, index.path(file), stamp.size, version, block, self._schema_digest)
+
+    @cached_property
+    def _schema_digest(self) -> str:
+        return block_key(self._wanted.serialize().to_pybytes().hex())
+
+
+class _OpenFile:
+    """A file that a thread has opened or is opening."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.reader: BlockReader | None = None
+
+
+def _as_batch(data: Data) -> Data:
+    """A block as one record batch, which is sliced faster than a table; unchanged if that would need a copy.
+
+    A string column with more bytes than 32-bit offsets can address comes in several chunks that cannot be joined.
+    """
+    batches = data.to_batches() if isinstance(data, pa.Table) else [data]
+    return batches[0] if len(batches) == 1 else data
