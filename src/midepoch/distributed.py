@@ -1,4 +1,4 @@
-"""Complete states across ranks, over torch.distributed. Nothing else in midepoch communicates."""
+"""Complete states of all ranks, gathered by torch.distributed. Nothing else in midepoch communicates."""
 
 import json
 from collections.abc import Mapping
@@ -17,17 +17,17 @@ class Stateful(Protocol):
     """A Loader or a Dataset."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands."""
+        """What has been delivered."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go there."""
+        """Go to the position of a state."""
 
 
 def gather_state(loader: Stateful | Mapping[str, Any]) -> dict[str, Any]:
-    """One complete state of a loader, or of each rank's state, from which any number of ranks can go on.
+    """One complete state from the loaders, or from the states, of all ranks. Any number of ranks can resume from it.
 
-    All ranks must call it at the same step: it communicates. Without an initialised process group it is the loader's
-    own state. A uniform pipeline's state is complete on every rank anyway; this also checks that the ranks agree.
+    All ranks must call this at the same step: it communicates. Without an initialised process group it returns the
+    loader's own state. The state of a uniform pipeline is complete on every rank; this checks that the ranks agree.
     """
     state = dict(loader) if isinstance(loader, Mapping) else loader.state_dict()
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -38,7 +38,7 @@ def gather_state(loader: Stateful | Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Complete:
-    """A loader as torch.distributed.checkpoint wants it: complete on every rank, and one value of constant shape.
+    """A loader for torch.distributed.checkpoint: its state is complete on every rank, and one value.
 
     dcp.save({"model": model_state, "loader": Complete(loader)}, checkpoint_id=folder)
     dcp.load({"model": model_state, "loader": Complete(loader)}, checkpoint_id=folder)
@@ -48,9 +48,9 @@ class Complete:
         self._loader = loader
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of all ranks, as text. All ranks must call it at the same step."""
+        """The state of all ranks, as JSON. All ranks must call this at the same step."""
         return {"midepoch": json.dumps(gather_state(self._loader))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where the state of all ranks says."""
+        """Go to the position of that state."""
         self._loader.load_state_dict(json.loads(state["midepoch"]))

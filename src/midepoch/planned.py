@@ -93,7 +93,7 @@ class PlannedDataset:
     @property
     def epoch(self) -> int:
         """The epoch of the next item."""
-        return self._position.now().epoch
+        return self._position.state().epoch
 
     def __len__(self) -> int:
         """How many items this rank gets in one loop, known without reading."""
@@ -137,7 +137,8 @@ class PlannedDataset:
         self._position.load_state_dict(self._plan, state)
 
     def __getstate__(self) -> dict[str, Any]:
-        values = {"plan": self._plan, "state": self._position.now(), "named": self._position.named}
+        position = self._position
+        values = {"plan": self._plan, "state": position.state(), "requested_epoch": position.requested_epoch}
         if self._position.workers is not None and is_starting_a_process():
             values["workers"] = self._position.workers
         return values
@@ -145,7 +146,7 @@ class PlannedDataset:
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._plan = values["plan"]
         self._position = Position(values["state"])
-        self._position.named = values.get("named")
+        self._position.requested_epoch = values.get("requested_epoch")
         self._position.workers = values.get("workers")
 
     @property

@@ -91,12 +91,12 @@ class RankRun:
         """Hand over some items, each with its turn."""
         assignment, progress = self._progress.session.assignment, self._progress
         for item in islice(chain.from_iterable(progress.follow(self._steps)), items):
-            yield assignment.turn + progress.reader + assignment.readers * (progress.turns - 1), item
+            yield assignment.turn + progress.reader + assignment.readers * (progress.turns_taken - 1), item
 
     @property
     def passed_empty(self) -> bool:
         """Whether some turn found its lane run out."""
-        return self._progress.items < self._progress.turns
+        return self._progress.items < self._progress.turns_taken
 
     def state_dict(self) -> dict[str, Any]:
         """The rank's state."""
@@ -117,7 +117,7 @@ def _side_by_side(workers: list[Iterator[Turns]]) -> Iterator[Turns]:
 
 def _fresh(dataset: Dataset, epoch: int) -> Dataset:
     fresh = copy.copy(dataset)
-    fresh.position.go_to(epoch)
+    fresh.position.start_epoch(epoch)
     return fresh
 
 

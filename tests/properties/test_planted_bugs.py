@@ -191,6 +191,6 @@ def test_runs_of_a_mixture_with_cursors_one_row_off(mixed, monkeypatch, error):
 
     monkeypatch.setattr(Draws, "_interleaved", wrong)
     monkeypatch.setattr(mixture.MixtureLanes, "reaches", lambda *_: True)
-    monkeypatch.setattr(state, "_whole", lambda value, **_: max(0, value))
+    monkeypatch.setattr(state, "_integer", lambda value, **_: max(0, value))
     with pytest.raises(AssertionError):
         prove(mixed)

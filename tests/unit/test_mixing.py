@@ -442,7 +442,7 @@ class TestRefusedChanges:
 
     def test_a_stage_behind_the_mixture(self, part, state):
         mixture = me.mix({"a": part("a"), "b": part("b").filter(is_kept)}, [1, 1]).map(plus_one)
-        self.refused(mixture, state, r"stage 2, map\(fn='plus_one'\), is there now but not then")
+        self.refused(mixture, state, r"stage 2, map\(fn='plus_one'\), was added")
 
     def test_damaged_cursors_and_fingerprints(self, part, state):
         def build(*weights):

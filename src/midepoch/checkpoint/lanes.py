@@ -1,10 +1,11 @@
-"""Who takes which item: lanes, turns, readers, and what they have delivered together. No I/O.
+"""Which reader takes which item, and what all readers have delivered: the arithmetic of lanes and turns. No I/O.
 
 The positions of an epoch are cut into lanes. Turn ``i`` takes the next item of lane ``i % lanes``, and
 reader ``c`` of ``C`` takes the turns ``i ≡ turn + c (mod C)`` from the turn at which the readers started.
-With ``g = gcd(lanes, C)``, a reader touches ``lanes / g`` lanes and shares each with ``C / g - 1`` others.
+With ``g = gcd(lanes, C)``, a reader takes turns at ``lanes / g`` lanes and shares each with ``C / g - 1`` others.
+Its turns go through these lanes in a fixed rotation; a *slot* is an index into that rotation.
 
-Items of a lane are counted from where the lane stood when the readers started: 0, 1, 2 …, its *ordinals*.
+The items that a lane had left when the readers started are numbered 0, 1, 2 …: their *ordinals*.
 """
 
 from bisect import bisect_left
@@ -14,42 +15,40 @@ from math import gcd
 from typing import NamedTuple
 
 Cursor = tuple[int, ...]
-"""Rows of the lane consumed, then for each stage that can split a group: its outputs already delivered."""
+"""The rows of the lane that are consumed, then, for each stage with groups, the group's outputs delivered so far."""
 
 
 class LanePosition(NamedTuple):
-    """Where a lane stands: everything before ``cursor`` is delivered, and so are the items ``done`` after it.
+    """What is delivered of a lane: everything before ``cursor``, and the items ``delivered_ahead`` after it.
 
-    ``done`` counts items from the cursor on. It is empty unless readers that share a lane got out of step.
+    ``delivered_ahead`` counts items from the cursor. It is empty unless readers that share the lane got out of step.
     """
 
     cursor: Cursor
     delivered_ahead: tuple[int, ...] = ()
 
-    def ordinal(self, number: int) -> int:
-        """The place, counted from the cursor, of the item that is ``number``-th among those not done."""
-        for delivered_ahead in self.delivered_ahead:
-            if delivered_ahead > number:
+    def offset(self, ordinal: int) -> int:
+        """The number of items between the cursor and the item with this ordinal, delivered ones included."""
+        offset = ordinal
+        for delivered in self.delivered_ahead:
+            if delivered > offset:
                 break
-            number += 1
-        return number
+            offset += 1
+        return offset
 
-    def after(self, delivered: int, cursor: Cursor) -> "LanePosition":
-        """Where the lane stands once its next ``delivered`` items are: ``cursor`` is the one behind the last."""
-        if delivered == 0:
+    def after(self, items: int, cursor: Cursor) -> "LanePosition":
+        """The position once the next ``items`` items are delivered too; ``cursor`` is the one after the last."""
+        if items == 0:
             return self
-        last = self.ordinal(delivered - 1)
-        return LanePosition(
-            cursor,
-            tuple(delivered_ahead - last - 1 for delivered_ahead in self.delivered_ahead if delivered_ahead > last),
-        )
+        last = self.offset(items - 1)
+        return LanePosition(cursor, tuple(ahead - last - 1 for ahead in self.delivered_ahead if ahead > last))
 
 
 @dataclass(frozen=True, slots=True)
 class LaneDelivery:
-    """What one reader delivered of a lane: its ordinals ``phase, phase + stride, …`` below ``end``.
+    """What one reader delivered of a lane: the ordinals ``phase, phase + stride, …`` below ``end``.
 
-    ``end`` is 0, or one more than the last delivered ordinal; ``cursor`` is the lane's cursor there.
+    ``end`` is one more than the last delivered ordinal, and ``cursor`` the lane's cursor there; 0 if there is none.
     """
 
     phase: int
@@ -59,7 +58,7 @@ class LaneDelivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneAssignment:
-    """How turns are dealt from ``turn`` on: ``lanes`` lanes among ``readers`` readers."""
+    """How the turns from ``turn`` on, at ``lanes`` lanes, are assigned to ``readers`` readers."""
 
     lanes: int
     turn: int
@@ -67,68 +66,72 @@ class LaneAssignment:
 
     @property
     def stride(self) -> int:
-        """How many readers share a lane."""
+        """The number of readers that share a lane."""
         return self.readers // gcd(self.lanes, self.readers)
 
     @property
     def period(self) -> int:
-        """How many lanes a reader touches."""
+        """The number of lanes that a reader takes turns at."""
         return self.lanes // gcd(self.lanes, self.readers)
 
     def rotation(self, reader: int) -> list[int]:
-        """The lanes of a reader's first ``period`` turns, which repeat for ever."""
+        """The lanes of a reader's first ``period`` turns; they repeat for ever."""
         return [(self.turn + reader + self.readers * slot) % self.lanes for slot in range(self.period)]
 
     def phase(self, reader: int, slot: int) -> int:
-        """The ordinal of the first item that a reader takes of the lane at ``place`` of its rotation."""
+        """The ordinal of the first item that a reader takes of the lane at a slot."""
         return (reader + self.readers * slot) // self.lanes
 
-    def taken(self, turns: int, slot: int) -> int:
-        """How many of a reader's first ``turns`` turns fell on the lane at ``place`` of its rotation."""
-        return max(0, -(-(turns - slot) // self.period))
+    def turns_at(self, slot: int, turns_taken: int) -> int:
+        """The number of a reader's first ``turns_taken`` turns that were at the lane of a slot."""
+        return max(0, -(-(turns_taken - slot) // self.period))
 
-    def turns_of(self, reader: int, items: int, sizes: Callable[[int], int]) -> int:
-        """After how many of its turns a reader holds ``items`` items, where lane ``l`` has ``sizes(l)``.
+    def reader_items(self, reader: int, slot: int, lane_items: int) -> int:
+        """The number of items that a reader takes of the lane at a slot, if the lane has ``lane_items`` left."""
+        return max(0, -(-(lane_items - self.phase(reader, slot)) // self.stride))
 
-        Turns on a lane that has run out are empty. If there are fewer items in all, the turns of all of them.
+    def turns_for(self, reader: int, items: int, lane_items: Callable[[int], int]) -> int:
+        """The number of turns that a reader takes to get ``items`` items, if lane ``l`` has ``lane_items(l)`` left.
+
+        Turns at a lane that has run out are empty. If there are fewer items, it is the number of turns for all of them.
         """
-        own = [
-            max(0, -(-(sizes(lane) - self.phase(reader, slot)) // self.stride))
-            for slot, lane in enumerate(self.rotation(reader))
+        per_slot = [
+            self.reader_items(reader, slot, lane_items(lane)) for slot, lane in enumerate(self.rotation(reader))
         ]
-        items = min(items, sum(own))
+        items = min(items, sum(per_slot))
 
-        def items_after(turns: int) -> int:
-            return sum(min(self.taken(turns, slot), count) for slot, count in enumerate(own))
+        def items_after(turns_taken: int) -> int:
+            return sum(min(self.turns_at(slot, turns_taken), count) for slot, count in enumerate(per_slot))
 
-        return bisect_left(range(max(own, default=0) * self.period + 1), items, key=items_after)
+        return bisect_left(range(max(per_slot) * self.period + 1), items, key=items_after)
 
 
 def lane_cuts(size: int, lanes: int) -> list[int]:
-    """Where an epoch of ``size`` positions is cut into lanes that differ by one position at most.
+    """The bounds of the lanes of an epoch of ``size`` positions. Lanes differ by one position at most.
 
-    The longer lanes come first, so that the turns that find their lane run out are the very last of the epoch,
-    and readers that pass over them stay in step.
+    The longer lanes come first. So the empty turns, those at a lane that has run out, are the last of the epoch, and
+    readers that pass over them stay in step.
     """
     each, longer = divmod(size, lanes)
     return [lane * each + min(lane, longer) for lane in range(lanes + 1)]
 
 
 def join(position: LanePosition, stride: int, deliveries: Sequence[LaneDelivery]) -> LanePosition:
-    """Where a lane stands that stood at ``standing`` when the readers started, given what each delivered.
+    """The lane's new position, from its start and every reader's deliveries.
 
-    All ``stride`` readers of the lane must be among ``shares``; nothing they did not deliver is passed over.
+    ``deliveries`` has one entry for each of the ``stride`` readers of the lane. No item that is not delivered is passed
+    over.
     """
     due = min(delivery.phase if delivery.end == 0 else delivery.end - 1 + stride for delivery in deliveries)
     known = [(delivery.end, delivery.cursor) for delivery in deliveries if 0 < delivery.end <= due]
     begin, cursor = max(known, default=(0, position.cursor))
     joined = position.after(begin, cursor)
-    ahead = {joined.ordinal(ordinal - begin) for ordinal in _delivered(deliveries, stride, begin)}
+    ahead = {joined.offset(ordinal - begin) for ordinal in _delivered(deliveries, stride, begin)}
     return LanePosition(joined.cursor, tuple(sorted(ahead.union(joined.delivered_ahead))))
 
 
 def _delivered(deliveries: Iterable[LaneDelivery], stride: int, begin: int) -> Iterable[int]:
-    """The ordinals from ``begin`` on that the shares hold."""
+    """The delivered ordinals from ``begin`` on."""
     for delivery in deliveries:
         missed = max(0, -(-(begin - delivery.phase) // stride))
         yield from range(delivery.phase + missed * stride, delivery.end, stride)

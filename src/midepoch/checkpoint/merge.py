@@ -1,63 +1,69 @@
-"""Joining the states of several readers into one."""
+"""The states of several readers, merged into one complete state."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from midepoch.checkpoint.lanes import LaneAssignment, LaneDelivery, join
-from midepoch.checkpoint.state import LanePositions, ReaderProgress, State, _short
+from midepoch.checkpoint.migrations import shortened, upgrade
+from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
 from midepoch.errors import CheckpointMismatchError
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the states that the ranks saved at one step into a single one, from which any ranks can go on.
+    """Merge the states that all ranks saved at the same step into one, from which any number of ranks can resume.
 
-    A uniform pipeline's state (only 1:1 stages and ``batch``) is complete on every rank, and merging is
-    just a check. Filtering and packing pipelines need the states of all ranks, in any order.
+    The state of a uniform pipeline (only 1:1 stages and ``batch``) is complete on every rank, and merging only checks
+    that the ranks agree. Filtering and packing pipelines need the states of all ranks, in any order.
     """
-    dicts = list(states)
+    dicts = [upgrade(values) for values in states]
     if not dicts:
         raise ValueError("merge_states got no states; pass one for each rank.")
     read = [State.from_dict(values) for values in dicts]
     for values, state in zip(dicts, read, strict=True):
         _check_same_session(dicts[0], read[0], values, state)
-    progresses = [state.reader_progress for state in read]
-    if all(progress is None or progress.reader is None for progress in progresses):
-        if any(progress != progresses[0] for progress in progresses):
+    per_state = [state.reader_progress for state in read]
+    if all(progress is None or progress.reader is None for progress in per_state):
+        if any(progress != per_state[0] for progress in per_state):
             raise CheckpointMismatchError(
                 "The states were taken after different numbers of items. Save all ranks at the same step; for the "
                 "workers of a StatefulDataLoader use from_stateful_dataloader."
             )
-        return dict(dicts[0])
-    return _joined(read[0], _all_readers(progresses)).to_dict(dicts[0]["fingerprint"])
+        return dicts[0]
+    return _merged(read[0], _of_all_readers(per_state)).to_dict(dicts[0]["fingerprint"])
 
 
 def _check_same_session(first_dict: Mapping[str, Any], first: State, values: Mapping[str, Any], state: State) -> None:
-    """Refuse to merge states of different data, epochs or starts."""
-    then, now = replace(first, reader_progress=None), replace(state, reader_progress=None)
+    """Refuse to merge states of different data, pipelines, epochs or starts."""
     if first_dict.get("fingerprint") != values.get("fingerprint"):
-        raise CheckpointMismatchError("The states are of different data or pipelines and cannot be merged.")
+        raise CheckpointMismatchError(
+            "The states are of different data or pipelines and cannot be merged. Merge the states that the ranks of "
+            "one run saved."
+        )
     for name in ("epoch", "lanes", "mode", "turn", "item_rows", "positions", "appended"):
-        if getattr(then, name) != getattr(now, name):
+        if getattr(first, name) != getattr(state, name):
             raise CheckpointMismatchError(
-                f"The states cannot be merged: {name} is {_short(getattr(then, name))} in the first and "
-                f"{_short(getattr(now, name))} in another. Merge states that all ranks saved at the same step, in the "
-                "same epoch."
+                f"The states cannot be merged: {name} is {shortened(getattr(first, name))} in the first and "
+                f"{shortened(getattr(state, name))} in another. Merge states that all ranks saved at the same step, in "
+                "the same epoch."
             )
 
 
-def _all_readers(progresses: Sequence[ReaderProgress | None]) -> list[ReaderProgress]:
-    """The parts in the order of their readers, once it is sure that none is missing."""
+def _of_all_readers(per_state: Sequence[ReaderProgress | None]) -> list[ReaderProgress]:
+    """The progress of each reader, in their order. Raises if one is missing, or there are two of one reader."""
     known: dict[int | None, ReaderProgress] = {}
-    for progress in progresses:
+    for progress in per_state:
         if progress is not None and known.setdefault(progress.reader, progress) != progress:
             raise CheckpointMismatchError(
                 f"There are two different states of reader {progress.reader}. Merge one state of each rank, all saved "
                 "at the same step."
             )
-    readers = next(progress.readers for progress in progresses if progress is not None)
-    if any(progress is None or progress.readers != readers for progress in progresses):
-        raise CheckpointMismatchError("The states are of runs with different numbers of readers.")
+    readers = next(progress.readers for progress in per_state if progress is not None)
+    if any(progress is None or progress.readers != readers for progress in per_state):
+        raise CheckpointMismatchError(
+            "The states are of runs with different numbers of readers. Merge the states that the ranks of one run "
+            "saved at the same step."
+        )
     missing = [reader for reader in range(readers) if reader not in known]
     if missing:
         raise CheckpointMismatchError(
@@ -67,25 +73,25 @@ def _all_readers(progresses: Sequence[ReaderProgress | None]) -> list[ReaderProg
     return [known[reader] for reader in range(readers)]
 
 
-def _joined(start: State, progresses: Sequence[ReaderProgress]) -> State:
-    """The complete state after every reader delivered its part."""
+def _merged(start: State, per_reader: Sequence[ReaderProgress]) -> State:
+    """The complete state after every reader delivered what its progress says."""
     assert start.lanes is not None
-    assignment = LaneAssignment(lanes=start.lanes, turn=start.turn, readers=len(progresses))
+    assignment = LaneAssignment(lanes=start.lanes, turn=start.turn, readers=len(per_reader))
     deliveries: list[list[LaneDelivery]] = [[] for _ in range(start.lanes)]
-    for reader, progress in enumerate(progresses):
+    for reader, progress in enumerate(per_reader):
         delivered = {lane: (end, cursor) for lane, end, cursor in progress.deliveries}
         for slot, lane in enumerate(assignment.rotation(reader)):
             deliveries[lane].append(LaneDelivery(assignment.phase(reader, slot), *delivered.get(lane, (0, ()))))
-    return joined_at(start, assignment, deliveries, [progress.turns for progress in progresses])
+    return state_after(start, assignment, deliveries, [progress.turns_taken for progress in per_reader])
 
 
-def joined_at(
-    start: State, assignment: LaneAssignment, deliveries: Sequence[Sequence[LaneDelivery]], turns: Sequence[int]
+def state_after(
+    start: State, assignment: LaneAssignment, deliveries: Sequence[Sequence[LaneDelivery]], turns_taken: Sequence[int]
 ) -> State:
-    """The complete state, given each lane's shares and how many turns each reader took."""
+    """The complete state, from the deliveries of each lane and the number of turns that each reader took."""
     positions = LanePositions.pack(
         (1, join(position, assignment.stride, deliveries[lane]))
         for lane, position in enumerate(start.positions.expand())
     )
-    turn = min(assignment.turn + reader + assignment.readers * taken for reader, taken in enumerate(turns))
+    turn = min(assignment.turn + reader + assignment.readers * taken for reader, taken in enumerate(turns_taken))
     return replace(start, turn=turn, positions=positions, reader_progress=None)

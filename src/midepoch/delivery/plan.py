@@ -1,4 +1,4 @@
-"""A pipeline, and who reads it."""
+"""A pipeline, and which part of it this process reads."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ ShardMode = Literal["file", "example"]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A pipeline, and who reads it. Only the pipeline is part of a checkpoint."""
+    """A pipeline and its readers. Only the pipeline is part of a checkpoint."""
 
     pipeline: Pipeline
     ranks: int = 1
@@ -24,22 +24,22 @@ class Plan:
     passes: int | None = 1
 
     def begin(self, state: State) -> Progress:
-        """Where this process, which may be a worker of a DataLoader, goes on from a state."""
+        """The progress of this process, which may be a worker of a DataLoader, when it starts from a state."""
         worker, workers = torch_worker() or (0, 1)
         reader, readers = self.rank + self.ranks * worker, self.ranks * workers
         return begin(
             self.pipeline, state, reader=reader, readers=readers, workers=workers, lanes=self.lanes, mode=self.mode
         )
 
-    def ends_loop(self, begun: State, progress: Progress, *, empty: bool, over: bool, named: bool) -> bool:
-        """Whether a loop that went through the rest of an epoch ends there.
+    def ends_loop(self, start: State, progress: Progress, *, empty: bool, over: bool, requested: bool) -> bool:
+        """True if a loop that has read the rest of an epoch, from ``start``, ends there.
 
-        Where nothing was left for any reader of an epoch that had begun, that is no epoch, and the loop goes on to
-        the next, unless it was asked for this one by name; a loop of many epochs does so anyway. What is left for
-        others a reader knows of a uniform pipeline only, by ``over``.
+        If a resumed epoch is already finished for all readers, the loop continues with the next one, unless set_epoch
+        requested this epoch. A loop of many epochs continues anyway. Whether anything is left for other readers is
+        known for uniform pipelines only: ``over`` says so.
         """
-        if named and self.passes == 1:
+        if requested and self.passes == 1:
             return True
-        if empty and begun.lanes is not None and (over or progress.session.assignment.readers == 1 or self.passes != 1):
+        if empty and start.lanes is not None and (over or progress.session.assignment.readers == 1 or self.passes != 1):
             return False
-        return empty or (self.passes is not None and (begun.epoch + 1) % self.passes == 0)
+        return empty or (self.passes is not None and (start.epoch + 1) % self.passes == 0)

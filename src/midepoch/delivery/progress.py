@@ -14,24 +14,24 @@ from midepoch.pipeline.pipeline import Pipeline
 
 
 class Turns(NamedTuple):
-    """Some turns that follow each other, of lanes that are taken in turn."""
+    """Consecutive turns of a reader, which go round some lanes."""
 
     items: Sequence[Any]
-    """The items of the turns, ``EMPTY`` where the lane has run out."""
+    """The item of each turn; ``EMPTY`` if the lane has run out."""
     cursors: Sequence[Sequence[Sequence[int]]]
-    """For each lane in turn the cursors behind its items; none for a lane that has run out."""
+    """For each of these lanes, the cursors after its items; none if the lane has run out."""
 
 
 EMPTY = object()
 
 
 class Progress:
-    """What one reader of a leg has delivered. It moves as items are handed over, never earlier."""
+    """What one reader of a session has delivered. It moves as items are handed over, never earlier."""
 
     def __init__(
         self, session: Session, reader: int, *, workers: int = 1, delivered: ReaderProgress | None = None
     ) -> None:
-        """Stand at the leg's start, or behind ``part`` of it; ``workers`` readers make a rank."""
+        """Start with the session, or after what was ``delivered`` of it. A rank has ``workers`` readers."""
         self.session, self.reader, self.workers = session, reader, workers
         assignment = session.assignment
         self.rotation = assignment.rotation(reader)
@@ -39,119 +39,127 @@ class Progress:
         self.repeated = 0
         self.process = os.getpid()
         self._current: Turns | None = None
-        self._left: Iterator[Any] = iter(())
+        self._remaining: Iterator[Any] = iter(())
         self.cursors: list[Cursor] = [session.positions[lane].cursor for lane in self.rotation]
+        self._turns_before_current = 0
+        self.limits: list[int | None]
+        """For each slot, the number of items that the reader takes of its lane; None while that is unknown."""
         if self.uniform:
-            self._begun = assignment.turns_of(reader, delivered.items[0], session.left) if delivered is not None else 0
-            self.limits: list[int | None] = [session.own(reader, *at) for at in enumerate(self.rotation)]
+            if delivered is not None:
+                self._turns_before_current = assignment.turns_for(reader, delivered.items[0], session.items_left)
+            self.limits = [*session.reader_items(reader)]
         else:
-            self._begun = delivered.turns if delivered is not None else 0
             self.limits = [None] * assignment.period
-            deliveries = (
-                {lane: (end, cursor) for lane, end, cursor in delivered.deliveries} if delivered is not None else {}
-            )
-            for slot, lane in enumerate(self.rotation):
-                end, self.cursors[slot] = deliveries.get(lane, (0, self.cursors[slot]))
-                count = (end - 1 - assignment.phase(reader, slot)) // assignment.stride + 1 if end else 0
-                if count < assignment.taken(self.turns, slot):
-                    self.limits[slot] = count
+            if delivered is not None:
+                self._restore(delivered)
 
-    def is_of(self, pipeline: Pipeline) -> bool:
-        """Whether this is the progress of a pipeline, by a reader of this process."""
+    def _restore(self, delivered: ReaderProgress) -> None:
+        """Take over the cursors of a pipeline that is not uniform. A lane with fewer items than turns has run out."""
+        assignment = self.session.assignment
+        self._turns_before_current = delivered.turns_taken
+        deliveries = {lane: (end, cursor) for lane, end, cursor in delivered.deliveries}
+        for slot, lane in enumerate(self.rotation):
+            end, self.cursors[slot] = deliveries.get(lane, (0, self.cursors[slot]))
+            items = (end - 1 - assignment.phase(self.reader, slot)) // assignment.stride + 1 if end else 0
+            if items < assignment.turns_at(slot, delivered.turns_taken):
+                self.limits[slot] = items
+
+    def belongs_to(self, pipeline: Pipeline) -> bool:
+        """True if this is the progress of that pipeline, by a reader of this process."""
         return self.session.pipeline is pipeline and self.process == os.getpid()
 
-    def again(self) -> "Progress":
-        """The same reader, standing where this one came to."""
-        again = Progress(self.session, self.reader, workers=self.workers, delivered=self.reader_progress())
-        again.repeated = self.repeated
-        return again
+    def resumed(self) -> "Progress":
+        """A new progress of the same reader and session, from what this one has delivered."""
+        resumed = Progress(self.session, self.reader, workers=self.workers, delivered=self.reader_progress())
+        resumed.repeated = self.repeated
+        return resumed
 
     def reader_progress(self) -> ReaderProgress:
-        """What this reader has delivered of its leg."""
+        """What this reader has delivered of its session, as a value."""
         readers = self.session.assignment.readers
         if self.uniform:
             return ReaderProgress(readers=readers, workers=self.workers, items=(self.items - self.repeated,))
         self._settle()
         ends = ((lane, self.end(slot), self.cursors[slot]) for slot, lane in enumerate(self.rotation))
         deliveries = tuple((lane, end, cursor) for lane, end, cursor in ends if end)
-        return ReaderProgress(readers=readers, reader=self.reader, turns=self.turns, deliveries=deliveries)
+        return ReaderProgress(readers=readers, reader=self.reader, turns_taken=self.turns_taken, deliveries=deliveries)
 
     @property
-    def turns(self) -> int:
-        """How many turns were taken, with those that found their lane run out."""
-        return self._begun + self._taken
+    def turns_taken(self) -> int:
+        """The number of turns, empty ones included."""
+        return self._turns_before_current + self._turns_of_current
 
     @property
-    def _taken(self) -> int:
-        """How many turns of the present stretch were taken: what its iterator has given away."""
-        return len(self._current.items) - length_hint(self._left) if self._current is not None else 0
+    def _turns_of_current(self) -> int:
+        """The number of turns taken of the current ``Turns``: the items that its iterator has handed over."""
+        return len(self._current.items) - length_hint(self._remaining) if self._current is not None else 0
 
-    def follow(self, turns_in_order: Iterable[Turns]) -> Iterator[Iterable[Any]]:
-        """Hand over the items of this reader's turns, a stretch at a time; each must be used up before the next.
+    def follow(self, all_turns: Iterable[Turns]) -> Iterator[Iterable[Any]]:
+        """Hand over the items of this reader's turns, many at a time. Each iterable must be used up before the next.
 
-        Nothing is done for a single item: how many are gone, the stretch's iterator knows.
+        No Python code runs for a single item: the iterator of the items knows how many are handed over.
         """
-        for turns in turns_in_order:
-            self._current, self._left = turns, iter(turns.items)
+        for turns in all_turns:
+            self._current, self._remaining = turns, iter(turns.items)
             if all(map(len, turns.cursors)):
-                yield self._left
+                yield self._remaining
             else:
-                yield (item for item in self._left if item is not EMPTY)
+                yield (item for item in self._remaining if item is not EMPTY)
             self._settle()
-            self._begun, self._current = self.turns, None
+            self._turns_before_current, self._current = self.turns_taken, None
             del turns  # so that the next rows are made in the memory of these, which is still in the cache
 
     def _settle(self) -> None:
-        """Bring the cursors up to the turns that were counted."""
+        """Move the cursors to the turns that are taken."""
         if self._current is None:
             return
-        cursors, taken = self._current.cursors, self._taken
+        cursors, taken = self._current.cursors, self._turns_of_current
         for number in range(min(len(cursors), taken)):
-            slot = (self._begun + number) % len(self.rotation)
+            slot = (self._turns_before_current + number) % len(self.rotation)
             if len(cursors[number]):
                 self.cursors[slot] = tuple(map(int, cursors[number][(taken - number - 1) // len(cursors)]))
             elif self.limits[slot] is None:
-                self.limits[slot] = self.session.assignment.taken(self._begun + number, slot)
+                self.limits[slot] = self.session.assignment.turns_at(slot, self._turns_before_current + number)
 
     def upcoming(self) -> tuple[int, int] | None:
-        """The lane of the next turn that can bring something, and the position in it at which reading goes on."""
+        """The lane of the next turn that may have an item, and the position in it from which reading continues."""
         self._settle()
         assignment, positions = self.session.assignment, self.session.positions
-        # That a lane has run out before its last row is found by reading on, and is in the state of a part alone: the
-        # answer must be the same once the state is loaded.
-        known = self.uniform or assignment.readers > 1
-        for turns in range(self.turns, self.turns + len(self.rotation)):
-            slot = turns % len(self.rotation)
-            lane, taken = self.rotation[slot], assignment.taken(turns, slot)
+        # Only reading finds that a lane has run out before its last row, and only a partial state keeps it. The answer
+        # must be the same before a state is saved and after it is loaded.
+        limits_are_kept = self.uniform or assignment.readers > 1
+        for turns_taken in range(self.turns_taken, self.turns_taken + len(self.rotation)):
+            slot = turns_taken % len(self.rotation)
+            lane, items = self.rotation[slot], assignment.turns_at(slot, turns_taken)
             position = self.cursors[slot][0]
             if self.uniform:
-                ahead = positions[lane].ordinal(assignment.phase(self.reader, slot) + assignment.stride * taken)
-                position = positions[lane].cursor[0] + ahead * self.session.start.item_rows
-            limit = self.limits[slot] if known else None
-            if position < self.session.lanes.size(lane) and (limit is None or taken < limit):
+                offset = positions[lane].offset(assignment.phase(self.reader, slot) + assignment.stride * items)
+                position = positions[lane].cursor[0] + offset * self.session.start.item_rows
+            limit = self.limits[slot] if limits_are_kept else None
+            if position < self.session.lanes.size(lane) and (limit is None or items < limit):
                 return lane, position
         return None
 
     def delivered(self, slot: int) -> int:
-        """How many items of the lane at a place were handed over."""
+        """The number of items handed over of the lane at a slot."""
         self._settle()
-        taken, limit = self.session.assignment.taken(self.turns, slot), self.limits[slot]
-        return taken if limit is None else min(taken, limit)
+        turns, limit = self.session.assignment.turns_at(slot, self.turns_taken), self.limits[slot]
+        return turns if limit is None else min(turns, limit)
 
     def end(self, slot: int) -> int:
-        """One more than the last ordinal handed over of the lane at a place, or 0."""
+        """One more than the last ordinal handed over of the lane at a slot, or 0."""
         return self.session.end(self.reader, slot, self.delivered(slot))
 
     @property
     def items(self) -> int:
-        """How many items were handed over, with those that were repeated to keep ranks even."""
-        if self.turns <= self._never_empty and not self.repeated:
-            return self.turns
+        """The number of items handed over, including those repeated to keep ranks even."""
+        if self.turns_taken <= self._never_empty and not self.repeated:
+            return self.turns_taken
         return sum(map(self.delivered, range(len(self.limits)))) + self.repeated
 
     @cached_property
     def _never_empty(self) -> int:
-        """So many turns of a uniform pipeline surely bring an item."""
+        """A number of first turns that are not empty, known for uniform pipelines only."""
         return min((limit for limit in self.limits if limit is not None), default=0) * len(self.limits) * self.uniform
 
     def state(self) -> State:
@@ -166,4 +174,4 @@ class Progress:
         for lane, end, cursor in delivered.deliveries:
             positions[lane] = positions[lane].after(end, cursor)
         packed = LanePositions.pack((1, position) for position in positions)
-        return replace(session.start, turn=session.assignment.turn + self.turns, positions=packed)
+        return replace(session.start, turn=session.assignment.turn + self.turns_taken, positions=packed)

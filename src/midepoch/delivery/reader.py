@@ -1,4 +1,4 @@
-"""Reading: the process that takes a reader's turns at its lanes."""
+"""Reading: this process takes a reader's turns at its lanes."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,6 +6,7 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
+from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.sources.source import OpenSource
@@ -15,36 +16,37 @@ log = logging.getLogger("midepoch")
 
 
 def take_turns(progress: Progress, worker: int = 0, workers: int = 1) -> Iterator[Turns]:
-    """A reader's turns from where it stands.
+    """A reader's turns from where its progress is, until no lane has anything left.
 
-    Where several processes do a reader's work, each takes the turns of one worker: the first, the second …
-    Ends when no lane has anything left.
+    If several processes share a reader's turns, each takes those of one ``worker``: turn ``worker``, then every
+    ``workers``-th.
     """
     session, reader = progress.session, progress.reader
-    inner = LaneAssignment(lanes=session.assignment.period, turn=progress.turns, readers=workers)
-    slots = inner.rotation(worker)
-    reading = session.pipeline.source.open(len(slots))
-    stride = session.assignment.stride * inner.stride
+    assignment = session.assignment
+    within = LaneAssignment(lanes=assignment.period, turn=progress.turns_taken, readers=workers)
+    slots = within.rotation(worker)
+    opened = session.pipeline.source.open(len(slots))
+    stride = assignment.stride * within.stride
     if worker == 0:
-        _warn_of_sharing(progress, reading, stride, workers)
+        _warn_of_sharing(progress, opened, stride, workers)
     flows = []
     for number, slot in enumerate(slots):
-        lane, phase = progress.rotation[slot], session.assignment.phase(reader, slot)
+        lane, phase = progress.rotation[slot], assignment.phase(reader, slot)
         position, end = session.positions[lane], progress.end(slot)
         if session.pipeline.uniform:
-            skip = phase + session.assignment.stride * session.assignment.taken(progress.turns, slot)
+            skip = phase + assignment.stride * assignment.turns_at(slot, progress.turns_taken)
         elif end:
-            position, skip = position.after(end, progress.cursors[slot]), session.assignment.stride - 1
+            position, skip = position.after(end, progress.cursors[slot]), assignment.stride - 1
         else:
             skip = phase
-        skip += session.assignment.stride * inner.phase(worker, number)
-        flows.append(session.lanes.open(reading, lane, position, skip, stride))
-    return _in_turn(flows, reading)
+        skip += assignment.stride * within.phase(worker, number)
+        flows.append(session.lanes.open(opened, lane, position, skip, stride))
+    return _interleaved(flows, opened)
 
 
-def turn_by_turn(turns_in_order: Iterator[Turns]) -> Iterator[tuple[Cursor | None, Any]]:
-    """The cursor and the item of each turn; no cursor where the lane has run out."""
-    for items, cursors in turns_in_order:
+def turn_by_turn(all_turns: Iterator[Turns]) -> Iterator[tuple[Cursor | None, Any]]:
+    """The cursor and the item of each turn; no cursor if the turn is empty."""
+    for items, cursors in all_turns:
         for number, item in enumerate(items):
             if item is EMPTY:
                 yield None, None
@@ -52,22 +54,25 @@ def turn_by_turn(turns_in_order: Iterator[Turns]) -> Iterator[tuple[Cursor | Non
                 yield tuple(map(int, cursors[number % len(cursors)][number // len(cursors)])), item
 
 
-def _in_turn(flows: list[Flow], reading: OpenSource) -> Iterator[Turns]:
-    """The lanes in turn, until all have run out: many items at a time where they are not made one by one anyway."""
+def _interleaved(flows: list[Flow], opened: OpenSource) -> Iterator[Turns]:
+    """One turn at each lane after the other, until all have run out; many at a time unless items are made singly."""
     try:
-        lots = [many for flow in flows if (many := flow.in_bulk()) is not None]
-        yield from _lots_in_turn(lots) if len(lots) == len(flows) else _steps_in_turn([flow.each() for flow in flows])
+        in_bulk = [many for flow in flows if (many := flow.in_bulk()) is not None]
+        if len(in_bulk) == len(flows):
+            yield from _interleaved_in_bulk(in_bulk)
+        else:
+            yield from _interleaved_singly([flow.each() for flow in flows])
     finally:
-        reading.close()
+        opened.close()
 
 
-def _steps_in_turn(lanes: list[Iterator[Emitted]]) -> Iterator[Turns]:
+def _interleaved_singly(lanes: list[Iterator[Emitted]]) -> Iterator[Turns]:
     alive = [True] * len(lanes)
     while True:
         for slot, lane in enumerate(lanes):
-            step = next(lane, None)
-            if step is not None:
-                yield Turns((step[0],), ((step[1],),))
+            emitted = next(lane, None)
+            if emitted is not None:
+                yield Turns((emitted[0],), ((emitted[1],),))
                 continue
             alive[slot] = False
             if not any(alive):
@@ -75,32 +80,32 @@ def _steps_in_turn(lanes: list[Iterator[Emitted]]) -> Iterator[Turns]:
             yield Turns((EMPTY,), ((),))
 
 
-def _lots_in_turn(lanes: list[Iterator[Items]]) -> Iterator[Turns]:
-    """As many turns at a time as every lane that has not run out has items at hand."""
+def _interleaved_in_bulk(lanes: list[Iterator[Items]]) -> Iterator[Turns]:
+    """As many turns at a time as every lane that has not run out has items ready."""
     if len(lanes) == 1:
-        yield from _lots_of_one(lanes[0])
+        yield from _single_lane_in_bulk(lanes[0])
         return
-    at_hand: list[tuple[Sequence[Any], Sequence[Sequence[int]]]] = [((), ()) for _ in lanes]
+    ready: list[tuple[Sequence[Any], Sequence[Sequence[int]]]] = [((), ()) for _ in lanes]
     while True:
         for slot, lane in enumerate(lanes):
-            if not at_hand[slot][0] and (lot := next(lane, None)) is not None:
-                at_hand[slot] = _sequence(lot.items), lot.ends  # type: ignore[assignment]
-                del lot
-        count = min((len(items) for items, _ in at_hand if items), default=0)
-        if count == 0:
+            if not ready[slot][0] and (some := next(lane, None)) is not None:
+                ready[slot] = _sequence(some.items), some.ends  # type: ignore[assignment]
+                del some
+        rounds = min((len(items) for items, _ in ready if items), default=0)
+        if rounds == 0:
             return
-        taken = [some[:count] if some else [EMPTY] * count for some, _ in at_hand]
-        behind = [ends[:count] for _, ends in at_hand]
-        at_hand = [(some[count:], ends[count:]) for some, ends in at_hand]
-        yield Turns(list(chain.from_iterable(zip(*taken, strict=True))), behind)
+        taken = [items[:rounds] if items else [EMPTY] * rounds for items, _ in ready]
+        cursors = [ends[:rounds] for _, ends in ready]
+        ready = [(items[rounds:], ends[rounds:]) for items, ends in ready]
+        yield Turns(list(chain.from_iterable(zip(*taken, strict=True))), cursors)
         del taken
 
 
-def _lots_of_one(lane: Iterator[Items]) -> Iterator[Turns]:
-    """The same of a single lane, where nothing needs to be interleaved."""
-    while (lot := next(lane, None)) is not None:
-        turns = Turns(_sequence(lot.items), (lot.ends,))  # type: ignore[arg-type]
-        del lot
+def _single_lane_in_bulk(lane: Iterator[Items]) -> Iterator[Turns]:
+    """The same for a single lane, where nothing is interleaved."""
+    while (some := next(lane, None)) is not None:
+        turns = Turns(_sequence(some.items), (some.ends,))  # type: ignore[arg-type]
+        del some
         yield turns
         del turns  # so that the next items are made in the memory of these, which is still in the cache
 
@@ -109,13 +114,13 @@ def _sequence(items: Iterable[Any]) -> Sequence[Any]:
     return items if isinstance(items, list | tuple) else list(items)
 
 
-def _warn_of_sharing(progress: Progress, reading: OpenSource, stride: int, workers: int) -> None:
-    """Have the first reader say that several work through the same lanes, where that costs more than skipping."""
+def _warn_of_sharing(progress: Progress, opened: OpenSource, stride: int, workers: int) -> None:
+    """Let the first reader warn that several process the same lanes, where that costs more than skipping rows."""
     pipeline, assignment = progress.session.pipeline, progress.session.assignment
-    if stride > 1 and progress.reader == 0 and (reading.decodes or not pipeline.uniform):
+    if stride > 1 and progress.reader == 0 and (opened.decodes or not pipeline.uniform):
         _warn_once(
-            f"{assignment.lanes} lanes are read by {assignment.readers * workers} readers, so {stride} of them work "
-            f"through each lane and keep one item in {stride}. To avoid that, let the number of readers (ranks × "
+            f"{assignment.readers * workers} readers share {count('lane', assignment.lanes)}, so {stride} of them "
+            f"process each lane and keep one item in {stride}. To avoid that, let the number of readers (ranks × "
             "workers) divide the number of lanes; .lanes(n) fixes it for the next epoch."
         )
 

@@ -1,4 +1,4 @@
-"""Where a reader goes on from a state that some readers, maybe others, have reached."""
+"""Where a reader starts, from a state that the same or other readers have reached."""
 
 from dataclasses import replace
 from typing import Literal
@@ -21,24 +21,28 @@ def begin(
     lanes: int | None,
     mode: Literal["file", "example"],
 ) -> Progress:
-    """Where a reader goes on from a state that some readers, maybe others, have reached."""
+    """The progress of a reader that starts from a state.
+
+    A complete state starts a new session, with any number of readers. A partial state continues its session, and only
+    for the reader that saved it. ``lanes`` and ``mode`` are those of an epoch that has not begun.
+    """
     delivered = state.reader_progress
+    complete = replace(state, reader_progress=None)
     if state.lanes is None:
-        return Progress(
-            Session(pipeline, _dealt(pipeline, state, lanes or readers, mode), readers), reader, workers=workers
-        )
-    whole = replace(state, reader_progress=None)
-    if delivered is None:
-        return Progress(Session(pipeline, _regrouped(pipeline, whole), readers), reader, workers=workers)
-    if delivered.reader is None and len(delivered.items) == delivered.workers:
-        reached = Session(pipeline, whole, delivered.readers).after_each(delivered.items)
-        return Progress(Session(pipeline, _regrouped(pipeline, reached), readers), reader, workers=workers)
-    _check_reader_progress(delivered, reader=reader, readers=readers, workers=workers)
-    if state.item_rows != pipeline.item_rows and (
-        delivered.reader is None or Session(pipeline, whole, readers).assignment.stride > 1
-    ):
-        raise _other_batches(state.item_rows, pipeline.item_rows)
-    return Progress(Session(pipeline, whole, readers), reader, workers=workers, delivered=delivered)
+        complete = _cut_into_lanes(pipeline, state, lanes or readers, mode)
+    elif delivered is None:
+        complete = _with_item_rows_of(pipeline, state)
+    elif delivered.reader is None and len(delivered.items) == delivered.workers:
+        reached = Session(pipeline, complete, delivered.readers).after_each(delivered.items)
+        complete = _with_item_rows_of(pipeline, reached)
+    else:
+        _check_reader_progress(delivered, reader=reader, readers=readers, workers=workers)
+        session = Session(pipeline, complete, readers)
+        shares_lanes = session.assignment.stride > 1
+        if state.item_rows != pipeline.item_rows and (delivered.reader is None or shares_lanes):
+            raise _other_item_rows(state.item_rows, pipeline.item_rows)
+        return Progress(session, reader, workers=workers, delivered=delivered)
+    return Progress(Session(pipeline, complete, readers), reader, workers=workers)
 
 
 def _check_reader_progress(delivered: ReaderProgress, *, reader: int, readers: int, workers: int) -> None:
@@ -46,31 +50,32 @@ def _check_reader_progress(delivered: ReaderProgress, *, reader: int, readers: i
     if delivered.readers != readers or (delivered.reader is None and delivered.workers != workers):
         raise CheckpointMismatchError(
             f"The state holds what one of {delivered.readers} readers delivered; now there are {readers}. "
-            "To go on with another number of ranks or workers, join the states of all ranks with merge_states, "
+            "To resume with another number of ranks or workers, merge the states of all ranks with merge_states, "
             "or those of a StatefulDataLoader's workers with from_stateful_dataloader, and load the result."
         )
     if delivered.reader is not None and delivered.reader != reader:
         raise CheckpointMismatchError(
-            f"The state is that of reader {delivered.reader} of {readers} and was given to reader {reader}. A "
-            "filtering or packing pipeline's state holds its own rank's part only: give each rank its own, or all the "
-            "merged one."
+            f"The state of reader {delivered.reader} of {readers} was loaded by reader {reader}. The state of a "
+            "filtering or packing pipeline holds what its own rank delivered: load into each rank its own state, or "
+            "into all ranks the result of merge_states."
         )
 
 
-def _dealt(pipeline: Pipeline, state: State, lanes: int, mode: Literal["file", "example"]) -> State:
-    """The beginning of an epoch, with its lanes dealt."""
+def _cut_into_lanes(pipeline: Pipeline, state: State, lanes: int, mode: Literal["file", "example"]) -> State:
+    """The beginning of an epoch."""
     positions = LanePositions(((lanes, LanePosition(pipeline.begin)),))
     return replace(state, lanes=lanes, mode=mode, turn=0, item_rows=pipeline.item_rows, positions=positions)
 
 
-def _regrouped(pipeline: Pipeline, state: State) -> State:
-    """A complete state, gone on from with the batch size of now."""
-    if state.item_rows != pipeline.item_rows and not state.positions.in_step:
-        raise _other_batches(state.item_rows, pipeline.item_rows)
+def _with_item_rows_of(pipeline: Pipeline, state: State) -> State:
+    """A complete state, with the pipeline's batch size."""
     if state.item_rows == pipeline.item_rows:
         return state
+    if not state.positions.in_step:
+        raise _other_item_rows(state.item_rows, pipeline.item_rows)
     if not pipeline.uniform:
         return replace(state, item_rows=pipeline.item_rows)
+    # The cursor after a short last batch counts a full one, and would be that of another batch now.
     lanes = Lanes(pipeline, epoch=state.epoch, lanes=len(state.positions), mode=state.mode, appended=state.appended)
     within = [
         (1, LanePosition((min(position.cursor[0], lanes.size(lane)), *position.cursor[1:])))
@@ -79,9 +84,9 @@ def _regrouped(pipeline: Pipeline, state: State) -> State:
     return replace(state, item_rows=pipeline.item_rows, positions=LanePositions.pack(within))
 
 
-def _other_batches(then: int, now: int) -> CheckpointMismatchError:
+def _other_item_rows(then: int, now: int) -> CheckpointMismatchError:
     return CheckpointMismatchError(
-        f"The state was taken at the end of an epoch, or by one of several readers, with {then} rows an item, and "
-        f"counts whole items; with {now} rows an item it cannot be gone on from. Resume with the old batch size until "
-        "the next epoch or a merged checkpoint, then change it."
+        f"The state counts items of {then} rows, because some readers of a lane were ahead of others when it was "
+        f"saved, or because it holds what one of several readers delivered. It cannot be resumed with items of {now} "
+        "rows. Resume with the old batch size until the next epoch or a merged checkpoint, then change it."
     )

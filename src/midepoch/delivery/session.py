@@ -1,21 +1,21 @@
-"""A leg: a stretch of a run with the same readers. What each has delivered is counted from the leg's start."""
+"""A session: part of a run with the same readers. What each reader delivers is counted from its start."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LaneDelivery, LanePosition
-from midepoch.checkpoint.merge import joined_at
+from midepoch.checkpoint.merge import state_after
 from midepoch.checkpoint.state import State
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.pipeline import Lanes, Pipeline
 
 
 class Session:
-    """Where every lane stood when these readers started, and how the turns are dealt among them."""
+    """The position of every lane when these readers started, and how the turns are assigned to them."""
 
     def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
-        """Begin at ``start``, a state whose lanes are dealt and which is no part."""
+        """Begin at ``start``, a complete state of an epoch that is cut into lanes."""
         assert start.lanes is not None
         assert start.reader_progress is None
         self.pipeline, self.start = pipeline, start
@@ -24,61 +24,68 @@ class Session:
         self.positions: list[LanePosition] = start.positions.expand()
 
     def check(self) -> None:
-        """Raise if a lane stands behind its end: no run can have come there."""
+        """Raise if the position of a lane is after the lane's end, where no run can have come to."""
         for lane, position in enumerate(self.positions):
             ahead = position.delivered_ahead[-1] if position.delivered_ahead and self.pipeline.uniform else 0
             reached = self.lanes.source.reaches(lane, position.cursor, self.start.item_rows)
             if not reached or (ahead and ahead > self.lanes.size(lane)):
                 raise CheckpointMismatchError(
-                    f"The state is damaged: lane {lane} of {self.assignment.lanes} stands at {list(position.cursor)}, "
-                    "behind its end. Load an earlier checkpoint."
+                    f"The state is damaged: the cursor {list(position.cursor)} of lane {lane} of "
+                    f"{self.assignment.lanes} is after the lane's end. Load an earlier checkpoint."
                 )
 
-    def left(self, lane: int) -> int:
-        """How many items a lane of a uniform pipeline had left at the start."""
+    def items_left(self, lane: int) -> int:
+        """The number of items that a lane of a uniform pipeline had left at the start."""
         position = self.positions[lane]
         rows = self.lanes.size(lane) - position.cursor[0]
         return max(0, self.pipeline.items(rows, self.start.item_rows) - len(position.delivered_ahead))
 
-    def own(self, reader: int, slot: int, lane: int) -> int:
-        """How many of those a reader takes of a lane, which is at ``place`` of its rotation."""
-        return max(0, -(-(self.left(lane) - self.assignment.phase(reader, slot)) // self.assignment.stride))
+    def reader_items(self, reader: int) -> list[int]:
+        """The number of those items that a reader takes, for each slot of its rotation."""
+        return [
+            self.assignment.reader_items(reader, slot, self.items_left(lane))
+            for slot, lane in enumerate(self.assignment.rotation(reader))
+        ]
 
     def is_over(self) -> bool:
-        """Whether a uniform pipeline had nothing left at the start."""
-        return not any(self.left(lane) for lane in range(self.assignment.lanes))
+        """True if a uniform pipeline had nothing left at the start."""
+        return not any(self.items_left(lane) for lane in range(self.assignment.lanes))
 
     @cached_property
-    def first_empty(self) -> int:
-        """The first turn of a uniform pipeline that finds its lane run out."""
+    def first_empty_turn(self) -> int:
+        """The first turn of a uniform pipeline that is at a lane that has run out."""
         turn, lanes = self.assignment.turn, self.assignment.lanes
-        return min(turn + (lane - turn) % lanes + self.left(lane) * lanes for lane in range(lanes))
+        return min(turn + (lane - turn) % lanes + self.items_left(lane) * lanes for lane in range(lanes))
 
     def after(self, items: int) -> State:
-        """The state of a uniform pipeline once every reader has delivered so many items."""
-        turns = self.assignment.readers * items
-        if self.assignment.turn + turns <= self.first_empty and self.start.positions.in_step:
-            moved = self.start.positions.advanced(self.assignment.turn, turns, self.start.item_rows)
-            return replace(self.start, turn=self.assignment.turn + turns, positions=moved)
+        """The state of a uniform pipeline after every reader has delivered this number of items."""
+        turn_count = self.assignment.readers * items
+        if self.assignment.turn + turn_count <= self.first_empty_turn and self.start.positions.in_step:
+            moved = self.start.positions.advanced(self.assignment.turn, turn_count, self.start.item_rows)
+            return replace(self.start, turn=self.assignment.turn + turn_count, positions=moved)
         return self.after_each([items])
 
     def after_each(self, items: Sequence[int]) -> State:
-        """The same where each rank has several workers, which have delivered these numbers of items."""
+        """The same if each rank has several workers; ``items`` has the number of items of each worker."""
         assignment, ranks = self.assignment, self.assignment.readers // len(items)
         deliveries: list[list[LaneDelivery]] = [[] for _ in range(assignment.lanes)]
-        turns = [assignment.turns_of(reader, items[reader // ranks], self.left) for reader in range(assignment.readers)]
+        turns_taken = [
+            assignment.turns_for(reader, items[reader // ranks], self.items_left)
+            for reader in range(assignment.readers)
+        ]
         for reader in range(assignment.readers):
-            for slot, lane in enumerate(assignment.rotation(reader)):
-                end = self.end(reader, slot, min(assignment.taken(turns[reader], slot), self.own(reader, slot, lane)))
+            rotation, limits = assignment.rotation(reader), self.reader_items(reader)
+            for slot, (lane, limit) in enumerate(zip(rotation, limits, strict=True)):
+                end = self.end(reader, slot, min(assignment.turns_at(slot, turns_taken[reader]), limit))
                 deliveries[lane].append(LaneDelivery(assignment.phase(reader, slot), end, self._cursor(lane, end)))
-        return joined_at(self.start, assignment, deliveries, turns)
+        return state_after(self.start, assignment, deliveries, turns_taken)
 
     def end(self, reader: int, slot: int, delivered: int) -> int:
-        """One more than the last ordinal, if a reader delivered so many items of the lane at a place; else 0."""
+        """One more than the last ordinal that a reader delivered, if it delivered that many items at a slot; else 0."""
         return self.assignment.phase(reader, slot) + self.assignment.stride * (delivered - 1) + 1 if delivered else 0
 
     def _cursor(self, lane: int, end: int) -> Cursor:
-        """A uniform pipeline's cursor behind the ordinal ``end - 1``."""
+        """The cursor of a uniform pipeline after the ordinal ``end - 1``."""
         position = self.positions[lane]
-        items = position.ordinal(end - 1) + 1 if end else 0
+        items = position.offset(end - 1) + 1 if end else 0
         return (position.cursor[0] + items * self.start.item_rows, *position.cursor[1:])

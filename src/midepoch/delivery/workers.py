@@ -1,44 +1,48 @@
-"""What a dataset shares with its copies in the workers of a foreign DataLoader."""
+"""What a dataset shares with its copies in the workers of a plain DataLoader."""
 
 from midepoch.errors import CheckpointMismatchError
 
+EPOCHS_SET, EPOCH, STATES_LOADED, HAVE_READ = range(4)
+
 
 class SharedWithWorkers:
-    """What a data set shares with its copies in the workers of a foreign DataLoader: four numbers."""
+    """Shared memory of four numbers: how often set_epoch was called, its epoch, loaded states, if workers have read."""
 
     def __init__(self) -> None:
         from multiprocessing.sharedctypes import RawArray
 
-        self._numbers = RawArray("q", 4)  # how often set_epoch was called, its epoch, loads, whether workers have read
+        self._numbers = RawArray("q", 4)
         self._seen = (0, 0)
 
     @property
     def have_read(self) -> bool:
-        """Whether a worker has begun to read since the main process last chose where to stand."""
-        return bool(self._numbers[3])
+        """True if a worker has started to read since the main process last set an epoch or loaded a state."""
+        return bool(self._numbers[HAVE_READ])
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the workers, also those that are running already."""
-        self._numbers[1] = epoch
-        self._numbers[0] += 1
-        self._numbers[3] = 0
-        self._seen = (self._numbers[0], self._numbers[2])
+        """Send the epoch to the workers, including those that are already running."""
+        self._numbers[EPOCH] = epoch
+        self._numbers[EPOCHS_SET] += 1
+        self._chosen()
 
-    def loaded(self) -> None:
-        """Remember that a state was loaded, which only workers started later get."""
-        self._numbers[2] += 1
-        self._numbers[3] = 0
-        self._seen = (self._numbers[0], self._numbers[2])
+    def state_loaded(self) -> None:
+        """Record that a state was loaded. Only workers that start later receive it."""
+        self._numbers[STATES_LOADED] += 1
+        self._chosen()
+
+    def _chosen(self) -> None:
+        self._numbers[HAVE_READ] = 0
+        self._seen = (self._numbers[EPOCHS_SET], self._numbers[STATES_LOADED])
 
     def enter(self) -> int | None:
-        """In a worker: the epoch that was chosen since it last asked, if any."""
-        chosen, loads = self._numbers[0], self._numbers[2]
-        self._numbers[3] = 1
-        if loads != self._seen[1]:
+        """In a worker, before a loop: the epoch that was set since the last call, or None."""
+        epochs_set, states_loaded = self._numbers[EPOCHS_SET], self._numbers[STATES_LOADED]
+        self._numbers[HAVE_READ] = 1
+        if states_loaded != self._seen[1]:
             raise CheckpointMismatchError(
                 "A state was loaded while persistent workers of a DataLoader were running, and cannot reach them. "
                 "Load it before the first loop, or use midepoch.Loader."
             )
-        changed = chosen != self._seen[0]
-        self._seen = (chosen, loads)
-        return self._numbers[1] if changed else None
+        changed = epochs_set != self._seen[0]
+        self._seen = (epochs_set, states_loaded)
+        return self._numbers[EPOCH] if changed else None

@@ -1,37 +1,39 @@
-"""Checkpoints of torchdata's StatefulDataLoader, turned into states that any readers can go on from."""
+"""Checkpoints of torchdata's StatefulDataLoader, converted to states from which any readers can resume."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from midepoch._common.text import count
 from midepoch.checkpoint.merge import merge_states
+from midepoch.checkpoint.migrations import upgrade
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.errors import CheckpointMismatchError
 
 
 def from_stateful_dataloader(*checkpoints: Mapping[str, Any], batch_size: int | None = None) -> dict[str, Any]:
-    """The state that a StatefulDataLoader's ``state_dict()`` stands for, free of its number of workers.
+    """The state in a StatefulDataLoader's ``state_dict()``, independent of its number of workers.
 
-    Load it into a :class:`midepoch.Loader`, or into the data set that is given to a StatefulDataLoader with another
+    Load it into a :class:`midepoch.Loader`, or into the dataset that is passed to a StatefulDataLoader with another
     number of workers. A uniform pipeline needs the checkpoint of one rank; filtering and packing pipelines need
     those of all ranks. A checkpoint that was taken between two snapshots (``snapshot_every_n_steps`` other than 1)
     needs ``batch_size``, the StatefulDataLoader's own (1 for None), a uniform pipeline, and at least two workers
-    which have all delivered something.
+    that have all delivered something.
     """
     if not checkpoints:
         raise ValueError("Pass the state_dict() of a StatefulDataLoader.")
-    ranks = [_worker_states(checkpoint, batch_size) for checkpoint in checkpoints]
-    if all(len(states) == 1 for states in ranks):
-        return merge_states([states[0] for states in ranks])
-    merged = [_ranks_state(states) for states in ranks]
-    if all("items" in (state["part"] or {"items": 0}) for states in merged for state in states):
+    per_rank = [_worker_states(checkpoint, batch_size) for checkpoint in checkpoints]
+    if all(len(states) == 1 for states in per_rank):
+        return merge_states([states[0] for states in per_rank])
+    merged = [_rank_states(states) for states in per_rank]
+    if all(_is_of_all_ranks(state) for states in merged for state in states):
         return merge_states([states[0] for states in merged])
     return merge_states([state for states in merged for state in states])
 
 
 def _worker_states(checkpoint: Mapping[str, Any], batch_size: int | None) -> list[dict[str, Any]]:
-    """What each worker's copy of the data set saved, moved by what was delivered since."""
+    """The states that the workers' copies of the dataset saved, moved by what was delivered since."""
     states: list[Any] = []
     with contextlib.suppress(KeyError, TypeError, AttributeError):
         if "_snapshot" in checkpoint:
@@ -41,63 +43,69 @@ def _worker_states(checkpoint: Mapping[str, Any], batch_size: int | None) -> lis
             states = [checkpoint["dataset_state"]]
     if not states or any(not isinstance(state, Mapping) or "version" not in state for state in states):
         raise CheckpointMismatchError(
-            "This is not the checkpoint of a StatefulDataLoader over a midepoch data set. "
+            "This is not the checkpoint of a StatefulDataLoader of a midepoch dataset. "
             "Pass what its state_dict() returned."
         )
-    found = [dict(state) for state in states]
-    since = checkpoint.get("_steps_since_snapshot", 0)
-    return _moved(found, since, checkpoint["_snapshot"]["_last_yielded_worker_id"], batch_size) if since else found
+    upgraded = [upgrade(state) for state in states]
+    steps = checkpoint.get("_steps_since_snapshot", 0)
+    if not steps:
+        return upgraded
+    return _moved(upgraded, steps, checkpoint["_snapshot"]["_last_yielded_worker_id"], batch_size)
 
 
 def _moved(states: list[dict[str, Any]], steps: int, last: int, batch_size: int | None) -> list[dict[str, Any]]:
-    """The states after so many more steps, which the workers took in turn."""
-    read = [State.from_dict(state) for state in states]
-    known = all(
-        state.reader_progress is not None and state.reader_progress.reader is None and state.mode == "example"
-        for state in read
-    )
-    if batch_size is None or not known:
-        raise CheckpointMismatchError(
-            f"The checkpoint was taken {steps} steps after its last snapshot, and what those steps delivered is not in "
-            "it. Take it with snapshot_every_n_steps=1. For a pipeline without filters and several workers that have "
-            "all delivered something, cut evenly, batch_size= (the StatefulDataLoader's, 1 for None) is enough."
-        )
-    moved = [dict(state) for state in states]
-    for step in range(1, steps + 1):
-        worker = (last + step) % len(states)
-        progress = moved[worker]["part"]
-        moved[worker]["part"] = {**progress, "items": progress["items"] + batch_size}
+    """The states after more steps, which the workers took in turn after worker ``last``."""
+    moved = []
+    for worker, values in enumerate(states):
+        state = State.from_dict(values)
+        progress = state.reader_progress
+        if batch_size is None or progress is None or progress.reader is not None or state.mode != "example":
+            raise CheckpointMismatchError(
+                f"The checkpoint was taken {count('step', steps)} after its last snapshot, and does not contain what "
+                "was delivered since. Take it with snapshot_every_n_steps=1. For a pipeline without filters, sharded "
+                "by example, with several workers that have all delivered something, it is enough to pass batch_size= "
+                "(the StatefulDataLoader's, 1 for None)."
+            )
+        own_steps = len(range((worker - last - 1) % len(states), steps, len(states)))
+        items = (progress.items[0] + own_steps * batch_size,)
+        moved.append(replace(state, reader_progress=replace(progress, items=items)).to_dict(values["fingerprint"]))
     return moved
 
 
-def _is_of_leg(state: State, start: State) -> bool:
-    """Whether a worker's state is of the leg that began at a start: behind it, or at its beginning."""
+def _rank_states(states: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The states of one rank's workers: merged into one if the pipeline is uniform, else one for each worker."""
+    read = [State.from_dict(state) for state in states]
+    first = next((number for number, state in enumerate(read) if state.reader_progress is not None), None)
+    if first is None:
+        return [dict(states[0])]
+    start, progress = read[first], read[first].reader_progress
+    assert progress is not None
+    if any(not _is_of_session(state, start) for state in read):
+        raise CheckpointMismatchError(
+            "The workers' states are of different epochs or starts, so it is unknown what was delivered. The "
+            "checkpoint was taken before every worker had begun the loop: take it a few steps later."
+        )
+    fingerprint = states[first]["fingerprint"]
+    if progress.reader is None:
+        items = tuple(state.reader_progress.items[0] if state.reader_progress is not None else 0 for state in read)
+        return [replace(start, reader_progress=replace(progress, items=items)).to_dict(fingerprint)]
+    ranks = progress.readers // len(states)
+    per_worker = [
+        state.reader_progress
+        or ReaderProgress(readers=progress.readers, reader=progress.reader % ranks + ranks * worker)
+        for worker, state in enumerate(read)
+    ]
+    return [replace(start, reader_progress=one).to_dict(fingerprint) for one in per_worker]
+
+
+def _is_of_session(state: State, start: State) -> bool:
+    """True if a worker's state is of the session that began at ``start``: after that, or at the epoch's beginning."""
     if state.reader_progress is None and state.lanes is None:
         return (state.epoch, start.turn) == (start.epoch, 0)
     return replace(state, reader_progress=None) == replace(start, reader_progress=None)
 
 
-def _ranks_state(states: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The states of one rank's workers, as one where the pipeline is uniform, else with none of them left out."""
-    read = [State.from_dict(state) for state in states]
-    begun = next((number for number, state in enumerate(read) if state.reader_progress is not None), None)
-    if begun is None:
-        return [dict(states[0])]
-    start, progress = read[begun], read[begun].reader_progress
-    assert progress is not None
-    if any(not _is_of_leg(state, start) for state in read):
-        raise CheckpointMismatchError(
-            "The workers' states are of different epochs or starts, so nobody knows what was delivered. The checkpoint "
-            "was taken before every worker had begun the loop: take it a few steps later."
-        )
-    fingerprint = states[begun]["fingerprint"]
-    if progress.reader is None:
-        items = tuple(state.reader_progress.items[0] if state.reader_progress is not None else 0 for state in read)
-        return [replace(start, reader_progress=replace(progress, items=items)).to_dict(fingerprint)]
-    ranks = progress.readers // len(states)
-    progresses = [
-        state.reader_progress
-        or ReaderProgress(readers=progress.readers, reader=progress.reader % ranks + ranks * worker)
-        for worker, state in enumerate(read)
-    ]
-    return [replace(start, reader_progress=one).to_dict(fingerprint) for one in progresses]
+def _is_of_all_ranks(values: Mapping[str, Any]) -> bool:
+    """True if one rank's state is enough for all ranks, as for uniform pipelines."""
+    progress = State.from_dict(values).reader_progress
+    return progress is None or progress.reader is None

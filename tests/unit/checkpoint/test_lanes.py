@@ -53,7 +53,7 @@ def test_what_readers_delivered_together_is_exactly_what_they_delivered(data):
                 slot = number % assignment.period
                 lane = assignment.rotation(reader)[slot]
                 ordinal = assignment.phase(reader, slot) + assignment.stride * (number // assignment.period)
-                item = positions[lane].ordinal(ordinal) + positions[lane].cursor[0]
+                item = positions[lane].offset(ordinal) + positions[lane].cursor[0]
                 if item < sizes[lane]:
                     assert (lane, item) not in seen
                     seen.add((lane, item))
@@ -74,11 +74,11 @@ def test_what_readers_delivered_together_is_exactly_what_they_delivered(data):
 def test_turns_for_a_number_of_items_pass_over_empty_turns():
     assignment = LaneAssignment(lanes=2, turn=0, readers=1)
     sizes = [1, 3].__getitem__
-    assert [assignment.turns_of(0, items, sizes) for items in range(6)] == [0, 1, 2, 4, 6, 6]
+    assert [assignment.turns_for(0, items, sizes) for items in range(6)] == [0, 1, 2, 4, 6, 6]
 
 
 def test_items_delivered_ahead_are_passed_over_when_counting():
     position = LanePosition((10,), (0, 2, 3))
-    assert [position.ordinal(number) for number in range(4)] == [1, 4, 5, 6]
+    assert [position.offset(number) for number in range(4)] == [1, 4, 5, 6]
     assert position.after(1, (12,)) == LanePosition((12,), (0, 1))
     assert position.after(2, (15,)) == LanePosition((15,))

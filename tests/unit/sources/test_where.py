@@ -187,7 +187,7 @@ def test_the_state_knows_the_filter(folder):
         CheckpointMismatchError, match=r"filter of stage 1, where, was '\(id > 5\)' then and is '\(id > 6\)'"
     ):
         me.read(folder, filters=field("id") > 6).load_state_dict(state)
-    with pytest.raises(CheckpointMismatchError, match=r"where.* is there then but not now"):
+    with pytest.raises(CheckpointMismatchError, match=r"where.* was removed"):
         me.read(folder).load_state_dict(state)
 
 

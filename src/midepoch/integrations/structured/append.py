@@ -10,6 +10,7 @@ import numpy as np
 from midepoch._common.types import I64
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.checkpoint.lanes import LanePosition, lane_cuts
+from midepoch.checkpoint.migrations import upgrade
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import Shuffle
@@ -25,6 +26,7 @@ def appended(values: Mapping[str, Any], pipeline: Pipeline) -> Mapping[str, Any]
 
     If they are not, or there are no others, it stays as it is, and loading it says what differs.
     """
+    values = upgrade(values)
     state, rows = State.from_dict(values), pipeline.source
     then = values.get("fingerprint")
     if not isinstance(rows, FileRows) or not isinstance(then, Mapping) or not isinstance(then.get("data"), Mapping):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch._common.world import launched_rank, torch_worker
+from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.plan import Plan
 from midepoch.integrations.structured.append import appended
@@ -195,7 +196,8 @@ class StructuredDataset(Dataset):
         ``splits_under_way`` those of which some rows are delivered. Both are bounded, however many splits there are.
         """
         state = self.position.state_dict(self._reads or self.plan)
-        return {**state, "_num_workers": self._num_workers, "_shuffle_seed": self._shuffle_seed, **self._told(state)}
+        told = self._told(self.position.state())
+        return {**state, "_num_workers": self._num_workers, "_shuffle_seed": self._shuffle_seed, **told}
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
         """Go to where a state says; whatever does not fit is told, and nothing changes.
@@ -225,17 +227,17 @@ class StructuredDataset(Dataset):
         pipeline = self.plan.pipeline
         return self.with_plan(replace(self.plan, pipeline=replace(pipeline, stages=(meter, *pipeline.stages))))
 
-    def _told(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    def _told(self, state: State) -> dict[str, Any]:
         """What a state says of splits. Where an order is not one of splits, that is nothing."""
         rows = self.plan.pipeline.source
         nothing: dict[str, Any] = {"completed_shards": [], "splits_under_way": []}
-        if not isinstance(rows, FileRows) or state["lanes"] is None or state["mode"] != "example" or "grown" in state:
+        if not isinstance(rows, FileRows) or state.lanes is None or state.mode != "example" or state.appended:
             return nothing
         if not of_splits(rows):
             return nothing
         layout: Layout | None = self.__dict__.get("_layout")
-        if layout is None or (layout.epoch, layout.lanes) != (state["epoch"], state["lanes"]):
-            layout = Layout(rows, self._splitting, epoch=state["epoch"], lanes=state["lanes"])
+        if layout is None or (layout.epoch, layout.lanes) != (state.epoch, state.lanes):
+            layout = Layout(rows, self._splitting, epoch=state.epoch, lanes=state.lanes)
             self._layout = layout
         return layout.told(known_of(state))
 

@@ -5,13 +5,13 @@ small ones, a run of splits. So how many rows of a group are delivered follows f
 when all rows of its group are, whichever lanes they fall into. Nothing here looks at single rows.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import LaneAssignment, lane_cuts
+from midepoch.checkpoint.state import State
 from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
 from midepoch.order.deletes import Deletes
 from midepoch.order.orders import Order, build_order
@@ -130,27 +130,21 @@ class Layout:
         return dict(found)
 
 
-def known_of(state: Mapping[str, Any]) -> Known:
-    """Where lanes stand by a state: all of them, or, where only one of several readers is known, its own.
+def known_of(state: State) -> Known:
+    """What a state of a begun epoch knows: the positions of all lanes, or those of one reader's lanes.
 
-    Of a lane that several readers share, one of them knows no more than where it stood when they began.
+    One reader of a lane that several share only knows the lane's position at the start.
     """
-    lanes, turn, part = state["lanes"], state["turn"], state["part"]
+    assert state.lanes is not None
+    runs, progress = state.positions.runs, state.reader_progress
     delivered = np.repeat(
-        np.array([_first(where) for _, where in state["cursors"]], np.int64), [count for count, _ in state["cursors"]]
+        np.array([position.cursor[0] for _, position in runs], np.int64), [count for count, _ in runs]
     )
-    due = [(turn + number) % lanes for number in range(min(lanes, TOLD_LANES))]
-    if part is None or "shares" not in part:
+    if progress is None or progress.reader is None:
+        due = [(state.turn + number) % state.lanes for number in range(min(state.lanes, TOLD_LANES))]
         return Known(due, delivered)
-    assignment = LaneAssignment(lanes=lanes, turn=turn, readers=part["readers"])
+    assignment = LaneAssignment(lanes=state.lanes, turn=state.turn, readers=progress.readers)
     if assignment.stride == 1:
-        for lane, _, cursor in part["shares"]:
-            delivered[lane] = _first(cursor)
-    return Known(assignment.rotation(part["reader"]), delivered)
-
-
-def _first(cursor: int | Sequence[int] | Mapping[str, Any]) -> int:
-    """The position of a cursor as a state writes it."""
-    if isinstance(cursor, Mapping):
-        return _first(cursor["at"])
-    return cursor if isinstance(cursor, int) else int(cursor[0])
+        for lane, _, cursor in progress.deliveries:
+            delivered[lane] = cursor[0]
+    return Known(assignment.rotation(progress.reader), delivered)
