@@ -505,7 +505,7 @@ def test_B8_another_format_is_refused(tmp_path):
         key: dataset.state_dict()["fingerprint"]["data"][key] for key in ("rows", "digest", "list")
     }
     with pytest.raises(
-        me.CheckpointMismatchError, match=r"rows.txt .*read as 'jsonl' .* read as 'csv' now. Pass format"
+        me.CheckpointMismatchError, match=r"rows.txt, .*read as 'jsonl' .* read as 'csv' now. Pass format"
     ):
         dataset.load_state_dict(state)
 
