@@ -190,7 +190,7 @@ def test_lengths(build):
     assert len(me.Loader(build("rows"))) == 60
     assert len(me.Loader(build("rows"), batch_size=7)) == 12
     assert len(me.Loader(build("rows").repeat(2), batch_size=7)) == 24
-    with pytest.raises(TypeError, match="only reading"):
+    with pytest.raises(TypeError, match="only known by reading"):
         len(me.Loader(build("filtered")))
 
 
