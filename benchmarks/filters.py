@@ -48,7 +48,7 @@ class Counted:
 def unpruned(source: Path, filters: pc.Expression) -> me.Dataset:
     """The same data set without leaving any block out."""
     with patch.object(
-        pruning, "blocks_that_may_match", lambda index, *_: pruning.np.ones(index.first_blocks[-1], bool)
+        pruning, "blocks_that_may_match", lambda index, *_: pruning.np.ones(index.view.first_blocks[-1], bool)
     ):
         return me.read(source, filters=filters, index_dir=data.INDEX)
 

@@ -9,6 +9,7 @@ from midepoch._common.checks import Size
 from midepoch.dataset import Dataset
 from midepoch.index.build import open_index
 from midepoch.index.hive import HiveIndex
+from midepoch.index.index import Index
 from midepoch.sources.files import FileRows
 from midepoch.storage.listing import Listing, PathSpec
 from midepoch.storage.options import CACHE, Fetch
@@ -52,7 +53,7 @@ def read(
         raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}].")
     if partitioning not in (None, "hive"):
         raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive', or left out.")
-    index = open_index(source, format=format, index_dir=index_dir, storage_options=storage_options)
+    index: Index = open_index(source, format=format, index_dir=index_dir, storage_options=storage_options)
     if partitioning == "hive":
         index = HiveIndex(index)
     rows = FileRows(index=index, columns=None if columns is None else tuple(columns), fetch=fetch)

@@ -18,7 +18,9 @@ import midepoch as me
 from hf import named, numbered, rows_of
 from midepoch.delivery.plan import Plan
 from midepoch.formats import Scan, arrow
-from midepoch.index.index import Index, index_bytes
+from midepoch.index.encode import index_bytes
+from midepoch.index.files import FileIndex
+from midepoch.index.index import IndexView
 from midepoch.index.tables import TableBlocks
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
@@ -218,9 +220,9 @@ def test_A9_the_state_stays_small(build, monkeypatch):
     names = tuple(f"data-{number:06d}-of-100000.arrow" for number in range(count))
     block, stamps = table(0, 2).to_batches()[0], (FileStamp(900, 1),) * count
     scans = [Scan("arrow", block.schema, [(0, 900, 2)])] * count
-    monkeypatch.setattr(Index, "check", lambda *_: None)
-    monkeypatch.setattr(Index, "open", lambda _self, _file, columns: TableBlocks([block], columns))
-    index = Index("/data", index_bytes(Listing("", "/data", names, stamps), scans))
+    monkeypatch.setattr(FileIndex, "check", lambda *_: None)
+    monkeypatch.setattr(FileIndex, "open", lambda _self, _file, columns: TableBlocks([block], columns))
+    index = FileIndex(IndexView("/data", index_bytes(Listing("", "/data", names, stamps), scans)))
     pipeline = Pipeline(source=FileRows(index=index))
     many = few.with_plan(Plan(pipeline=pipeline)).shuffle(seed=9).map(plus_one).shard(8, 3)
     next(iter(many))

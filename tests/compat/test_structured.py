@@ -389,7 +389,7 @@ def test_B7_finished_splits_cost_no_reading(folder, order, percent, monkeypatch)
     assert read == []
     rest = ids(again)
     assert got + rest == whole
-    starts = other._plan.pipeline.source.index.block_starts
+    starts = other._plan.pipeline.source.index.view.block_starts
     needed = set((np.searchsorted(starts, rest, "right") - 1).tolist())
     assert set(read) <= needed | {int(np.searchsorted(starts, got[-1], "right")) - 1}
     if not order:
@@ -649,10 +649,9 @@ def test_metrics_count_what_is_read(folder):
     loader, dataset = create(folder, columns=None)
     list(loader)
     metrics = dataset.get_metrics()
-    index = dataset._plan.pipeline.source.index
+    index = dataset._plan.pipeline.source.index.view
     assert metrics["rows"] == ROWS
-    _, lengths, rows = index.places
-    assert abs(metrics["bytes"] - int(lengths[rows > 0].sum())) <= 1
+    assert abs(metrics["bytes"] - int(index.block_lengths[index.block_rows > 0].sum())) <= 1
     assert metrics["seconds"] == metrics["workers"][0]["seconds"] > 0
 
 

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -73,7 +74,7 @@ def write_for_ever(started, folder, kept):
         started.set()
         time.sleep(600)
 
-    indexing.Path.write_bytes = half
+    Path.write_bytes = half
     me.read(folder, index_dir=kept)
 
 

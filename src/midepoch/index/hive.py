@@ -1,4 +1,4 @@
-"""Hive partitions: folders named ``key=value`` as columns of the files in them."""
+"""Hive partitions: folders named ``key=value`` are columns of the files in them."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,95 +11,96 @@ import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
 from midepoch.formats import Block, BlockReader, read_all
-from midepoch.index.index import Index
+from midepoch.index.index import Index, IndexView
+from midepoch.storage.store import Store
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
-WHOLE_NUMBER = re.compile(r"-?[0-9]+")
-Values = Mapping[str, pa.Scalar]
+INTEGER = re.compile(r"-?[0-9]+")
+Constants = Mapping[str, pa.Scalar]
 
 
-class HiveIndex(Index):
-    """An index whose files also have the columns that their folders name.
+class HiveIndex:
+    """Another index, whose files get the columns that their folders name.
 
-    Those come last. Where a file has one of the same name, the folder's is taken.
+    These columns come last. Where a file has a column of the same name, the value of the folder is taken.
     """
 
     layout: Mapping[str, Any] = MappingProxyType({"partitioning": "hive"})
 
-    def __init__(self, plain: Index) -> None:
-        super().__init__(plain.root, plain._content, plain._source, plain.store)
-        self._plain = plain
-        folders = {name.rpartition("/")[0]: name for name in reversed(self.names)}
-        texts = {folder: _pairs(folder, name) for folder, name in folders.items()}
-        self._types = _types(texts, folders, self.root)
-        self._values = {
+    def __init__(self, inner: Index) -> None:
+        self._inner = inner
+        first_files = {name.rpartition("/")[0]: name for name in reversed(self.view.names)}
+        texts = {folder: _pairs(folder, name) for folder, name in first_files.items()}
+        self._types = _types(texts, first_files, self.view.root)
+        self._constants = {
             folder: {key: pa.scalar(_value(text, self._types[key]), self._types[key]) for key, text in pairs.items()}
             for folder, pairs in texts.items()
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HiveIndex, (self._plain,)
-
-    def constants(self, file: int) -> Values:
-        """The values that a file's folders give its columns."""
-        return self._values[self.names[file].rpartition("/")[0]]
+        return HiveIndex, (self._inner,)
 
     @property
-    def column_names(self) -> list[str]:
-        """The columns of the files, then those of the folders."""
-        return [name for name in super().column_names if name not in self._types] + list(self._types)
+    def view(self) -> IndexView:
+        return self._inner.view
+
+    @property
+    def store(self) -> Store | None:
+        return self._inner.store
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
-        """The schema under which these columns, or all, are read."""
-        asked = None if columns is None else [name for name in columns if name not in self._types]
-        own = super().schema(asked)
+        in_files = None if columns is None else [name for name in columns if name not in self._types]
+        own = self._inner.schema(in_files)
         fields = {field.name: field for field in own} | {key: pa.field(key, kind) for key, kind in self._types.items()}
-        kept = [name for name in own.names if name not in self._types]
-        chosen = [*kept, *self._types] if columns is None else columns
-        return pa.schema([fields[name] for name in chosen], own.metadata)
+        own_names = [name for name in own.names if name not in self._types]
+        names = [*own_names, *self._types] if columns is None else columns
+        return pa.schema([fields[name] for name in names], own.metadata)
+
+    def constants(self, file: int) -> Constants:
+        return self._constants[self.view.names[file].rpartition("/")[0]]
 
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         """A file, whose blocks get the columns of its folders. If no others are wanted, it is not even opened."""
         own = [field for field in wanted if field.name not in self._types]
-        inner = super().open(file, pa.schema(own, wanted.metadata)) if own else None
+        inner = self._inner.open(file, pa.schema(own, wanted.metadata)) if own else None
         return WithConstants(inner, self.constants(file), wanted)
+
+    def check(self, file: int) -> None:
+        self._inner.check(file)
 
 
 class WithConstants:
-    """Blocks with columns more, each of one value."""
+    """The blocks of another reader with additional columns, each of one value."""
 
-    def __init__(self, inner: BlockReader | None, values: Values, wanted: pa.Schema) -> None:
-        self._inner, self._values, self._wanted = inner, values, wanted
-        self._own = [name for name in wanted.names if name not in values]
+    def __init__(self, inner: BlockReader | None, constants: Constants, wanted: pa.Schema) -> None:
+        self._inner, self._constants, self._wanted = inner, constants, wanted
+        self._own = [name for name in wanted.names if name not in constants]
 
     def read(self, block: Block) -> pa.Table | pa.RecordBatch:
-        """The rows of a block."""
         return next(self.read_all([block]))
 
     def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.Table | pa.RecordBatch]:
-        """The rows of each of these blocks."""
-        read = repeat(None) if self._inner is None else read_all(self._inner, blocks)
-        return (self._completed(block, data) for block, data in zip(blocks, read, strict=False))
+        own_columns = repeat(None) if self._inner is None else read_all(self._inner, blocks)
+        return (self._complete(block, own) for block, own in zip(blocks, own_columns, strict=False))
 
-    def _completed(self, block: Block, data: pa.Table | pa.RecordBatch | None) -> pa.Table | pa.RecordBatch:
+    def _complete(self, block: Block, own: pa.Table | pa.RecordBatch | None) -> pa.Table | pa.RecordBatch:
         columns = [
-            pa.repeat(self._values[field.name], block.rows)
-            if data is None or field.name in self._values
-            else data.column(field.name)
+            pa.repeat(self._constants[field.name], block.rows)
+            if own is None or field.name in self._constants
+            else own.column(field.name)
             for field in self._wanted
         ]
-        return (pa.RecordBatch if data is None else type(data)).from_arrays(columns, schema=self._wanted)
+        return (pa.RecordBatch if own is None else type(own)).from_arrays(columns, schema=self._wanted)
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        """Whether what comes from the file is."""
         return self._inner is not None and self._inner.is_view(data.select(self._own))
 
 
 def _pairs(folder: str, name: str) -> dict[str, str | None]:
-    """The keys and values that a folder's path names."""
+    """The keys and values in the path of a folder, in which ``name`` lies."""
     pairs: dict[str, str | None] = {}
-    for part in folder.split("/"):
-        key, sign, value = part.partition("=")
+    for level in folder.split("/"):
+        key, sign, value = level.partition("=")
         key = unquote(key)
         if not sign or not key:
             continue
@@ -110,29 +111,29 @@ def _pairs(folder: str, name: str) -> dict[str, str | None]:
 
 
 def _types(
-    texts: Mapping[str, Mapping[str, str | None]], examples: Mapping[str, str], root: str
+    texts: Mapping[str, Mapping[str, str | None]], first_files: Mapping[str, str], root: str
 ) -> dict[str, pa.DataType]:
-    """The type of each key: whole numbers where all values are, else strings."""
+    """The type of each key: int64 if all its values are integers of 64 bits, else string."""
     keys = list(dict.fromkeys(key for pairs in texts.values() for key in pairs))
     if not keys:
         raise SchemaMismatchError(
             f"partitioning='hive', but below {root} no folder with files is named key=value. "
-            "Pass the folder above those, or leave partitioning out."
+            "Pass the folder above the partitions, or leave partitioning out."
         )
     for folder, pairs in texts.items():
         for key in keys:
             if key not in pairs:
                 raise SchemaMismatchError(
-                    f"{examples[folder]} lies in no folder {key}=…, and other files do, so its {key!r} is not known. "
-                    f"Move it into one, such as {key}={NULL} for null, or read it as another data set."
+                    f"{first_files[folder]} lies in no folder {key}=…, but other files do, so its {key!r} is unknown. "
+                    f"Move it into one, such as {key}={NULL} for null, or read it as another dataset."
                 )
     return {key: _type([pairs[key] for pairs in texts.values()]) for key in keys}
 
 
 def _type(values: Sequence[str | None]) -> pa.DataType:
     known = [value for value in values if value is not None]
-    whole = all(WHOLE_NUMBER.fullmatch(value) and -(1 << 63) <= int(value) < 1 << 63 for value in known)
-    return pa.int64() if known and whole else pa.string()
+    are_integers = all(INTEGER.fullmatch(value) and -(1 << 63) <= int(value) < 1 << 63 for value in known)
+    return pa.int64() if known and are_integers else pa.string()
 
 
 def _value(text: str | None, kind: pa.DataType) -> int | str | None:

@@ -1,16 +1,21 @@
-"""One schema for all files of a data set: they agree, or differ only where one type holds both."""
+"""One schema for all files of a dataset: they agree, or differ only where one type holds both."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from midepoch.errors import SchemaMismatchError
+from midepoch._common.text import count
+from midepoch.errors import NoDataError, SchemaMismatchError
+from midepoch.formats import FORMATS
 from midepoch.formats.text.types import TypeClashError, widened, with_items
+from midepoch.index.index import IndexView
+
+STRICTEST_FIRST = ("fixed", "values", "text")
 
 
-class Kind(NamedTuple):
-    """The schema of some files, the first of which is ``name``, and how its types are known."""
+class FileSchema(NamedTuple):
+    """A schema that files share. ``name`` is the first of them, ``types`` says how their format knows its types."""
 
     name: str
     types: Literal["fixed", "values", "text"]
@@ -18,86 +23,102 @@ class Kind(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column as it is so far, and the kind of files that it is of."""
+    """A column as merged so far, and the schema that decided its type."""
 
     field: pa.Field
-    kind: Kind
+    owner: FileSchema
 
 
-def common_schema(kinds: Sequence[Kind], columns: Sequence[str] | None) -> pa.Schema:
-    """The schema under which these columns, or all, can be read from every file."""
-    for kind in kinds:
-        _check_names(kind, columns)
-    found: dict[str, Column] = {}
-    for kind in kinds:
-        for field in kind.schema:
+def schema_of(view: IndexView, columns: Sequence[str] | None) -> pa.Schema:
+    """The schema under which these columns, or all of them, are read from every file of an index."""
+    schemas: dict[tuple[int, str], FileSchema] = {}
+    for file, schema in enumerate(view.schemas):
+        key = view.schema_numbers[file], view.formats[file]
+        if schema is not None and key not in schemas:
+            schemas[key] = FileSchema(view.names[file], FORMATS[view.formats[file]].TYPES, schema)
+    if not schemas:
+        raise NoDataError(
+            f"{view.path(0)} is empty ({count('byte', view.stamps[0].size)}), and so is every other file of the "
+            "source: there are no columns to read. Write the files again."
+        )
+    return common_schema(list(schemas.values()), columns)
+
+
+def common_schema(schemas: Sequence[FileSchema], columns: Sequence[str] | None) -> pa.Schema:
+    """The schema under which these columns, or all of them, can be read from files of each of the schemas."""
+    for one in schemas:
+        _check_names(one, columns)
+    merged: dict[str, Column] = {}
+    for one in schemas:
+        for field in one.schema:
             if columns is None or field.name in columns:
-                here = Column(field, kind)
-                found[field.name] = _joined(found[field.name], here) if field.name in found else here
-    for kind in kinds:
-        missing = [name for name in found if name not in kind.schema.names]
-        if missing and kind.types != "values":
-            there = found[missing[0]]
+                column = Column(field, one)
+                merged[field.name] = _merge(merged[field.name], column) if field.name in merged else column
+    for one in schemas:
+        missing = [name for name in merged if name not in one.schema.names]
+        if missing and one.types != "values":
+            present = merged[missing[0]]
             raise SchemaMismatchError(
-                f"{there.kind.name} has a column {missing[0]!r} ({there.field.type}) that {kind.name} has not. "
-                "Pass columns= to read only what they share, or read them as two data sets."
+                f"{present.owner.name} has a column {missing[0]!r} ({present.field.type}) that {one.name} does not "
+                "have. Pass columns= to read only what they share, or read them as two datasets."
             )
     for name in columns or ():
-        if name not in found:
-            raise _no_column(kinds[0], name)
-    names = found if columns is None else columns
-    return pa.schema([_readable(found[name]) for name in names], kinds[0].schema.metadata)
+        if name not in merged:
+            raise _no_column(schemas[0], name)
+    names = merged if columns is None else columns
+    return pa.schema([_readable(merged[name]) for name in names], schemas[0].schema.metadata)
 
 
 def _readable(column: Column) -> pa.Field:
     field = column.field
-    return field.with_type(with_items(field.type)) if column.kind.types == "values" else field
+    return field.with_type(with_items(field.type)) if column.owner.types == "values" else field
 
 
-def _check_names(kind: Kind, columns: Sequence[str] | None) -> None:
-    names = kind.schema.names
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+def _check_names(one: FileSchema, columns: Sequence[str] | None) -> None:
+    names = one.schema.names
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
         raise SchemaMismatchError(
-            f"{kind.name} has the column {twice[0]!r} more than once; rows could not be told apart."
+            f"{one.name} has the column {repeated[0]!r} more than once, so it cannot be read by name. "
+            "Write the file again with one name for each column."
         )
     missing = [name for name in columns or () if name not in names]
-    if missing and kind.types != "values":
-        raise _no_column(kind, missing[0])
+    if missing and one.types != "values":
+        raise _no_column(one, missing[0])
 
 
-def _no_column(kind: Kind, name: str) -> SchemaMismatchError:
-    return SchemaMismatchError(f"{kind.name} has no column {name!r}. It has: {', '.join(kind.schema.names)}.")
+def _no_column(one: FileSchema, name: str) -> SchemaMismatchError:
+    return SchemaMismatchError(f"{one.name} has no column {name!r}. It has: {', '.join(one.schema.names)}.")
 
 
-def _joined(one: Column, other: Column) -> Column:
-    """The column that has room for both, of the stricter of the two kinds."""
-    strict, loose = sorted((one, other), key=lambda column: ("fixed", "values", "text").index(column.kind.types))
-    here, there = strict.field.type, loose.field.type
-    if here.equals(there):
+def _merge(one: Column, other: Column) -> Column:
+    """The column that holds the values of both. Its owner is the one whose types are stricter."""
+    strict, loose = sorted((one, other), key=lambda column: STRICTEST_FIRST.index(column.owner.types))
+    strict_type, loose_type = strict.field.type, loose.field.type
+    if strict_type.equals(loose_type):
         return strict
-    kind = None if loose.kind.types == "fixed" else _room_for(strict, loose)
-    if kind is None or (strict.kind.types == "fixed" and not kind.equals(here)):
-        raise _unlike(one, other)
-    owner = loose.kind if kind.equals(there) and strict.kind.types == loose.kind.types else strict.kind
-    return Column(strict.field.with_type(kind), owner)
+    common = None if loose.owner.types == "fixed" else _common_type(strict, loose)
+    if common is None or (strict.owner.types == "fixed" and not common.equals(strict_type)):
+        raise _mismatch(one, other)
+    is_loose = common.equals(loose_type) and strict.owner.types == loose.owner.types
+    return Column(strict.field.with_type(common), loose.owner if is_loose else strict.owner)
 
 
-def _room_for(strict: Column, loose: Column) -> pa.DataType | None:
+def _common_type(strict: Column, loose: Column) -> pa.DataType | None:
     try:
         return widened(strict.field.type, loose.field.type, strict.field.name)
     except TypeClashError:
-        as_strings = strict.kind.types == "text" or pa.types.is_string(strict.field.type)
-        return pa.string() if loose.kind.types == "text" and as_strings else None
+        as_strings = strict.owner.types == "text" or pa.types.is_string(strict.field.type)
+        return pa.string() if loose.owner.types == "text" and as_strings else None
 
 
-def _unlike(one: Column, other: Column) -> SchemaMismatchError:
-    name, here, there = one.field.name, one.field.type, other.field.type
+def _mismatch(one: Column, other: Column) -> SchemaMismatchError:
+    name, one_type, other_type = one.field.name, one.field.type, other.field.type
     try:
-        widened(here, there, name)
+        widened(one_type, other_type, name)
     except TypeClashError as clash:
-        name, here, there = clash.field, clash.one, clash.other
+        name, one_type, other_type = clash.field, clash.one, clash.other
     return SchemaMismatchError(
-        f"The column {name!r} is {here} in {one.kind.name} and {there} in {other.kind.name}. "
-        "Write one of them anew, or pass columns= without it."
+        f"The column {name!r} is {one_type} in {one.owner.name} and {other_type} in {other.owner.name}. "
+        "Write one of them again with the type of the other, or pass columns= without it."
     )

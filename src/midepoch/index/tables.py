@@ -1,6 +1,7 @@
-"""Arrow tables that are at hand, seen as the files of a data set: each table a file, each record batch a block."""
+"""Arrow tables as a dataset: each table is a file, each of its record batches a block."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,48 +10,57 @@ import pyarrow as pa
 from midepoch._common.hashing import digest
 from midepoch.formats import Block, BlockReader, Scan
 from midepoch.formats.base import as_read, read_as
-from midepoch.index.index import Index, index_bytes
+from midepoch.index.encode import index_bytes
+from midepoch.index.index import IndexView
+from midepoch.index.schemas import schema_of
 from midepoch.storage.listing import Listing
 from midepoch.storage.local import FileStamp
 
-SAMPLED = 16
+SAMPLED_ROWS = 16
 
 
 class HeldTable(Protocol):
-    """A table, in memory or mapped, which can be sent to another process."""
+    """A table, in memory or mapped, that can be pickled."""
 
     @property
-    def schema(self) -> pa.Schema:
-        """Its columns."""
+    def schema(self) -> pa.Schema: ...
 
     def to_batches(self) -> list[pa.RecordBatch]:
         """Its rows, without a copy."""
 
 
-class TableIndex(Index):
-    """The blocks of tables, which are read where they are. Nothing is kept on disk."""
+class TableIndex:
+    """The blocks of tables, which are read where they are. Nothing is saved on disk."""
+
+    layout: Mapping[str, Any] = MappingProxyType({})
+    store = None
 
     def __init__(self, tables: Sequence[HeldTable], schema: pa.Schema) -> None:
         """Take tables with the columns of a schema. Checkpoints know them by a sample of their rows."""
-        self._tables, self._held_schema = tables, schema
+        self._tables, self._schema = tables, schema
         self._batches = [table.to_batches() for table in tables]
         scans = [
             Scan("arrow", as_read(schema), [(0, batch.nbytes, batch.num_rows) for batch in batches])
             for batches in self._batches
         ]
-        names = [f"table-{number}-{_sample(batches)}" for number, batches in enumerate(self._batches)]
+        names = tuple(f"table-{number}-{_sample(batches)}" for number, batches in enumerate(self._batches))
         stamps = tuple(FileStamp(sum(length for _, length, _ in scan.blocks), 0) for scan in scans)
-        super().__init__("", index_bytes(Listing("", "", tuple(names), stamps), scans))
+        self.view = IndexView("", index_bytes(Listing("", "", names, stamps), scans))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TableIndex, (self._tables, self._held_schema)
+        return TableIndex, (self._tables, self._schema)
+
+    def schema(self, columns: Sequence[str] | None) -> pa.Schema:
+        return schema_of(self.view, columns)
+
+    def constants(self, file: int) -> Mapping[str, pa.Scalar]:
+        return {}
 
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
-        """A table's record batches."""
         return TableBlocks(self._batches[file], wanted)
 
     def check(self, file: int) -> None:
-        """Nothing: a table does not change."""
+        """Tables do not change."""
 
 
 class TableBlocks:
@@ -60,18 +70,16 @@ class TableBlocks:
         self._batches, self._wanted = batches, wanted
 
     def read(self, block: Block) -> pa.RecordBatch:
-        """The record batch with the block's number."""
         return read_as(self._batches[block.number], self._wanted)
 
     def is_view(self, data: "pa.Table | pa.RecordBatch") -> bool:
-        """It always is."""
         return True
 
 
 def _sample(batches: Sequence[pa.RecordBatch]) -> str:
-    """A digest of the batches' sizes, which a shuffle depends on, and of some rows all over the table."""
+    """A digest of the sizes of the batches, on which a shuffle depends, and of rows from all over the table."""
     starts = np.cumsum([0, *(batch.num_rows for batch in batches)], dtype=np.int64)
-    rows = np.unique(np.linspace(0, starts[-1] - 1, SAMPLED).astype(np.int64)) if starts[-1] else starts[:0]
+    rows = np.unique(np.linspace(0, starts[-1] - 1, SAMPLED_ROWS).astype(np.int64)) if starts[-1] else starts[:0]
     owners = (np.searchsorted(starts, rows, "right") - 1).tolist()
     sample = (
         batches[owner].slice(row - int(starts[owner]), 1).serialize()

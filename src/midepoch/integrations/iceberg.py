@@ -18,7 +18,7 @@ from midepoch.errors import (
     NoDataError,
     SchemaMismatchError,
 )
-from midepoch.index.index import Index
+from midepoch.index.index import IndexView
 from midepoch.integrations.structured.dataset import OutputFormat, StructuredDataset
 from midepoch.order.deletes import Deletes
 from midepoch.sources.files import FileRows
@@ -61,7 +61,7 @@ class Snapshot:
         """Where the data files lie."""
         return [_path(url) for url in self.urls]
 
-    def deleted(self, index: Index) -> I64:
+    def deleted(self, index: IndexView) -> I64:
         """The deleted rows, by their rising numbers in an index of the data files."""
         starts = dict(zip(self.urls, index.file_starts[:-1].tolist(), strict=True))
         found = [np.empty(0, np.int64)]
@@ -90,7 +90,7 @@ class Snapshot:
         parsed = parser.parse(scan_filter) if isinstance(scan_filter, str) else scan_filter
         return expression_to_pyarrow(bind(self.schema, parsed, case_sensitive=True))
 
-    def check_names(self, index: Index, read: Sequence[str]) -> None:
+    def check_names(self, index: IndexView, read: Sequence[str]) -> None:
         """Raise if a column that is read has another name in a file than in the table: files are read by name."""
         for file, schema in enumerate(index.schemas):
             for field in schema or ():
@@ -253,8 +253,8 @@ class IcebergDataset(StructuredDataset):
     def _chosen(self, opened: Dataset) -> Dataset:
         """The rows that are not deleted."""
         rows = opened.file_rows("deletes")
-        self._snapshot.check_names(rows.index, rows.names)
-        gone = self._snapshot.deleted(rows.index)
+        self._snapshot.check_names(rows.index.view, rows.names)
+        gone = self._snapshot.deleted(rows.index.view)
         return opened.with_order_step("deletes", Deletes(rows=_read(rows, gone))) if len(gone) else opened
 
     def with_plan(self, plan: Plan) -> Self:
@@ -275,7 +275,7 @@ def _read(rows: FileRows, numbers: I64) -> I64:
     """Those of some rows that lie in blocks that are read."""
     if rows.where is None:
         return numbers
-    return numbers[rows.where.blocks[np.searchsorted(rows.index.block_starts, numbers, "right") - 1]]
+    return numbers[rows.where.blocks[np.searchsorted(rows.index.view.block_starts, numbers, "right") - 1]]
 
 
 def _table(table: Any, catalog_config: Mapping[str, Any] | None) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.formats import EMPTY, SPANNED, BlockReader, read_all
+from midepoch.index.files import is_mapped
 from midepoch.index.index import Index
 from midepoch.storage.cache import block_key
 from midepoch.storage.options import Fetch
@@ -39,7 +40,8 @@ class BlockFetcher:
     """
 
     def __init__(self, index: Index, wanted: pa.Schema, fetch: Fetch | None = None, lanes: int = 1) -> None:
-        self.index, self._wanted, self._fetch = index, wanted, fetch or Fetch()
+        self.index, self.view = index, index.view
+        self._wanted, self._fetch = wanted, fetch or Fetch()
         self.is_remote = index.store is not None
         self.bytes_ahead = self._fetch.read_ahead // lanes if self.is_remote else 0
         """How many bytes each lane reads ahead. For local files it is 0, and a lane reads what its next step needs."""
@@ -51,17 +53,17 @@ class BlockFetcher:
 
     def is_mapped(self, number: int) -> bool:
         """True if a block's file is memory-mapped: reading it ahead would gain nothing."""
-        return self.index.is_mapped(self.index.block(number)[0])
+        return is_mapped(self.index, self.view.file_of(number))
 
     @cached_property
     def all_mapped(self) -> bool:
         """True if all files are memory-mapped."""
-        first_of_format = {name: file for file, name in enumerate(self.index.formats)}
-        return all(name == EMPTY or self.index.is_mapped(file) for name, file in first_of_format.items())
+        first_of_format = {name: file for file, name in enumerate(self.view.formats)}
+        return all(name == EMPTY or is_mapped(self.index, file) for name, file in first_of_format.items())
 
     def check(self, numbers: Sequence[int]) -> None:
         """Raise if the files of these blocks have changed since they were indexed."""
-        files = np.searchsorted(self.index.first_blocks, numbers, "right") - 1
+        files = np.searchsorted(self.view.first_blocks, numbers, "right") - 1
         for file in set(files.tolist()):
             self.index.check(file)
 
@@ -97,10 +99,10 @@ class BlockFetcher:
         """
         if number != group[-1] + 1 or len(group) >= STRETCH_BLOCKS:
             return False
-        file, _ = self.index.block(group[-1])
-        if number >= self.index.first_blocks[file + 1] or not self._is_read_whole(file):
+        file = self.view.file_of(group[-1])
+        if number >= self.view.first_blocks[file + 1] or not self._is_read_whole(file):
             return False
-        return bool(self.index.places[1][group[0] : number + 1].sum() <= self._group_bytes)
+        return bool(self.view.block_lengths[group[0] : number + 1].sum() <= self._group_bytes)
 
     def reserve(self, number: int) -> bool:
         """Reserve memory for a block to read ahead, and return whether there was enough.
@@ -109,7 +111,7 @@ class BlockFetcher:
         """
         if not self.is_remote:
             return True
-        length = int(self.index.places[1][number])
+        length = int(self.view.block_lengths[number])
         limit = self._fetch.read_ahead
         if not limit or (self._reserved_bytes and self._reserved_bytes + length > limit):
             return False
@@ -119,7 +121,7 @@ class BlockFetcher:
     def release(self, number: int) -> None:
         """Release the memory that was reserved for a block."""
         if self.is_remote:
-            self._reserved_bytes -= int(self.index.places[1][number])
+            self._reserved_bytes -= int(self.view.block_lengths[number])
 
     def close(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Stop the threads and close the files.
@@ -134,7 +136,7 @@ class BlockFetcher:
         self._open_files.clear()
 
     def _read(self, number: int) -> ReadBlock:
-        file, block = self.index.block(number)
+        file, block = self.view.block(number)
         reader = self._reader(file)
         data = reader.read(block)
         return ReadBlock(_as_batch(data), reader.is_view(data))
@@ -142,7 +144,7 @@ class BlockFetcher:
     def _read_remote(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
         """Blocks of one object: those in the cache first, then the others."""
         cache = self._fetch.cache
-        missing = {number: self.index.block(number) for number in numbers}
+        missing = {number: self.view.block(number) for number in numbers}
         keys = dict[int, str]()
         if cache is not None:
             keys = {number: self._cache_key(file, block.number) for number, (file, block) in missing.items()}
@@ -171,8 +173,8 @@ class BlockFetcher:
 
     def _is_read_whole(self, file: int) -> bool:
         """True if all columns of a file are read, and its format knows the bytes of each block."""
-        own = self.index.schemas[file]
-        return self.index.formats[file] in SPANNED and own is not None and self._names.issuperset(own.names)
+        own = self.view.schemas[file]
+        return self.view.formats[file] in SPANNED and own is not None and self._names.issuperset(own.names)
 
     @cached_property
     def _names(self) -> frozenset[str]:
@@ -192,11 +194,10 @@ class BlockFetcher:
 
     def _cache_key(self, file: int, block: int) -> str:
         """A hash of everything that the content of a block depends on."""
-        index = self.index
-        stamp = index.stamps[file]
-        version = index.versions[file] or str(stamp.mtime_ns)
-        identity = index.store.identity if index.store is not None else ""
-        return block_key(identity, index.path(file), stamp.size, version, block, self._schema_digest)
+        store, stamp = self.index.store, self.view.stamps[file]
+        version = self.view.versions[file] or str(stamp.mtime_ns)
+        identity = store.identity if store is not None else ""
+        return block_key(identity, self.view.path(file), stamp.size, version, block, self._schema_digest)
 
     @cached_property
     def _schema_digest(self) -> str:

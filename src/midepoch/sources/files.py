@@ -14,7 +14,7 @@ from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError
 from midepoch.formats.arrow import holds_dictionary
 from midepoch.index.index import Index
-from midepoch.order.orders import Interval, Order, OrderStep, Shuffle, build_order, lanes_by_file
+from midepoch.order.orders import Interval, Order, OrderStep, Sequential, Shuffle, build_order, lanes_by_file
 from midepoch.order.selection import Blocks
 from midepoch.sources.appended import FileSubset, generations, lane_of_generations
 from midepoch.sources.fetcher import BlockFetcher
@@ -34,11 +34,11 @@ class OpenFiles:
     def __init__(self, index: Index, wanted: pa.Schema, lanes: int, fetch: Fetch | None = None) -> None:
         has_dictionaries = any(holds_dictionary(field.type) for field in wanted)
         self.fetcher = BlockFetcher(index, wanted, fetch, lanes)
-        self.sizes = ReadSizes.of(index.row_bytes, lanes, has_dictionaries=has_dictionaries)
+        self.sizes = ReadSizes.of(index.view.row_bytes, lanes, has_dictionaries=has_dictionaries)
 
     @property
     def decodes(self) -> bool:
-        return self.fetcher.index.rows > 0 and not self.fetcher.is_mapped(0)
+        return self.fetcher.view.rows > 0 and not self.fetcher.is_mapped(0)
 
     def close(self) -> None:
         self.fetcher.close()
@@ -59,11 +59,11 @@ class FileRows:
 
     @property
     def label(self) -> str:
-        others = len(self.index.names) - 1
-        return f"{self.index.names[0]}+{others}" if others else self.index.names[0]
+        others = len(self.index.view.names) - 1
+        return f"{self.index.view.names[0]}+{others}" if others else self.index.view.names[0]
 
     def __str__(self) -> str:
-        return f"{count('row', self.index.rows)} in {count('file', len(self.index.names))}"
+        return f"{count('row', self.index.view.rows)} in {count('file', len(self.index.view.names))}"
 
     @property
     def uniform(self) -> bool:
@@ -76,8 +76,8 @@ class FileRows:
     @property
     def base(self) -> Order:
         """The rows in file order, without blocks in which no row can match the filter."""
-        index = self.index
-        return index.order() if self.where is None else Blocks(index.file_starts, index.block_starts, self.where.blocks)
+        starts = self.index.view.file_starts, self.index.view.block_starts
+        return Sequential(*starts) if self.where is None else Blocks(*starts, self.where.blocks)
 
     @cached_property
     def size(self) -> int:
@@ -110,7 +110,7 @@ class FileRows:
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        return self.index.fingerprint
+        return self.index.view.fingerprint
 
     def describe(self) -> list[dict[str, Any]]:
         options = dict(self.index.layout) | ({} if self.columns is None else {"columns": list(self.columns)})
@@ -127,26 +127,26 @@ class FileRows:
 
     def generation_orders(self, epoch: int, appended: AppendedFiles) -> list[Order]:
         """The order of each generation of files, in an epoch to which files were appended."""
-        index = self.index
+        view = self.index.view
         starts = {
-            "file_starts": index.file_starts,
-            "first_blocks": index.first_blocks,
-            "block_starts": index.block_starts,
+            "file_starts": view.file_starts,
+            "first_blocks": view.first_blocks,
+            "block_starts": view.block_starts,
         }
-        subsets = [FileSubset(files, **starts) for files in generations(appended, len(index.names))]
+        subsets = [FileSubset(files, **starts) for files in generations(appended, len(view.names))]
         return [build_order(subset, self.steps, epoch) for subset in subsets]
 
     def open(self, lanes: int) -> OpenFiles:
         return OpenFiles(self.index, self._read_schema, lanes, self.fetch)
 
     def locate(self, key: int) -> tuple[str, int]:
-        return self.index.locate(key)
+        return self.index.view.locate(key)
 
     def adopt(self, then: Mapping[str, Any]) -> AdoptedCheckpoint:
         """Accept a checkpoint of these files, unchanged."""
         if "parts" in then["data"]:
             raise CheckpointMismatchError("The checkpoint is of a mixture. Load it into the mixture it was taken from.")
-        difference = data_difference(then["data"], self.index.facts, self.fingerprint)
+        difference = data_difference(then["data"], self.index.view.facts, self.fingerprint)
         if difference is not None:
             raise CheckpointMismatchError(difference)
         return AdoptedCheckpoint(None, then["pipeline"])
@@ -159,7 +159,7 @@ class FileRowsLanes:
         self._source, self._epoch, self._mode, self._count = source, epoch, mode, lanes
         self._appended = appended
         if appended:
-            generations(appended, len(source.index.names))  # a damaged state raises here, not at the first row
+            generations(appended, len(source.index.view.names))  # a damaged state raises here, not at the first row
         self._cuts = lane_cuts(source.size, lanes)
 
     @cached_property

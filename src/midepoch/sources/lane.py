@@ -69,7 +69,7 @@ class LaneRows:
 
     def __init__(self, fetcher: BlockFetcher, order: Order, sizes: ReadSizes) -> None:
         self._order, self._sizes = order, sizes
-        self._block_starts = fetcher.index.block_starts
+        self._block_starts = fetcher.view.block_starts
         self._held = HeldBlocks(fetcher, sizes.views)
         self._fetcher, self._all_mapped = fetcher, fetcher.all_mapped
         self._pieces = order.pieces("block")
@@ -136,7 +136,7 @@ class LaneRows:
             of_piece = known[piece] if piece in known else self._blocks_of(piece, stop)
             self._blocks_ahead[piece] = of_piece
             blocks += of_piece.tolist()
-            nbytes += int(self._fetcher.index.places[1][of_piece].sum())
+            nbytes += int(self._fetcher.view.block_lengths[of_piece].sum())
             piece += 1
             if nbytes >= self._fetcher.bytes_ahead and self._pieces[piece] >= step_end:
                 break

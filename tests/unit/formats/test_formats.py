@@ -237,7 +237,8 @@ def test_a_column_too_many_names_both_files_and_the_column(tmp_path, extra):
         write(tmp_path / f"{name}.arrow", pa.record_batch(columns))
     other = "b" if extra == "a" else "a"
     with pytest.raises(
-        me.SchemaMismatchError, match=rf"{extra}\.arrow has a column 'more' \(double\) that {other}\.arrow has not"
+        me.SchemaMismatchError,
+        match=rf"{extra}\.arrow has a column 'more' \(double\) that {other}\.arrow does not",
     ):
         me.read(tmp_path)
 

@@ -90,7 +90,7 @@ def test_blocks_join_those_before_them_in_their_file_up_to_a_part_of_what_is_rea
     assert [len(one) for one in stretches(range(80), files.joins)] == [STRETCH_BLOCKS, 8, STRETCH_BLOCKS, 8]
     assert stretches([3, 4, 6, 5, 39, 40], files.joins) == [[3, 4], [6], [5], [39], [40]]
     assert not files.joins([79], 80)
-    length = int(files.index.places[1][0])
+    length = int(files.view.block_lengths[0])
     for blocks in (1, 3, 4):
         for spare, expected in ((0, blocks), (-1, max(1, blocks - 1))):
             few = files_of(url, FETCH_THREADS * (blocks * length + spare))

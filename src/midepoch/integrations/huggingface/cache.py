@@ -18,7 +18,7 @@ from typing import Any
 
 from midepoch._common.files import exclusive_lock, write_atomically
 from midepoch.errors import MissingExtraError, NoDataError
-from midepoch.index.build import digest_of
+from midepoch.index.saved import digest_of
 from midepoch.storage.local import FileStamp, stamp_of
 from midepoch.storage.urls import is_url
 

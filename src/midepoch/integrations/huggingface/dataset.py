@@ -15,7 +15,8 @@ from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.plan import Plan
 from midepoch.errors import DataChangedError, NoDataError
-from midepoch.index.build import SCAN_THREADS, index_folder, open_index
+from midepoch.index.build import SCAN_THREADS, open_index
+from midepoch.index.saved import index_folder
 from midepoch.index.tables import HeldTable, TableIndex
 from midepoch.integrations.huggingface.cache import Call, SplitFiles, saved_splits, split_files
 from midepoch.integrations.huggingface.splits import Term, chosen, stretches
@@ -122,7 +123,7 @@ class SimpleArrowIterableDataset(Dataset):
 
         See :meth:`midepoch.Dataset.shuffle` for what the levels do.
         """
-        if level == "file" and len(self.file_rows("shuffle").index.names) == 1:
+        if level == "file" and len(self.file_rows("shuffle").index.view.names) == 1:
             log.warning(
                 "shuffle(level='file') leaves the order as it is: the data set lies in one Arrow file. "
                 "Pass level='block' to mix its rows."
@@ -132,14 +133,14 @@ class SimpleArrowIterableDataset(Dataset):
     @property
     def arrow_files(self) -> list[str]:
         """The Arrow files, in the order of the data set."""
-        index = self.file_rows("arrow_files").index
-        return [index.path(file) for file in range(len(index.names))]
+        view = self.file_rows("arrow_files").index.view
+        return [view.path(file) for file in range(len(view.names))]
 
     @property
     def shuffled_files(self) -> list[str]:
         """The Arrow files in the order of the epoch of the next example; as they are, if rows are mixed too."""
-        index = self.file_rows("shuffled_files").index
-        return [index.path(file) for file in self._file_order(self._next_row()[0]).files]
+        view = self.file_rows("shuffled_files").index.view
+        return [view.path(file) for file in self._file_order(self._next_row()[0]).files]
 
     def state_dict(self) -> dict[str, Any]:
         """Where the data set stands, with the file and the example in it that are due next.
@@ -151,7 +152,7 @@ class SimpleArrowIterableDataset(Dataset):
         state = super().state_dict()
         epoch, row = self._next_row()
         rows = self.file_rows("state_dict")
-        index = rows.index
+        index = rows.index.view
         files, slots, digest = self._file_order(epoch)
         file = int(np.searchsorted(index.file_starts, row, "right")) - 1
         seeds = [step.seed for step in rows.steps if isinstance(step, Shuffle)]
@@ -190,7 +191,7 @@ class SimpleArrowIterableDataset(Dataset):
 
 
 def _file_order(rows: FileRows, epoch: int) -> FileOrder:
-    index = rows.index
+    index = rows.index.view
     shuffles = [step.level for step in rows.steps if isinstance(step, Shuffle)]
     files = list(range(len(index.names)))
     if shuffles and set(shuffles) == {"file"}:
@@ -227,9 +228,9 @@ def _opened(
     files = [file for name in names for file, _ in splits[name].files]
     if not files:
         raise NoDataError(f"{path!r} has no rows in the split {' + '.join(names)}. Choose another.")
-    index = open_index(files, index_dir=index_dir, threads=threads, anew=anew)
+    index = open_index(files, index_dir=index_dir, threads=threads, rescan=anew)
     bounds = list(accumulate((len(splits[name].files) for name in names), initial=0))
-    first_rows = [int(index.file_starts[bound]) for bound in bounds]
+    first_rows = [int(index.view.file_starts[bound]) for bound in bounds]
     starts = dict(zip(names, first_rows, strict=False))
     counts = {name: first_rows[number + 1] - first_rows[number] for number, name in enumerate(names)}
     for name in names:
@@ -241,7 +242,7 @@ def _opened(
     rows = FileRows(index=index)
     _ = rows.schema  # files that disagree are told here, not at the first row
     wanted = _joined(stretches(terms, starts, counts))
-    if wanted != [(0, index.rows)]:
+    if wanted != [(0, index.view.rows)]:
         rows = replace(rows, steps=(Slices(stretches=tuple(wanted)),))
     return SimpleArrowIterableDataset.from_source(rows)
 

@@ -34,7 +34,7 @@ def appended(values: Mapping[str, Any], pipeline: Pipeline) -> Mapping[str, Any]
     data = then["data"]
     if data.get("digest") == rows.fingerprint["digest"]:
         return values
-    kept = _kept(data, rows.index.facts)
+    kept = _kept(data, rows.index.view.facts)
     if kept is None:
         return values
     fingerprint = {"data": rows.fingerprint, "pipeline": then.get("pipeline")}

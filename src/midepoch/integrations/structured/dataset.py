@@ -82,7 +82,7 @@ class StructuredDataset(Dataset):
             index_dir=index_dir,
         )
         opened = self._chosen(opened)
-        splitting = Splitting(index=opened.file_rows("splits").index, **sizes)
+        splitting = Splitting(index=opened.file_rows("splits").index.view, **sizes)
         if shuffle:
             step = ShuffleSplits(seed=seed, window=window, splitting=splitting)
             opened = opened.with_order_step("shuffle", step)
@@ -222,7 +222,7 @@ class StructuredDataset(Dataset):
     def _measured(self, num_workers: int) -> Self:
         """The same, counting."""
         workers = max(1, check_integer("num_workers", num_workers))
-        index = self.file_rows("get_metrics").index
+        index = self.file_rows("get_metrics").index.view
         meter = Measure(counters=Counters(workers), index=index, worker=torch_worker)
         pipeline = self.plan.pipeline
         return self.with_plan(replace(self.plan, pipeline=replace(pipeline, stages=(meter, *pipeline.stages))))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.index.index import Index
+from midepoch.index.index import IndexView
 from midepoch.stages.flow import Context, Flow, Run
 from midepoch.stages.stage import Stage
 
@@ -60,7 +60,7 @@ class Measure(Stage):
     """Counts the rows that are read, the bytes they take in their files, and the time that reading them takes."""
 
     counters: Counters
-    index: Index
+    index: IndexView
     worker: Any
     """A function that says which worker this process is, and of how many; or None outside of one."""
     name = "metrics"
@@ -91,6 +91,6 @@ class Measure(Stage):
     @cached_property
     def _row_bytes(self) -> npt.NDArray[np.float64]:
         """The bytes of a row of each block."""
-        _, lengths, rows = self.index.places
+        lengths, rows = self.index.block_lengths, self.index.block_rows
         sizes: npt.NDArray[np.float64] = lengths / np.maximum(1, rows)
         return sizes

@@ -42,7 +42,7 @@ class Layout:
 
     def __init__(self, rows: FileRows, splitting: Splitting, *, epoch: int, lanes: int) -> None:
         self.epoch, self.lanes = epoch, lanes
-        self._index = rows.index
+        self._index = rows.index.view
         last = rows.steps[-1] if rows.steps else None
         if isinstance(last, ShuffleSplits):
             number = len(rows.steps) - 1

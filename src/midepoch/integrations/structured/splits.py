@@ -7,7 +7,7 @@ import numpy as np
 
 from midepoch._common.hashing import key_of
 from midepoch._common.types import I64
-from midepoch.index.index import Index
+from midepoch.index.index import IndexView
 from midepoch.order.orders import Order, Shuffle, ShuffledPieces, ShuffledWindows, window_starts
 
 
@@ -31,7 +31,7 @@ class SplitOrder:
 class Splitting:
     """Where files are cut: at the ends of blocks, after about so many bytes or rows."""
 
-    index: Index
+    index: IndexView
     most_bytes: int | None = None
     most_rows: int | None = None
 
@@ -53,7 +53,7 @@ class Splitting:
     def _bytes(self, rows: I64) -> I64:
         """The bytes of the blocks that begin at these rows."""
         starts = self.index.block_starts
-        lengths: I64 = self.index.places[1][np.searchsorted(starts, rows, "right") - 1]
+        lengths: I64 = self.index.block_lengths[np.searchsorted(starts, rows, "right") - 1]
         return lengths
 
     def describe(self) -> dict[str, int]:

@@ -19,9 +19,7 @@ def index_of(files):
     blocks = np.array([rows for file in files for rows in file], np.int64)
     starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
     first_blocks = np.concatenate([[0], np.cumsum([len(file) for file in files])]).astype(np.int64)
-    return SimpleNamespace(
-        file_starts=starts[first_blocks], block_starts=starts, places=(starts[:-1], blocks * 10, blocks)
-    )
+    return SimpleNamespace(file_starts=starts[first_blocks], block_starts=starts, block_lengths=blocks * 10)
 
 
 def base_of(index):

@@ -131,7 +131,7 @@ def test_however_documents_come_the_packs_are_the_same(write, strategy):
         return lambda columns: {name: [make(one) for one in columns[name]] for name in columns}
 
     arrays = {"input_ids": np.int32, "attention_mask": np.int64}
-    base = me.read(write(rows, "b")._plan.pipeline.source.index.path(0))
+    base = me.read(write(rows, "b")._plan.pipeline.source.index.view.path(0))
     ways = {
         "lists": base.map(made_by(list)),
         "arrays": base.with_format("numpy").map(lambda row: {k: np.asarray(row[k], arrays[k]) for k in arrays}),

@@ -1,0 +1,102 @@
+"""Index files on disk: one for each source and version of its files, in a folder that processes share."""
+
+import logging
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pyarrow as pa
+
+from midepoch._common.files import exclusive_lock, remove, write_atomically
+from midepoch._common.hashing import digest
+from midepoch._common.world import default_index_dir
+from midepoch.index.index import IndexView
+from midepoch.storage.listing import Listing
+
+log = logging.getLogger("midepoch")
+
+SAVED_VERSIONS = 8
+
+
+class SavedIndexes:
+    """The saved indexes of one source.
+
+    Older versions stay for a while, because other processes may still have them open.
+    """
+
+    def __init__(self, folder: Path, listing: Listing, format: str | None) -> None:
+        self._folder, self._listing = folder, listing
+        self._source = digest_of(listing.spec if format is None else f"{listing.spec}\n{format=}")
+        self._path = folder / f"{self._source}-{digest_of(repr((listing.names, listing.stamps)))}.index"
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Let one process build the index while others wait."""
+        return exclusive_lock(self._folder / f"{self._source}.lock")
+
+    def load(self, *, warn: bool = False) -> IndexView | None:
+        """The saved index of exactly the listed files; None if there is none, or if it is damaged."""
+        view = self._load(self._path, warn=warn)
+        return view if view is not None and self._matches(view) else None
+
+    def load_newest(self) -> IndexView | None:
+        """The index that was saved last, whose files may have changed since."""
+        versions = self._versions()
+        return self._load(versions[0]) if versions else None
+
+    def save(self, content: pa.Buffer) -> IndexView:
+        """Write an index of the listed files and map it. If it cannot be written, keep it in memory."""
+        older = self._versions()
+        try:
+            write_atomically(self._path, content)
+        except OSError as error:
+            log.warning("The index cannot be kept in %s (%s): it is built at every start.", self._folder, error)
+            return IndexView(self._listing.root, content)
+        for path in older[SAVED_VERSIONS:]:
+            _remove_with_pruning(path)
+        return self.load() or IndexView(self._listing.root, content)
+
+    def _load(self, path: Path, *, warn: bool = False) -> IndexView | None:
+        try:
+            return IndexView.load(self._listing.root, str(path))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError) as error:
+            if warn:
+                log.warning("The index %s cannot be used (%s); it is built again.", path, error)
+            return None
+
+    def _matches(self, view: IndexView) -> bool:
+        return view.names == list(self._listing.names) and view.stamps == list(self._listing.stamps)
+
+    def _versions(self) -> list[Path]:
+        """The saved indexes of the source, the newest first."""
+        paths = [(path.stat().st_mtime_ns, path) for path in self._folder.glob(f"{self._source}-*.index")]
+        return [path for _, path in sorted(paths, reverse=True)]
+
+
+def forget(saved_at: str | None) -> None:
+    """Remove a saved index, and all others of its source.
+
+    A listing knows an object by its size and the second of its last change. If that was not enough to notice a change,
+    the same index would be loaded again.
+    """
+    if saved_at is not None:
+        path = Path(saved_at)
+        for version in path.parent.glob(f"{path.name.partition('-')[0]}-*.index"):
+            remove(version)
+
+
+def index_folder(chosen: str | os.PathLike[str] | None) -> Path:
+    """The chosen folder for indexes, else ``MIDEPOCH_INDEX_DIR``, else one in the user's cache."""
+    return (default_index_dir() if chosen is None else Path(chosen)).absolute()
+
+
+def digest_of(text: str) -> str:
+    """A short name for a text."""
+    return digest(text.encode("utf-8", "surrogateescape")).hex()
+
+
+def _remove_with_pruning(path: Path) -> None:
+    """Remove an index, and what was saved beside it by ``index.pruning``."""
+    for file in (path, *path.parent.glob(f"{path.stem}-*.kept")):
+        file.unlink(missing_ok=True)

@@ -1,0 +1,123 @@
+"""Index files on disk: damaged, outdated, unwritable."""
+
+import logging
+import struct
+import zlib
+from pathlib import Path
+
+import midepoch as me
+from files import values, write_numbers
+from midepoch._common.files import TRAILER
+from midepoch._common.world import default_index_dir
+from midepoch.index.build import open_index
+
+
+def index_file(kept):
+    (path,) = kept.glob("*.index")
+    return path
+
+
+def test_sources_have_an_index_each(folder, kept):
+    me.read(folder, index_dir=kept)
+    me.read(folder / "0.arrow", index_dir=kept)
+    me.read([folder / "0.arrow", folder / "1.arrow"], index_dir=kept)
+    me.read([folder / "1.arrow", folder / "0.arrow"], index_dir=kept)
+    assert len(list(kept.glob("*.index"))) == 4
+    assert values(me.read([folder / "1.arrow", folder / "0.arrow"], index_dir=kept)) == [*range(10, 20), *range(10)]
+
+
+def test_flipped_bytes_are_noticed_and_the_index_built_again(folder, kept, scanned, caplog):
+    me.read(folder, index_dir=kept)
+    path = index_file(kept)
+    whole = path.read_bytes()
+    places = sorted({*range(0, len(whole), 97), *range(len(whole) - 16, len(whole))})
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x41
+        path.write_bytes(damaged)
+        scanned.clear()
+        assert values(me.read(folder, index_dir=kept)) == list(range(30)), place
+        assert sorted(scanned) == ["0.arrow", "1.arrow", "2.arrow"], place
+        assert path.read_bytes() == whole
+    assert "cannot be used" in caplog.text
+    assert str(path) in caplog.text
+
+
+def test_a_truncated_index_is_built_again(folder, kept, scanned):
+    me.read(folder, index_dir=kept)
+    path = index_file(kept)
+    whole = path.read_bytes()
+    for size in (0, 1, 15, 16, 17, 100, len(whole) // 2, len(whole) - 17, len(whole) - 16, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        scanned.clear()
+        assert values(me.read(folder, index_dir=kept)) == list(range(30)), size
+        assert len(scanned) == 3, size
+        assert path.read_bytes() == whole
+
+
+def test_an_index_with_bytes_after_it_is_built_again(folder, kept, scanned):
+    me.read(folder, index_dir=kept)
+    path = index_file(kept)
+    path.write_bytes(path.read_bytes() + b"more")
+    scanned.clear()
+    assert values(me.read(folder, index_dir=kept)) == list(range(30))
+    assert len(scanned) == 3
+
+
+def test_an_index_folder_that_cannot_be_written_is_a_warning_not_an_error(folder, tmp_path, caplog):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    with caplog.at_level(logging.WARNING, "midepoch"):
+        dataset = me.read(folder, index_dir=blocked / "index")
+    assert values(dataset) == list(range(30))
+    assert "The index cannot be kept in" in caplog.text
+    assert str(blocked / "index") in caplog.text
+
+
+def test_a_full_disk_leaves_no_half_written_index(folder, kept, monkeypatch, caplog):
+    def full(self, content):
+        with open(self, "wb") as file:
+            file.write(bytes(content)[:10])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        assert values(me.read(folder, index_dir=kept)) == list(range(30))
+    assert "No space left on device" in caplog.text
+    assert [path.name for path in kept.iterdir() if path.suffix != ".lock"] == []
+    assert values(me.read(folder, index_dir=kept)) == list(range(30))
+
+
+def test_old_versions_of_an_index_are_not_kept_for_ever(folder, kept):
+    for number in range(15):
+        write_numbers(folder / f"new-{number}.arrow", 0, 1)
+        open_index(folder, index_dir=kept)
+    assert len(list(kept.glob("*.index"))) < 12
+
+
+def test_the_environment_chooses_the_folder(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("MIDEPOCH_INDEX_DIR", str(tmp_path / "chosen"))
+    assert default_index_dir() == tmp_path / "chosen"
+    me.read(folder)
+    assert index_file(tmp_path / "chosen").is_file()
+    me.read(folder, index_dir=tmp_path / "argument")
+    assert index_file(tmp_path / "argument").is_file()
+
+
+def test_without_a_choice_the_index_is_in_the_users_cache(tmp_path, monkeypatch):
+    monkeypatch.delenv("MIDEPOCH_INDEX_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert default_index_dir() == tmp_path / "cache" / "midepoch" / "index"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_index_dir() == tmp_path / ".cache" / "midepoch" / "index"
+
+
+def test_an_index_of_the_previous_layout_is_built_again(folder, kept, scanned):
+    me.read(folder, index_dir=kept)
+    path = index_file(kept)
+    body = path.read_bytes()[: -TRAILER.size]
+    path.write_bytes(body + struct.pack("<QII", len(body) // 2, zlib.crc32(body), 0x3244494D))
+    scanned.clear()
+    assert values(me.read(folder, index_dir=kept)) == list(range(30))
+    assert len(scanned) == 3
