@@ -1,4 +1,4 @@
-"""The data that is measured on: made on demand below benchmarks/data, the same on every machine."""
+"""The data for the benchmarks: generated on demand in benchmarks/data, the same on every machine."""
 
 import csv
 import json
@@ -54,13 +54,13 @@ def documents(rows: int) -> Path:
 
 
 def document_lengths(rows: int, median: int = 1300, sigma: float = 1.0) -> npt.NDArray[np.int64]:
-    """Lognormal lengths, as those of documents on the web are."""
+    """Lognormal lengths, like those of documents on the web."""
     drawn = np.random.default_rng(6).lognormal(np.log(median), sigma, rows)
     return np.maximum(drawn, 1).astype(np.int64)
 
 
 def many(files: int, rows: int) -> Path:
-    """Many files of many small rows: hard links of three."""
+    """Many files of many small rows: hard links to three files."""
 
     def write(folder: Path) -> None:
         rng = np.random.default_rng(3)
@@ -73,7 +73,7 @@ def many(files: int, rows: int) -> Path:
 
 
 def tiny(files: int) -> Path:
-    """Very many files of one row, a thousand a folder; a file system allows some 65,000 links of one."""
+    """Many files of one row, a thousand per folder. A file system allows about 65,000 links to one file."""
 
     def write(folder: Path) -> None:
         first: list[Path] = []
@@ -105,7 +105,7 @@ def parquet(groups: int, files: int = 3) -> Path:
 
 
 def sources(files: int, rows: int) -> Path:
-    """What a data set is prepared from: as many Parquet files of small rows, each of one row group."""
+    """The files that a dataset is prepared from: Parquet files of small rows, one row group each."""
 
     def write(folder: Path) -> None:
         for number in range(files):
@@ -155,7 +155,7 @@ def lines(kind: str, rows: int) -> Path:
 
 
 def _made(name: str, write: Callable[[Path], None]) -> Path:
-    """The folder of that name, written first where it is not there; never left half written."""
+    """The folder of that name. It is written first if it does not exist, and never left half written."""
     folder, unfinished = FOLDER / name, FOLDER / f"{name}.unfinished"
     if not folder.exists():
         print(f"making {folder} ...", flush=True)

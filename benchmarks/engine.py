@@ -64,7 +64,7 @@ def main() -> None:
             continue
         try:
             show(title, run(QUICK if chosen.quick else Sizes()))
-        except Exception:  # the figures of the others are worth having
+        except Exception:  # the other benchmarks still run
             traceback.print_exc()
             failed = True
     sys.exit(failed)

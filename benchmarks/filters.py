@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_most, best_apart, exhaust, seconds, show, told
+from benchmarks.measure import Figure, at_most, best_apart, exhaust, figure, seconds, show
 from midepoch.formats import parquet
 from midepoch.index import pruning
 
@@ -21,7 +21,7 @@ GROUPS = 20
 
 
 class Counted:
-    """A file that counts the bytes that are read of it."""
+    """A file that counts the bytes read from it."""
 
     def __init__(self, path: str, total: list[int]) -> None:
         self._file, self._total = pa.OSFile(path), total
@@ -46,7 +46,7 @@ class Counted:
 
 
 def unpruned(source: Path, filters: pc.Expression) -> me.Dataset:
-    """The same data set without leaving any block out."""
+    """The same dataset without skipping any block."""
     with patch.object(
         pruning, "blocks_that_may_match", lambda index, *_: pruning.np.ones(index.view.first_blocks[-1], bool)
     ):
@@ -54,7 +54,7 @@ def unpruned(source: Path, filters: pc.Expression) -> me.Dataset:
 
 
 def scanned(source: Path, filters: pc.Expression) -> Iterator[dict[str, object]]:
-    """Rows out of pyarrow's own scanner, on one thread as a reader has."""
+    """Rows from pyarrow's own scanner, on one thread, like a reader."""
     for batch in ds.dataset(source).to_batches(filter=filters, use_threads=False):
         yield from batch.to_pylist()
 
@@ -85,12 +85,12 @@ def one_group(groups: int, repeats: int) -> Iterator[Figure]:
         repeats,
     )
     for name in ("not pruned", "by a function", "scanner"):
-        yield told(f"rows/s, pruned / {name}", times[name] / times["pruned"], "×")
-    yield told("rows/s, pruned", rows / times["pruned"])
+        yield figure(f"rows/s, pruned / {name}", times[name] / times["pruned"], "×")
+    yield figure("rows/s, pruned", rows / times["pruned"])
 
 
 def every_group(groups: int, repeats: int) -> Iterator[Figure]:
-    """A filter that statistics cannot help, and which keeps one row in ten."""
+    """A filter that keeps one row in ten, where statistics cannot help."""
     source, filters = data.parquet(groups), pc.field("score") < 0.1
     filtered, plain = me.read(source, filters=filters, index_dir=data.INDEX), me.read(source, index_dir=data.INDEX)
     times = best_apart(
@@ -103,12 +103,12 @@ def every_group(groups: int, repeats: int) -> Iterator[Figure]:
         repeats,
     )
     for name in ("by a function", "scanner"):
-        yield told(f"1 row in 10 of every block, filters / {name}", times[name] / times["filtered"], "×")
-    yield told("the same, shuffled by block / scanner", times["scanner"] / times["shuffled"], "×")
+        yield figure(f"1 row in 10 of every block, filters / {name}", times[name] / times["filtered"], "×")
+    yield figure("the same, shuffled by block / scanner", times["scanner"] / times["shuffled"], "×")
 
 
 def opening(files: int, repeats: int) -> Iterator[Figure]:
-    """What a filter adds to opening many files, when it is new and when it is remembered."""
+    """What a filter adds to opening many files, when it is new and when its result is stored."""
     source, index = data.sources(files, 100), data.FOLDER / "index-filters"
     shutil.rmtree(index, ignore_errors=True)
     filters = pc.field("id") == 150
@@ -117,9 +117,9 @@ def opening(files: int, repeats: int) -> Iterator[Figure]:
     first = seconds(lambda: me.read(source, filters=filters, index_dir=index))
     plain = min(seconds(lambda: me.read(source, index_dir=index)) for _ in range(repeats))
     again = min(seconds(lambda: me.read(source, filters=filters, index_dir=index)) for _ in range(repeats))
-    yield told(f"{files:,} files: a new filter / indexing", first / indexing, "×")
-    yield told(f"{files:,} files: a filter seen before / no filter", again / plain, "×")
-    yield told(f"{files:,} files: opening with a filter seen before", 1e3 * again, "ms")
+    yield figure(f"{files:,} files: a new filter / indexing", first / indexing, "×")
+    yield figure(f"{files:,} files: a filter seen before / no filter", again / plain, "×")
+    yield figure(f"{files:,} files: opening with a filter seen before", 1e3 * again, "ms")
 
 
 def main() -> None:

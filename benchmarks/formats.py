@@ -1,4 +1,4 @@
-"""How fast text files are read, against reading them whole: ``python -m benchmarks.formats [--quick]``."""
+"""How fast text files are read, against reading the whole file at once: ``python -m benchmarks.formats [--quick]``."""
 
 import argparse
 import tempfile
@@ -12,14 +12,14 @@ import pyarrow.json as pj
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, best_apart, exhaust, seconds, show, told
+from benchmarks.measure import Figure, best_apart, exhaust, figure, seconds, show
 
 BATCH = 1024
 PLAIN: dict[str, Callable[[Path], pa.Table]] = {"jsonl": pj.read_json, "csv": pc.read_csv}
 
 
 def reading(kind: str, rows: int, repeats: int) -> list[Figure]:
-    """One file, read by us in blocks and by pyarrow at once: as Arrow, and as rows."""
+    """One file, read by midepoch in blocks and by pyarrow at once: as Arrow, and as rows."""
     (path,) = data.lines(kind, rows).iterdir()
 
     dataset = me.read(path, index_dir=data.INDEX)
@@ -39,19 +39,19 @@ def reading(kind: str, rows: int, repeats: int) -> list[Figure]:
     scan = min(seconds(lambda: _index(path)) for _ in range(repeats))
     alone = times["plain, one thread"]
     return [
-        told(
+        figure(
             f"{kind}: Arrow batches, sequential / whole file", times["plain, Arrow"] / times["sequential, Arrow"], "×"
         ),
-        told(f"{kind}: the same / whole file on one thread", alone / times["sequential, Arrow"], "×"),
-        told(
+        figure(f"{kind}: the same / whole file on one thread", alone / times["sequential, Arrow"], "×"),
+        figure(
             f"{kind}: Arrow batches, shuffle (block) / whole file", times["plain, Arrow"] / times["block, Arrow"], "×"
         ),
-        told(
+        figure(
             f"{kind}: rows, sequential / whole file, to_pylist()", times["plain, rows"] / times["sequential, rows"], "×"
         ),
-        told(f"{kind}: rows, shuffle (block) / the same", times["plain, rows"] / times["block, rows"], "×"),
-        told(f"{kind}: indexing / whole file on one thread", scan / alone, "× the time"),
-        *(told(f"{kind}: rows/s, {name}", rows / time) for name, time in times.items()),
+        figure(f"{kind}: rows, shuffle (block) / the same", times["plain, rows"] / times["block, rows"], "×"),
+        figure(f"{kind}: indexing / whole file on one thread", scan / alone, "× the time"),
+        *(figure(f"{kind}: rows/s, {name}", rows / time) for name, time in times.items()),
     ]
 
 

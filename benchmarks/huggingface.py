@@ -20,7 +20,7 @@ from typing import Any
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_most, fresh, in_turn, show, told
+from benchmarks.measure import Figure, at_most, figure, fresh, in_turn, show
 
 PERCENTS = (1, 50, 99)
 SHUFFLE_BUFFER = 1000
@@ -28,7 +28,7 @@ SHUFFLE_BUFFER = 1000
 PREPARE = """
 import sys, datasets
 path, saved, files = sys.argv[1], sys.argv[2], int(sys.argv[3])
-# A new file of the cache is begun once one has some bytes: here with every row group, as with 500 MB of real data.
+# datasets starts a new cache file once the last one is large enough: here at every row group, by default at 500 MB.
 datasets.load_dataset_builder("parquet", data_files=path).download_and_prepare(max_shard_size=1)
 loaded = datasets.load_dataset("parquet", data_files=path, split="train")
 assert len(loaded.cache_files) == files, loaded.cache_files
@@ -60,8 +60,8 @@ import datasets
 datasets.load_dataset("parquet", data_files=path, split="train")[0]
 """,
     "load_from_disk, [0]": "import datasets; datasets.load_from_disk(saved)[0]",
-    "ours": f"known = True\n{OURS}",
-    "ours, save_to_disk": OURS_SAVED,
+    "midepoch": f"known = True\n{OURS}",
+    "midepoch, save_to_disk": OURS_SAVED,
     "import pyarrow, numpy": "import pyarrow, numpy",
 }
 IMPORTED = "import torch, {name}; {name}.{attribute}; begun = time.monotonic()\n"
@@ -71,16 +71,19 @@ OPENS = {
         ("load_dataset, to_iterable_dataset", "datasets", "load_dataset"),
         ("load_dataset, [0]", "datasets", "load_dataset"),
         ("load_from_disk, [0]", "datasets", "load_from_disk"),
-        ("ours", "midepoch", "fast_load_iterable_dataset"),
-        ("ours, save_to_disk", "midepoch", "fast_load_iterable_dataset"),
+        ("midepoch", "midepoch", "fast_load_iterable_dataset"),
+        ("midepoch, save_to_disk", "midepoch", "fast_load_iterable_dataset"),
     )
 }
-"""The same in a script that has imported what it needs, torch among it."""
-FIRST_TIMES = {"ours, first time, cache": f"known = False\n{OURS}", "ours, first time, save_to_disk": OURS_SAVED}
+"""The same in a script that has already imported what it needs, including torch."""
+FIRST_TIMES = {
+    "midepoch, first time, cache": f"known = False\n{OURS}",
+    "midepoch, first time, save_to_disk": OURS_SAVED,
+}
 
 
 class Prepared:
-    """A data set of so many Arrow files, in the cache and in a ``save_to_disk`` folder."""
+    """A dataset of a number of Arrow files, in the cache and in a ``save_to_disk`` folder."""
 
     def __init__(self, files: int, rows: int) -> None:
         self.files, self.rows = files, files * rows
@@ -96,7 +99,7 @@ class Prepared:
         me.fast_load_iterable_dataset(self.saved, index_dir=data.INDEX)
 
     def open(self, index: Path) -> me.SimpleArrowIterableDataset:
-        """As ours."""
+        """The same files, opened by midepoch."""
         return me.fast_load_iterable_dataset("parquet", data_files=self.pattern, split="train", index_dir=index)
 
     def seconds(self, code: str, index: Path = data.INDEX) -> float:
@@ -111,10 +114,12 @@ def starting(prepared: Prepared, codes: dict[str, str], repeats: int) -> Iterato
     middle = {name: median(one) for name, one in times.items()}
     what = f"{prepared.files} files"
     for name in ("load_dataset, to_iterable_dataset", "load_dataset, [0]"):
-        yield told(f"{what}: {name} / ours", middle[name] / middle["ours"], "×")
-    yield told(f"{what}: load_from_disk, [0] / ours", middle["load_from_disk, [0]"] / middle["ours, save_to_disk"], "×")
+        yield figure(f"{what}: {name} / midepoch", middle[name] / middle["midepoch"], "×")
+    yield figure(
+        f"{what}: load_from_disk, [0] / midepoch", middle["load_from_disk, [0]"] / middle["midepoch, save_to_disk"], "×"
+    )
     for name, one in times.items():
-        yield told(f"{what}: {name}", middle[name], f"s ({min(one):.2f} – {max(one):.2f})")
+        yield figure(f"{what}: {name}", middle[name], f"s ({min(one):.2f} – {max(one):.2f})")
 
 
 def indexing(prepared: Prepared, repeats: int) -> Iterator[Figure]:
@@ -133,9 +138,9 @@ def indexing(prepared: Prepared, repeats: int) -> Iterator[Figure]:
     times = in_turn(calls, repeats)
     middle = {name: median(one) for name, one in times.items()}
     for name in FIRST_TIMES:
-        yield told(f"{prepared.files} files: {name} / {rival}", middle[name] / middle[rival], "×")
+        yield figure(f"{prepared.files} files: {name} / {rival}", middle[name] / middle[rival], "×")
     for name, one in times.items():
-        yield told(f"{prepared.files} files: {name}", middle[name], f"s ({min(one):.2f} – {max(one):.2f})")
+        yield figure(f"{prepared.files} files: {name}", middle[name], f"s ({min(one):.2f} – {max(one):.2f})")
 
 
 def resuming(prepared: Prepared, repeats: int) -> Iterator[Figure]:
@@ -145,9 +150,9 @@ def resuming(prepared: Prepared, repeats: int) -> Iterator[Figure]:
     loaded = datasets.load_dataset("parquet", data_files=prepared.pattern, split="train")
     opened = prepared.open(data.INDEX)
     builds: dict[str, Callable[[], Any]] = {
-        "ours": lambda: opened.lanes(1),
-        "ours, shuffle (file)": lambda: opened.shuffle(1).lanes(1),
-        "ours, shuffle (block)": lambda: opened.shuffle(1, level="block").lanes(1),
+        "midepoch": lambda: opened.lanes(1),
+        "midepoch, shuffle (file)": lambda: opened.shuffle(1).lanes(1),
+        "midepoch, shuffle (block)": lambda: opened.shuffle(1, level="block").lanes(1),
         "datasets, 1 shard": lambda: loaded.to_iterable_dataset(),
         f"datasets, {prepared.files} shards": lambda: loaded.to_iterable_dataset(num_shards=prepared.files),
     }
@@ -160,21 +165,21 @@ def resuming(prepared: Prepared, repeats: int) -> Iterator[Figure]:
     times = in_turn(calls, repeats)
     best = {key: min(one) for key, one in times.items()}
     for name in builds:
-        if name.startswith("ours"):
+        if name.startswith("midepoch"):
             yield at_most(1.3, f"{name}: at 99 % / at 1 %", best[name, 99] / best[name, 1], "×")
             yield at_most(1, f"{name}: slowest resume of all", max(max(times[name, at]) for at in PERCENTS), "s")
     for percent in PERCENTS:
-        ours = best["ours", percent]
+        own = best["midepoch", percent]
         read = passes["datasets, 1 shard"][percent]["seconds"]
-        yield told(f"{percent} %: datasets, reading forward / ours, resumed", read / ours, "×")
+        yield figure(f"{percent} %: datasets, reading forward / midepoch, resumed", read / own, "×")
         for name in builds:
-            if not name.startswith("ours"):
-                yield told(f"{percent} %: {name}, resumed / ours, resumed", best[name, percent] / ours, "×")
+            if not name.startswith("midepoch"):
+                yield figure(f"{percent} %: {name}, resumed / midepoch, resumed", best[name, percent] / own, "×")
         for name in builds:
             one = [1e3 * value for value in times[name, percent]]
-            yield told(f"{percent} %: {name}, resumed", median(one), f"ms ({min(one):.1f} – {max(one):.1f})")
-        for name in ("ours", "datasets, 1 shard"):
-            yield told(f"{percent} %: {name}, reading forward", passes[name][percent]["seconds"], "s")
+            yield figure(f"{percent} %: {name}, resumed", median(one), f"ms ({min(one):.1f} – {max(one):.1f})")
+        for name in ("midepoch", "datasets, 1 shard"):
+            yield figure(f"{percent} %: {name}, reading forward", passes[name][percent]["seconds"], "s")
 
 
 def _forward(dataset: Any, rows: int) -> dict[int, dict[str, Any]]:
@@ -212,13 +217,15 @@ def states(small: Prepared, large: Prepared, tiny_files: int) -> Iterator[Figure
         (tiny_files, tiny),
     ):
         for name, ordered in (("", opened), (", shuffle (file)", opened.shuffle(1))):
-            yield at_most(1024, f"{files:,} files: ours{name}", _size(ordered), "bytes")
+            yield at_most(1024, f"{files:,} files: midepoch{name}", _size(ordered), "bytes")
     for prepared in (small, large):
         loaded = datasets.load_dataset("parquet", data_files=prepared.pattern, split="train")
         sharded = loaded.to_iterable_dataset(num_shards=prepared.files)
-        yield told(f"{prepared.files:,} files: datasets", _size(sharded), "bytes")
+        yield figure(f"{prepared.files:,} files: datasets", _size(sharded), "bytes")
         shuffled = sharded.shuffle(seed=1, buffer_size=SHUFFLE_BUFFER)
-        yield told(f"{prepared.files:,} files: datasets, shuffle", _size(shuffled), "bytes, without the buffer's rows")
+        yield figure(
+            f"{prepared.files:,} files: datasets, shuffle", _size(shuffled), "bytes, without the buffer's rows"
+        )
 
 
 def _size(dataset: Any) -> int:
@@ -277,7 +284,7 @@ def main() -> None:
         "HF_DATASETS_OFFLINE": "1",
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     }
-    # pip compiles what it installs, datasets too; sources that are run in place may never have been.
+    # pip compiles the packages that it installs, datasets too; midepoch in a source tree may not be compiled yet.
     compileall.compile_dir(Path(me.__file__).parent, quiet=1)
     sizes = QUICK if chosen.quick else Sizes()
     for name, (title, run) in BENCHMARKS.items():

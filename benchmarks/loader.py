@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_most, exhaust, in_turn, medians, seconds, show, told
+from benchmarks.measure import Figure, at_most, exhaust, figure, in_turn, medians, seconds, show
 
 BATCH = 64
 WORKERS = (0, 2, 4)
@@ -36,16 +36,16 @@ def first_batch(rows: int, repeats: int) -> list[Figure]:
 
         times = medians({"resumed": resumed, "plain": plain}, repeats)
         figures += [
-            told(
+            figure(
                 f"{workers} workers: resumed Loader / plain DataLoader's start", times["resumed"] / times["plain"], "×"
             ),
-            told(f"{workers} workers: resumed Loader", times["resumed"] * 1000, "ms"),
+            figure(f"{workers} workers: resumed Loader", times["resumed"] * 1000, "ms"),
         ]
     return figures
 
 
 def states(rows: int, repeats: int) -> list[Figure]:
-    """The state in the middle of an epoch: its size, and the time to ask for it."""
+    """The state in the middle of an epoch: its size, and the time of state_dict()."""
     source = me.read(data.tokens(rows), index_dir=data.INDEX).shuffle(1)
     figures = []
     for name, dataset in (("uniform", source.batch(4)), ("filtering", source.filter(_keep).batch(4))):
@@ -59,29 +59,29 @@ def states(rows: int, repeats: int) -> list[Figure]:
             if name == "uniform":
                 figures += [at_most(20, what, micros, "µs"), at_most(1024, what, size, "bytes")]
             else:
-                figures += [told(what, micros, "µs"), told(what, size, "bytes")]
+                figures += [figure(what, micros, "µs"), figure(what, size, "bytes")]
     return figures
 
 
 def overhead(token_rows: int, text_rows: int, repeats: int) -> list[Figure]:
-    """A pass of the Loader over that of a plain DataLoader yielding the same batches."""
+    """The time of a pass of the Loader / that of a plain DataLoader that yields the same batches."""
     figures = []
     tokens = me.read(data.tokens(token_rows), index_dir=data.INDEX).with_format("torch").batch(BATCH)
     texts = me.read(data.texts(text_rows), index_dir=data.INDEX).batch(BATCH)
     for name, dataset in (("token batches", tokens), ("text batches", texts)):
         for workers in (0, 2):
             contenders = {
-                "ours": lambda d=dataset, w=workers: seconds(lambda: exhaust(me.Loader(d.lanes(2), num_workers=w))),
+                "midepoch": lambda d=dataset, w=workers: seconds(lambda: exhaust(me.Loader(d.lanes(2), num_workers=w))),
                 "plain": lambda d=dataset, w=workers: seconds(lambda: exhaust(_plain(d.lanes(2), w))),
             }
             times = {key: min(values) for key, values in in_turn(contenders, repeats).items()}
             what = f"{name}, {workers} workers: Loader / plain DataLoader, time"
-            figures.append(at_most(1.05, what, times["ours"] / times["plain"], "×"))
+            figures.append(at_most(1.05, what, times["midepoch"] / times["plain"], "×"))
     return figures
 
 
 def _plain(dataset: me.Dataset, workers: int) -> DataLoader:
-    """torch's own loader, told not to convert anything, as ours does not."""
+    """torch's own loader, without conversions, like the Loader."""
     return DataLoader(dataset, batch_size=None, num_workers=workers, collate_fn=_as_it_is)
 
 

@@ -1,4 +1,4 @@
-"""Timing contenders side by side, running things in fresh processes, and telling the figures as a table."""
+"""Times contenders side by side, runs code in fresh processes, and prints the figures as a table."""
 
 import gc
 import os
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One measured number; ``bound`` is ">=" or "<=" where there is a target."""
+    """One measured number; ``bound`` is ">=" or "<=" if there is a target."""
 
     what: str
     value: float
@@ -24,7 +24,7 @@ class Figure:
 
     @property
     def met(self) -> str:
-        """Whether the target is met, or "" where there is none."""
+        """ "yes" or "NO", or "" without a target."""
         if not self.bound:
             return ""
         return "yes" if (self.value >= self.target if self.bound == ">=" else self.value <= self.target) else "NO"
@@ -40,7 +40,7 @@ def at_most(target: float, what: str, value: float, unit: str = "") -> Figure:
     return Figure(what=what, value=value, unit=unit, bound="<=", target=target)
 
 
-def told(what: str, value: float, unit: str = "") -> Figure:
+def figure(what: str, value: float, unit: str = "") -> Figure:
     """A figure without a target."""
     return Figure(what=what, value=value, unit=unit)
 
@@ -66,7 +66,7 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def in_turn(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """The times of each contender, all of them run once in each round, so that noise hits all alike."""
+    """The times of each contender, all of them run once in each round, so that noise affects all of them."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(repeats):
         for name, measure in contenders.items():
@@ -77,8 +77,8 @@ def in_turn(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict
 def best_apart(contenders: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """The shortest time of each, measured in processes of their own.
 
-    A million strings made and freed leave the memory of a process in a state that the next contender pays for, so each
-    runs in a fork of this process, which itself runs none of them.
+    A million strings made and freed would slow down the next contender in the same process. So each runs in a fork of
+    this process, which itself runs none of them.
     """
     apart = {name: partial(_seconds_apart, call) for name, call in contenders.items()}
     return {name: min(times) for name, times in in_turn(apart, repeats).items()}
@@ -95,8 +95,8 @@ def _seconds_apart(call: Callable[[], Any]) -> float:
         finally:
             os._exit(0)
     os.close(answer)
-    with os.fdopen(answers) as told_by_child:
-        time_taken = told_by_child.read()
+    with os.fdopen(answers) as printed:
+        time_taken = printed.read()
     os.waitpid(child, 0)
     return float(time_taken)
 
@@ -108,13 +108,13 @@ def medians(contenders: Mapping[str, Callable[[], Any]], repeats: int) -> dict[s
 
 
 def exhaust(items: Iterable[Any]) -> None:
-    """Take every item, as a loop does."""
+    """Take every item, like a loop."""
     for _ in items:
         pass
 
 
 def fresh(code: str, *arguments: object) -> str:
-    """What a new Python process prints last for some code."""
+    """The last line that a new Python process prints for some code."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return done.stdout.strip().rpartition("\n")[2]

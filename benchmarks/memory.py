@@ -1,7 +1,7 @@
 """How much memory an epoch takes: a billion permuted positions, and row groups that must not pile up."""
 
 from benchmarks import data
-from benchmarks.measure import Figure, fresh, told
+from benchmarks.measure import Figure, figure, fresh
 
 PEAK = """
 import sys, threading, time
@@ -52,21 +52,21 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.parquet")):
 
 
 def positions(many: tuple[int, int], count: int, read: int) -> list[Figure]:
-    """A row-level shuffle of very many positions: no array of their number is made."""
+    """A row-level shuffle of a billion positions, without an array of that size."""
     files, file_rows = many
     plain, _ = _peak("")
     permuted, _ = _peak(POSITIONS, count, read)
     rows, mapped = _peak(READ_ROWS, data.many(files, file_rows), data.INDEX, read // 10)
     return [
-        told("imports alone: peak anonymous memory", plain, "MB"),
-        told(f"{read:,} of {count:,} permuted positions: more than that", permuted - plain, "MB"),
-        told(f"{read // 10:,} rows of {files * file_rows:,}, shuffle (row): more than that", rows - plain, "MB"),
-        told("the same, with the files' mapped pages: peak RSS", mapped, "MB"),
+        figure("imports alone: peak anonymous memory", plain, "MB"),
+        figure(f"{read:,} of {count:,} permuted positions: more than that", permuted - plain, "MB"),
+        figure(f"{read // 10:,} rows of {files * file_rows:,}, shuffle (row): more than that", rows - plain, "MB"),
+        figure("the same, with the files' mapped pages: peak RSS", mapped, "MB"),
     ]
 
 
 def row_groups(groups: int) -> list[Figure]:
-    """A full pass over Parquet, in row groups of some 50 MB decoded."""
+    """A full pass over Parquet, in row groups of about 50 MB decoded."""
     folder = data.parquet(groups)
     plain, plain_mapped = _peak("")
     figures = []
@@ -78,7 +78,9 @@ def row_groups(groups: int) -> list[Figure]:
     for order, work in passes.items():
         peak, mapped = _peak(*work)
         for name, more in (("anonymous memory", peak - plain), ("RSS, mapped pages too", mapped - plain_mapped)):
-            figures.append(told(f"{groups} row groups, {order}: {name}", more * 2**20 / data.GROUP_BYTES, "row groups"))
+            figures.append(
+                figure(f"{groups} row groups, {order}: {name}", more * 2**20 / data.GROUP_BYTES, "row groups")
+            )
     return figures
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_most, best_apart, exhaust, show, told
+from benchmarks.measure import Figure, at_most, best_apart, exhaust, figure, show
 
 WEIGHTS = (0.5, 0.3, 0.2)
 LANES = 32
@@ -32,12 +32,12 @@ def _same(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def sources(rows: int) -> list[me.Dataset]:
-    """Three data sets whose rows are in the proportion of the weights."""
+    """Three datasets whose rows are in proportion to the weights."""
     return [me.read(data.texts(round(rows * weight)), index_dir=data.INDEX) for weight in WEIGHTS]
 
 
 def throughput(rows: int, repeats: int) -> Iterator[Figure]:
-    """A mixture of three sources against reading the same one after the other."""
+    """A mixture of three sources against reading the same sources one after the other."""
     for name, build in PARTS.items():
         parts = [build(part) for part in sources(rows)]
         batched = "batch" in name
@@ -48,8 +48,8 @@ def throughput(rows: int, repeats: int) -> Iterator[Figure]:
             },
             repeats,
         )
-        yield told(f"{name}: mixed / one after the other", times["apart"] / times["mixed"], "×")
-        yield told(f"{name}: rows/s, mixed", rows / times["mixed"])
+        yield figure(f"{name}: mixed / one after the other", times["apart"] / times["mixed"], "×")
+        yield figure(f"{name}: rows/s, mixed", rows / times["mixed"])
 
 
 def _mixed(parts: list[me.Dataset]) -> me.Dataset:
@@ -61,7 +61,7 @@ def _last(dataset: me.Dataset, batched: bool) -> me.Dataset:
 
 
 def resuming(rows: int, repeats: int) -> Iterator[Figure]:
-    """The first row after a resume at three places of an epoch, on one lane and on many."""
+    """The first row after a resume at three positions of an epoch, on one lane and on many."""
     for lanes in (1, LANES):
         dataset = _mixed([part.shuffle(1) for part in sources(rows)]).lanes(lanes)
         states, items, at = {}, iter(dataset), 0
@@ -76,8 +76,8 @@ def resuming(rows: int, repeats: int) -> Iterator[Figure]:
         middle = {percent: median(some) for percent, some in times.items()}
         yield at_most(1.3, f"{lanes} lanes: first row at 99 % / at 1 %", middle[99] / middle[1], "×")
         for percent, seconds in middle.items():
-            yield told(f"{lanes} lanes: first row at {percent} %", 1e3 * seconds, "ms")
-        yield told(f"{lanes} lanes: size of the state at 50 %", len(json.dumps(states[50])), "bytes")
+            yield figure(f"{lanes} lanes: first row at {percent} %", 1e3 * seconds, "ms")
+        yield figure(f"{lanes} lanes: size of the state at 50 %", len(json.dumps(states[50])), "bytes")
 
 
 def _time_to_first(dataset: me.Dataset, state: dict[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""What starting costs: importing, and opening data sets whose index is cached or not yet made."""
+"""What a start costs: imports, and opening datasets with and without a cached index."""
 
 import shutil
 import tempfile
@@ -6,7 +6,7 @@ from functools import partial
 from statistics import median
 
 from benchmarks import data
-from benchmarks.measure import Figure, at_most, fresh, medians, told
+from benchmarks.measure import Figure, at_most, figure, fresh, medians
 
 READ = """
 import sys, time, midepoch
@@ -23,13 +23,13 @@ def imports(repeats: int) -> list[Figure]:
     plain, bare, used = medians({code: partial(fresh, code) for code in codes}, repeats).values()
     return [
         at_most(1.3, "import midepoch / import pyarrow, numpy", bare / plain, "×"),
-        told("import midepoch; midepoch.read / import pyarrow, numpy", used / plain, "×"),
-        told("import pyarrow, numpy", 1e3 * plain, "ms"),
+        figure("import midepoch; midepoch.read / import pyarrow, numpy", used / plain, "×"),
+        figure("import pyarrow, numpy", 1e3 * plain, "ms"),
     ]
 
 
 def opens(files: int, file_rows: int, tiny_files: int, repeats: int) -> list[Figure]:
-    """Opening data sets in a fresh process after the import."""
+    """Opening datasets in a fresh process, after the import."""
     many, tiny = data.many(files, file_rows), data.tiny(tiny_files)
     index = tempfile.mkdtemp()
     try:
@@ -37,9 +37,9 @@ def opens(files: int, file_rows: int, tiny_files: int, repeats: int) -> list[Fig
         again = median(float(fresh(READ, many, index)) for _ in range(repeats))
         return [
             at_most(50, f"opening {files} indexed files", again, "ms"),
-            told(f"indexing {files} files of {file_rows:,} rows", first[many], "ms"),
-            told(f"opening {tiny_files:,} indexed files", float(fresh(READ, tiny, index)), "ms"),
-            told(f"indexing {tiny_files:,} files", first[tiny], "ms"),
+            figure(f"indexing {files} files of {file_rows:,} rows", first[many], "ms"),
+            figure(f"opening {tiny_files:,} indexed files", float(fresh(READ, tiny, index)), "ms"),
+            figure(f"indexing {tiny_files:,} files", first[tiny], "ms"),
         ]
     finally:
         shutil.rmtree(index)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_least, at_most, best_apart, exhaust, seconds, show, told
+from benchmarks.measure import Figure, at_least, at_most, best_apart, exhaust, figure, seconds, show
 from midepoch.stages.pack.strategies import pack
 
 LENGTH, WINDOW = 4096, 1024
@@ -24,7 +24,7 @@ PERCENT = (1, 50, 99)
 
 
 def layouts(documents: int) -> list[Figure]:
-    """How full packs are, how even their cost is, and how long it takes to lay out a window."""
+    """How full packs are, how balanced their cost is, and how long it takes to plan a window."""
     lengths = data.document_lengths(documents)
     windows = [lengths[at : at + WINDOW] for at in range(0, documents, WINDOW)]
     figures = []
@@ -35,11 +35,11 @@ def layouts(documents: int) -> list[Figure]:
         costs = np.concatenate([_costs(one.stops - one.starts, one.bounds) for one in packs])
         fill = sum(int((one.stops - one.starts).sum()) for one in packs) / (LENGTH * len(costs))
         figures += [
-            at_least(0.99, f"{strategy}: fill", fill) if strategy == "best_fit" else told(f"{strategy}: fill", fill),
-            told(f"{strategy}: packs", len(costs)),
-            told(f"{strategy}: attention cost of a pack, standard deviation / mean", costs.std() / costs.mean()),
-            told(f"{strategy}: attention cost of a pack, largest / mean", costs.max() / costs.mean()),
-            told(f"{strategy}: laying out a window of {WINDOW:,}", 1e3 * taken / len(windows), "ms"),
+            at_least(0.99, f"{strategy}: fill", fill) if strategy == "best_fit" else figure(f"{strategy}: fill", fill),
+            figure(f"{strategy}: packs", len(costs)),
+            figure(f"{strategy}: attention cost of a pack, standard deviation / mean", costs.std() / costs.mean()),
+            figure(f"{strategy}: attention cost of a pack, largest / mean", costs.max() / costs.mean()),
+            figure(f"{strategy}: laying out a window of {WINDOW:,}", 1e3 * taken / len(windows), "ms"),
         ]
     return figures
 
@@ -49,18 +49,18 @@ def _costs(sizes: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> npt.N
 
 
 def speed(documents: int, repeats: int) -> list[Figure]:
-    """Packed tokens a second from a mapped file, next to what tokenising them costs."""
+    """Packed tokens per second from a mapped file, compared with the cost of tokenising them."""
     folder = data.documents(documents)
     datasets = {strategy: _packed(folder, strategy) for strategy in STRATEGIES}
     tokens = {name: sum(int(one["cu_seqlens"][-1]) for one in dataset) for name, dataset in datasets.items()}
     times = best_apart({name: _pass(dataset) for name, dataset in datasets.items()}, repeats)
     tokenised = _tokens_a_second()
-    figures = [told("tokenising with BPE, one thread", tokenised / 1e6, "million tokens/s")]
+    figures = [figure("tokenising with BPE, one thread", tokenised / 1e6, "million tokens/s")]
     for name in STRATEGIES:
         packed = tokens[name] / times[name]
         figures += [
-            told(f"{name}: packing", packed / 1e6, "million tokens/s"),
-            told(f"{name}: packing, share of the time next to tokenising", 100 / (1 + packed / tokenised), "%"),
+            figure(f"{name}: packing", packed / 1e6, "million tokens/s"),
+            figure(f"{name}: packing, share of the time next to tokenising", 100 / (1 + packed / tokenised), "%"),
         ]
     return figures
 
@@ -93,7 +93,7 @@ def _tokens_a_second(letters: int = 4 << 20) -> float:
 
 
 def resuming(documents: int, repeats: int) -> Iterator[Figure]:
-    """The time from ``load_state_dict`` to the first pack, inside a window, at some places of an epoch."""
+    """The time from ``load_state_dict`` to the first pack, inside a window, at some positions of an epoch."""
     folder = data.documents(documents)
     for strategy in STRATEGIES:
         states = _states(_packed(folder, strategy))
@@ -103,12 +103,12 @@ def resuming(documents: int, repeats: int) -> Iterator[Figure]:
                 times[percent].append(_time_to_first(_packed(folder, strategy), states[percent]))
         first = {percent: median(taken) for percent, taken in times.items()}
         for percent in PERCENT:
-            yield told(f"{strategy}: first pack after a resume at {percent} %", 1e3 * first[percent], "ms")
+            yield figure(f"{strategy}: first pack after a resume at {percent} %", 1e3 * first[percent], "ms")
         yield at_most(1.3, f"{strategy}: the same at 99 % / at 1 %", first[99] / first[1], "×")
 
 
 def _states(dataset: me.Dataset) -> dict[int, dict[str, Any]]:
-    """The states at some places of an epoch, inside a window or a document."""
+    """The states at some positions of an epoch, inside a window or a document."""
     packs = sum(1 for _ in dataset)
     due = {percent: packs * percent // 100 for percent in PERCENT}
     states: dict[int, dict[str, Any]] = {}
@@ -130,7 +130,7 @@ def _time_to_first(dataset: me.Dataset, state: dict[str, Any]) -> float:
 
 
 def state(documents: int) -> Iterator[Figure]:
-    """The size of a state in the middle of an epoch, with windows small enough that lanes stand at different ones."""
+    """The size of a state in the middle of an epoch, with windows small enough that lanes are in different ones."""
     for lanes in (1, 32):
         for strategy in ("best_fit", "concat"):
             dataset = _packed(data.documents(documents), strategy, window=64).lanes(lanes)

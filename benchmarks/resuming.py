@@ -1,4 +1,4 @@
-"""What stopping and going on costs: the first item after a resume, and the state."""
+"""What stopping and resuming costs: the first item after a resume, and the state."""
 
 import json
 import time
@@ -9,7 +9,7 @@ from typing import Any
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_most, told
+from benchmarks.measure import Figure, at_most, figure
 
 ORDERS: dict[str, Callable[[me.Dataset], me.Dataset]] = {
     "sequential": lambda dataset: dataset,
@@ -37,11 +37,11 @@ def _first_item(what: str, dataset: me.Dataset, repeats: int) -> Iterator[Figure
         times[percent].append(_time_to_first(dataset, states[percent]))
     early, late = median(times[1]), median(times[99])
     yield at_most(1.3, f"{what}: first row at 99 % / at 1 %", late / early, "×")
-    yield told(f"{what}: first row at 99 %", 1e3 * late, "ms")
+    yield figure(f"{what}: first row at 99 %", 1e3 * late, "ms")
 
 
 def _state_at(dataset: me.Dataset, rows: int) -> dict[str, Any]:
-    """The state of one lane after so many rows, without reading them."""
+    """The state of one lane after a number of rows, without reading them."""
     next(iter(dataset))
     return {**dataset.state_dict(), "turn": rows, "cursors": [[1, rows]]}
 

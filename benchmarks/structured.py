@@ -23,7 +23,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from benchmarks import data
-from benchmarks.measure import Figure, at_most, fresh, show, told
+from benchmarks.measure import Figure, at_most, figure, fresh, show
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import s3
@@ -62,11 +62,11 @@ class Done:
     bytes: int = 0
     state: dict[str, Any]
     requests: tuple[s3.Request, ...] = ()
-    """Those for files; listings are not among them."""
+    """The requests for files, without listings."""
 
 
 def run(text: str) -> None:
-    """Do a job in this process and print what came of it. Imports and first calls are not timed."""
+    """Do a job in this process and print its result. Imports and first calls are not timed."""
     job = Job(**json.loads(text))
     warming = replace(job, path=str(data.tables(1, 1, 2 * BATCH)), store={}, stop=0, state={}, workers=0)
     for _ in opened(warming)[0]:
@@ -81,11 +81,11 @@ def run(text: str) -> None:
             break
     taken = time.perf_counter() - begun
     print(json.dumps({"seconds": taken, "rows": rows, "state": state}), flush=True)
-    os._exit(0)  # what is still fetched ahead is not waited for
+    os._exit(0)  # does not wait for what is still prefetched
 
 
 def opened(job: Job) -> tuple[Any, Any]:
-    """The batches of a job, and the data set that knows its state."""
+    """The batches of a job, and the dataset that knows its state."""
     filters = pc.field("bucket") == 7 % GROUPS if job.filtered else None
     if job.by == "scanner":
         return scanned(job, filters), None
@@ -97,7 +97,7 @@ def opened(job: Job) -> tuple[Any, Any]:
         return dataset, dataset
     options: dict[str, Any] = {"batch_size": BATCH, "filters": filters, "output_format": job.output}
     options |= {"num_workers": job.workers, "shuffle": job.shuffle}
-    if job.by == "ours":
+    if job.by == "midepoch":
         import midepoch as me
 
         made = me.StructuredDataset.create_dataloader(
@@ -110,7 +110,7 @@ def opened(job: Job) -> tuple[Any, Any]:
             client = {"endpoint_url": job.store["endpoint"], "region_name": job.store["region"]}
             keys = {name: job.store[name] for name in ("key", "secret")}
             options["storage_options"] = {**keys, "client_kwargs": client}
-            # It reads footers without its storage_options, so that it needs these to find the store at all.
+            # It reads footers without its storage_options, so it needs these to find the store.
             os.environ |= {"AWS_ENDPOINT_URL": job.store["endpoint"], "AWS_DEFAULT_REGION": job.store["region"]}
             os.environ |= {"AWS_ACCESS_KEY_ID": keys["key"], "AWS_SECRET_ACCESS_KEY": keys["secret"]}
         if job.shuffle:
@@ -122,7 +122,7 @@ def opened(job: Job) -> tuple[Any, Any]:
 
 
 def scanned(job: Job, filters: pc.Expression | None) -> Iterator[Any]:
-    """What pyarrow's own scanner gives."""
+    """The batches of pyarrow's own scanner."""
     from pyarrow import fs
 
     path, system = job.path, None
@@ -137,16 +137,16 @@ def scanned(job: Job, filters: pc.Expression | None) -> Iterator[Any]:
 
 
 def done(job: Job, proxy: s3.Proxy | None = None, latency: float = 0.0) -> Done:
-    """Do a job in a new process; with a proxy, also what went through that."""
+    """Do a job in a new process; with a proxy, also count what went through it."""
     if proxy is None:
         return Done(**json.loads(fresh(CODE, json.dumps(asdict(job)))))
     proxy.reset()
     proxy.latency = latency
-    told_by_child = json.loads(fresh(CODE, json.dumps(asdict(replace(job, store=proxy.options)))))
+    printed = json.loads(fresh(CODE, json.dumps(asdict(replace(job, store=proxy.options)))))
     while proxy.busy:
         time.sleep(0.01)
     return Done(
-        **told_by_child,
+        **printed,
         bytes=proxy.body_bytes,
         requests=tuple(one for one in proxy.requests if one.key.endswith(".parquet")),
     )
@@ -165,34 +165,34 @@ def bests(jobs: dict[str, Job], repeats: int, proxy: s3.Proxy | None = None, lat
 
 
 def contenders(path: str, utils: bool, **options: Any) -> dict[str, Job]:
-    """Those who read the same rows: into Arrow batches, then into tensors."""
+    """Jobs that read the same rows: into Arrow batches, then into tensors."""
     jobs = {
         "me.read": Job(by="read", path=path, **options),
         "scanner": Job(by="scanner", path=path, **options),
         "scanner on one thread": Job(by="scanner", path=path, threads=False, **options),
-        "StructuredDataset": Job(by="ours", path=path, **options),
+        "StructuredDataset": Job(by="midepoch", path=path, **options),
     }
     return jobs | ({"torch-dataloader-utils": Job(by="utils", path=path, **options)} if utils else {})
 
 
 def compared(times: dict[str, Done], what: str) -> Iterator[Figure]:
-    """Rows a second against those of the others."""
+    """Rows per second against the others."""
     rivals = {"scanner": "me.read", "scanner on one thread": "me.read", "torch-dataloader-utils": "StructuredDataset"}
     for rival, ours in rivals.items():
         if rival in times:
-            yield told(f"rows/s, {what}: {ours} / {rival}", times[rival].seconds / times[ours].seconds, "×")
+            yield figure(f"rows/s, {what}: {ours} / {rival}", times[rival].seconds / times[ours].seconds, "×")
 
 
 def both(path: str, **options: Any) -> dict[str, Job]:
     """Two loaders with the same arguments."""
     return {
-        "StructuredDataset": Job(by="ours", path=path, **options),
+        "StructuredDataset": Job(by="midepoch", path=path, **options),
         "torch-dataloader-utils": Job(by="utils", path=path, **options),
     }
 
 
 def local(path: str, repeats: int) -> Iterator[Figure]:
-    """Files in the page cache; they are indexed before."""
+    """Files in the page cache, indexed before."""
     done(Job(by="read", path=path, filtered=True))
     yield from compared(bests(contenders(path, UTILS), repeats), "all")
     yield from compared(bests(contenders(path, UTILS, filtered=True), repeats), "1 row group in 20")
@@ -212,7 +212,7 @@ def remote(path: str, size: int, proxy: s3.Proxy, repeats: int) -> Iterator[Figu
     }
     times = bests(first, 1, proxy, LATENCY)
     for name in ("me.read, never indexed", "me.read, indexed"):
-        yield told(
+        yield figure(
             f"opening and first batch, time: {name} / scanner", times[name].seconds / times["scanner"].seconds, "×"
         )
     done(Job(by="read", path=path, filtered=True), proxy)  # so that the index has the statistics
@@ -220,12 +220,12 @@ def remote(path: str, size: int, proxy: s3.Proxy, repeats: int) -> Iterator[Figu
         times = bests(contenders(path, UTILS_ON_STORE, **options), repeats, proxy, LATENCY)
         yield from compared(times, what)
         for name, one in times.items():
-            yield told(f"bytes, {what}: {name} / all files", one.bytes / size, "×")
-            yield told(f"requests, {what}: {name}", len(one.requests))
+            yield figure(f"bytes, {what}: {name} / all files", one.bytes / size, "×")
+            yield figure(f"requests, {what}: {name}", len(one.requests))
 
 
 def resumed(path: str, folder: Path, proxy: s3.Proxy) -> Iterator[Figure]:
-    """What a run reads again that goes on from the middle of a row group in the middle of the data."""
+    """What a run reads again after a resume in the middle of a row group in the middle of the data."""
     files = sorted(folder.iterdir())
     groups, rows = pq.read_metadata(files[0]).num_row_groups, pq.read_metadata(files[0]).row_group(0).num_rows
     whole = len(files) * groups * rows
@@ -235,22 +235,24 @@ def resumed(path: str, folder: Path, proxy: s3.Proxy) -> Iterator[Figure]:
         before = done(loaders[name], proxy)
         after = done(replace(loaders[name], stop=0, state=before.state), proxy)
         files_done, finished, under_way = read_again(after.requests, files, before.rows)
-        limit = at_most if name == "StructuredDataset" else (lambda _, *figure: told(*figure))
+        limit = at_most if name == "StructuredDataset" else (lambda _, *figure: figure(*figure))
         yield limit(0, f"{name}: rows delivered twice / rows before", (before.rows + after.rows - whole) / before.rows)
         yield limit(0, f"{name}: requests for files that were finished", files_done)
         yield limit(0, f"{name}: bytes read again of finished row groups", finished / 1e6, "MB")
         yield limit(1.01, f"{name}: bytes read again of the row group under way / its bytes", under_way, "×")
-    job = Job(by="ours", path=path, stop=stop, shuffle=True)
+    job = Job(by="midepoch", path=path, stop=stop, shuffle=True)
     before = done(job, proxy)
     after = done(replace(job, stop=0, state=before.state), proxy)
     left = (whole - before.rows) / whole * sum(file.stat().st_size for file in files)
     size = group_bytes(files[0], 0)[1] - group_bytes(files[0], 0)[0]
-    yield told("ours, shuffled: rows delivered twice", before.rows + after.rows - whole)
-    yield told("ours, shuffled: bytes beyond those of the rows left, in row groups", (after.bytes - left) / size)
+    yield figure("midepoch, shuffled: rows delivered twice", before.rows + after.rows - whole)
+    yield figure(
+        "midepoch, shuffled: bytes beyond those of the remaining rows, in row groups", (after.bytes - left) / size
+    )
 
 
 def read_again(requests: tuple[s3.Request, ...], files: list[Path], delivered: int) -> tuple[int, int, float]:
-    """Of what lies before a row: requests for whole files, bytes of whole row groups, share of the next one."""
+    """For what is before a row: requests for whole files, bytes of whole row groups, share of the next row group."""
     numbers = {file.name: number for number, file in enumerate(files)}
     meta = pq.read_metadata(files[0])
     groups, here = meta.num_row_groups, delivered // meta.row_group(0).num_rows
@@ -273,7 +275,7 @@ def read_again(requests: tuple[s3.Request, ...], files: list[Path], delivered: i
 
 @cache
 def group_bytes(file: Path, group: int) -> tuple[int, int]:
-    """Where a row group lies in its file."""
+    """The byte range of a row group in its file."""
     row_group = pq.read_metadata(file).row_group(group)
     columns = [row_group.column(number) for number in range(row_group.num_columns)]
     starts = [one.dictionary_page_offset or one.data_page_offset for one in columns]

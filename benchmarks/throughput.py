@@ -1,4 +1,4 @@
-"""How fast rows and batches come, against the plainest loop over the same files and against ``datasets``."""
+"""How fast rows and batches come, against the plain loop over the same files and against ``datasets``."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_least, best_apart, exhaust, told
+from benchmarks.measure import Figure, at_least, best_apart, exhaust, figure
 
 BATCH = 64
 
@@ -25,8 +25,8 @@ def rows(text_rows: int, peer_rows: int, repeats: int) -> list[Figure]:
             "sequential": lambda: exhaust(dataset),
             "block": lambda: exhaust(dataset.shuffle(1)),
             "row": lambda: exhaust(dataset.shuffle(1, level="row")),
-            "sequential, opened anew": lambda: exhaust(_opened(folder)),
-            "block, opened anew": lambda: exhaust(_opened(folder).shuffle(1)),
+            "sequential, newly opened": lambda: exhaust(_opened(folder)),
+            "block, newly opened": lambda: exhaust(_opened(folder).shuffle(1)),
             "datasets": lambda: exhaust(peer.take(peer_rows)),
             "datasets, batched": lambda: _exhaust_batched(peer.take(peer_rows).iter(batch_size=1000)),
         },
@@ -37,13 +37,13 @@ def rows(text_rows: int, peer_rows: int, repeats: int) -> list[Figure]:
     return [
         at_least(0.85, "sequential / plain to_pylist loop", speed["sequential"] / plain, "×"),
         at_least(0.7, "shuffle (block) / plain to_pylist loop", speed["block"] / plain, "×"),
-        told("shuffle (row) / plain to_pylist loop", speed["row"] / plain, "×"),
-        told("sequential, opened anew / plain to_pylist loop", speed["sequential, opened anew"] / plain, "×"),
-        told("shuffle (block), opened anew / plain to_pylist loop", speed["block, opened anew"] / plain, "×"),
+        figure("shuffle (row) / plain to_pylist loop", speed["row"] / plain, "×"),
+        figure("sequential, newly opened / plain to_pylist loop", speed["sequential, newly opened"] / plain, "×"),
+        figure("shuffle (block), newly opened / plain to_pylist loop", speed["block, newly opened"] / plain, "×"),
         at_least(15, "sequential / datasets to_iterable_dataset", speed["sequential"] / rival, "×"),
         at_least(15, "shuffle (block) / datasets to_iterable_dataset", speed["block"] / rival, "×"),
-        told("sequential / datasets .iter(batch_size=1000)", speed["sequential"] / speed["datasets, batched"], "×"),
-        *(told(f"rows/s, {name}", value) for name, value in speed.items()),
+        figure("sequential / datasets .iter(batch_size=1000)", speed["sequential"] / speed["datasets, batched"], "×"),
+        *(figure(f"rows/s, {name}", value) for name, value in speed.items()),
     ]
 
 
@@ -61,13 +61,13 @@ def batches(text_rows: int, repeats: int) -> list[Figure]:
     )
     return [
         at_least(0.8, "batch(64) / plain slice(i, 64).to_pydict() loop", times["plain"] / times["sequential"], "×"),
-        told("shuffle (block) + batch(64) / the same", times["plain"] / times["block"], "×"),
-        *(told(f"rows/s, {name}", text_rows / time) for name, time in times.items()),
+        figure("shuffle (block) + batch(64) / the same", times["plain"] / times["block"], "×"),
+        *(figure(f"rows/s, {name}", text_rows / time) for name, time in times.items()),
     ]
 
 
 def tensors(token_rows: int, repeats: int) -> list[Figure]:
-    """Batches of token rows as torch tensors, against copying the same bytes out of the mapped pages."""
+    """Batches of token rows as torch tensors, against copying the same bytes from the mapped pages."""
     folder = data.tokens(token_rows)
     dataset = _opened(folder)
     tensor = dataset.with_format("torch").batch(BATCH)
@@ -84,19 +84,19 @@ def tensors(token_rows: int, repeats: int) -> list[Figure]:
     plain, new = times["memcpy into one buffer"], times["memcpy into new memory"]
     return [
         at_least(0.5, "torch batches / memcpy into one buffer", plain / times["sequential"], "×"),
-        told("torch batches / memcpy into new memory", new / times["sequential"], "×"),
-        told("shuffle (block) + torch batches / memcpy into one buffer", plain / times["block"], "×"),
-        *(told(f"GB/s, {name}", size / time) for name, time in times.items()),
+        figure("torch batches / memcpy into new memory", new / times["sequential"], "×"),
+        figure("shuffle (block) + torch batches / memcpy into one buffer", plain / times["block"], "×"),
+        *(figure(f"GB/s, {name}", size / time) for name, time in times.items()),
     ]
 
 
 def _opened(folder: Path) -> me.Dataset:
-    """A data set whose files nobody has mapped yet, as the plain loop finds them every time."""
+    """A dataset whose files are not mapped yet, as for the plain loop every time."""
     return me.read(folder, index_dir=data.INDEX)
 
 
 def _streams(folder: Path) -> Iterator[pa.RecordBatch]:
-    """The record batches of a folder, as plainly as can be."""
+    """The record batches of a folder, read in the simplest way."""
     for path in sorted(folder.glob("*.arrow")):
         with pa.memory_map(str(path)) as file:
             yield from pa.ipc.open_stream(file)
@@ -126,7 +126,7 @@ def _copy(folder: Path, *, reuse: bool) -> None:
 
 
 def _datasets(folder: Path) -> object:
-    """The same files as an iterable data set of ``datasets``, which reads Arrow streams as its own cache."""
+    """The same files as an iterable dataset of ``datasets``, which reads Arrow streams like its own cache."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     import datasets
 
@@ -135,6 +135,6 @@ def _datasets(folder: Path) -> object:
 
 
 def _exhaust_batched(batches: Iterator[dict[str, list[object]]]) -> None:
-    """Make rows of columns, as a user who cares for speed would."""
+    """Convert columns to rows, as a user who wants speed would."""
     for batch in batches:
         exhaust(dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))

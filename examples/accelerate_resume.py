@@ -1,4 +1,4 @@
-"""accelerate: train, be killed at any moment, go on with exactly the rows that would have come next.
+"""accelerate: train, be killed at any moment, resume with exactly the rows that would have come next.
 
 python examples/accelerate_resume.py FOLDER [--kill-after STEP]
 
@@ -34,8 +34,8 @@ def train(folder: Path, kill_after: int | None) -> None:
 
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.AdamW(model.parameters())
-    # The loader does not go through prepare, which would put a DataLoader of its own in its place. It is registered,
-    # so that save_state and load_state take care of it.
+    # The loader does not go through prepare, which would replace it with another DataLoader. It is registered, so that
+    # save_state and load_state include it.
     model, optimizer = accelerator.prepare(model, optimizer)
     accelerator.register_for_checkpointing(Complete(loader))
 
@@ -44,7 +44,7 @@ def train(folder: Path, kill_after: int | None) -> None:
         accelerator.load_state(str(checkpoints[-1]))
         done = int(checkpoints[-1].name.removeprefix("step-"))
 
-    # A loader that stands at the end of its last epoch would begin another one, so the steps are counted.
+    # At the end of its last epoch the loader would start another one, so the steps are counted.
     for step, batch in enumerate(islice(loader, len(loader) - done), start=done + 1):
         batch = send_to_device(batch, accelerator.device)
         loss = torch.nn.functional.mse_loss(model(batch["x"][:, None]), batch["y"][:, None])
@@ -59,7 +59,7 @@ def train(folder: Path, kill_after: int | None) -> None:
 
 
 def save(accelerator: Accelerator, folder: Path, step: int) -> None:
-    """Write a checkpoint so that a kill leaves it whole or not at all: under another name, synced, then renamed."""
+    """Write a checkpoint so that a kill leaves all of it or nothing: under another name, synced, then renamed."""
     temporary = folder / "unfinished"
     if accelerator.is_main_process:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -74,20 +74,20 @@ def save(accelerator: Accelerator, folder: Path, step: int) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the disk keep a file or a folder."""
+    """Flush a file or a folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
 
 
 def log(folder: Path, step: int, ids: torch.Tensor) -> None:
-    """Write down which rows a step received."""
+    """Log which rows a step received."""
     with (folder / "rows.jsonl").open("a") as file:
         file.write(json.dumps({"step": step, "ids": ids.tolist()}) + "\n")
 
 
 def write(folder: Path) -> None:
-    """Write a data set of 100 rows, unless it is there."""
+    """Write a dataset of 100 rows, unless it exists."""
     if not folder.exists():
         folder.mkdir(parents=True)
         for part in range(4):
@@ -101,7 +101,7 @@ def write(folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="for the data, the checkpoints and the log")
-    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL once this step is done")
+    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL after this step")
     arguments = parser.parse_args()
     write(arguments.folder / "data")
     train(arguments.folder, arguments.kill_after)

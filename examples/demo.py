@@ -1,4 +1,4 @@
-"""Kill a reader in the middle of an epoch, go on with three others, and prove that every row came once, in order.
+"""Kill a reader in the middle of an epoch, resume with three others, and prove that every row came once, in order.
 
 make demo
 """
@@ -55,12 +55,12 @@ def main() -> None:
 
 
 def dataset(folder: Path) -> me.Dataset:
-    """The pipeline, which every process builds anew: eight lanes, so that any readers see one order."""
+    """The pipeline, which every process builds for itself: eight lanes, so that any number of readers has one order."""
     return me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42, window=1_000).lanes(8)
 
 
 def read(folder: Path, name: str, rank: int, ranks: int, pause: float, state: str) -> None:
-    """Read a rank's share, and keep a checkpoint of what was delivered every few rows."""
+    """Read the shard of a rank, and save a checkpoint of what was delivered every few rows."""
     rows = dataset(folder).shard(ranks, rank)
     if state:
         rows.load_state_dict(json.loads(Path(state).read_text()))
@@ -74,7 +74,7 @@ def read(folder: Path, name: str, rank: int, ranks: int, pause: float, state: st
 
 
 def save(path: Path, content: dict[str, object]) -> None:
-    """Write a checkpoint so that a kill leaves either the old one or the new one, whole."""
+    """Write a checkpoint so that a kill leaves either the old one or the new one, never half of one."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("w") as file:
         json.dump(content, file)
@@ -96,11 +96,11 @@ def start(folder: Path, name: str, *, rank: int, ranks: int, pause: str = "0", s
 
 
 def write(folder: Path) -> None:
-    """Write the data set."""
+    """Write the dataset."""
     folder.mkdir()
     for number in range(FILES):
         ids = range(number * ROWS, (number + 1) * ROWS)
-        table = pa.table({"id": ids, "text": [f"row {row} of the data set" for row in ids]})
+        table = pa.table({"id": ids, "text": [f"row {row} of the dataset" for row in ids]})
         with (
             pa.OSFile(str(folder / f"part-{number}.arrow"), "wb") as sink,
             pa.ipc.new_stream(sink, table.schema) as out,

@@ -1,4 +1,4 @@
-"""A Hugging Face data set on several ranks: rank 0 alone saves, and any number of ranks goes on from that one state.
+"""A Hugging Face dataset on several ranks: only rank 0 saves, and any number of ranks resumes from that one state.
 
     torchrun --nproc-per-node 2 examples/huggingface_ddp.py FOLDER [--kill-after STEP]
     torchrun --nproc-per-node 3 examples/huggingface_ddp.py FOLDER
@@ -35,7 +35,7 @@ def train(folder: Path, kill_after: int | None = None) -> None:
         saved = torch.load(folder / "checkpoint.pt", weights_only=True)
         model.module.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        dataset.load_state_dict(saved["dataset"])  # every rank the same one, also if there are more or fewer now
+        dataset.load_state_dict(saved["dataset"])  # every rank loads the same state, with any number of ranks
         step = saved["step"]
 
     for epoch in range(dataset.epoch, EPOCHS):
@@ -58,7 +58,7 @@ def train(folder: Path, kill_after: int | None = None) -> None:
 
 
 def build(folder: Path) -> me.SimpleArrowIterableDataset:
-    """The data set. All ranks may call this at once: one of them prepares it, and the others wait."""
+    """The dataset. All ranks may call this at once: one of them prepares it, and the others wait."""
     dataset = me.fast_load_iterable_dataset(
         "parquet",
         data_files=str(folder / "data" / "*.parquet"),
@@ -66,12 +66,12 @@ def build(folder: Path) -> me.SimpleArrowIterableDataset:
         cache_dir=str(folder / "cache"),
         index_dir=folder / "index",
     )
-    # The lanes are fixed, so any number of ranks sees the same batches in the same order.
+    # The lanes are fixed, so any number of ranks gets the same batches in the same order.
     return dataset.shuffle(seed=42, level="block").map(tokenise).with_format("torch").batch(8).lanes(4)
 
 
 def most(steps: int) -> int:
-    """The steps of the rank that took most, so that all ranks count alike."""
+    """The steps of the rank that took most, so that all ranks count the same."""
     taken = torch.tensor(steps)
     dist.all_reduce(taken, dist.ReduceOp.MAX)
     return int(taken)
@@ -83,7 +83,7 @@ def tokenise(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def save(content: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint so that whatever happens, the old one or the new one is there, whole."""
+    """Write a checkpoint so that a kill leaves either the old one or the new one, never half of one."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         torch.save(content, file)
@@ -93,13 +93,13 @@ def save(content: dict[str, Any], path: Path) -> None:
 
 
 def log(path: Path, step: int, ids: list[int]) -> None:
-    """Write down which rows a step received."""
+    """Log which rows a step received."""
     with path.open("a") as file:
         file.write(json.dumps({"step": step, "ids": ids}) + "\n")
 
 
 def write(folder: Path) -> None:
-    """Write 96 rows as Parquet, unless they are there."""
+    """Write 96 rows as Parquet, unless they exist."""
     if not folder.exists():
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""A Hugging Face data set in a plain loop: train, be killed at any moment, go on with the very next example.
+"""A Hugging Face dataset in a plain loop: train, be killed at any moment, resume with the next example.
 
 python examples/huggingface_loop.py FOLDER [--kill-after STEP]
 
@@ -21,7 +21,7 @@ EPOCHS, SAVE_EVERY, LENGTH = 3, 4, 16
 
 def train(folder: Path, kill_after: int | None = None) -> None:
     """Train for some epochs, from the last checkpoint if there is one."""
-    # The first run prepares the data set through `datasets`; the others do not even import that.
+    # The first run prepares the dataset through `datasets`; later runs do not even import it.
     dataset = me.fast_load_iterable_dataset(
         "json",
         data_files=str(folder / "data" / "*.jsonl"),
@@ -29,7 +29,7 @@ def train(folder: Path, kill_after: int | None = None) -> None:
         cache_dir=str(folder / "cache"),
         index_dir=folder / "index",
     )
-    # Without a level, only the Arrow files change places; up to 500 MB `datasets` writes a single one.
+    # Without a level, only the Arrow files are permuted; up to 500 MB `datasets` writes a single file.
     dataset = dataset.shuffle(seed=42, level="block").map(tokenise).batch(8)
 
     torch.manual_seed(0)
@@ -44,7 +44,7 @@ def train(folder: Path, kill_after: int | None = None) -> None:
         step = saved["step"]
 
     for epoch in range(dataset.epoch, EPOCHS):
-        dataset.set_epoch(epoch)  # in the epoch of the checkpoint, it stays where it is
+        dataset.set_epoch(epoch)  # in the epoch of the checkpoint this changes nothing
         for batch in dataset:
             step += 1
             logits = model(torch.tensor(batch["tokens"])).squeeze(1)
@@ -66,7 +66,7 @@ def tokenise(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def save(content: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint so that whatever happens, the old one or the new one is there, whole."""
+    """Write a checkpoint so that a kill leaves either the old one or the new one, never half of one."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         torch.save(content, file)
@@ -76,7 +76,7 @@ def save(content: dict[str, Any], path: Path) -> None:
 
 
 def log(path: Path, step: int, ids: list[int]) -> None:
-    """Write down which rows a step received."""
+    """Log which rows a step received."""
     with path.open("a") as file:
         file.write(json.dumps({"step": step, "ids": ids}) + "\n")
 
@@ -95,7 +95,7 @@ def write(folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="for the data, the checkpoint and the log")
-    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL once this step is done")
+    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL after this step")
     arguments = parser.parse_args()
     write(arguments.folder / "data")
     train(arguments.folder, arguments.kill_after)

@@ -1,4 +1,4 @@
-"""A Hugging Face data set in torchdata's StatefulDataLoader: killed at any moment, resumed with any number of workers.
+"""A Hugging Face dataset in torchdata's StatefulDataLoader: killed at any moment, resumed with any number of workers.
 
 python examples/huggingface_stateful.py FOLDER [--workers N] [--kill-after STEP]
 
@@ -29,7 +29,7 @@ def train(folder: Path, workers: int = 2, kill_after: int | None = None) -> None
         cache_dir=str(folder / "cache"),
         index_dir=folder / "index",
     )
-    # The data set makes the batches, and has four lanes: so they are the same ones for 0, 1, 2 and 4 workers.
+    # The dataset makes the batches and has four lanes, so 0, 1, 2 and 4 workers yield the same batches.
     dataset = dataset.shuffle(seed=42, level="block").map(tokenise).with_format("torch").batch(8).lanes(4)
     loader = StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
 
@@ -44,11 +44,11 @@ def train(folder: Path, workers: int = 2, kill_after: int | None = None) -> None
         step, first_epoch = saved["step"], saved["epoch"]
         if saved["workers"] == workers:
             loader.load_state_dict(saved["loader"])
-        else:  # which StatefulDataLoader itself refuses
+        else:  # StatefulDataLoader itself refuses another number of workers
             dataset.load_state_dict(me.from_stateful_dataloader(saved["loader"]))
 
     for epoch in range(first_epoch, EPOCHS):
-        dataset.set_epoch(epoch)  # in the epoch of the checkpoint, it stays where it is
+        dataset.set_epoch(epoch)  # in the epoch of the checkpoint this changes nothing
         for batch in loader:
             step += 1
             logits = model(batch["tokens"]).squeeze(1)
@@ -71,7 +71,7 @@ def tokenise(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def save(content: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint so that whatever happens, the old one or the new one is there, whole."""
+    """Write a checkpoint so that a kill leaves either the old one or the new one, never half of one."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         torch.save(content, file)
@@ -81,7 +81,7 @@ def save(content: dict[str, Any], path: Path) -> None:
 
 
 def log(path: Path, step: int, ids: list[int]) -> None:
-    """Write down which rows a step received."""
+    """Log which rows a step received."""
     with path.open("a") as file:
         file.write(json.dumps({"step": step, "ids": ids}) + "\n")
 
@@ -101,7 +101,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="for the data, the checkpoint and the log")
     parser.add_argument("--workers", type=int, default=2, help="of the StatefulDataLoader; another number may resume")
-    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL once this step is done")
+    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL after this step")
     arguments = parser.parse_args()
     write(arguments.folder / "data")
     train(arguments.folder, arguments.workers, arguments.kill_after)

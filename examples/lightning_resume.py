@@ -1,4 +1,4 @@
-"""Lightning: train, be killed at any moment, go on with exactly the rows that would have come next.
+"""Lightning: train, be killed at any moment, resume with exactly the rows that would have come next.
 
 python examples/lightning_resume.py FOLDER [--kill-after STEP]
 
@@ -21,18 +21,18 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import midepoch as me
 
-STEPS, SAVE_EVERY = 28, 7  # two epochs; Lightning is given steps, and the loader counts its epochs itself
+STEPS, SAVE_EVERY = 28, 7  # two epochs; Lightning gets steps, and the loader counts epochs
 
 
 class Data(lightning.LightningDataModule):
-    """The data, which stands in a checkpoint where training stands, not where Lightning has read to."""
+    """The data. A checkpoint holds the position of training, not how far Lightning has read ahead."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
 
     def setup(self, stage: str) -> None:
-        """Make the loader, now that the trainer knows its ranks."""
+        """Build the loader, once the trainer knows its ranks."""
         data = me.read(self.folder / "data", index_dir=self.folder / "index")
         data = data.shuffle(seed=42).with_format("torch").batch(8).repeat()
         data = data.shard(self.trainer.world_size, self.trainer.global_rank)
@@ -40,28 +40,28 @@ class Data(lightning.LightningDataModule):
         self.state = self.loader.state_dict()
 
     def train_dataloader(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Every batch with the state behind it: Lightning asks for a batch while the one before is not trained yet."""
+        """Every batch with the state after it: Lightning asks for the next batch before it trains on this one."""
         for batch in self.loader:
             yield batch, self.loader.state_dict()
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Take the state off a batch as it comes up for training."""
+        """Remove the state from a batch that is about to be trained on."""
         if self.trainer.training:
             batch, self.state = batch
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """What Lightning writes into every checkpoint."""
+        """The state that Lightning writes into every checkpoint."""
         return self.state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """What Lightning calls with it before it asks for the first batch."""
+        """Load that state; Lightning calls this before it asks for the first batch."""
         self.state = state
         self.loader.load_state_dict(state)
 
 
 class Model(lightning.LightningModule):
-    """A tiny model, which writes down what it receives."""
+    """A tiny model that logs what it receives."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -78,13 +78,13 @@ class Model(lightning.LightningModule):
 
 
 class Kill(Callback):
-    """Die by SIGKILL once a step, and its checkpoint if one is due, are done."""
+    """Die by SIGKILL after a step and its checkpoint, if it has one."""
 
     def __init__(self, after: int | None) -> None:
         self.after = after
 
     def on_train_batch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
-        """Before the next step."""
+        """Called before the next step."""
         if trainer.global_step == self.after:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -102,13 +102,13 @@ def train(folder: Path, kill_after: int | None) -> None:
 
 
 def log(folder: Path, step: int, ids: torch.Tensor) -> None:
-    """Write down which rows a step received."""
+    """Log which rows a step received."""
     with (folder / "rows.jsonl").open("a") as file:
         file.write(json.dumps({"step": step, "ids": ids.tolist()}) + "\n")
 
 
 def write(folder: Path) -> None:
-    """Write a data set of 100 rows, unless it is there."""
+    """Write a dataset of 100 rows, unless it exists."""
     if not folder.exists():
         folder.mkdir(parents=True)
         for part in range(4):
@@ -122,7 +122,7 @@ def write(folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="for the data, the checkpoints and the log")
-    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL once this step is done")
+    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL after this step")
     arguments = parser.parse_args()
     write(arguments.folder / "data")
     train(arguments.folder, arguments.kill_after)

@@ -2,7 +2,7 @@
 
 python examples/multimodal.py FOLDER [--workers N] [--kill-after STEP]
 
-Start it again in the same folder to resume. What each step received, pixels and all, is appended to FOLDER/steps.jsonl.
+Start it again in the same folder to resume. What each step received is appended to FOLDER/steps.jsonl, with its pixels.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def train(folder: Path, workers: int = 2, kill_after: int | None = None) -> None
         packing_length=128,
         packing_window=16,
         on_error="skip",
-    ).lanes(4)  # so that the packs are the same ones for any number of workers
+    ).lanes(4)  # so that any number of workers yields the same packs
     loader = me.Loader(dataset, batch_size=2, num_workers=workers, collate_fn=me.MultiModalCollator(padding="flatten"))
     torch.manual_seed(0)
     model = torch.nn.Linear(3 * SIDE * SIDE, 1)
@@ -63,11 +63,11 @@ def train(folder: Path, workers: int = 2, kill_after: int | None = None) -> None
                 os.kill(os.getpid(), signal.SIGKILL)
             if step == STEPS:
                 break
-    print(f"Left out: {dataset.metrics()}")
+    print(f"Skipped: {dataset.metrics()}")
 
 
 def process(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Bytes as tokens, a token an image, and a crop of each at a place that depends on seed, epoch and row alone."""
+    """Bytes as tokens, one token per image, and a crop of each image that depends only on seed, epoch and row."""
     tokens: list[int] = []
     for message in sample["messages"]:
         content = message["content"]
@@ -87,7 +87,7 @@ def process(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 
 def save(content: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint so that whatever happens, the old one or the new one is there, whole."""
+    """Write a checkpoint so that a kill leaves either the old one or the new one, never half of one."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         torch.save(content, file)
@@ -97,7 +97,7 @@ def save(content: dict[str, Any], path: Path) -> None:
 
 
 def log(path: Path, step: int, batch: dict[str, Any]) -> None:
-    """Write down which rows a step received, and a digest of all tokens and pixels."""
+    """Log which rows a step received, and a digest of all tokens and pixels."""
     ids = [number for pack in batch["id"] for number in pack]
     pixels = batch["pixel_values"]
     content = batch["input_ids"].numpy().tobytes() + (b"" if pixels is None else pixels.numpy().tobytes())
@@ -129,7 +129,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="for the data, the checkpoint and the log")
     parser.add_argument("--workers", type=int, default=2, help="of the loader; another number may resume")
-    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL once this step is done")
+    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL after this step")
     arguments = parser.parse_args()
     write(arguments.folder / "data")
     train(arguments.folder, arguments.workers, arguments.kill_after)

@@ -1,4 +1,4 @@
-"""Train with torchrun, die at any moment, and go on with another number of processes, workers and batch size.
+"""Train with torchrun, die at any moment, and resume with another number of processes, workers and batch size.
 
     torchrun --nproc-per-node 2 examples/train.py --data DATA --out OUT --workers 2
     torchrun --nproc-per-node 3 examples/train.py --data DATA --out OUT --workers 1 --batch-size 16
@@ -57,7 +57,7 @@ def main() -> None:
             log.write(json.dumps({"step": step, "ids": batch["id"]}) + "\n")
 
         if step % options.save_every == 0:
-            state = gather_state(loader)  # every rank takes part; one writes
+            state = gather_state(loader)  # every rank takes part; rank 0 writes
             if dist.get_rank() == 0:
                 content = {
                     "step": step,
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def save(content: dict[str, Any], path: Path, *, die: bool = False) -> None:
-    """Write a checkpoint so that whatever happens, the old one or the new one is there, whole."""
+    """Write a checkpoint so that a kill leaves either the old one or the new one, never half of one."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         torch.save(content, file)
@@ -85,14 +85,14 @@ def save(content: dict[str, Any], path: Path, *, die: bool = False) -> None:
 
 
 def everyone_has(batch: Any) -> bool:
-    """Whether every rank has a batch: a filter leaves them with different numbers, and none may wait for ever."""
+    """True if every rank has a batch. A filter leaves ranks with different numbers, and none may wait for ever."""
     count = torch.tensor(int(batch is not None))
     dist.all_reduce(count, dist.ReduceOp.MIN)
     return bool(count)
 
 
 def is_even(row: dict[str, Any]) -> bool:
-    """A filter, as an example of a pipeline whose ranks must join their states."""
+    """A filter: an example of a pipeline whose ranks must merge their states."""
     return int(row["id"]) % 2 == 0
 
 

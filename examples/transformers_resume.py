@@ -1,4 +1,4 @@
-"""The transformers Trainer: train, be killed at any moment, go on with exactly the rows that would have come next.
+"""The transformers Trainer: train, be killed at any moment, resume with exactly the rows that would have come next.
 
 python examples/transformers_resume.py FOLDER [--kill-after STEP]
 
@@ -25,14 +25,14 @@ EPOCHS, SAVE_EVERY = 2, 7
 
 
 class LoaderTrainer(Trainer):
-    """A Trainer that takes its batches from a loader, and writes down what it receives."""
+    """A Trainer that takes its batches from a loader, and logs what it receives."""
 
     def __init__(self, *args: Any, loader: me.Loader, folder: Path, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._loader, self._folder = loader, folder
 
     def get_train_dataloader(self) -> Iterator[Any]:
-        """The loader's batches, as an iterator: there is nothing in it to wrap, to skip or to set an epoch of."""
+        """The batches of the loader, as an iterator: nothing that the Trainer could wrap, skip or call set_epoch on."""
         return iter(self._loader)
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any) -> torch.Tensor:
@@ -42,13 +42,13 @@ class LoaderTrainer(Trainer):
 
 
 class SaveLoader(TrainerCallback):
-    """Keep the loader's state in every checkpoint. It comes last, so a checkpoint that has it is whole."""
+    """Write the state of the loader into every checkpoint. It comes last, so a checkpoint that has it is complete."""
 
     def __init__(self, loader: me.Loader) -> None:
         self._loader = loader
 
     def on_save(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
-        """After the Trainer has written the rest."""
+        """Called after the Trainer has written the rest."""
         loader_state = gather_state(self._loader)
         if state.is_world_process_zero:
             path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / "loader.json"
@@ -61,13 +61,13 @@ class SaveLoader(TrainerCallback):
 
 
 class Kill(TrainerCallback):
-    """Die by SIGKILL once a step, and its checkpoint if one is due, are done."""
+    """Die by SIGKILL after a step and its checkpoint, if it has one."""
 
     def __init__(self, after: int | None) -> None:
         self._after = after
 
     def on_step_begin(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
-        """Before the next step."""
+        """Called before the next step."""
         if state.global_step == self._after:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -76,7 +76,7 @@ def train(folder: Path, kill_after: int | None) -> None:
     """Train for two epochs, from the last checkpoint if there is one."""
     args = TrainingArguments(
         output_dir=str(folder),
-        ignore_data_skip=True,  # the loader stands where it should; nothing is to be skipped
+        ignore_data_skip=True,  # the loader is already at the right position
         save_steps=SAVE_EVERY,
         use_cpu=True,
         report_to=[],
@@ -105,13 +105,13 @@ def step_of(state: Path) -> int:
 
 
 def log(folder: Path, step: int, ids: torch.Tensor) -> None:
-    """Write down which rows a step received."""
+    """Log which rows a step received."""
     with (folder / "rows.jsonl").open("a") as file:
         file.write(json.dumps({"step": step, "ids": ids.tolist()}) + "\n")
 
 
 def write(folder: Path) -> None:
-    """Write a data set of 100 rows, unless it is there."""
+    """Write a dataset of 100 rows, unless it exists."""
     if not folder.exists():
         folder.mkdir(parents=True)
         for part in range(4):
@@ -124,7 +124,7 @@ def write(folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="for the data, the checkpoints and the log")
-    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL once this step is done")
+    parser.add_argument("--kill-after", type=int, metavar="STEP", help="die by SIGKILL after this step")
     arguments = parser.parse_args()
     write(arguments.folder / "data")
     train(arguments.folder, arguments.kill_after)

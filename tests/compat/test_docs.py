@@ -1,8 +1,9 @@
-"""Every Python example in the README and the docs runs, in order, in a folder with some data."""
+"""The README and the docs are true: examples run, links and named files exist, quoted messages are those of the code."""
 
 import re
 import runpy
 import sys
+import tomllib
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "midepoch"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -52,5 +54,29 @@ def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
-        for target in re.findall(r"`((?:tests|examples|docs|benchmarks)/[\w/.-]+\.(?:py|md))`", page.read_text()):
-            assert (ROOT / target).exists(), f"{page.name} names {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_folders_that_a_page_names_exist(page):
+    for name in re.findall(r"`((?:tests|examples|docs|benchmarks|src)/[\w/.-]*)`", page.read_text()):
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
+    for name in re.findall(r"`((?:\w+/)*\w+\.py)`", page.read_text()):
+        assert (ROOT / name).exists() or (SOURCE / name).exists(), f"{page.name} names {name}"
+
+
+def test_every_code_of_a_guarantee_is_in_the_name_of_a_test():
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    rows = re.findall(r"^\| ([ABC]\d+) \|", page, re.MULTILINE)
+    brackets = [code for codes in re.findall(r"\(((?:[ABC]\d+(?:, )?)+)\)", page) for code in codes.split(", ")]
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    tested = {code for name in re.findall(r"def test_(\w+)", sources) for code in re.findall(r"[ABC]\d+", name)}
+    assert len(rows) > 20
+    assert set(rows) | set(brackets) <= tested
+
+
+def test_how_it_works_has_a_row_for_each_layer_that_imports_may_not_cross():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    page = (ROOT / "docs" / "how-it-works.md").read_text()
+    rows = [re.findall(r"`(\w+)`", first) for first in re.findall(r"^\| \d (`[^|]*)\|", page, re.MULTILINE)]
+    assert [sorted(names) for names in rows] == [sorted(re.findall(r"\w+", layer)) for layer in layers]
