@@ -1,4 +1,4 @@
-"""The README and the docs are true: examples run, links and named files exist, quoted messages are those of the code."""
+"""The README and the docs are true: examples run, links lead somewhere, and what they name or quote is in the code."""
 
 import re
 import runpy
