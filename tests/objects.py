@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 
+from midepoch.formats import file_suffixes
+from midepoch.storage import listing
 from midepoch.storage.objects import StoredFile
 from midepoch.storage.retry import RetryPolicy
 from midepoch.storage.store import Store
@@ -32,6 +34,11 @@ class Counting:
     def read_at(self, nbytes, offset):
         self.read.append((offset, nbytes))
         return pa.py_buffer(self.content[offset : offset + nbytes])
+
+
+def find(source, storage_options=None):
+    """What a source names, with the suffixes of all formats."""
+    return listing.find(source, storage_options, suffixes=file_suffixes())
 
 
 def stored(content, **known):

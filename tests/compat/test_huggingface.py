@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -18,7 +19,7 @@ import pytest
 import fast_hf_loader_simple
 import midepoch as me
 from hf import fresh, numbered, rows_of, write_parquet
-from midepoch.formats import arrow
+from midepoch.formats import FORMATS, arrow
 from midepoch.integrations.huggingface.cache import Call
 from worlds import ids, table
 
@@ -407,8 +408,8 @@ def test_A3_processes_at_once_and_one_that_is_killed(tmp_path, data, load, asked
 def test_A4_rows_lie_in_the_map(load, monkeypatch):
     dataset = load().with_format("arrow").batch(10)
     maps = []
-    open_blocks = arrow.open_blocks
-    monkeypatch.setattr(arrow, "open_blocks", lambda *at: maps.append(open_blocks(*at)) or maps[-1])
+    watched = replace(arrow.FORMAT, open_blocks=lambda *at: maps.append(arrow.open_blocks(*at)) or maps[-1])
+    monkeypatch.setitem(FORMATS, "arrow", watched)
     before = pa.total_allocated_bytes()
     for batch in dataset:
         assert any(one.is_view(batch) for one in maps)

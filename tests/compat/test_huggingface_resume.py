@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import midepoch as me
 from hf import named, numbered, rows_of
 from midepoch.delivery.plan import Plan
-from midepoch.formats import Scan, arrow
+from midepoch.formats import FORMATS, Scan, arrow
 from midepoch.index.encode import index_bytes
 from midepoch.index.files import FileIndex
 from midepoch.index.index import IndexView
@@ -113,7 +114,7 @@ def test_A7_maps_are_lazy_keep_the_length_and_survive_a_resume(build):
 
 
 def test_A8_the_length_is_known_without_reading(build, monkeypatch):
-    monkeypatch.setattr(arrow, "open_blocks", None)
+    monkeypatch.setitem(FORMATS, "arrow", replace(arrow.FORMAT, open_blocks=None))
     assert len(build("row").map(plus_one)) == ROWS
     assert sum(len(build().shard(3, rank)) for rank in range(3)) == ROWS
 
@@ -235,7 +236,8 @@ def test_A10_a_jump_opens_one_file_and_reads_one_block(tmp_path, monkeypatch):
     folder = write_files(tmp_path / "data", [600] * 50, ["stream"], block=100)
     opened, read = [], []
     open_blocks, read_block = arrow.open_blocks, arrow.ArrowBlocks.read
-    monkeypatch.setattr(arrow, "open_blocks", lambda *at: opened.append(at[0]) or open_blocks(*at))
+    watched = replace(arrow.FORMAT, open_blocks=lambda *at: opened.append(at[0]) or open_blocks(*at))
+    monkeypatch.setitem(FORMATS, "arrow", watched)
     monkeypatch.setattr(arrow.ArrowBlocks, "read", lambda *at: read.append(at[1]) or read_block(*at))
     for make in (
         lambda: me.SimpleArrowIterableDataset(folder),

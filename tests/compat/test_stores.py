@@ -14,10 +14,10 @@ import pytest
 
 import midepoch as me
 import s3
-from midepoch.storage.listing import find
 from midepoch.storage.location import read_bytes
 from midepoch.storage.ranges import LEAST_BYTES
 from midepoch.testing import assert_resumes
+from objects import find
 from worlds import FORMATS, TEXTS, ids, plus_one, write_files
 
 NOISE = 20_000

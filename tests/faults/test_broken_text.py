@@ -36,16 +36,16 @@ def _block_sizes(request):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"a": 1', r"line 103: this is no whole JSON object \(Expecting ',' delimiter at column 8\)"),
-        ('{"a": 1}}', "line 103: this is no whole JSON object"),
-        ('{"a": 1} {"a": 2}', "line 103: this is no whole JSON object"),
-        ("null", "line 103: a row must be a JSON object, and this is b'null'"),
+        ('{"a": 1', r"line 103: this is no valid JSON object \(Expecting ',' delimiter at column 8\)"),
+        ('{"a": 1}}', "line 103: this is no valid JSON object"),
+        ('{"a": 1} {"a": 2}', "line 103: this is no valid JSON object"),
+        ("null", "line 103: a row must be a JSON object, but this is b'null'"),
         ("[1, 2]", "line 103: a row must be a JSON object"),
-        ("text", "line 103: this is no whole JSON object"),
+        ("text", "line 103: this is no valid JSON object"),
         ('{"a": 1, "a": 2}', "line 103: the field 'a' is there twice"),
         ('{"b": "\\ud800"}', "line 103: The surrogate pair in string is invalid"),
         ('{"a": 1e999}', "line 103: Number too big"),
-        ('{"b": "a\tb"}', "line 103: this is no whole JSON object"),
+        ('{"b": "a\tb"}', "line 103: this is no valid JSON object"),
     ],
 )
 def test_a_broken_line_is_told_with_its_number(tmp_path, line, message):
@@ -53,7 +53,7 @@ def test_a_broken_line_is_told_with_its_number(tmp_path, line, message):
     content = f"\n{GOOD}\n{line}\n{GOOD}"
     assert re.search(message, told(path, content))
     assert re.search(message, told(tmp_path / "a.jsonl.gz", gzip.compress(content.encode())))
-    assert "open the data set again" in told(path, content)
+    assert "open the dataset again" in told(path, content)
 
 
 @pytest.mark.usefixtures("_block_sizes")
@@ -68,13 +68,13 @@ def test_bytes_that_are_not_utf8_are_told_with_their_line(tmp_path):
 def test_a_clash_of_types_names_field_and_lines(tmp_path):
     path = tmp_path / "a.jsonl"
     bad = GOOD + '{"a": "x", "b": "y"}\n'
-    assert "line 101: the field 'a' is a string there and a number before" in told(path, bad)
+    assert "line 101: the field 'a' is a string here and a number before" in told(path, bad)
     with patch.object(text, "BLOCK_RECORDS", 10):
         message = told(path, bad)
-    assert "lines 101 to 101: the field 'a' is string there and int64 before" in message
+    assert "lines 101 to 101: the field 'a' is string here and int64 before" in message
     with patch.object(text, "BLOCK_RECORDS", 1):
         nested = '{"a": {"b": [1]}}\n{"a": {"b": [true]}}'
-        assert "lines 2 to 2: the field 'a.b[]' is bool there and int64 before" in told(path, nested)
+        assert "lines 2 to 2: the field 'a.b[]' is bool here and int64 before" in told(path, nested)
         nested = '[{"a": {"b": [1]}}, {"a": {"b": [true]}}]'
         assert "elements 2 to 2: the field 'a.b[]'" in told(tmp_path / "a.json", nested)
 
@@ -86,13 +86,13 @@ def test_a_clash_of_types_names_field_and_lines(tmp_path):
         ('[{"a": 1}', "is truncated: its array is not closed"),
         ('[{"a": "]', "is truncated: its array is not closed"),
         ("[", "is truncated: its array is not closed"),
-        ('[{"a": 1}] {"a": 2}', "goes on behind its array"),
-        ('[{"a": 1}]]', "goes on behind its array"),
-        ('[{"a": 1}, {"a": }]', "element 2: this is no whole JSON object"),
-        ('[{"a": 1}, {"a": 2} {"a": 3}]', "element 2: this is no whole JSON object"),
+        ('[{"a": 1}] {"a": 2}', "has more text after its array"),
+        ('[{"a": 1}]]', "has more text after its array"),
+        ('[{"a": 1}, {"a": }]', "element 2: this is no valid JSON object"),
+        ('[{"a": 1}, {"a": 2} {"a": 3}]', "element 2: this is no valid JSON object"),
         ('[{"a": 1}, 7]', "element 2: a row must be a JSON object"),
         ('[{"a": 1}, null]', "element 2: a row must be a JSON object"),
-        ('[{"a": 1}, {"a": 1]}]', "goes on behind its array"),
+        ('[{"a": 1}, {"a": 1]}]', "has more text after its array"),
         ("[[1], [2]]", "element 1: a row must be a JSON object"),
     ],
 )
@@ -101,15 +101,15 @@ def test_a_broken_array(tmp_path, content, message):
 
 
 def test_a_single_object_over_several_lines_is_no_data_set(tmp_path):
-    assert "line 1: this is no whole JSON object" in told(tmp_path / "a.json", json.dumps({"a": 1}, indent=2))
+    assert "line 1: this is no valid JSON object" in told(tmp_path / "a.json", json.dumps({"a": 1}, indent=2))
 
 
 @pytest.mark.usefixtures("_block_sizes")
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,b\n" + "1,2\n" * 50 + "1,2,3\n1,2\n", "row 51 behind the header: it has 3 fields, and the header has 2"),
-        ('a,b\n"x\ny",2\n1\n', "row 2 behind the header: it has 1 fields, and the header has 2"),
+        ("a,b\n" + "1,2\n" * 50 + "1,2,3\n1,2\n", "row 51 after the header has 3 fields, and the header has 2"),
+        ('a,b\n"x\ny",2\n1\n', "row 2 after the header has 1 field, and the header has 2"),
         ('a,b\n1,"x\n2,y\n', "ends inside quotes"),
         ('a,"b\n1,2\n', "ends inside quotes"),
         ("a,\n1,2\n", "a column without a name in its first line"),

@@ -1,50 +1,53 @@
-"""File formats: each knows a file's blocks, and reads one block at a time."""
+"""File formats: each finds the blocks of a file, and reads one block at a time.
 
-from collections.abc import Callable, Mapping, Sequence
+A format is a :class:`Format` that its own module declares. To add one, write that module and name it in ``FORMATS``.
+"""
 
-import pyarrow as pa
+from collections.abc import Mapping
 
 from midepoch.formats import arrow, orc, parquet
 from midepoch.formats.base import Block, BlockReader, Format, Range, Scan, read_all
-from midepoch.formats.detect import format_of
-from midepoch.formats.text import csv, jsonl
-from midepoch.formats.text import json_array as json
-from midepoch.formats.text import raw_lines as lines
+from midepoch.formats.detect import detect
+from midepoch.formats.text import csv, json_array, jsonl, raw_lines
 from midepoch.storage.location import Location
 
 __all__ = [
     "EMPTY",
     "FORMATS",
-    "RANGES",
-    "SPANNED",
     "Block",
     "BlockReader",
     "Format",
     "Range",
     "Scan",
+    "file_suffixes",
     "read_all",
     "scan_file",
 ]
 
 FORMATS: Mapping[str, Format] = {
-    "arrow": arrow,
-    "parquet": parquet,
-    "jsonl": jsonl,
-    "csv": csv,
-    "json": json,
-    "lines": lines,
-    "orc": orc,
+    one.name: one
+    for one in (
+        arrow.FORMAT,
+        parquet.FORMAT,
+        orc.FORMAT,
+        raw_lines.FORMAT,
+        csv.FORMAT,
+        jsonl.FORMAT,
+        json_array.FORMAT,
+    )
 }
-RANGES: Mapping[str, Callable[[Location, Sequence[pa.Field]], Sequence[Mapping[str, Range]]]] = {
-    "parquet": parquet.ranges
-}
-"""What tells of the blocks of a file which values some columns can have there, for formats that know."""
-SPANNED = ("parquet",)
-"""The formats whose readers know which bytes a block is made of, so that several blocks are fetched together."""
+"""All formats by name. Their order decides when several recognise the same text file."""
 EMPTY = "empty"
+"""The format of a file without bytes."""
 
 
 def scan_file(path: Location, format: str | None = None) -> Scan:
-    """Tell a file's format, and scan it."""
-    name = format_of(path, format)
+    """Find a file's format, or check that it is the one asked for, and scan the file."""
+    name = detect(path, format, FORMATS)
     return Scan(EMPTY, None, ()) if name is None else FORMATS[name].scan(path)
+
+
+def file_suffixes(format: str | None = None) -> tuple[str, ...]:
+    """How the names of data files end: those of a format, or of all formats if none is asked for or it has none."""
+    own = FORMATS[format].suffixes if format is not None and format in FORMATS else ()
+    return own or tuple(dict.fromkeys(suffix for one in FORMATS.values() for suffix in one.suffixes))

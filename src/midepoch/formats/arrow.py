@@ -1,24 +1,22 @@
-"""Arrow IPC, stream and file alike, memory-mapped where the file is on this machine.
+"""Arrow IPC streams and files: a block is a record batch, a view of the mapped file where that is on this machine.
 
-Both are a schema followed by messages, each with a small header that gives its kind, its length and its rows,
-so one walk over the headers finds every record batch without reading any.
+Both kinds are a schema followed by messages. Each message has a small header with its kind, its length and its rows, so
+one walk over the headers finds every record batch without reading any.
 """
 
 import struct
 from collections.abc import Iterator
 from functools import cached_property
 from threading import Lock
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import Block, Scan, as_read, read_as
+from midepoch.formats.base import Block, Format, Scan, as_read, read_as
 from midepoch.storage.location import Location, open_bytes, open_file
 from midepoch.storage.maps import PROCESS_MAPS
 
-MAPPED = True
-TYPES: Literal["fixed"] = "fixed"
 CONTINUATION = b"\xff\xff\xff\xff"
 FILE_MAGIC = b"ARROW1"
 HEAD_BYTES = 1024
@@ -35,7 +33,7 @@ class Message(NamedTuple):
 
 
 def is_legacy_stream(head: bytes) -> bool:
-    """Whether these first bytes may be a stream as written before Arrow 0.15, which begins with a length."""
+    """True if these first bytes can be a stream as written before Arrow 0.15, which begins with a length."""
     return len(head) == 8 and 0 < int.from_bytes(head[:4], "little") < 1 << 24 and head[5:8] == b"\0\0\0"
 
 
@@ -43,13 +41,15 @@ def scan(path: Location) -> Scan:
     """The schema and the record batches of a stream or file, from the message headers."""
     messages = _walk(path)
     if not messages or messages[0].kind != SCHEMA:
-        raise DataFormatError(f"{path} does not begin with an Arrow schema; it is no Arrow file, or a broken one.")
+        raise DataFormatError(
+            f"{path} does not begin with an Arrow schema. It is damaged, or no Arrow file: write it again."
+        )
     blocks = [(message.offset, message.length, message.rows) for message in messages if message.kind == RECORD_BATCH]
     return Scan("arrow", as_read(ArrowBlocks(path, pa.schema([])).schema), blocks)
 
 
 def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "ArrowBlocks":
-    """The file, mapped if it is on this machine."""
+    """Open a file, mapped if it is on this machine."""
     return ArrowBlocks(path, wanted)
 
 
@@ -65,17 +65,16 @@ class ArrowBlocks:
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{path} has a broken Arrow schema: {error}") from error
         self._has_dictionaries = any(holds_dictionary(field.type) for field in self.schema)
-        self._one_at_a_time = Lock()  # an object's blocks are read side by side, and Arrow's reader is not made for two
+        self._lock = Lock()  # threads read blocks of one object in parallel, and Arrow's file reader allows only one
 
     def read(self, block: Block) -> pa.RecordBatch:
-        """The record batch at a block."""
         try:
             return read_as(self._read(block), self._wanted)
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path} is broken at byte {block.offset:,}: {error}") from error
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        """Whether a record batch lies in the map, which compressed ones and some with dictionaries do not."""
+        """True if a record batch lies in the map; compressed ones and some with dictionaries do not."""
         if self._map is None:
             return False
         begin, end = self._map.address, self._map.address + self._map.size
@@ -100,13 +99,13 @@ class ArrowBlocks:
         if not self._has_dictionaries:
             return pa.ipc.read_record_batch(self._bytes(block.offset, block.length), self.schema)
         if self._is_file:
-            with self._one_at_a_time:
+            with self._lock:
                 return self._file.get_batch(block.number)
-        # Arrow has no way to read one batch of a stream against its dictionaries, so it is handed a stream of
-        # the schema, the dictionaries so far and this batch. This is the one case that copies a block.
+        # Arrow cannot read one batch of a stream against its dictionaries, so it gets a stream of the schema, the
+        # dictionaries so far and this batch. This is the one case that copies a block.
         before = [message for message in self._preamble if message.offset < block.offset]
-        places = [*((message.offset, message.length) for message in before), (block.offset, block.length)]
-        stream = b"".join(self._bytes(offset, length) for offset, length in places)
+        needed = [*((message.offset, message.length) for message in before), (block.offset, block.length)]
+        stream = b"".join(self._bytes(offset, length) for offset, length in needed)
         return pa.ipc.open_stream(stream).read_next_batch()
 
     @cached_property
@@ -123,20 +122,20 @@ def _mapped(path: str) -> pa.Buffer:
         return PROCESS_MAPS.map(path)
     except OSError as error:
         raise DataFormatError(
-            f"{path} cannot be mapped: {error}. See that it can be read; if memory is what lacks, let the process have "
-            "more maps (vm.max_map_count) or address space (ulimit -v)."
+            f"{path} cannot be mapped: {error}. Check that it can be read. If memory is short, allow the process "
+            "more maps (vm.max_map_count) or more address space (ulimit -v)."
         ) from error
 
 
 def holds_dictionary(kind: pa.DataType) -> bool:
-    """Whether values of a type, or some inside them, are numbers of entries of a dictionary."""
+    """True if a type, or a type inside it, is a dictionary type."""
     if pa.types.is_dictionary(kind):
         return True
     return any(holds_dictionary(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _walk(path: Location) -> list[Message]:
-    """All messages of a file; reading by position lets other threads run while the disk is waited for."""
+    """All messages of a file. Reads by position let other threads run meanwhile."""
     with open_file(path) as file:
         return list(_messages(file, path, file.size()))
 
@@ -163,7 +162,7 @@ def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Messag
         try:
             kind, body, rows = _parse_header(head, prefix)
         except (struct.error, IndexError):
-            raise DataFormatError(f"{path} is broken at byte {offset:,}: this is no Arrow message.") from None
+            raise DataFormatError(f"{path} is broken at byte {offset:,}: there is no Arrow message here.") from None
         if body < 0 or rows < 0:
             raise DataFormatError(f"{path} is broken at byte {offset:,}: a message of negative length.")
         length = prefix + metadata + body
@@ -188,13 +187,13 @@ def _parse_header(head: bytes, root: int) -> tuple[int, int, int]:
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Where field ``number`` of a flatbuffer table lies, or 0 if it has its default."""
+    """The offset of field ``number`` of a flatbuffer table, or 0 if the field has its default."""
     vtable: int = table - struct.unpack_from("<i", data, table)[0]
     entry = 4 + 2 * number
     if entry >= struct.unpack_from("<H", data, vtable)[0]:
         return 0
-    place: int = struct.unpack_from("<H", data, vtable + entry)[0]
-    return table + place if place else 0
+    offset: int = struct.unpack_from("<H", data, vtable + entry)[0]
+    return table + offset if offset else 0
 
 
 def _truncated(path: Location, size: int) -> DataFormatError:
@@ -202,3 +201,18 @@ def _truncated(path: Location, size: int) -> DataFormatError:
         f"{path} is truncated: it ends after {size:,} bytes in the middle of a message. "
         "Copy or write it again, or leave it out."
     )
+
+
+def _has_magic(head: bytes) -> bool:
+    return head.startswith((FILE_MAGIC, CONTINUATION)) or is_legacy_stream(head[:8])
+
+
+FORMAT = Format(
+    name="arrow",
+    suffixes=(".arrow", ".feather", ".ipc"),
+    types="fixed",
+    has_magic=_has_magic,
+    scan=scan,
+    open_blocks=open_blocks,
+    is_mapped=True,
+)

@@ -1,6 +1,6 @@
-"""What every format gives: the blocks of a file, a reader of one block, and columns of the same kinds."""
+"""What every format provides: the blocks of a file, a reader of one block, and columns of the same types."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -23,8 +23,8 @@ class Block(NamedTuple):
 class Scan:
     """A file's schema and the ``(offset, length, rows)`` of its blocks. A file without rows may have no schema.
 
-    ``seeks`` is false where a block can be reached only by reading what is before it. ``version`` is that of an object
-    of a store, its etag.
+    ``seeks`` is false if a block can be reached only by reading all bytes before it. ``version`` is the etag of an
+    object in a store.
     """
 
     format: str
@@ -35,9 +35,9 @@ class Scan:
 
 
 class Range(NamedTuple):
-    """What a file's statistics say of a column in one block. Bounds, and a number of nulls, may be unknown.
+    """The statistics of a column in one block. Bounds and the number of nulls may be unknown.
 
-    The bounds need not be values that occur, and hold for all but nulls and NaN.
+    The bounds need not be values that occur. They hold for all values but nulls and NaN.
     """
 
     low: pa.Scalar | None
@@ -53,18 +53,18 @@ class BlockReader(Protocol):
         """The rows of a block."""
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        """Whether what was read is a view of the file, which costs nothing to hold."""
+        """True if the data is a view of the mapped file, which takes no memory to hold."""
 
 
 @runtime_checkable
 class SpannedReader(BlockReader, Protocol):
-    """An open file that knows which bytes a block is made of, so that those of several can be fetched together."""
+    """An open file that knows which bytes make up a block, so that the bytes of several blocks are fetched together."""
 
     def spans(self, block: Block) -> Sequence[Span]:
-        """The bytes that are needed of a block."""
+        """The bytes that a block needs."""
 
     def decode(self, block: Block, file: pa.NativeFile) -> pa.Table | pa.RecordBatch:
-        """The rows of a block, out of a file that has these bytes."""
+        """The rows of a block, from a file that has these bytes."""
 
 
 @runtime_checkable
@@ -75,26 +75,46 @@ class JoiningReader(BlockReader, Protocol):
         """The rows of each of these blocks."""
 
 
-class Format(Protocol):
-    """A file format: a module of this package with these names."""
+class TextHead(NamedTuple):
+    """What is known of a text file before it is scanned."""
 
-    @property
-    def MAPPED(self) -> bool:  # noqa: N802
-        """Whether a block is a view of the file, which costs next to nothing to hold and to read again."""
+    begins: bytes
+    """Its first bytes, decompressed, without a byte order mark and leading blank space."""
+    asked: str | None
+    """The format that the user asked for."""
+    assumed: str | None
+    """The format to use if the bytes do not decide: the one asked for, else the one that the file's name says."""
 
-    @property
-    def TYPES(self) -> Literal["fixed", "values", "text"]:  # noqa: N802
-        """How a file's types are known.
 
-        "fixed": the file states them. "values": they are those of all its values, and a column may be missing.
-        "text": they are a guess, and any column can also be read as strings.
-        """
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A file format: how its files are named and recognised, and how they are read."""
 
-    def scan(self, path: Location) -> Scan:
-        """The schema and blocks of a file, from its headers or footer alone where it has any."""
+    name: str
+    suffixes: tuple[str, ...]
+    """How the names of its files end. A format that only reads the files of others has none."""
+    types: Literal["fixed", "values", "text"]
+    """Where a file's types come from.
 
-    def open_blocks(self, path: Location, own: pa.Schema, wanted: pa.Schema) -> BlockReader:
-        """The file, which the scan found to have its ``own`` schema, opened to read blocks under the ``wanted`` one."""
+    "fixed": the file states them. "values": they fit all its values, and a column may be missing. "text": they are
+    guessed, and any column can also be read as strings.
+    """
+    scan: Callable[[Location], Scan]
+    """Finds the schema and blocks of a file, from its headers or footer alone where it has any."""
+    open_blocks: Callable[[Location, pa.Schema, pa.Schema], BlockReader]
+    """Opens a file, given its own schema as the scan found it, to read blocks under another schema."""
+    has_magic: Callable[[bytes], bool] | None = None
+    """For a binary format: true if a file that begins with these bytes is of this format."""
+    is_text: Callable[[TextHead], bool] | None = None
+    """For a text format: true if a file with this head is of this format."""
+    includes: tuple[str, ...] = ()
+    """Other formats that users mean by this name too."""
+    is_mapped: bool = False
+    """True if the blocks of a local file are views of it, which cost next to nothing to hold and to read again."""
+    has_spans: bool = False
+    """True if its readers are :class:`SpannedReader`."""
+    ranges: Callable[[Location, Sequence[pa.Field]], Sequence[Mapping[str, Range]]] | None = None
+    """Reads, for each block of a file, the statistics of some columns, if the format stores any."""
 
 
 def read_all(reader: BlockReader, blocks: Sequence[Block]) -> Iterable[pa.Table | pa.RecordBatch]:
@@ -105,8 +125,8 @@ def read_all(reader: BlockReader, blocks: Sequence[Block]) -> Iterable[pa.Table 
 def as_read(schema: pa.Schema) -> pa.Schema:
     """The schema under which a file's rows are read.
 
-    Whether a column may be null is forgotten: files of one data set often differ in that alone, and Arrow would not
-    join their rows. Views are read as what they show, because Arrow cannot gather them.
+    Every column is nullable: files of one dataset often differ in that alone, and Arrow would not join their rows.
+    String and binary views become plain strings and binaries, because Arrow cannot gather views.
     """
     return pa.schema(
         [field.with_type(_gatherable(field.type)).with_nullable(True) for field in schema], schema.metadata
@@ -114,7 +134,7 @@ def as_read(schema: pa.Schema) -> pa.Schema:
 
 
 def read_as(data: "pa.Table | pa.RecordBatch", schema: pa.Schema) -> "pa.Table | pa.RecordBatch":
-    """The columns of a block that a schema names, under that schema."""
+    """The columns of a block that a schema names, cast to its types."""
     if data.schema.equals(schema):
         return data
     if not len(schema):
@@ -125,7 +145,7 @@ def read_as(data: "pa.Table | pa.RecordBatch", schema: pa.Schema) -> "pa.Table |
 
 
 def _gatherable(kind: pa.DataType) -> pa.DataType:
-    """The type, with plain strings and bytes in place of views of them."""
+    """The type, with plain strings and binaries in place of views."""
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_binary_view(kind):

@@ -1,64 +1,72 @@
-"""Telling formats apart: by the first bytes where they say it, else by the name or the user's word."""
+"""Finding a file's format: from its first bytes where they decide, else from its name or the user's argument."""
 
 import re
+from collections.abc import Mapping
 
 from midepoch.errors import DataFormatError
-from midepoch.formats import arrow
+from midepoch.formats.base import Format, TextHead
 from midepoch.formats.text.compressed import codec_of, open_text
 from midepoch.formats.text.records import BOM
 from midepoch.storage.location import Location, open_bytes
 
 HEAD_BYTES = 4096
-TEXT = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl", "csv": "csv", "tsv": "csv"}
-JSON = ("json", "jsonl")
 
 
-def format_of(path: Location, wanted: str | None) -> str | None:
-    """The format of a file, or None if it holds nothing. ``wanted`` decides where the bytes do not, and must be met."""
+def detect(path: Location, asked: str | None, formats: Mapping[str, Format]) -> str | None:
+    """The name of a file's format, or None if the file holds nothing.
+
+    ``asked`` decides where the bytes do not. Raise if the file is of another format than ``asked``.
+    """
     head = open_bytes(path).read_at(HEAD_BYTES, 0)
     if not head:
         return None
-    found = _binary(head)
-    if found is None:
-        found = _text(path, head, wanted)
-        if wanted == "json" and found in JSON:  # many call both of them so
-            return found
-    if wanted is not None and found is not None and found != wanted:
-        raise DataFormatError(f"{path} is {found}, but format={wanted!r} was asked for.")
-    return found
+    name = _by_magic(head, formats) or _by_text(path, head, asked, formats)
+    if asked is not None and name is not None and name not in (asked, *formats[asked].includes):
+        raise DataFormatError(
+            f"{path} is {name}, but format={asked!r} was asked for. Leave format out, or leave out the file."
+        )
+    return name
 
 
-def _binary(head: bytes) -> str | None:
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    if head.startswith((arrow.FILE_MAGIC, arrow.CONTINUATION)) or arrow.is_legacy_stream(head[:8]):
-        return "arrow"
-    return "orc" if head.startswith(b"ORC") else None
+def _by_magic(head: bytes, formats: Mapping[str, Format]) -> str | None:
+    """The binary format of a file that begins with these bytes."""
+    return next((one.name for one in formats.values() if one.has_magic is not None and one.has_magic(head)), None)
 
 
-def _text(path: Location, head: bytes, wanted: str | None) -> str | None:
-    """Which text it is. A brace or bracket says JSON, unless the name or the user says CSV, which may begin so too."""
-    suffix = re.search(r"\.(jsonl|ndjson|json|csv|tsv)(\.\w+)?$", str(path), re.IGNORECASE)
-    named = TEXT[suffix[1].lower()] if suffix else None
+def _by_text(path: Location, head: bytes, asked: str | None, formats: Mapping[str, Format]) -> str | None:
+    """The text format of a file; None if it holds nothing but blank space."""
     if codec_of(head) is not None:
         head = open_text(path).read_at(HEAD_BYTES, 0)
     begins = head.removeprefix(BOM).lstrip()
-    told = wanted if wanted in TEXT.values() or wanted == "json" else named
-    if not begins and len(head) < HEAD_BYTES and told:
+    assumed = asked if asked is not None and _can_be_assumed(formats[asked]) else _by_name(str(path), formats)
+    if not begins and len(head) < HEAD_BYTES and assumed:
         return None
-    if wanted == "lines" and (begins.startswith(b"{") or (named == "jsonl" and not begins.startswith(b"["))):
-        return "lines"
-    if told == "csv":
-        return "csv"
-    if begins.startswith((b"{", b"[")):
-        return "jsonl" if begins.startswith(b"{") else "json"
-    if told is not None:
-        return told
-    if _binary(head) is not None:
+    text = TextHead(begins, asked, assumed)
+    recognised = (one.name for one in formats.values() if one.is_text is not None and one.is_text(text))
+    name = next(recognised, assumed)
+    if name is not None:
+        return name
+    packed = _by_magic(head, formats)
+    if packed is not None:
         raise DataFormatError(
-            f"{path} is {_binary(head)}, compressed as a whole, which cannot be read in place. Decompress it."
+            f"{path} is {packed}, compressed as a whole, which cannot be read in place. Decompress it."
         )
     raise DataFormatError(
-        f"{path} is neither Arrow, Parquet, ORC nor JSON: it begins with {head[:8]!r}. If it is CSV, pass "
+        f"{path} has no known format ({', '.join(formats)}): it begins with {head[:8]!r}. If it is CSV, pass "
         "format='csv'; else remove it from the folder, or narrow the glob so that it is left out."
     )
+
+
+def _by_name(path: str, formats: Mapping[str, Format]) -> str | None:
+    """The text format that a file's name says. One more suffix after that does not count, such as .gz or .bak."""
+    name = path.lower()
+    for ending in (re.sub(r"\.\w+$", "", name), name):
+        for one in formats.values():
+            if _can_be_assumed(one) and ending.endswith(one.suffixes):
+                return one.name
+    return None
+
+
+def _can_be_assumed(format: Format) -> bool:
+    """True for a text format with files of its own, which any text may be."""
+    return format.is_text is not None and bool(format.suffixes)

@@ -1,38 +1,34 @@
 """ORC: a block is a stripe, decoded alone."""
 
 from threading import Lock
-from typing import Literal
 
 import pyarrow as pa
 from pyarrow import orc
 
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import Block, Scan, as_read, read_as
+from midepoch.formats.base import Block, Format, Scan, as_read, read_as
 from midepoch.storage.location import Location, open_file
-
-MAPPED = False
-TYPES: Literal["fixed"] = "fixed"
 
 
 def scan(path: Location) -> Scan:
     """The schema and the stripes of a file.
 
-    pyarrow does not tell how many rows a stripe has, so the narrowest column is decoded to count them; of a single
-    stripe the footer tells it.
+    pyarrow does not report the rows of a stripe, so the narrowest column is decoded to count them. A single stripe has
+    all the rows of the footer.
     """
     file = _open(path)
     total = int(file.nrows)
     try:
         rows = [total] if file.nstripes == 1 else [_rows(file, number) for number in range(file.nstripes)]
     except (pa.ArrowException, OSError) as error:
-        raise DataFormatError(f"{path} is a broken ORC file: {error}. Copy or write it again.") from error
-    # Nor where a stripe lies. Reading goes by number; the lengths only tell how large a row is.
+        raise DataFormatError(f"{path} is a damaged ORC file: {error}. Copy or write it again.") from error
+    # Nor does it report where a stripe lies. Blocks are read by number; the lengths only say how large a row is.
     blocks = [(0, file.content_length * count // max(1, total), count) for count in rows]
     return Scan("orc", as_read(file.schema), blocks)
 
 
 def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "OrcBlocks":
-    """The file, with its footer read."""
+    """Open a file and read its footer."""
     return OrcBlocks(path, wanted)
 
 
@@ -45,7 +41,6 @@ class OrcBlocks:
         self._lock = Lock()
 
     def read(self, block: Block) -> pa.RecordBatch:
-        """The stripe with the block's number."""
         names = self._wanted.names or [_narrowest(self._file.schema)]
         try:
             with self._lock:  # a thread may read ahead while another reads
@@ -55,7 +50,6 @@ class OrcBlocks:
             raise DataFormatError(f"{self._path}: stripe {block.number} cannot be decoded: {error}") from error
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        """It never is."""
         return False
 
 
@@ -65,7 +59,7 @@ def _open(path: Location) -> orc.ORCFile:
         _ = file.schema
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFormatError(
-            f"{path} is no whole ORC file: {error}. It may be truncated; copy or write it again."
+            f"{path} is damaged or no ORC file: {error}. It may be truncated: copy or write it again."
         ) from error
     return file
 
@@ -81,3 +75,13 @@ def _narrowest(schema: pa.Schema) -> str:
         return field.type.bit_width if pa.types.is_primitive(field.type) else 1 << 10
 
     return str(min(schema, key=width).name)
+
+
+FORMAT = Format(
+    name="orc",
+    suffixes=(".orc",),
+    types="fixed",
+    has_magic=lambda head: head.startswith(b"ORC"),
+    scan=scan,
+    open_blocks=open_blocks,
+)

@@ -10,7 +10,7 @@ from typing import Any
 from midepoch._common.progress_bar import ProgressBar
 from midepoch._common.text import count
 from midepoch.errors import MidepochError, NoDataError
-from midepoch.formats import FORMATS, Scan, scan_file
+from midepoch.formats import FORMATS, Scan, file_suffixes, scan_file
 from midepoch.index.encode import index_bytes, scans_of
 from midepoch.index.files import FileIndex
 from midepoch.index.index import IndexView
@@ -41,7 +41,7 @@ def open_index(
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"format is {format!r}; it can be {', '.join(map(repr, FORMATS))}, or left out.")
-    listing = find(source, storage_options)
+    listing = find(source, storage_options, suffixes=file_suffixes())
     saved = SavedIndexes(index_folder(index_dir), listing, format)
     view = None if rescan else saved.load()
     if view is None:

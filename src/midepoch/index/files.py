@@ -62,4 +62,4 @@ def location_of(index: Index, file: int) -> Location:
 
 def is_mapped(index: Index, file: int) -> bool:
     """True if the blocks of a file are views of its bytes."""
-    return index.store is None and FORMATS[index.view.formats[file]].MAPPED
+    return index.store is None and FORMATS[index.view.formats[file]].is_mapped

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from midepoch._common.files import exclusive_lock, framed, unframed, write_atomically
 from midepoch._common.hashing import digest
 from midepoch.errors import SchemaMismatchError
-from midepoch.formats import RANGES, Range
+from midepoch.formats import FORMATS, Range
 from midepoch.index.build import SCAN_THREADS
 from midepoch.index.files import location_of
 from midepoch.index.index import Index
@@ -102,7 +102,8 @@ def _decide(index: Index, predicate: Predicate, schema: pa.Schema) -> Mask:
     if predicate.names_nan:  # Arrow would rule out blocks in which nothing is below NaN
         return kept
     columns = [field for field in schema if field.name not in index.constants(0)]
-    files = [file for file in np.flatnonzero(kept_files).tolist() if columns and view.formats[file] in RANGES]
+    readable = {name for name in {*view.formats} & {*FORMATS} if FORMATS[name].ranges is not None}
+    files = [file for file in np.flatnonzero(kept_files).tolist() if columns and view.formats[file] in readable]
     with ThreadPoolExecutor(SCAN_THREADS) as pool:
         for start in range(0, len(files), FILES_AT_ONCE):
             batch = files[start : start + FILES_AT_ONCE]
@@ -118,7 +119,8 @@ def _decide(index: Index, predicate: Predicate, schema: pa.Schema) -> Mask:
 
 def _ranges(index: Index, file: int, columns: Sequence[pa.Field]) -> Sequence[Mapping[str, Range]]:
     """The statistics of the columns in each block of a file."""
-    ranges = RANGES[index.view.formats[file]](location_of(index, file), columns)
+    read = FORMATS[index.view.formats[file]].ranges
+    ranges = [] if read is None else read(location_of(index, file), columns)
     index.check(file)
     return ranges
 

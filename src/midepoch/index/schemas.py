@@ -35,7 +35,7 @@ def schema_of(view: IndexView, columns: Sequence[str] | None) -> pa.Schema:
     for file, schema in enumerate(view.schemas):
         key = view.schema_numbers[file], view.formats[file]
         if schema is not None and key not in schemas:
-            schemas[key] = FileSchema(view.names[file], FORMATS[view.formats[file]].TYPES, schema)
+            schemas[key] = FileSchema(view.names[file], FORMATS[view.formats[file]].types, schema)
     if not schemas:
         raise NoDataError(
             f"{view.path(0)} is empty ({count('byte', view.stamps[0].size)}), and so is every other file of the "

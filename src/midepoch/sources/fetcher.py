@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from midepoch.formats import EMPTY, SPANNED, BlockReader, read_all
+from midepoch.formats import EMPTY, FORMATS, BlockReader, read_all
 from midepoch.index.files import is_mapped
 from midepoch.index.index import Index
 from midepoch.storage.cache import block_key
@@ -174,7 +174,7 @@ class BlockFetcher:
     def _is_read_whole(self, file: int) -> bool:
         """True if all columns of a file are read, and its format knows the bytes of each block."""
         own = self.view.schemas[file]
-        return self.view.formats[file] in SPANNED and own is not None and self._names.issuperset(own.names)
+        return own is not None and FORMATS[self.view.formats[file]].has_spans and self._names.issuperset(own.names)
 
     @cached_property
     def _names(self) -> frozenset[str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from urllib.parse import unquote, urlsplit
 
-SIGNS = re.compile(r"[*?\[]")
+WILDCARDS = re.compile(r"[*?\[]")
 SECRET = re.compile(r"[?&][^=&]*(sig|token|secret|passw|credential|key)[^=&]*=", re.IGNORECASE)
 
 
@@ -39,7 +39,7 @@ def split_glob(url: str) -> tuple[str, re.Pattern[str], bool]:
     As in a shell, a star matches neither a slash nor a hidden name; two stars match any number of folders.
     """
     parts = url.split("/")
-    fixed = next(number for number, part in enumerate(parts) if SIGNS.search(part))
+    fixed = next(number for number, part in enumerate(parts) if WILDCARDS.search(part))
     below = parts[fixed:]
     told = "".join(_part(part, last=number == len(below) - 1) for number, part in enumerate(below))
     return "/".join(parts[:fixed]), re.compile(told), len(below) > 1 or below[0] == "**"

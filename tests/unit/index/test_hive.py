@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import pickle
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
+from midepoch import formats
 from midepoch.errors import CheckpointMismatchError, DataFormatError, SchemaMismatchError
-from midepoch.index import pruning
 from midepoch.sources.fetcher import BlockFetcher
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import FORMATS, ids, write_files
@@ -98,9 +99,9 @@ def test_folders_can_be_cast_in_a_filter(tmp_path, files_opened):
 
 def test_footers_of_files_in_other_folders_are_not_read(root, monkeypatch):
     seen = []
-    true = pruning.RANGES["parquet"]
-    watched = {"parquet": lambda path, columns: (seen.append(path), true(path, columns))[1]}
-    monkeypatch.setattr(pruning, "RANGES", watched)
+    parquet = formats.FORMATS["parquet"]
+    watched = replace(parquet, ranges=lambda path, columns: (seen.append(path), parquet.ranges(path, columns))[1])
+    monkeypatch.setitem(formats.FORMATS, "parquet", watched)
     me.read(root, partitioning="hive", filters=(field("year") == 2024) & (field("id") < 9))
     assert [path.partition("data/")[2] for path in seen] == ["year=2024/place=x/a.parquet"]
     me.read(root, partitioning="hive", filters=field("year") == 2024)

@@ -21,14 +21,13 @@ import midepoch as me
 from midepoch._common.checks import parse_size
 from midepoch.errors import DataChangedError, MissingExtraError, NoDataError, StoreError
 from midepoch.storage.clients import ArrowClient, connect, known_options
-from midepoch.storage.listing import find
 from midepoch.storage.location import read_bytes
 from midepoch.storage.objects import LEAST_BYTES, StoredFile
 from midepoch.storage.options import Fetch
 from midepoch.storage.retry import RetryPolicy, ShortReadError, error_kind, with_retries
 from midepoch.storage.store import HIDDEN, Store
 from midepoch.storage.urls import check_plain, is_url, local_path, split_glob
-from objects import QUICK, SECRETS, stored
+from objects import QUICK, SECRETS, find, stored
 from worlds import FORMATS, TEXTS, ids, write_files
 
 

@@ -5,8 +5,8 @@ import pytest
 
 import midepoch as me
 from files import values, write_numbers
-from midepoch.storage.listing import find
 from midepoch.storage.local import FileStamp, check_unchanged
+from objects import find
 
 
 @pytest.fixture
@@ -122,13 +122,13 @@ def test_an_empty_folder_says_so(tmp_path):
 
 def test_a_folder_of_other_files_names_one_and_the_way_out(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(me.NoDataError, match=r"it holds 1 others, such as notes\.txt\).*pass a glob"):
+    with pytest.raises(me.NoDataError, match=r"it holds 1 other, such as notes\.txt\).*pass a glob"):
         me.read(tmp_path)
 
 
 @pytest.mark.parametrize("twice", [["b.arrow", "b.arrow"], [".", "b.arrow"], ["b.arrow", "sub/../b.arrow"]])
 def test_a_file_that_is_named_twice_is_refused(folder, twice):
-    with pytest.raises(ValueError, match=r"b\.arrow is named twice by the sources"):
+    with pytest.raises(ValueError, match=r"The sources name .*b\.arrow twice"):
         me.read([folder / one for one in twice])
 
 

@@ -19,10 +19,9 @@ from midepoch.formats import Block, parquet
 from midepoch.index.build import open_index
 from midepoch.index.remote import StoredBlocks
 from midepoch.sources.fetcher import FETCH_THREADS, BlockFetcher
-from midepoch.storage.listing import find
 from midepoch.storage.options import Fetch
 from midepoch.storage.ranges import STRETCH_BLOCKS, STRETCH_BYTES, joined, stretches
-from objects import stored
+from objects import find, stored
 
 SPANS = st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 300)).map(lambda one: (one[0], one[0] + one[1])))
 

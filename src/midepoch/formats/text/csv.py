@@ -1,17 +1,17 @@
-"""CSV with a header: a block is a run of whole records, quoted newlines and all, which reading seeks to."""
+"""CSV with a header: a block is a run of whole records, quoted newlines included, read without those before it."""
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
+from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import Scan
-from midepoch.formats.text.compressed import open_text
+from midepoch.formats.base import Format, Scan
+from midepoch.formats.text.compressed import compressible, open_text
 from midepoch.formats.text.records import (
     NEWLINE,
     READ_BYTES,
@@ -19,17 +19,14 @@ from midepoch.formats.text.records import (
     MalformedError,
     TextBlocks,
     bad_byte,
-    first_letter,
     scan_text,
+    text_start,
 )
 from midepoch.formats.text.types import TypeClashError, widened
 from midepoch.storage.location import Bytes, Location
 
-MAPPED = False
-TYPES: Literal["text"] = "text"
-
 QUOTE, RETURN = map(ord, '"\r')
-# Without 0 and 1, or the type of a column would depend on which of its rows are looked at together.
+# Without 0 and 1: with them, the type of a column would depend on which of its rows share a block.
 TRUE, FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 
 
@@ -38,29 +35,28 @@ def scan(path: Location) -> Scan:
     file = open_text(path)
     delimiter = _delimiter(path)
     names, start = _header(path, file, delimiter)
-    found = scan_text(path, "csv", file, start, Records(delimiter, tuple(names)))
-    bare = pa.schema([(name, pa.null()) for name in names])
-    return found if found.schema is not None else Scan("csv", bare, found.blocks, found.seeks)
+    scanned = scan_text(path, "csv", file, start, Records(delimiter, tuple(names)))
+    untyped = pa.schema([(name, pa.null()) for name in names])
+    return scanned if scanned.schema is not None else replace(scanned, schema=untyped)
 
 
 def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
-    """The file, whose header was read when it was scanned."""
+    """Open a file; its header was read when it was scanned."""
     return TextBlocks(path, open_text(path), Records(_delimiter(path), tuple(own.names)), wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The grammar of a CSV file with these columns, behind its header."""
+    """The grammar of a CSV file with these columns, after its header."""
 
     delimiter: str
     names: tuple[str, ...]
 
     def record_ends(self, data: bytes, *, last: bool) -> I64:
-        """Behind each newline that no quotes enclose."""
         return record_ends(data, ord(self.delimiter), last=last)
 
     def infer(self, data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
-        """Whole numbers, floats, truth values, or else strings: also dates, and columns that mix these."""
+        """Integers, floats and booleans; all else is strings: also dates, and columns that mix types."""
         table = self._read(data, {}, [])
         if table.num_rows == 0:
             return known, 0
@@ -71,22 +67,22 @@ class Records:
         return pa.schema(list(zip(self.names, kinds, strict=True))), table.num_rows
 
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
-        """The columns that are wanted. What is empty is null, and in a column of strings the empty string."""
+        """The wanted columns. An empty field is null, and in a column of strings the empty string."""
         return self._read(data, dict(zip(wanted.names, wanted.types, strict=True)), wanted.names)
 
     def explain(self, data: bytes, error: Exception, before: Before) -> str:
-        """The row, counted from 1 without the header, and what is wrong with it."""
+        """The row, counted from 1 after the header, and what is wrong with it."""
         bad = bad_byte(data)
         if bad is not None:
             line = before.lines() + data[:bad].count(b"\n") + 1
-            return f"line {line:,}: the byte 0x{data[bad]:02x} is not UTF-8. Write the file anew in UTF-8."
+            return f"line {line:,}: the byte 0x{data[bad]:02x} is not UTF-8. Write the file again in UTF-8."
         ragged = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
         if not ragged:
             return f"rows from {before.rows + 1:,} on: {error}"
         row = before.rows + int(ragged[1])
         return (
-            f"row {row:,} behind the header: it has {int(ragged[3]):,} fields, and the header has {int(ragged[2]):,}. "
-            "Mend the row; a field that holds the delimiter must be quoted."
+            f"row {row:,} after the header has {count('field', int(ragged[3]))}, and the header has "
+            f"{int(ragged[2]):,}. Correct the row; a field that holds the delimiter must be quoted."
         )
 
     def _read(self, data: bytes, types: dict[str, pa.DataType], names: list[str]) -> pa.Table:
@@ -102,7 +98,7 @@ class Records:
         if pa.types.is_binary(kind):
             raise MalformedError("is not UTF-8")
         if pa.types.is_int64(kind) and has_hex:
-            # Hexadecimal numbers pass for integers but not for floats: leave them as they are written.
+            # pyarrow accepts hexadecimal numbers as integers but not as floats. They stay strings.
             try:
                 self._read(data, {field.name: pa.float64()}, [field.name])
             except pa.ArrowInvalid:
@@ -112,7 +108,7 @@ class Records:
 
 
 def text_widened(one: pa.DataType, other: pa.DataType, field: str) -> pa.DataType:
-    """The type that holds both: of text, that is at last a string."""
+    """The type that holds both; a string, if no other type does."""
     try:
         return widened(one, other, field)
     except TypeClashError:
@@ -125,9 +121,9 @@ def _has_hex(data: bytes) -> bool:
 
 
 def record_ends(data: bytes, delimiter: int, *, last: bool) -> I64:
-    """The places behind each newline that no quotes enclose, in bytes that begin with a record.
+    """The offsets after each newline that no quotes enclose, in bytes that begin with a record.
 
-    As in pyarrow, a quote opens only at the beginning of a field, and anywhere else outside of quotes is a letter.
+    As in pyarrow, only a quote at the beginning of a field opens; any other quote outside of quotes is a letter.
     """
     letters = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(letters == NEWLINE)
@@ -149,32 +145,32 @@ def record_ends(data: bytes, delimiter: int, *, last: bool) -> I64:
 
 
 def _are_pairs(letters: np.ndarray, quotes: I64, delimiter: int) -> bool:
-    """Whether every other quote begins a field, or follows the one before it, and the others end one likewise."""
+    """True if quotes come in pairs: each first one begins a field or follows a quote, each second one ends likewise."""
     edges = np.array([delimiter, NEWLINE, RETURN], np.uint8)
     opens, closes = quotes[::2], quotes[1::2]
     before = letters[opens - 1]
     after = letters[np.minimum(closes + 1, len(letters) - 1)]
     opened = np.isin(before, edges) | (before == QUOTE) | (opens == 0)
     closed = np.isin(after, edges) | (after == QUOTE) | (closes == len(letters) - 1)
-    # A quote that comes right before the first of a pair is the second of the one before: two of them are a letter.
+    # A quote right before the first of a pair is the second of the pair before: together they are an escaped quote.
     return bool(opened.all() and closed.all())
 
 
 def _walk(data: bytes, quotes: list[int], delimiter: int) -> tuple[I64, I64]:
-    """Where quoted parts begin and end, quote by quote: for files with quotes in the middle of fields."""
+    """Where quoted text begins and ends, quote by quote: for files with quotes in the middle of fields."""
     edges = (delimiter, NEWLINE, RETURN)
     opens, closes = [-1], [-1]
-    at = 0
-    while at < len(quotes):
-        place = quotes[at]
-        at += 1
-        if place > 0 and data[place - 1] not in edges:
+    number = 0
+    while number < len(quotes):
+        begin = quotes[number]
+        number += 1
+        if begin > 0 and data[begin - 1] not in edges:
             continue
-        while at + 1 < len(quotes) and quotes[at + 1] == quotes[at] + 1:
-            at += 2
-        opens.append(place)
-        closes.append(quotes[at] if at < len(quotes) else len(data))
-        at += 1
+        while number + 1 < len(quotes) and quotes[number + 1] == quotes[number] + 1:
+            number += 2
+        opens.append(begin)
+        closes.append(quotes[number] if number < len(quotes) else len(data))
+        number += 1
     return np.array(opens), np.array(closes)
 
 
@@ -183,11 +179,11 @@ def _delimiter(path: Location) -> str:
 
 
 def _header(path: Location, file: Bytes, delimiter: str) -> tuple[list[str], int]:
-    """The names of the columns, and where the first record behind them begins."""
-    start, count = first_letter(file), READ_BYTES >> 6
+    """The names of the columns, and the offset of the first record after them."""
+    start, nbytes = text_start(file), READ_BYTES >> 6
     while True:
-        head = file.read_at(count, start)
-        last = len(head) < count
+        head = file.read_at(nbytes, start)
+        last = len(head) < nbytes
         blank = len(head) - len(head.lstrip(b"\r\n"))
         try:
             ends = record_ends(head[blank:], ord(delimiter), last=last)
@@ -195,7 +191,7 @@ def _header(path: Location, file: Bytes, delimiter: str) -> tuple[list[str], int
             raise DataFormatError(f"{path} {error}.") from error
         if len(ends) or last:
             break
-        count *= 2
+        nbytes *= 2
     end = blank + (int(ends[0]) if len(ends) else len(head) - blank)
     try:
         table = pc.read_csv(
@@ -208,5 +204,15 @@ def _header(path: Location, file: Bytes, delimiter: str) -> tuple[list[str], int
     if table.num_rows:
         raise DataFormatError(f"{path} ends its lines with CR alone. Convert them to LF or CRLF.")
     if "" in names:
-        raise DataFormatError(f"{path} has a column without a name in its first line, which must name the columns.")
+        raise DataFormatError(f"{path} has a column without a name in its first line. Name it there.")
     return names, start + end
+
+
+FORMAT = Format(
+    name="csv",
+    suffixes=compressible(".csv", ".tsv"),
+    types="text",
+    is_text=lambda head: head.assumed == "csv",  # a CSV file may begin with a brace or bracket
+    scan=scan,
+    open_blocks=open_blocks,
+)

@@ -1,21 +1,16 @@
-"""JSON arrays: one array of objects a file. A block is a run of its elements, which reading seeks to."""
-
-from typing import Literal
+"""JSON arrays: one array of objects a file. A block is a run of its elements, read without those before it."""
 
 import numpy as np
 import pyarrow as pa
 
 from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import Scan
-from midepoch.formats.text.compressed import open_text
-from midepoch.formats.text.jsonl import WAY_OUT, clash, first_mistake, infer_lines, parse_lines
-from midepoch.formats.text.records import READ_BYTES, Before, MalformedError, TextBlocks, first_letter, scan_text
+from midepoch.formats.base import Format, Scan
+from midepoch.formats.text.compressed import compressible, open_text
+from midepoch.formats.text.jsonl import FIX, SUFFIXES, clash, first_error, infer_lines, parse_lines
+from midepoch.formats.text.records import READ_BYTES, Before, MalformedError, TextBlocks, scan_text, text_start
 from midepoch.formats.text.types import TypeClashError
 from midepoch.storage.location import Bytes, Location
-
-MAPPED = False
-TYPES: Literal["values"] = "values"
 
 QUOTE, COMMA, BACKSLASH = map(ord, '",\\')
 STEPS = np.zeros(256, np.int8)
@@ -32,45 +27,42 @@ def scan(path: Location) -> Scan:
 
 
 def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
-    """The file."""
+    """Open a file."""
     return TextBlocks(path, open_text(path), Elements(), wanted)
 
 
 class Elements:
-    """The grammar of an array, from behind its opening bracket on."""
+    """The grammar of an array, after its opening bracket."""
 
     def record_ends(self, data: bytes, *, last: bool) -> I64:
-        """Behind each comma between elements, and before the closing bracket."""
+        """After each comma between elements, and before the closing bracket."""
         commas, close = _outline(data)
         if close is None:
             if last:
                 raise MalformedError("is truncated: its array is not closed. Copy or write it again")
             return commas + 1
         if data[close + 1 :].strip():
-            raise MalformedError("goes on behind its array. A JSON file must hold one array of objects")
+            raise MalformedError("has more text after its array. A JSON file must hold one array of objects")
         return np.append(commas + 1, close) if close else commas
 
     def infer(self, data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
-        """Fields of either, each wide enough for both."""
         return infer_lines(_lines(data), known)
 
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
-        """A row an element."""
         return parse_lines(_lines(data), wanted)
 
     def explain(self, data: bytes, error: Exception, before: Before) -> str:
-        """The element, counted from 1, and what is wrong with it."""
         lines = _lines(data)
         if isinstance(error, TypeClashError):
             end = before.rows + sum(1 for line in lines.split(b"\n") if line.strip())
             return f"elements {before.rows + 1:,} to {end:,}: {clash(error)}"
-        number, reason = first_mistake(lines, error)
-        return f"element {before.rows + number + 1:,}: {reason} {WAY_OUT}"
+        number, reason = first_error(lines, error)
+        return f"element {before.rows + number + 1:,}: {reason} {FIX}"
 
 
 def _first_element(path: Location, file: Bytes) -> int:
-    """Where the array's first element begins."""
-    start = first_letter(file)
+    """The offset of the array's first element."""
+    start = text_start(file)
     head = file.read_at(READ_BYTES, start)
     if not head.lstrip().startswith(b"["):
         raise DataFormatError(f"{path} is no JSON array: it begins with {head.lstrip()[:8]!r} instead of '['.")
@@ -78,7 +70,7 @@ def _first_element(path: Location, file: Bytes) -> int:
 
 
 def _lines(data: bytes) -> bytes:
-    """Elements as lines: a newline for each comma between them, and for each newline, which is blank space, a blank."""
+    """Elements as JSON lines: commas between them become newlines, and newlines, mere blank space here, blanks."""
     commas, close = _outline(data)
     letters = np.frombuffer(data if close is None else data[:close], np.uint8).copy()
     letters[letters == ord("\n")] = ord(" ")
@@ -87,7 +79,7 @@ def _lines(data: bytes) -> bytes:
 
 
 def _outline(data: bytes) -> tuple[I64, int | None]:
-    """The commas between elements, and the bracket that closes the array, if it is there."""
+    """The offsets of the commas between elements, and of the bracket that closes the array, if it is there."""
     letters = np.frombuffer(data, np.uint8)
     marks = np.flatnonzero(IS_MARK[letters])
     if BACKSLASH in data:
@@ -103,13 +95,24 @@ def _outline(data: bytes) -> tuple[I64, int | None]:
 
 
 def _is_escaped_quote(letters: np.ndarray, marks: I64) -> np.ndarray:
-    """Which marks are quotes behind an odd number of backslashes."""
+    """Which marks are quotes after an odd number of backslashes."""
     escaped = np.zeros(len(marks), bool)
-    going = np.flatnonzero(letters[marks] == QUOTE)
+    candidates = np.flatnonzero(letters[marks] == QUOTE)
     back = 1
-    while len(going):
-        places = marks[going] - back
-        going = going[(places >= 0) & (letters[places] == BACKSLASH)]
-        escaped[going] = back % 2 == 1
+    while len(candidates):
+        before = marks[candidates] - back
+        candidates = candidates[(before >= 0) & (letters[before] == BACKSLASH)]
+        escaped[candidates] = back % 2 == 1
         back += 1
     return escaped
+
+
+FORMAT = Format(
+    name="json",
+    suffixes=compressible(*SUFFIXES),
+    types="values",
+    is_text=lambda head: head.begins.startswith(b"["),
+    includes=("jsonl",),  # many call both of them JSON
+    scan=scan,
+    open_blocks=open_blocks,
+)

@@ -1,16 +1,16 @@
-"""JSON lines: an object a line. A block is a run of lines, which reading seeks to."""
+"""JSON lines: one object a line. A block is a run of lines, read without those before it."""
 
 import json
 import re
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
 from midepoch._common.types import I64
-from midepoch.formats.base import Scan
-from midepoch.formats.text.compressed import open_text
+from midepoch.formats.base import Format, Scan
+from midepoch.formats.text.compressed import compressible, open_text
 from midepoch.formats.text.records import (
     NEWLINE,
     Before,
@@ -18,25 +18,24 @@ from midepoch.formats.text.records import (
     TextBlocks,
     bad_byte,
     check_utf8,
-    first_letter,
     scan_text,
+    text_start,
 )
 from midepoch.formats.text.types import TypeClashError, widened_schema, with_items
 from midepoch.storage.location import Location
 
-MAPPED = False
-TYPES: Literal["values"] = "values"
-WAY_OUT = "Mend or remove it, and open the data set again."
+SUFFIXES = (".jsonl", ".ndjson", ".json")
+FIX = "Correct or remove it, and open the dataset again."
 
 
 def scan(path: Location) -> Scan:
     """The runs of lines of a file and the schema of all its objects, from one pass over the file."""
     file = open_text(path)
-    return scan_text(path, "jsonl", file, first_letter(file), Lines())
+    return scan_text(path, "jsonl", file, text_start(file), Lines())
 
 
 def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
-    """The file."""
+    """Open a file."""
     return TextBlocks(path, open_text(path), Lines(), wanted)
 
 
@@ -44,31 +43,28 @@ class Lines:
     """The grammar of JSON lines."""
 
     def record_ends(self, data: bytes, *, last: bool) -> I64:
-        """Behind each newline: inside a JSON string there are none."""
+        """After each newline: a JSON string contains none."""
         return np.flatnonzero(np.frombuffer(data, np.uint8) == NEWLINE) + 1
 
     def infer(self, data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
-        """Fields of either, each wide enough for both."""
         return infer_lines(data, known)
 
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
-        """An object a line; blank lines are no rows."""
         return parse_lines(data, wanted)
 
     def explain(self, data: bytes, error: Exception, before: Before) -> str:
-        """The line and what is wrong with it."""
         above = before.lines()
         if isinstance(error, TypeClashError):
             end = above + max(1, data.count(b"\n"))
             return f"lines {above + 1:,} to {end:,}: {clash(error)}"
-        number, reason = first_mistake(data, error)
-        return f"line {above + number + 1:,}: {reason} {WAY_OUT}"
+        number, reason = first_error(data, error)
+        return f"line {above + number + 1:,}: {reason} {FIX}"
 
 
 def infer_lines(data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
-    """The schema with room for what was known and for the objects of some lines, and how many these are.
+    """A schema that fits the known one and the objects of these lines, and the number of these objects.
 
-    Strings stay strings, also those that look like times: values are what ``json.loads`` gives.
+    Strings stay strings, even those that look like times: values are those that ``json.loads`` returns.
     """
     objects = _count_objects(data)
     if not objects:
@@ -77,12 +73,12 @@ def infer_lines(data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None,
     table = _read(data, pj.ParseOptions(newlines_in_values=False))
     if table.num_rows != objects:
         raise MalformedError("has more than one value in a line")
-    found = pa.schema([field.with_type(_without_times(field.type)) for field in table.schema])
-    return widened_schema(known, found), objects
+    inferred = pa.schema([field.with_type(_without_times(field.type)) for field in table.schema])
+    return widened_schema(known, inferred), objects
 
 
 def parse_lines(data: bytes, wanted: pa.Schema) -> pa.Table:
-    """The fields that are wanted of the objects of some lines; those that are missing are null."""
+    """The wanted fields of the objects of these lines; a missing field is null."""
     if not data.lstrip().startswith(b"{"):
         raise MalformedError("there is no JSON object")
     schema = pa.schema([field.with_type(with_items(field.type)) for field in wanted])
@@ -95,7 +91,7 @@ def _read(data: bytes, options: pj.ParseOptions) -> pa.Table:
 
 
 def _count_objects(data: bytes) -> int:
-    """How many lines hold an object; raise if one holds something else, which pyarrow would not survive."""
+    """The number of lines that hold an object. Raise if a line holds something else, because pyarrow would crash."""
     letters = np.frombuffer(data, np.uint8)
     begins = np.append(0, np.flatnonzero(letters == NEWLINE) + 1)
     begins = begins[begins < len(letters)]
@@ -110,26 +106,26 @@ def _count_objects(data: bytes) -> int:
     return len(begins) - blank
 
 
-def first_mistake(data: bytes, error: Exception) -> tuple[int, str]:
-    """The number, among some lines, of the first that is wrong, and why."""
+def first_error(data: bytes, error: Exception) -> tuple[int, str]:
+    """The number, among these lines, of the first that is wrong, and the reason."""
     bad = bad_byte(data)
     lines = data.split(b"\n")
     for number, line in enumerate(lines):
         if not line.strip():
             continue
         try:
-            value = json.loads(line, object_pairs_hook=_unlike_pairs)
+            value = json.loads(line, object_pairs_hook=_unique_fields)
         except UnicodeDecodeError:
             break
-        except json.JSONDecodeError as mistake:
-            return number, f"this is no whole JSON object ({mistake.msg} at column {mistake.colno})."
-        except ValueError as mistake:
-            return number, f"{mistake}."
+        except json.JSONDecodeError as wrong:
+            return number, f"this is no valid JSON object ({wrong.msg} at column {wrong.colno})."
+        except ValueError as wrong:
+            return number, f"{wrong}."
         if not isinstance(value, dict):
-            return number, f"a row must be a JSON object, and this is {line.strip()[:20]!r}."
+            return number, f"a row must be a JSON object, but this is {line.strip()[:20]!r}."
     if bad is not None:
         return data[:bad].count(b"\n"), f"the byte 0x{data[bad]:02x} is not UTF-8."
-    # pyarrow counts objects; what it refuses and Python takes is told in its own words.
+    # Python accepts all lines, so the reason is that of pyarrow, which counts objects instead of lines.
     match = re.search(r"in row (\d+)", str(error))
     filled = [number for number, line in enumerate(lines) if line.strip()]
     number = filled[min(int(match[1]), len(filled) - 1)] if match else 0
@@ -138,10 +134,10 @@ def first_mistake(data: bytes, error: Exception) -> tuple[int, str]:
 
 
 def clash(error: TypeClashError) -> str:
-    """Two types of one field, told with the way out."""
+    """The message for two types of one field."""
     return (
-        f"the field {error.field!r} is {error.other} there and {error.one} before. A field must be of one type: "
-        "write the file anew."
+        f"the field {error.field!r} is {error.other} here and {error.one} before. A field must have one type: write "
+        "the file again."
     )
 
 
@@ -150,20 +146,20 @@ def _in_words(reason: str) -> str:
     if not changed:
         return reason.rstrip(".")
     name = changed[1].replace("/[]", "[]").replace("/", ".")
-    return f"the field {name!r} is a {changed[3]} there and a {changed[2]} before; a field must be of one type"
+    return f"the field {name!r} is a {changed[3]} here and a {changed[2]} before; a field must have one type"
 
 
-def _unlike_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the field {twice!r} is there twice")
-    return found
+    return fields
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType:
-    """The type with strings in place of the times that pyarrow takes some of them for."""
+    """The type, with strings in place of the times that pyarrow infers from some strings."""
     if pa.types.is_timestamp(kind):
         return pa.string()
     if pa.types.is_struct(kind):
@@ -171,3 +167,13 @@ def _without_times(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(_without_times(kind.value_type))
     return kind
+
+
+FORMAT = Format(
+    name="jsonl",
+    suffixes=compressible(*SUFFIXES),
+    types="values",
+    is_text=lambda head: head.begins.startswith(b"{"),
+    scan=scan,
+    open_blocks=open_blocks,
+)

@@ -1,10 +1,10 @@
-"""Types with room for others: what a column is whose values seem to be of several types."""
+"""Wider types: the type of a column whose values look like several types."""
 
 import pyarrow as pa
 
 
 class TypeClashError(Exception):
-    """Two types of one field that no type holds both of."""
+    """A field has two types, and no type holds the values of both."""
 
     def __init__(self, field: str, one: pa.DataType, other: pa.DataType) -> None:
         super().__init__(f"the field {field!r} is {one} and {other}")
@@ -12,7 +12,7 @@ class TypeClashError(Exception):
 
 
 def widened(one: pa.DataType, other: pa.DataType, field: str) -> pa.DataType:
-    """The type that holds the values of both: null gives way, integers become floats, structs gain fields."""
+    """The type that holds the values of both: null yields, integers become floats, structs gain fields."""
     if one.equals(other) or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):
@@ -32,9 +32,9 @@ def widened_schema(one: pa.Schema | None, other: pa.Schema) -> pa.Schema:
 
 
 def with_items(kind: pa.DataType) -> pa.DataType:
-    """The type with strings for the items of lists that hold nothing but null.
+    """The type, with strings as items of lists whose items are all null.
 
-    What pyarrow reads from JSON as a list of nulls is a broken array: its items are fewer than its offsets say.
+    pyarrow reads such lists from JSON as damaged arrays: they have fewer items than their offsets say.
     """
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(with_items(field.type)) for field in kind])

@@ -10,6 +10,7 @@ from midepoch._common.world import launched_rank, torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.plan import Plan
+from midepoch.formats import file_suffixes
 from midepoch.integrations.structured.append import appended
 from midepoch.integrations.structured.metrics import Counters, Measure
 from midepoch.integrations.structured.progress import Layout, known_of, of_splits
@@ -69,7 +70,7 @@ class StructuredDataset(Dataset):
         seed = check_integer("shuffle_seed", shuffle_seed, least=None)
         asked = WINDOW if shuffle_buffer_size is None else shuffle_buffer_size
         window = check_integer("shuffle_buffer_size", asked, least=1)
-        listing = find(path, storage_options, format)
+        listing = find(path, storage_options, suffixes=file_suffixes(format))
         opened = read(
             listing,
             partitioning=_hive(listing, partitioning),
