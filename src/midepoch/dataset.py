@@ -13,7 +13,7 @@ from midepoch.order.orders import Level, Shuffle, Slice
 from midepoch.planned import PlannedDataset
 from midepoch.sources.files import FileRows
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches
-from midepoch.stages.pack.spec import Others, Recipe
+from midepoch.stages.pack.spec import Others, PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.pack.strategies import Overlong, Strategy
 from midepoch.stages.transform import Convert, Filter, Map, Select
@@ -142,7 +142,7 @@ class Dataset(PlannedDataset):
         documents, other values become a list; it is None if no document has a value.
         """
         pipeline = self.plan.pipeline
-        recipe = Recipe(
+        spec = PackSpec(
             length=check_integer("length", length, least=None),
             column=column,
             overlong=overlong,
@@ -156,10 +156,10 @@ class Dataset(PlannedDataset):
         if batched:
             raise ValueError("pack after batch is not possible: it packs rows, not batches of them. Put pack first.")
         if pipeline.schema is not None:
-            recipe.check_schema(pipeline.schema)
+            spec.check_schema(pipeline.schema)
         if strategy == "concat":
-            return self.with_stage(PackStream(recipe=recipe))
-        return self.with_stage(PackWindows(recipe=recipe, strategy=strategy, window=check_integer("window", window)))
+            return self.with_stage(PackStream(spec=spec))
+        return self.with_stage(PackWindows(spec=spec, strategy=strategy, window=check_integer("window", window)))
 
     def select_columns(self, names: Sequence[str] | str) -> Self:
         """Keep these columns. Directly after ``read`` the others are never read from the files."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from chats import Chat, cropped, ids, process, tokenizer, words, write_parquet
-from midepoch.stages import skip_errors as attempt
+from midepoch.stages import skip_errors
 from midepoch.stages.pack import stage as pack
 from midepoch.testing import assert_elastic, assert_resumes, same
 
@@ -184,15 +184,15 @@ def test_a_planted_crop_that_depends_on_the_process_and_not_on_the_row(fixed):
 
 
 def test_a_planted_cursor_of_a_skipped_sample(fixed, monkeypatch):
-    def wrong(self, steps, context):
-        behind = (0,)
-        for item, end, key in steps:
+    def wrong(self, inputs, context):
+        previous = (0,)
+        for item, cursor, key in inputs:
             try:
                 result = self.call(item, key, context)
             except Exception:
                 continue
-            yield result, behind, key
-            behind = end
+            yield result, previous, key
+            previous = cursor
 
-    monkeypatch.setattr(attempt.Attempt, "_steps", wrong)
+    monkeypatch.setattr(skip_errors.SkipErrors, "_outputs", wrong)
     found(fixed(packing=False))

@@ -164,70 +164,72 @@ def found(dataset):
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_planted_cursor_inside_a_document_that_is_off_by_one_token(folder, monkeypatch, error):
-    right = pack.Stream.cursors
+    right = pack.DocumentRun.cursors_at
 
-    def wrong(self, cuts):
-        cursors = right(self, cuts)
+    def wrong(self, bounds):
+        cursors = right(self, bounds)
         cursors[:, -1] = np.maximum(0, cursors[:, -1] + error)
         return cursors
 
-    monkeypatch.setattr(pack.Stream, "cursors", wrong)
+    monkeypatch.setattr(pack.DocumentRun, "cursors_at", wrong)
     found(packing(folder, "concat"))
 
 
 def test_a_planted_cursor_that_counts_from_the_pack_and_not_from_the_document(folder, monkeypatch):
-    right = pack.Stream.after
+    right = pack.DocumentRun.after
 
     def wrong(self, tokens):
         rest = right(self, tokens)
         rest.offsets[:] = 0
         return rest
 
-    monkeypatch.setattr(pack.Stream, "after", wrong)
+    monkeypatch.setattr(pack.DocumentRun, "after", wrong)
     found(packing(folder, "concat"))
 
 
 def test_a_planted_cursor_that_forgets_the_document_under_way(folder, monkeypatch):
-    right = pack.Stream.cursors
+    right = pack.DocumentRun.cursors_at
 
-    def wrong(self, cuts):
-        cursors = right(self, cuts)
-        cursors[:, :-1] = self.ends[np.searchsorted(np.cumsum(self.documents.lengths), cuts, "left")]
+    def wrong(self, bounds):
+        cursors = right(self, bounds)
+        cursors[:, :-1] = self.cursors_after[np.searchsorted(np.cumsum(self.documents.lengths), bounds, "left")]
         return cursors
 
-    monkeypatch.setattr(pack.Stream, "cursors", wrong)
+    monkeypatch.setattr(pack.DocumentRun, "cursors_at", wrong)
     found(packing(folder, "concat"))
 
 
 def test_a_planted_key_that_does_not_know_where_in_its_document_a_pack_begins(folder, monkeypatch):
-    right = pack.Stream.keys_at
-    monkeypatch.setattr(pack.Stream, "keys_at", lambda self, cuts: right(self, cuts) + np.arange(len(cuts)))
+    right = pack.DocumentRun.keys_at
+    monkeypatch.setattr(pack.DocumentRun, "keys_at", lambda self, bounds: right(self, bounds) + np.arange(len(bounds)))
     found(packing(folder, "concat").map(pack_noise, with_rng=True))
 
 
 @pytest.mark.parametrize("error", [-1, 1])
 @pytest.mark.parametrize("strategy", STRATEGIES[:3])
 def test_a_planted_count_of_a_windows_packs_that_is_off_by_one(folder, monkeypatch, strategy, error):
-    right = flow.marks_of
+    right = flow.cursors_and_keys
 
     def wrong(group, start, count):
-        ends, keys = right(group, start, count)
-        ends[:-1, -1] = np.maximum(0, ends[:-1, -1] + error)
-        return ends, keys
+        cursors, keys = right(group, start, count)
+        cursors[:-1, -1] = np.maximum(0, cursors[:-1, -1] + error)
+        return cursors, keys
 
-    monkeypatch.setattr(pack, "marks_of", wrong)
+    monkeypatch.setattr(pack, "cursors_and_keys", wrong)
     found(packing(folder, strategy))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:3])
 def test_a_planted_window_that_forgets_where_it_began(folder, monkeypatch, strategy):
-    right = flow.marks_of
-    monkeypatch.setattr(pack, "marks_of", lambda group, start, count: right(group, (start[0] + 1, *start[1:]), count))
+    right = flow.cursors_and_keys
+    monkeypatch.setattr(
+        pack, "cursors_and_keys", lambda group, start, count: right(group, (start[0] + 1, *start[1:]), count)
+    )
     found(packing(folder, strategy))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:3])
 def test_a_planted_window_whose_delivered_packs_are_not_dropped(folder, monkeypatch, strategy):
-    right = flow.from_cursor
-    monkeypatch.setattr(pack, "from_cursor", lambda groups, at: right(groups, (*at[:-1], 0)))
+    right = flow.resume_groups
+    monkeypatch.setattr(pack, "resume_groups", lambda groups, cursor: right(groups, (*cursor[:-1], 0)))
     found(packing(folder, strategy))

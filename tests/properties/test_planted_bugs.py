@@ -102,9 +102,9 @@ def test_a_filters_cursor_that_is_off_by_one_row(filtering, monkeypatch, error):
 
 
 def test_a_group_whose_delivered_outputs_are_not_dropped(spreading, monkeypatch):
-    right = batch._grouped
+    right = batch._by_group
     monkeypatch.setattr(
-        batch, "_grouped", lambda inputs, size, at, outputs: right(inputs, size, (*at[:-1], 0), outputs)
+        batch, "_by_group", lambda inputs, size, cursor, make: right(inputs, size, (*cursor[:-1], 0), make)
     )
     found(spreading)
 
@@ -187,7 +187,7 @@ def test_runs_of_a_mixture_with_cursors_one_row_off(mixed, monkeypatch, error):
 
     def wrong(self, sources, at_hand):
         run = right(self, sources, at_hand)
-        return replace(run, ends=run.ends + np.array([0, 0, error, 0, 0, 0, 0, 0, 0]))
+        return replace(run, cursors=run.cursors + np.array([0, 0, error, 0, 0, 0, 0, 0, 0]))
 
     monkeypatch.setattr(Draws, "_interleaved", wrong)
     monkeypatch.setattr(mixture.MixtureLanes, "reaches", lambda *_: True)

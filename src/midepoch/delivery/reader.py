@@ -10,7 +10,7 @@ from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.sources.source import OpenSource
-from midepoch.stages.flow import Emitted, Flow, Items
+from midepoch.stages.flow import Flow, ItemRun, SingleItem
 
 log = logging.getLogger("midepoch")
 
@@ -57,16 +57,16 @@ def turn_by_turn(all_turns: Iterator[Turns]) -> Iterator[tuple[Cursor | None, An
 def _interleaved(flows: list[Flow], opened: OpenSource) -> Iterator[Turns]:
     """One turn at each lane after the other, until all have run out; many at a time unless items are made singly."""
     try:
-        in_bulk = [many for flow in flows if (many := flow.in_bulk()) is not None]
+        in_bulk = [many for flow in flows if (many := flow.as_item_runs()) is not None]
         if len(in_bulk) == len(flows):
             yield from _interleaved_in_bulk(in_bulk)
         else:
-            yield from _interleaved_singly([flow.each() for flow in flows])
+            yield from _interleaved_singly([flow.as_single_items() for flow in flows])
     finally:
         opened.close()
 
 
-def _interleaved_singly(lanes: list[Iterator[Emitted]]) -> Iterator[Turns]:
+def _interleaved_singly(lanes: list[Iterator[SingleItem]]) -> Iterator[Turns]:
     alive = [True] * len(lanes)
     while True:
         for slot, lane in enumerate(lanes):
@@ -80,7 +80,7 @@ def _interleaved_singly(lanes: list[Iterator[Emitted]]) -> Iterator[Turns]:
             yield Turns((EMPTY,), ((),))
 
 
-def _interleaved_in_bulk(lanes: list[Iterator[Items]]) -> Iterator[Turns]:
+def _interleaved_in_bulk(lanes: list[Iterator[ItemRun]]) -> Iterator[Turns]:
     """As many turns at a time as every lane that has not run out has items ready."""
     if len(lanes) == 1:
         yield from _single_lane_in_bulk(lanes[0])
@@ -89,7 +89,7 @@ def _interleaved_in_bulk(lanes: list[Iterator[Items]]) -> Iterator[Turns]:
     while True:
         for slot, lane in enumerate(lanes):
             if not ready[slot][0] and (some := next(lane, None)) is not None:
-                ready[slot] = _sequence(some.items), some.ends  # type: ignore[assignment]
+                ready[slot] = _sequence(some.items), some.cursors  # type: ignore[assignment]
                 del some
         rounds = min((len(items) for items, _ in ready if items), default=0)
         if rounds == 0:
@@ -101,10 +101,10 @@ def _interleaved_in_bulk(lanes: list[Iterator[Items]]) -> Iterator[Turns]:
         del taken
 
 
-def _single_lane_in_bulk(lane: Iterator[Items]) -> Iterator[Turns]:
+def _single_lane_in_bulk(lane: Iterator[ItemRun]) -> Iterator[Turns]:
     """The same for a single lane, where nothing is interleaved."""
     while (some := next(lane, None)) is not None:
-        turns = Turns(_sequence(some.items), (some.ends,))  # type: ignore[arg-type]
+        turns = Turns(_sequence(some.items), (some.cursors,))  # type: ignore[arg-type]
         del some
         yield turns
         del turns  # so that the next items are made in the memory of these, which is still in the cache

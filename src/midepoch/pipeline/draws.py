@@ -11,7 +11,7 @@ from midepoch._common.hashing import key_of
 from midepoch._common.types import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.pipeline.schedule import Schedule
-from midepoch.stages.flow import Emitted, Flow, Run
+from midepoch.stages.flow import Flow, RowRun, SingleItem
 from midepoch.values.forms import Form
 from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows
@@ -68,16 +68,16 @@ class Draws:
     def _open(self, number: int) -> Flow:
         return self._supplies[number].open(self._ends[number], self._cursors[number])
 
-    def each(self) -> Iterator[Emitted]:
+    def each(self) -> Iterator[SingleItem]:
         """The items drawn one by one."""
-        inputs: dict[int, Iterator[Emitted]] = {}
+        inputs: dict[int, Iterator[SingleItem]] = {}
         segments: list[Cursor] = [
             (items, ends, *cursor) for items, ends, cursor in zip(self._items, self._ends, self._cursors, strict=True)
         ]
         while self._schedule is not None:
             number = self._schedule.draw(self._items)
             if number not in inputs:
-                inputs[number] = self._open(number).each()
+                inputs[number] = self._open(number).as_single_items()
             step = next(inputs[number], None)
             if step is None:
                 del inputs[number]
@@ -90,17 +90,17 @@ class Draws:
             segments[number] = (self._items[number], self._ends[number], *self._cursors[number])
             yield item, tuple(chain.from_iterable(segments)), (key ^ self._salts[number]) & LOW
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[RowRun]:
         """The items in runs: many draws at a time, of what the parts have at hand."""
-        inputs: dict[int, Iterator[Run]] = {}
-        at_hand: list[list[Run]] = [[] for _ in self._supplies]
+        inputs: dict[int, Iterator[RowRun]] = {}
+        at_hand: list[list[RowRun]] = [[] for _ in self._supplies]
         most = 1  # whoever has just resumed waits for one run
         while self._schedule is not None:
             number = self._schedule.draw(self._items)
             if number not in inputs:
                 flow = self._open(number)
-                assert flow.runs is not None
-                inputs[number] = flow.runs
+                assert flow.row_runs is not None
+                inputs[number] = flow.row_runs
             for one, runs in inputs.items():
                 at_hand[one] += islice(runs, most - len(at_hand[one]))
             if at_hand[number]:
@@ -111,7 +111,7 @@ class Draws:
                 del inputs[number]
                 self._end(number)
 
-    def _interleaved(self, sources: I32, at_hand: Sequence[list[Run]]) -> Run:
+    def _interleaved(self, sources: I32, at_hand: Sequence[list[RowRun]]) -> RowRun:
         """One run of the rows that the draws take from the parts, which are then at hand no more."""
         taken = (sources[:, None] == np.arange(len(self._supplies))).cumsum(axis=0)
         totals: list[int] = taken[-1].tolist()
@@ -125,7 +125,7 @@ class Draws:
             behind = np.array([self._cursors[number]], np.int64)
             if total:
                 some = _take(at_hand[number], total)
-                behind = np.concatenate([behind, *(run.ends for run in some)])
+                behind = np.concatenate([behind, *(run.cursors for run in some)])
                 for run in some:
                     assert not isinstance(run.rows.data, dict), "a batched function makes single items of a mixture"
                     batches.append(run.rows.data)
@@ -134,7 +134,7 @@ class Draws:
                 self._items[number] += total
                 self._cursors[number] = tuple(behind[-1].tolist())
             ends.append(behind[taken[:, number]])
-        return Run(Rows(PickedRows(RowPool(batches), places), form), np.hstack(ends), np.concatenate(keys)[places])
+        return RowRun(Rows(PickedRows(RowPool(batches), places), form), np.hstack(ends), np.concatenate(keys)[places])
 
     def _end(self, number: int) -> None:
         """Go on, or not, when the part that is due has nothing left."""
@@ -159,7 +159,7 @@ class Draws:
             self._salts[number] = self._salt(number)
 
 
-def _take(runs: list[Run], count: int) -> list[Run]:
+def _take(runs: list[RowRun], count: int) -> list[RowRun]:
     """Take so many rows from the first of some runs."""
     taken = []
     while count:

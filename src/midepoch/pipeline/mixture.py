@@ -272,8 +272,8 @@ class MixtureLanes:
         draws = Draws(supplies, mixture.split(cursor), stop=mixture.stop, schedule=partial(self._schedule, lane))
         form, batched = mixture.item_spec
         if mixture.schema is not None:
-            return Flow(runs=draws.runs(), form=form)
-        return Flow(single=draws.each(), form=form, batched=batched)
+            return Flow(row_runs=draws.runs(), form=form)
+        return Flow(single_items=draws.each(), form=form, batched=batched)
 
     def _open(self, reading: PartsReading, lane: int, number: int, ends: int, at: Cursor) -> Flow:
         return self._lanes(number, ends).flow(reading.parts[number], lane, at)

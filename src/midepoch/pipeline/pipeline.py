@@ -49,9 +49,9 @@ class Pipeline:
         """What the stages make of a flow without items: it says what the items are like, and nothing is read."""
         form, batched = self.source.item_spec
         schema = self.source.schema
-        flow = Flow(single=iter(()), form=form, batched=batched)
+        flow = Flow(single_items=iter(()), form=form, batched=batched)
         if schema is not None:
-            flow = Flow(runs=iter(()), form=form, batched=batched, schema=schema)
+            flow = Flow(row_runs=iter(()), form=form, batched=batched, schema=schema)
         for stage in self.stages:
             flow = stage.flow(flow, self.begin, self.context(0))
         return flow
@@ -71,7 +71,7 @@ class Pipeline:
     def run_schema(self) -> pa.Schema | None:
         """The same where every row is kept and comes in a run, so that a mixture can interleave columns."""
         flow = self._flow_of_nothing()
-        return flow.schema if flow.runs is not None and self.first_resizing is None else None
+        return flow.schema if flow.row_runs is not None and self.first_resizing is None else None
 
     @property
     def functions(self) -> list[Callable[..., Any]]:
@@ -221,8 +221,8 @@ class Lanes:
         if not position.delivered_ahead and (skip, stride) == (0, 1):
             return flow
         delivered_ahead = set(position.delivered_ahead)
-        steps = (step for number, step in enumerate(flow.each()) if number not in delivered_ahead)
-        return flow.one_by_one(islice(steps, skip, None, stride))
+        steps = (step for number, step in enumerate(flow.as_single_items()) if number not in delivered_ahead)
+        return flow.with_single_items(islice(steps, skip, None, stride))
 
     def flow(self, reading: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
         """The items of a lane from a cursor on: the stages, each opened at its part of it."""

@@ -192,10 +192,10 @@ class FileRowsLanes:
         where, sizes, size = self._source.where, opened.sizes, self.size(lane)
         if where is None:
             rows = LaneRows(opened.fetcher, self.order(lane), sizes)
-            return Flow(runs=rows.runs(cursor[0], size, rows=stride.rows, phase=stride.phase, stride=stride.stride))
+            return Flow(row_runs=rows.runs(cursor[0], size, rows=stride.rows, phase=stride.phase, stride=stride.stride))
         # An expression costs about the same for few rows as for many, so it gets the rows of a whole step. Runs of
         # mapped files stay short: before each of them it is checked that the file has not changed.
         read_sizes = sizes if opened.fetcher.all_mapped else replace(sizes, run=sizes.step)
         rows = LaneRows(opened.fetcher, self.order(lane), read_sizes)
         runs = rows.runs(cursor[0], size)
-        return Flow(runs=matching(runs, where.predicate, self._source.names, sizes.run, self._source.locate))
+        return Flow(row_runs=matching(runs, where.predicate, self._source.names, sizes.run, self._source.locate))

@@ -13,7 +13,7 @@ from midepoch._common.types import I64
 from midepoch.order.orders import Order
 from midepoch.sources.blocks import HeldBlocks
 from midepoch.sources.fetcher import BlockFetcher, Data
-from midepoch.stages.flow import Run
+from midepoch.stages.flow import RowRun
 from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows
 from midepoch.values.take import take
@@ -76,7 +76,7 @@ class LaneRows:
         self._next_piece = -1
         self._blocks_ahead: dict[int, I64] = {}
 
-    def runs(self, start: int, stop: int, *, rows: int = 1, phase: int = 0, stride: int = 1) -> Iterator[Run]:
+    def runs(self, start: int, stop: int, *, rows: int = 1, phase: int = 0, stride: int = 1) -> Iterator[RowRun]:
         """The rows at the positions from ``start`` to ``stop``.
 
         With a stride, positions are divided into groups of ``rows``, and only the groups ``phase``,
@@ -90,7 +90,7 @@ class LaneRows:
             read = self._pick(numbers, read_ahead) if scattered else self._slice(numbers, breaks, read_ahead)
             for begin, part in read:
                 end = begin + len(part)
-                yield Run(part, positions[begin:end, None] + 1, numbers[begin:end])
+                yield RowRun(part, positions[begin:end, None] + 1, numbers[begin:end])
 
     def _steps(self, first: int, stop: int, rows: int, stride: int) -> Iterator[I64]:
         """The positions of each step."""

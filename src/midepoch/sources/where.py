@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
-from midepoch.stages.flow import Run
+from midepoch.stages.flow import RowRun
 from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows
 from midepoch.values.take import keep
@@ -17,12 +17,12 @@ if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
 
 
 def matching(
-    runs: Iterator[Run],
+    runs: Iterator[RowRun],
     predicate: "Predicate",
     names: list[str],
     max_rows: int,
     locate: Callable[[int], tuple[str, int]],
-) -> Iterator[Run]:
+) -> Iterator[RowRun]:
     """The rows that match, with only the columns ``names``, in runs of at most ``max_rows`` rows.
 
     Each row keeps its cursor. So a resume after it continues with the next row of the file, whether that matches or
@@ -43,12 +43,14 @@ def matching(
             mask = _mask(predicate, data, run, locate)
             kept = np.flatnonzero(mask)
             rows = Rows(_kept(data, mask, names), run.rows.form)
-        matches = Run(rows, run.ends[kept], run.keys[kept])
+        matches = RowRun(rows, run.cursors[kept], run.keys[kept])
         for start in range(0, len(matches), max_rows):
             yield matches.slice(start, min(start + max_rows, len(matches)))
 
 
-def _mask(predicate: "Predicate", batch: pa.RecordBatch, run: Run, locate: Callable[[int], tuple[str, int]]) -> "Mask":
+def _mask(
+    predicate: "Predicate", batch: pa.RecordBatch, run: RowRun, locate: Callable[[int], tuple[str, int]]
+) -> "Mask":
     try:
         return predicate.mask(batch)
     except pa.ArrowException as error:

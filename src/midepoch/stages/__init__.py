@@ -1,1 +1,1 @@
-"""The pipeline: what reads rows, and the stages that turn them into items."""
+"""The stages of a pipeline: what turns rows into items, and the one rule by which every stage resumes."""

@@ -1,4 +1,4 @@
-"""Stages that work on groups of items: batches, and the user's functions of columns."""
+"""Stages that work on groups of items: batches, and user functions of columns."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ import pyarrow as pa
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.flow import (
     Context,
-    Emitted,
     Flow,
-    Items,
-    Run,
+    ItemRun,
+    RowRun,
+    SingleItem,
     check_delivered,
-    cut_groups,
-    from_cursor,
     outputs_of,
+    resume_groups,
+    single_groups,
 )
 from midepoch.stages.stage import FunctionStage, Stage
 from midepoch.stages.transform import without
@@ -29,17 +29,17 @@ from midepoch.values.rows import Rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch(Stage):
-    """``size`` items in, one out. The last of a lane may be smaller, or is left out."""
+    """Make one item of ``size`` items. The last batch of a lane may be smaller; ``drop_last`` leaves it out."""
 
     size: int
     drop_last: bool = False
     collate: Callable[[list[Any]], Any] | None = None
-    """What makes one item of several, instead of laying them out as columns."""
+    """A user function that makes the batch, instead of laying the items out as columns."""
     name = "batch"
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
-            raise ValueError(f"A batch needs a whole number of items from 1, got {self.size!r}.")
+            raise ValueError(f"A batch size must be an integer of at least 1, got {self.size!r}.")
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -50,35 +50,36 @@ class Batch(Stage):
         return self.size
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        """The batches: slices of whole columns as long as no function made single items of them."""
-        if inputs.runs is not None and self.collate is None:
-            if inputs.form == "python":
-                lots = self._lots(Flow(runs=_as_lists(inputs.runs)).groups(self.size))
-                # Made already, but for the cutting: then it is quicker to cut many at a time.
-                return Flow(many=(Items(list(batches), ends, keys) for batches, ends, keys in lots), batched=True)
-            single = chain.from_iterable(map(Items.each, self._lots(inputs.groups(self.size))))
-            return Flow(single=single, form=inputs.form, batched=True)
-        return Flow(single=self._from_steps(inputs), form=inputs.form, batched=True)
+        if inputs.row_runs is None or self.collate is not None:
+            return Flow(single_items=self._of_items(inputs), form=inputs.form, batched=True)
+        if inputs.form == "python":
+            lists = Flow(row_runs=_as_lists(inputs.row_runs))
+            runs = self._of_columns(lists.as_row_runs(self.size))
+            # The values exist already and are only sliced, so it is faster to make many batches at a time.
+            return Flow(item_runs=(run._replace(items=list(run.items)) for run in runs), batched=True)
+        runs = self._of_columns(inputs.as_row_runs(self.size))
+        single_items = chain.from_iterable(map(ItemRun.single_items, runs))
+        return Flow(single_items=single_items, form=inputs.form, batched=True)
 
-    def _lots(self, groups: Iterator[Run]) -> Iterator[Items]:
-        """The batches of each run, made when they are asked for."""
-        for run in groups:
+    def _of_columns(self, runs: Iterator[RowRun]) -> Iterator[ItemRun]:
+        """The batches of each run, each made when it is asked for."""
+        for run in runs:
             whole = len(run) // self.size * self.size
             stop = whole if self.drop_last else len(run)
-            last = [*range(self.size - 1, stop, self.size), *([stop - 1] if stop > whole else [])]
-            ends, keys = run.ends[last], run.keys[: stop : self.size]
+            last_rows = [*range(self.size - 1, stop, self.size), *([stop - 1] if stop > whole else [])]
+            cursors, keys = run.cursors[last_rows], run.keys[: stop : self.size]
             batches = (run.rows if stop == len(run) else run.rows.slice(0, stop)).batches(self.size)
-            del run  # so that the next one is made in its memory, which is still in the cache
-            yield Items(batches, ends, keys)
+            del run  # so that the next one is made in its memory, which is still in the CPU cache
+            yield ItemRun(batches, cursors, keys)
             del batches
 
-    def _from_steps(self, inputs: Flow) -> Iterator[Emitted]:
-        steps = inputs.each()
-        while some := list(islice(steps, self.size)):
-            if len(some) == self.size or not self.drop_last:
-                items = [item for item, _, _ in some]
-                made = self.collate(items) if self.collate else collate(items, inputs.form, inputs.ragged)
-                yield made, some[-1][1], some[0][2]
+    def _of_items(self, inputs: Flow) -> Iterator[SingleItem]:
+        single_items = inputs.as_single_items()
+        while group := list(islice(single_items, self.size)):
+            if len(group) == self.size or not self.drop_last:
+                items = [item for item, _, _ in group]
+                batch = self.collate(items) if self.collate else collate(items, inputs.form, inputs.ragged)
+                yield batch, group[-1][1], group[0][2]
 
     def count(self, inputs: int) -> int | None:
         return inputs // self.size if self.drop_last else -(-inputs // self.size)
@@ -87,15 +88,15 @@ class Batch(Stage):
         return {"op": self.name, "n": self.size, "drop_last": self.drop_last}
 
 
-def _as_lists(runs: Iterator[Run]) -> Iterator[Run]:
-    """The runs with columns of Python values: converted a whole run at a time, and cut into batches after that."""
-    for run in runs:  # those without columns have no values, and only Arrow knows how many there are
-        yield Run(Rows(run.rows.columns(), "python"), run.ends, run.keys) if run.rows.names else run
+def _as_lists(runs: Iterator[RowRun]) -> Iterator[RowRun]:
+    """The runs as columns of Python values: each run is converted at once, and sliced into batches after that."""
+    for run in runs:  # a run without columns stays Arrow, which alone knows how many rows it has
+        yield RowRun(Rows(run.rows.columns(), "python"), run.cursors, run.keys) if run.rows.names else run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collate(Stage):
-    """A function of each item that changes how it looks, not what it is."""
+    """Call the loader's ``collate_fn`` on each item: it changes how an item looks, not which rows it holds."""
 
     function: Callable[[Any], Any]
     name = "collate_fn"
@@ -105,14 +106,14 @@ class Collate(Stage):
         return (self.function,)
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        """Each item's result."""
         function = self.function
-        return Flow(single=((function(item), end, key) for item, end, key in inputs.each()), form=inputs.form)
+        items = ((function(item), cursor, key) for item, cursor, key in inputs.as_single_items())
+        return Flow(single_items=items, form=inputs.form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapBatches(FunctionStage):
-    """A function of the columns of ``size`` items, which may return any number of rows."""
+    """Call a function on the columns of ``size`` items. It may return any number of rows."""
 
     size: int
     remove_columns: tuple[str, ...] = ()
@@ -120,20 +121,17 @@ class MapBatches(FunctionStage):
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
-            raise ValueError(f"batch_size must be a whole number from 1, got {self.size!r}.")
+            raise ValueError(f"batch_size must be an integer of at least 1, got {self.size!r}.")
 
     @property
     def group_size(self) -> int:
         return self.size
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        """The rows that the function returns for each group."""
-        return Flow(
-            runs=_grouped(inputs, self.size, cursor, lambda group: self._outputs(group, context)),
-            form=inputs.form,
-        )
+        runs = _by_group(inputs, self.size, cursor, lambda group: self._outputs(group, context))
+        return Flow(row_runs=runs, form=inputs.form)
 
-    def _outputs(self, group: Run, context: Context) -> Rows:
+    def _outputs(self, group: RowRun, context: Context) -> Rows:
         columns = group.rows.columns()
         result = self.call(columns, int(group.keys[0]), context)
         if isinstance(result, pa.Table):
@@ -146,7 +144,7 @@ class MapBatches(FunctionStage):
             return Rows(result, group.rows.form)
         if not isinstance(result, Mapping):
             raise TypeError(
-                f"{self.call.stage}(batched=True) needs a function that returns a dict of columns (or an Arrow batch), "
+                f"{self.name}(batched=True) needs a function that returns a dict of columns (or an Arrow batch), "
                 f"but it returned {type(result).__name__}."
             )
         kept = {} if isinstance(columns, pa.RecordBatch) else without(columns, self.remove_columns)
@@ -154,8 +152,8 @@ class MapBatches(FunctionStage):
         lengths = {name: len(column) for name, column in merged.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(
-                f"{self.call.stage}(batched=True) returned columns of different lengths: {lengths}. Columns that the "
-                "function does not return keep their length: name them in remove_columns if the number of rows changes."
+                f"{self.name}(batched=True) has columns of different lengths: {lengths}. Columns that the function "
+                "does not return keep their length: name them in remove_columns if the number of rows changes."
             )
         return Rows(merged, group.rows.form)
 
@@ -163,13 +161,13 @@ class MapBatches(FunctionStage):
         return None
 
     def describe(self) -> dict[str, Any] | None:
-        """The function and its parameters; the size decides which rows the function sees together."""
+        # The size decides which rows the function sees together, so another one can change the rows it returns.
         return self.call.describe(batched=True, batch_size=self.size, remove_columns=list(self.remove_columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterBatches(FunctionStage):
-    """A function of the columns of ``size`` items, which returns one truth value for each."""
+    """Call a function on the columns of ``size`` items. It returns for each whether to keep it."""
 
     size: int
     many_outputs: ClassVar[bool] = True
@@ -179,20 +177,16 @@ class FilterBatches(FunctionStage):
         return self.size
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        """The rows that stay."""
-        return Flow(
-            runs=_grouped(inputs, self.size, cursor, lambda group: self._outputs(group, context)),
-            form=inputs.form,
-            schema=inputs.schema,
-        )
+        runs = _by_group(inputs, self.size, cursor, lambda group: self._outputs(group, context))
+        return Flow(row_runs=runs, form=inputs.form, schema=inputs.schema)
 
-    def _outputs(self, group: Run, context: Context) -> Rows:
+    def _outputs(self, group: RowRun, context: Context) -> Rows:
         result = self.call(group.rows.columns(), int(group.keys[0]), context)
         mask = result.to_pylist() if isinstance(result, pa.Array | pa.ChunkedArray) else np.asarray(result).tolist()
         if not isinstance(mask, list) or len(mask) != len(group):
             raise ValueError(
                 f"filter(batched=True) needs a function that returns one truth value for each of the {len(group)} "
-                f"rows; it returned {len(mask) if isinstance(mask, list) else mask!r}."
+                f"rows, but it returned {len(mask) if isinstance(mask, list) else mask!r}."
             )
         return group.rows.keep([bool(keep) for keep in mask])
 
@@ -200,14 +194,13 @@ class FilterBatches(FunctionStage):
         return None
 
     def describe(self) -> dict[str, Any] | None:
-        """The function and its parameters."""
         return self.call.describe(batched=True)
 
 
-def _grouped(inputs: Flow, size: int, cursor: Cursor, outputs: Callable[[Run], Rows]) -> Iterator[Run]:
+def _by_group(inputs: Flow, size: int, cursor: Cursor, make: Callable[[RowRun], Rows]) -> Iterator[RowRun]:
     """Turn groups of ``size`` inputs into outputs, from the cursor on: the resume rule, for whole columns."""
-    for group, start, delivered in from_cursor(cut_groups(inputs.groups(size), size), cursor):
-        made = outputs_of(group, start, outputs(group))
-        check_delivered(delivered, len(made))
-        if len(made) > delivered:
-            yield made.slice(delivered, len(made))
+    for group, start, delivered in resume_groups(single_groups(inputs.as_row_runs(size), size), cursor):
+        outputs = outputs_of(group, start, make(group))
+        check_delivered(delivered, len(outputs))
+        if len(outputs) > delivered:
+            yield outputs.slice(delivered, len(outputs))

@@ -1,4 +1,4 @@
-"""What a stage is, and the user functions that some of them call."""
+"""What callers know of a stage, and how a stage calls a user function."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -60,21 +60,23 @@ class Stage(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A user's function, and how a stage calls it."""
+    """A user function, and how a stage calls it."""
 
     function: Callable[..., Any]
     stage: str
+    """The stage's name."""
     number: int
+    """The stage's number in its pipeline, from 1."""
     with_rng: bool = False
     salt: int = 0
-    """What keeps the random numbers of several functions apart: it counts stages that change rows, no others."""
+    """Separates the random numbers of several functions. It counts only the stages that change rows."""
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(f"{self.stage} needs a function, got {self.function!r}.")
 
     def __call__(self, item: Any, key: int, context: Context) -> Any:
-        """Call the function; an error that it raises is given the row at which it did."""
+        """Call the function. A note on any error names the stage, the function and the row."""
         try:
             return self.function(item, context.rng(self.salt, key)) if self.with_rng else self.function(item)
         except Exception as error:
@@ -82,9 +84,10 @@ class Call:
             raise
 
     def describe(self, **parameters: Any) -> dict[str, Any]:
-        """The stage, the function's name, and the parameters that are not what they are by default."""
-        told = {"with_rng": self.with_rng, **parameters}
-        return {"op": self.stage, "fn": name_of(self.function)} | {key: value for key, value in told.items() if value}
+        """The stage, the function's name, and the parameters that are set."""
+        all_parameters = {"with_rng": self.with_rng, **parameters}
+        are_set = {key: value for key, value in all_parameters.items() if value}
+        return {"op": self.stage, "fn": name_of(self.function), **are_set}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,7 @@ class FunctionStage(Stage):
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A function's qualified name, without its module: that differs between a script and its workers."""
+    """A function's qualified name. Its module is left out, as it differs between a script and its workers."""
     if isinstance(function, partial):
         return f"partial({name_of(function.func)})"
     if hasattr(function, "__wrapped__"):

@@ -1,4 +1,4 @@
-"""Stages that call a user's function on each item, and those that only change how items look."""
+"""Stages that work on one item at a time: map, filter, select_columns and with_format."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
-from midepoch.stages.flow import Context, Emitted, Flow, Run
+from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
 from midepoch.stages.stage import FunctionStage, Stage
 from midepoch.values.forms import Form
 from midepoch.values.rows import convert_batch, convert_item
@@ -16,103 +16,98 @@ from midepoch.values.rows import convert_batch, convert_item
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map(FunctionStage):
-    """One item in, one out. A dict that the function returns is laid over the item; anything else replaces it."""
+    """Call a function on each item. A dict that it returns updates the item; any other value replaces the item."""
 
     remove_columns: tuple[str, ...] = ()
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        """Each item's result, computed when it is asked for."""
-        return replace(inputs.one_by_one(self._steps(inputs.each(), context)), schema=None)
+        outputs = self._outputs(inputs.as_single_items(), context)
+        return replace(inputs.with_single_items(outputs), schema=None)
 
-    def _steps(self, steps: Iterator[Emitted], context: Context) -> Iterator[Emitted]:
+    def _outputs(self, inputs: Iterator[SingleItem], context: Context) -> Iterator[SingleItem]:
         call, removed = self.call, self.remove_columns
-        for item, end, key in steps:
+        for item, cursor, key in inputs:
             result = call(item, key, context)
             if isinstance(result, Mapping) and isinstance(item, Mapping):
                 result = {**(without(item, removed) if removed else item), **result}
-            yield result, end, key
+            yield result, cursor, key
 
     def describe(self) -> dict[str, Any] | None:
-        """The function and its parameters."""
         return self.call.describe(remove_columns=list(self.remove_columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter(FunctionStage):
-    """Keeps the items for which the function is true."""
+    """Keep the items for which a function is true."""
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        """The items that stay."""
         call = self.call
-        kept = (step for step in inputs.each() if call(step[0], step[2], context))
-        return inputs.one_by_one(kept)
+        kept = (single for single in inputs.as_single_items() if call(single[0], single[2], context))
+        return inputs.with_single_items(kept)
 
     def count(self, inputs: int) -> int | None:
         return None
 
     def describe(self) -> dict[str, Any] | None:
-        """The function and its parameters."""
         return self.call.describe()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select(Stage):
-    """Some of the columns."""
+    """Keep only some columns."""
 
     names: tuple[str, ...]
     name = "select_columns"
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        """The items with these columns only."""
-        if inputs.runs is not None:
-            chosen = (Run(run.rows.select(self.names), run.ends, run.keys) for run in inputs.runs)
-            return Flow(runs=chosen, form=inputs.form, schema=self._schema(inputs.schema))
-        picked = ((self._pick(item), end, key) for item, end, key in inputs.each())
-        return replace(inputs.one_by_one(picked), schema=self._schema(inputs.schema))
+        schema = self._schema(inputs.schema)
+        if inputs.row_runs is not None:
+            runs = (RowRun(run.rows.select(self.names), run.cursors, run.keys) for run in inputs.row_runs)
+            return Flow(row_runs=runs, form=inputs.form, schema=schema)
+        items = ((self._select(item), cursor, key) for item, cursor, key in inputs.as_single_items())
+        return replace(inputs.with_single_items(items), schema=schema)
 
     def _schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         if schema is None or not set(self.names) <= set(schema.names):
             return None
         return pa.schema([schema.field(name) for name in self.names])
 
-    def _pick(self, item: Any) -> Any:
+    def _select(self, item: Any) -> Any:
         if not isinstance(item, Mapping | pa.RecordBatch):
             raise TypeError(
                 f"select_columns needs items that are dicts, got a {type(item).__name__}. Let the map before it return "
                 "a dict, or leave it out."
             )
-        there = item.schema.names if isinstance(item, pa.RecordBatch) else list(item)
-        missing = [name for name in self.names if name not in there]
+        columns = item.schema.names if isinstance(item, pa.RecordBatch) else list(item)
+        missing = [name for name in self.names if name not in columns]
         if missing:
-            raise SchemaMismatchError(f"select_columns: an item has no column {missing[0]!r}; it has {there}.")
+            raise SchemaMismatchError(f"select_columns: an item has no column {missing[0]!r}; it has {columns}.")
         if isinstance(item, pa.RecordBatch):
             return item.select(self.names)
         return {name: item[name] for name in self.names}
 
     def describe(self) -> dict[str, Any] | None:
-        """The columns."""
         return {"op": self.name, "columns": list(self.names)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convert(Stage):
-    """The items in another form: Python, NumPy, torch or Arrow values."""
+    """Give items other values: Python, NumPy, torch or Arrow."""
 
     form: Form
     name = "with_format"
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        """The same items in the form."""
-        if inputs.runs is not None:
-            reformed = (Run(run.rows.to(self.form), run.ends, run.keys) for run in inputs.runs)
-            return Flow(runs=reformed, form=self.form, schema=inputs.schema)
-        make = convert_batch if inputs.batched else convert_item
-        steps = ((make(item, self.form), end, key) for item, end, key in inputs.each())
-        return replace(inputs.one_by_one(steps), form=self.form)
+        if inputs.row_runs is not None:
+            runs = (RowRun(run.rows.to(self.form), run.cursors, run.keys) for run in inputs.row_runs)
+            return Flow(row_runs=runs, form=self.form, schema=inputs.schema)
+        convert = convert_batch if inputs.batched else convert_item
+        items = ((convert(item, self.form), cursor, key) for item, cursor, key in inputs.as_single_items())
+        return replace(inputs.with_single_items(items), form=self.form)
 
 
 def without(columns: Mapping[str, Any], removed: tuple[str, ...]) -> dict[str, Any]:
-    """The columns but those removed, each of which must be there."""
+    """All columns but the removed ones. A removed column that does not exist raises."""
     missing = [name for name in removed if name not in columns]
     if missing:
         raise SchemaMismatchError(f"remove_columns names {missing[0]!r}, which is not among {list(columns)}.")

@@ -18,7 +18,7 @@ from midepoch.index import pruning
 from midepoch.index.predicate import Predicate
 from midepoch.sources import files as source
 from midepoch.sources.fetcher import BlockFetcher
-from midepoch.stages.flow import Run
+from midepoch.stages.flow import RowRun
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import FORMATS, ids, is_kept, jitter, plus_one, write_files
 
@@ -164,9 +164,9 @@ def test_a_cursor_that_is_not_that_of_its_row_is_found(folder, monkeypatch):
 
     def planted(*args):
         for run in true(*args):
-            ends = run.ends.copy()
+            ends = run.cursors.copy()
             ends[:] = ends[-1]
-            yield Run(run.rows, ends, run.keys)
+            yield RowRun(run.rows, ends, run.keys)
 
     monkeypatch.setattr(source, "matching", planted)
     with pytest.raises(AssertionError):

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
-from midepoch.stages.skip_errors import Attempt, SkipLog
+from midepoch.stages.skip_errors import SkipErrors, SkipLog
 from midepoch.stages.stage import Call
 from midepoch.testing import assert_resumes
 
@@ -38,10 +38,10 @@ def rows(tmp_path):
     return me.read([tmp_path / "part-0.parquet", tmp_path / "part-1.parquet"])
 
 
-def attempt(rows, function, skip=True):
+def skipping_errors(rows, function, skip=True):
     number = len(rows._plan.pipeline.stages) + 1
     call = Call(function=function, stage="process", number=number)
-    stage = Attempt(call=call, skips=SkipLog() if skip else None)
+    stage = SkipErrors(call=call, skip_log=SkipLog() if skip else None)
     return rows.with_stage(stage), stage
 
 
@@ -52,33 +52,33 @@ def no_thirds(row):
 
 
 def test_C1_broken_samples_are_left_out_and_noted_with_file_and_row(rows, caplog):
-    dataset, stage = attempt(rows, no_thirds)
+    dataset, stage = skipping_errors(rows, no_thirds)
     assert [item["id"] for item in dataset] == [number for number in range(20) if number % 3]
-    noted = stage.skips.lines()
+    noted = stage.skip_log.lines()
     assert [one["where"] for one in noted] == [
         *(f"row {row} of part-0.parquet" for row in (0, 3, 6, 9)),
         *(f"row {row} of part-1.parquet" for row in (2, 5, 8)),
     ]
     assert noted[1] == {"epoch": 0, "where": "row 3 of part-0.parquet", "error": "ValueError: 3 is a third"}
     told = [record.getMessage() for record in caplog.records]
-    assert told[0] == "A broken sample is left out: row 0 of part-0.parquet: ValueError: 0 is a third"
-    assert told[3:] == [
-        "7 of the last 20 samples of a lane were broken and left out in epoch 0; metrics() tells which."
-    ], "after three, only their number"
+    assert told[0] == "A broken sample is skipped: row 0 of part-0.parquet: ValueError: 0 is a third"
+    assert told[3:] == ["Skipped 7 broken samples, of 20 samples of a lane, in epoch 0; metrics() names them."], (
+        "after three, only their number"
+    )
 
 
 def test_each_is_counted_once_an_epoch_however_often_it_is_met(rows, caplog):
-    dataset, stage = attempt(rows, no_thirds)
+    dataset, stage = skipping_errors(rows, no_thirds)
     caplog.set_level(logging.CRITICAL)
     assert_resumes(dataset)
-    assert len(stage.skips.lines()) == 7
+    assert len(stage.skip_log.lines()) == 7
     list(dataset)
     list(dataset)
-    assert [one["epoch"] for one in stage.skips.lines()].count(1) == 7
+    assert [one["epoch"] for one in stage.skip_log.lines()].count(1) == 7
 
 
 def test_without_a_log_it_raises_with_the_row(rows):
-    dataset, stage = attempt(rows, no_thirds, skip=False)
+    dataset, stage = skipping_errors(rows, no_thirds, skip=False)
     with pytest.raises(ValueError, match="0 is a third") as caught:
         list(dataset)
     assert caught.value.__notes__ == ["midepoch: in process(no_thirds), at row 0 of part-0.parquet"]
@@ -87,7 +87,7 @@ def test_without_a_log_it_raises_with_the_row(rows):
 
 
 def test_the_length_is_unknown_where_samples_may_be_left_out(rows):
-    dataset, stage = attempt(rows, no_thirds)
+    dataset, stage = skipping_errors(rows, no_thirds)
     assert stage.count(5) is None
     with pytest.raises(TypeError, match="how many items process yields is only known by reading"):
         len(dataset)
@@ -95,9 +95,9 @@ def test_the_length_is_unknown_where_samples_may_be_left_out(rows):
 
 def test_behind_groups_there_is_no_row_to_name(rows, caplog):
     caplog.set_level(logging.CRITICAL)
-    dataset, stage = attempt(rows.map(lambda columns: columns, batched=True, batch_size=4), no_thirds)
+    dataset, stage = skipping_errors(rows.map(lambda columns: columns, batched=True, batch_size=4), no_thirds)
     assert len(list(dataset)) == 13
-    noted = stage.skips.lines()
+    noted = stage.skip_log.lines()
     assert len(noted) == 7
     assert all(one["where"].startswith("item ") for one in noted)
 
@@ -133,7 +133,7 @@ def test_what_may_be_over_the_next_time_is_never_left_out(rows, caplog, error, i
         raise me.NoDataError("cannot be read") from error
 
     for function in (fail, fail_behind):
-        dataset, _ = attempt(rows, function)
+        dataset, _ = skipping_errors(rows, function)
         if is_skipped:
             assert list(dataset) == []
         else:
@@ -142,15 +142,15 @@ def test_what_may_be_over_the_next_time_is_never_left_out(rows, caplog, error, i
 
 
 def test_errors_of_reading_are_no_broken_samples(rows, tmp_path):
-    dataset, stage = attempt(rows, no_thirds)
+    dataset, stage = skipping_errors(rows, no_thirds)
     (tmp_path / "part-1.parquet").write_bytes(b"PAR1")
     with pytest.raises(me.DataChangedError):
         list(dataset)
-    assert all("part-0" in one["where"] for one in stage.skips.lines())
+    assert all("part-0" in one["where"] for one in stage.skip_log.lines())
 
 
 def test_a_state_knows_the_function_and_whether_failures_are_left_out(rows):
-    skipping, raising = attempt(rows, no_thirds)[0], attempt(rows, no_thirds, skip=False)[0]
+    skipping, raising = skipping_errors(rows, no_thirds)[0], skipping_errors(rows, no_thirds, skip=False)[0]
     told = [dataset.state_dict()["fingerprint"]["pipeline"] for dataset in (skipping, raising)]
     assert told == [[{"op": "process", "fn": "no_thirds", "on_error": "skip"}], [{"op": "process", "fn": "no_thirds"}]]
     with pytest.raises(me.CheckpointMismatchError, match="on_error"):
@@ -158,13 +158,13 @@ def test_a_state_knows_the_function_and_whether_failures_are_left_out(rows):
 
 
 def test_the_file_goes_with_the_last_data_set_that_has_it(rows, temporary):
-    dataset, stage = attempt(rows, no_thirds)
+    dataset, stage = skipping_errors(rows, no_thirds)
     copies = [copy.copy(dataset), dataset.batch(2), copy.deepcopy(dataset)]
     del dataset, stage
     gc.collect()
     assert len(list(temporary.iterdir())) == 1
     assert len(list(copies[0])) == 13
-    assert len(copies[2]._plan.pipeline.stages[0].skips.lines()) == 7, "a deep copy notes in the same log"
+    assert len(copies[2]._plan.pipeline.stages[0].skip_log.lines()) == 7, "a deep copy notes in the same log"
     del copies
     gc.collect()
     assert list(temporary.iterdir()) == []
@@ -172,7 +172,7 @@ def test_the_file_goes_with_the_last_data_set_that_has_it(rows, temporary):
 
 def test_many_data_sets_hold_no_files_open(rows, temporary):
     before = len(os.listdir("/proc/self/fd"))
-    many = [attempt(rows, no_thirds)[0] for _ in range(50)]
+    many = [skipping_errors(rows, no_thirds)[0] for _ in range(50)]
     assert len(os.listdir("/proc/self/fd")) == before
     del many
     gc.collect()
@@ -207,7 +207,7 @@ def test_a_file_that_somebody_removed_stops_nobody_and_is_not_made_again(tempora
     log = SkipLog()
     next(temporary.iterdir()).unlink()
     log.add(0, "row 1", ValueError("x"))
-    assert "A broken sample cannot be noted for metrics()" in caplog.text
+    assert "metrics() will miss a skipped sample" in caplog.text
     assert "row 1: ValueError: x" in caplog.text
     assert (log.lines(), list(temporary.iterdir())) == ([], [])
 
@@ -225,7 +225,7 @@ def test_no_folder_to_write_to_is_told(monkeypatch):
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
-    with pytest.raises(OSError, match=r"on_error='skip' notes broken samples in a temporary file.*Set TMPDIR"):
+    with pytest.raises(OSError, match=r"on_error='skip' writes skipped samples to a temporary file.*Set TMPDIR"):
         SkipLog()
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from midepoch.stages.batch import Batch, Collate, FilterBatches, MapBatches
 from midepoch.stages.flow import Context, Flow
-from midepoch.stages.pack.spec import Recipe
+from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
-from midepoch.stages.skip_errors import Attempt, SkipLog
+from midepoch.stages.skip_errors import SkipErrors, SkipLog
 from midepoch.stages.stage import Call, Stage, name_of
 from midepoch.stages.transform import Convert, Filter, Map, Select
 
@@ -27,7 +27,7 @@ def call(stage):
 
 
 def spec():
-    return Recipe(length=8, column="input_ids", overlong="cut", eos=None, pad=None, labels=None, number=1)
+    return PackSpec(length=8, column="input_ids", overlong="cut", eos=None, pad=None, labels=None, number=1)
 
 
 STAGES = {
@@ -41,9 +41,9 @@ STAGES = {
     "collate": Collate(function=function),
     "batched map": MapBatches(call=call("map"), size=5),
     "batched filter": FilterBatches(call=call("filter"), size=5),
-    "process": Attempt(call=call("process"), skips=None),
-    "pack": PackWindows(recipe=spec(), strategy="best_fit", window=7),
-    "concat": PackStream(recipe=spec()),
+    "process": SkipErrors(call=call("process"), skip_log=None),
+    "pack": PackWindows(spec=spec(), strategy="best_fit", window=7),
+    "concat": PackStream(spec=spec()),
 }
 
 
@@ -88,7 +88,7 @@ def test_the_number_of_outputs_where_it_follows_from_that_of_the_inputs():
 
 
 def test_a_function_whose_errors_are_skipped_has_an_unknown_number_of_outputs():
-    assert Attempt(call=call("process"), skips=SkipLog()).count(3) is None
+    assert SkipErrors(call=call("process"), skip_log=SkipLog()).count(3) is None
 
 
 def test_which_stages_make_one_output_of_each_input():
@@ -112,12 +112,12 @@ def test_the_schema_is_known_until_a_function_changes_items(in_runs):
     selected = pa.schema([("text", pa.string())])
     known = {"filter": SCHEMA, "batched filter": SCHEMA, "convert": SCHEMA, "select": selected}
     for key, stage in STAGES.items():
-        inputs = Flow(runs=iter(()), schema=SCHEMA) if in_runs else Flow(single=iter(()), schema=SCHEMA)
+        inputs = Flow(row_runs=iter(()), schema=SCHEMA) if in_runs else Flow(single_items=iter(()), schema=SCHEMA)
         assert stage.flow(inputs, (0, 0), CONTEXT).schema == known.get(key), key
 
 
 def test_a_column_that_is_not_there_leaves_the_schema_to_the_error_of_the_first_row():
-    assert Select(names=("other",)).flow(Flow(runs=iter(()), schema=SCHEMA), (0,), CONTEXT).schema is None
+    assert Select(names=("other",)).flow(Flow(row_runs=iter(()), schema=SCHEMA), (0,), CONTEXT).schema is None
 
 
 def test_a_state_remembers_the_batch_size_only_if_a_later_stage_groups_the_batches():

@@ -13,7 +13,7 @@ from midepoch.integrations.multimodal.messages import Messages
 from midepoch.reading import read
 from midepoch.stages.pack.stage import PackWindows
 from midepoch.stages.pack.strategies import Strategy
-from midepoch.stages.skip_errors import Attempt, SkipLog
+from midepoch.stages.skip_errors import SkipErrors, SkipLog
 from midepoch.storage.location import SmallFiles
 
 log = logging.getLogger("midepoch")
@@ -83,12 +83,12 @@ class MultiModalIterableDataset(Dataset):
         if messages_column != COLUMNS["messages"]:
             parameters["messages_column"] = messages_column
         rows = _as_python(_shuffled(rows, data_seed) if shuffle else rows)
-        attempt = Attempt(
+        process = SkipErrors(
             call=rows.plan.pipeline.call("process", function, with_rng=with_rng),
-            skips=SkipLog() if on_error == "skip" else None,
+            skip_log=SkipLog() if on_error == "skip" else None,
             parameters={**parameters, "video_frames": function.video_frames},
         )
-        samples = rows.with_stage(attempt)
+        samples = rows.with_stage(process)
         if packing:
             samples = samples.pack(
                 packing_length,
@@ -101,8 +101,8 @@ class MultiModalIterableDataset(Dataset):
 
     def metrics(self) -> dict[str, Any]:
         """How many samples were left out so far, by any worker on this machine, and which: epoch, row and error."""
-        process = self.plan.pipeline.find(Attempt)
-        lines = [] if process is None or process.skips is None else process.skips.lines()
+        process = self.plan.pipeline.find(SkipErrors)
+        lines = [] if process is None or process.skip_log is None else process.skip_log.lines()
         return {"skipped": len(lines), "skipped_samples": lines}
 
     def state_dict(self) -> dict[str, Any]:

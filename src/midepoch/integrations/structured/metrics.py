@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.index.index import IndexView
-from midepoch.stages.flow import Context, Flow, Run
+from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.stages.stage import Stage
 
 NUMBERS = 3
@@ -70,9 +70,9 @@ class Measure(Stage):
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The inputs as they are."""
-        return inputs if inputs.runs is None else replace(inputs, runs=self._counted(inputs.runs))
+        return inputs if inputs.row_runs is None else replace(inputs, row_runs=self._counted(inputs.row_runs))
 
-    def _counted(self, runs: Iterator[Run]) -> Iterator[Run]:
+    def _counted(self, runs: Iterator[RowRun]) -> Iterator[RowRun]:
         worker = (self.worker() or (0, 1))[0]
         begun = time.perf_counter()
         for run in runs:
@@ -81,7 +81,7 @@ class Measure(Stage):
             del run  # so that the next one is made in its memory, which is still in the cache
             begun = time.perf_counter()
 
-    def _bytes(self, run: Run) -> float:
+    def _bytes(self, run: RowRun) -> float:
         starts, keys = self.index.block_starts, run.keys
         first, last = (np.searchsorted(starts, [keys.min(), keys.max()], "right") - 1).tolist()
         if first == last:

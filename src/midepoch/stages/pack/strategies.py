@@ -1,8 +1,8 @@
-"""Packing: which pieces of which documents go together into packs of limited length. Lengths in, numbers out, no I/O.
+"""Which pieces of which documents share a pack of limited length. Lengths in, numbers out, no I/O.
 
-A document that is longer than a pack is cut into pieces, left out, or has a pack of its own. The pieces of a window are
-laid out by one of three strategies, and what comes out is in the order of the documents: packs by their first piece,
-pieces by their place.
+A document that is longer than a pack is cut into pieces, dropped, or put into a pack of its own. A strategy assigns the
+pieces of a window to packs. The result is in the order of the documents: packs are ordered by their first piece, and
+the pieces in a pack by their position.
 """
 
 from bisect import bisect_left, insort
@@ -16,15 +16,14 @@ from midepoch._common.types import I32, I64
 
 Strategy = Literal["best_fit", "first_fit", "balanced", "concat"]
 Overlong = Literal["cut", "drop", "alone"]
-STRATEGIES: tuple[str, ...] = get_args(Strategy)
 OVERLONG: tuple[str, ...] = get_args(Overlong)
 FILLERS = (0.2, 0.35, 0.5)
-"""Which part of a window's tokens, in its shortest pieces, may fill gaps instead of evening out costs."""
+"""The shares of a window's tokens, in its shortest pieces, that may fill gaps instead of evening out costs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packs:
-    """The pieces of each pack: piece ``p`` is the tokens ``starts[p]`` to ``stops[p]`` of ``documents[p]``.
+    """The pieces of each pack. Piece ``p`` is the tokens ``starts[p]`` to ``stops[p]`` of ``documents[p]``.
 
     Pack ``k`` holds the pieces from ``bounds[k]`` to ``bounds[k + 1]``.
     """
@@ -39,16 +38,16 @@ class Packs:
 
 
 def pack(lengths: I64, *, length: int, strategy: Strategy, overlong: Overlong = "cut") -> Packs:
-    """Lay out documents of these lengths in packs of ``length`` tokens. Empty documents are in none."""
+    """Lay out documents of these lengths in packs of ``length`` tokens. Empty documents are left out."""
     documents, starts, sizes = _pieces(lengths, length, overlong)
     if not len(sizes):
         return Packs(documents, starts, starts, np.zeros(1, np.int64))
-    place: Callable[[I64, int], I64] = {"first_fit": _first_fit, "balanced": _balanced}.get(strategy, _best_fit)
-    full = sizes >= length  # those that leave no room for others: there may be very many, of one long document
-    placed = np.arange(len(sizes)) + len(sizes)
+    assign = ASSIGN[strategy]
+    full = sizes >= length  # these leave no room for others; one long document can have very many of them
+    assigned = np.arange(len(sizes)) + len(sizes)
     if not full.all():
-        placed[~full] = place(sizes[~full], length)
-    _, firsts, packs = np.unique(placed, return_index=True, return_inverse=True)
+        assigned[~full] = assign(sizes[~full], length)
+    _, firsts, packs = np.unique(assigned, return_index=True, return_inverse=True)
     ranks = np.empty(len(firsts), np.int64)
     ranks[np.argsort(firsts)] = np.arange(len(firsts))
     ranked = ranks[packs]
@@ -70,43 +69,43 @@ def _pieces(lengths: I64, length: int, overlong: Overlong) -> tuple[I64, I64, I6
 
 
 def _falling(sizes: I64) -> list[int]:
-    """The pieces by falling size, those of one size by their place."""
+    """The pieces by falling size; pieces of the same size by position."""
     order: list[int] = np.argsort(-sizes, kind="stable").tolist()
     return order
 
 
 def _best_fit(sizes: I64, length: int) -> I64:
-    """Longest first, each into the pack that it fills best."""
+    """Longest piece first, each into the pack in which it leaves the least room."""
     count, packs = len(sizes), 0
     least = int(sizes.min())
-    placed = np.empty(count, np.int64)
-    known: list[int] = sizes.tolist()
-    rooms: list[int] = []  # room * count + pack, rising: packs that still have room for something
+    assigned = np.empty(count, np.int64)
+    size_of: list[int] = sizes.tolist()
+    rooms: list[int] = []  # room * count + pack, rising: packs with room for at least the smallest piece
     for piece in _falling(sizes):
-        size = known[piece]
-        at = bisect_left(rooms, size * count)
-        if at < len(rooms):
-            room, number = divmod(rooms.pop(at), count)
+        size = size_of[piece]
+        tightest = bisect_left(rooms, size * count)
+        if tightest < len(rooms):
+            room, number = divmod(rooms.pop(tightest), count)
         else:
             room, number, packs = length, packs, packs + 1
-        placed[piece] = number
+        assigned[piece] = number
         if room - size >= least:
             insort(rooms, (room - size) * count + number)
-    return placed
+    return assigned
 
 
 def _first_fit(sizes: I64, length: int) -> I64:
-    """In the order of arrival, each into the first pack with room, found in a tree of the most room below each node."""
+    """In order of arrival, each piece into the first pack with room. A tree holds the most room below each node."""
     leaves = 1 << max(0, int(len(sizes) - 1).bit_length())
     most = [length] * (2 * leaves)
-    placed = np.empty(len(sizes), np.int64)
+    assigned = np.empty(len(sizes), np.int64)
     for piece, size in enumerate(sizes.tolist()):
         node = 1
         while node < leaves:
             node *= 2
             if most[node] < size:
                 node += 1
-        placed[piece] = node - leaves
+        assigned[piece] = node - leaves
         most[node] -= size
         while node > 1:
             node //= 2
@@ -114,56 +113,62 @@ def _first_fit(sizes: I64, length: int) -> I64:
             if most[node] == room:
                 break
             most[node] = room
-    return placed
+    return assigned
 
 
 def _balanced(sizes: I64, length: int) -> I64:
-    """As few packs as best fit needs, or nearly, with the cost of attention, the sum of squares, evened out.
+    """Even out the packs' cost of attention (the sum of squares), with nearly as few packs as best fit needs.
 
-    The more of the short pieces only fill gaps, the fewer packs are needed and the less even they are. One pack more
-    in two hundred is taken for evenness; where the strictest try needs more, others are made.
+    If more of the short pieces only fill gaps, fewer packs are needed, and they are less even. The first try lets few
+    of them do so. If it needs over 0.5 % more packs than best fit, the next one lets more of them do so.
     """
     least = int(_best_fit(sizes, length).max()) + 1
     rising = np.sort(sizes)
     reached = np.cumsum(rising)
-    found: list[tuple[int, I64]] = []
+    tries: list[tuple[int, I64]] = []
     for share in FILLERS:
         filler = int(rising[np.searchsorted(reached, int(share * reached[-1]))])
-        found.append(_even_fit(sizes, length, packs=least, filler=filler))
-        if found[-1][0] <= least + least // 200:
+        tries.append(_even_fit(sizes, length, packs=least, filler=filler))
+        if tries[-1][0] <= least + least // 200:
             break
-    return min(found, key=lambda packs_placed: packs_placed[0])[1]
+    return min(tries, key=lambda packs_assigned: packs_assigned[0])[1]
 
 
 def _even_fit(sizes: I64, length: int, *, packs: int, filler: int) -> tuple[int, I64]:
-    """Longest first, each into that of ``packs`` packs that costs least so far; those below ``filler`` by best fit."""
+    """Longest piece first, each into the cheapest of ``packs`` packs so far; pieces below ``filler`` by best fit."""
     count = len(sizes)
     room, cost = np.full(count, -1, np.int64), np.zeros(count)
     room[:packs] = length
-    placed = np.empty(count, np.int64)
-    known: list[int] = sizes.tolist()
+    assigned = np.empty(count, np.int64)
+    size_of: list[int] = sizes.tolist()
     for piece in _falling(sizes):
-        size = known[piece]
+        size = size_of[piece]
         measure = cost[:packs] if size >= filler else room[:packs]
         number = int(np.where(room[:packs] >= size, measure, np.inf).argmin())
         if room[number] < size:
             number, packs = packs, packs + 1
             room[number] = length
-        placed[piece] = number
+        assigned[piece] = number
         room[number] -= size
         cost[number] += size * size
-    return packs, placed
+    return packs, assigned
+
+
+Assign = Callable[[I64, int], I64]
+"""Takes the sizes of pieces, none of them a full pack, and a pack's length; returns the number of each piece's pack."""
+ASSIGN: dict[Strategy, Assign] = {"best_fit": _best_fit, "first_fit": _first_fit, "balanced": _balanced}
+"""The strategies that lay out windows; "concat" cuts a stream of tokens and has no layout."""
 
 
 def cumulative(sizes: I64) -> I32:
-    """Where the pieces of a pack begin, and where the last one ends: what attention calls ``cu_seqlens``."""
+    """Where each piece of a pack begins, and where the last one ends: the ``cu_seqlens`` of attention kernels."""
     ends = np.zeros(len(sizes) + 1, np.int32)
     ends[1:] = sizes.cumsum()
     return ends
 
 
 def ids_within(ends: I32, total: int) -> tuple[I32, I32]:
-    """For each token of a pack its place in its piece and the number of that; 0 and -1 on padding up to ``total``."""
+    """Each token's position in its piece, and the number of that piece; 0 and -1 on padding up to ``total``."""
     sizes, real = ends[1:] - ends[:-1], int(ends[-1])
     positions, numbers = np.empty(total, np.int32), np.empty(total, np.int32)
     np.subtract(np.arange(real, dtype=np.int32), ends[:-1].repeat(sizes), out=positions[:real])

@@ -1,13 +1,14 @@
 """Laying out documents: no pack too long, no token lost or twice, packs as full as promised and in order."""
 
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.stages.pack.strategies import cumulative, ids_within, pack
+from midepoch.stages.pack.strategies import ASSIGN, Strategy, cumulative, ids_within, pack
 
 STRATEGIES = ["best_fit", "first_fit", "balanced"]
 many = settings(max_examples=200, deadline=None)
@@ -142,3 +143,9 @@ def test_a_window_without_tokens_has_no_packs(strategy):
     assert len(pack(np.array([], np.int64), length=4, strategy=strategy)) == 0
     assert len(pack(np.array([0, 0]), length=4, strategy=strategy)) == 0
     assert len(pack(np.array([9, 8]), length=4, strategy=strategy, overlong="drop")) == 0
+
+
+def test_every_strategy_that_users_can_name_is_looked_up_exactly():
+    assert (*ASSIGN, "concat") == get_args(Strategy)
+    with pytest.raises(KeyError, match="worst_fit"):
+        pack(np.array([1, 2]), length=3, strategy="worst_fit")
