@@ -166,7 +166,7 @@ def test_blocks_that_are_left_out_hold_no_row_that_is_kept(case):
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home) / "data"
         folder.mkdir()
-        rows = opened(write(folder, table, group, cut), expression)._plan.pipeline.source
+        rows = opened(write(folder, table, group, cut), expression).plan.pipeline.source
         starts = rows.index.view.block_starts.tolist()
         kept = set(table.filter(expression)["id"].to_pylist())
         for (start, stop), is_read in zip(pairwise(starts), rows.where.blocks.tolist(), strict=True):

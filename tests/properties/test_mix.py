@@ -311,7 +311,7 @@ def test_runs_and_single_items_are_the_same(tmp_path, form, order):
         if one_by_one:
             parts[1] = parts[1].filter(is_any)
         mixture = me.mix(dict(zip("abc", parts, strict=True)), world.weights, stop="all").lanes(2)
-        assert (mixture._plan.pipeline.schema is None) == one_by_one
+        assert (mixture.plan.pipeline.schema is None) == one_by_one
         # A null among ints looks different in a batch of columns and in one of single items, mixed or not.
         return mixture.select_columns(["id", "text", "tokens"]).batch(batch) if batch else mixture
 

@@ -48,7 +48,7 @@ def mixed(tmp_path):
 @pytest.fixture
 def mixed_items(mixed):
     """The same drawn item by item, since a part has a function of its own."""
-    source = mixed._plan.pipeline.source
+    source = mixed.plan.pipeline.source
     parts = [me.Dataset(Plan(pipeline=part)) for part in source.parts]
     return me.mix([parts[0].filter(is_kept), *parts[1:]], [5, 2, 1], stop="all").lanes(2)
 

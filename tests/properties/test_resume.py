@@ -47,7 +47,7 @@ def test_ranks_that_are_out_of_step_lose_nothing(world: World, data: st.DataObje
     with tempfile.TemporaryDirectory() as folder:
         path = world.write(Path(folder))
         whole = list(world.build(path))
-        if world.build(path)._plan.pipeline.uniform:
+        if world.build(path).plan.pipeline.uniform:
             return
         state = world.build(path).state_dict()
         got = []
