@@ -140,7 +140,7 @@ def test_position_deletes_are_applied_once(config, order, scan_filter, monkeypat
 def test_what_cannot_be_read_is_told(config, monkeypatch, tmp_path):
     from pyiceberg.manifest import DataFileContent
 
-    with pytest.raises(ValueError, match="pass catalog_config"):
+    with pytest.raises(ValueError, match="pass catalog_config too"):
         me.IcebergDataset("db.events")
     with pytest.raises(me.NoDataError, match="has no snapshot 7"):
         create(config, snapshot_id=7)

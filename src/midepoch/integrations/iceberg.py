@@ -1,4 +1,4 @@
-"""Iceberg tables: the data files of one snapshot, less the rows that it says are deleted."""
+"""IcebergDataset: the data files of one snapshot of an Iceberg table, without the rows deleted in it."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +19,9 @@ from midepoch.errors import (
     SchemaMismatchError,
 )
 from midepoch.index.index import IndexView
-from midepoch.integrations.structured.dataset import OutputFormat, StructuredDataset
+from midepoch.integrations.structured.dataset import StructuredDataset
+from midepoch.integrations.structured.options import OutputFormat, StructuredOptions, dataset_options, loader_options
 from midepoch.order.deletes import Deletes
-from midepoch.sources.files import FileRows
 from midepoch.storage.options import CACHE
 from midepoch.storage.urls import local_path
 
@@ -32,15 +32,15 @@ FIELD_ID = b"PARQUET:field_id"
 
 
 class Snapshot:
-    """What a snapshot of a table consists of: its files in a fixed order, the rows deleted in each, its columns."""
+    """A snapshot of a table: its files in a fixed order, the rows deleted in each, its columns."""
 
     def __init__(self, table: Any, catalog_config: Mapping[str, Any] | None, snapshot_id: int | None) -> None:
         opened = _table(table, catalog_config)
         current = opened.current_snapshot() if snapshot_id is None else opened.snapshot_by_id(snapshot_id)
         name = ".".join(opened.name())
         if current is None:
-            told = "has no snapshot yet" if snapshot_id is None else f"has no snapshot {snapshot_id}"
-            raise NoDataError(f"The table {name} {told}. Write rows to it, or name one of its snapshots.")
+            missing = "snapshot yet" if snapshot_id is None else f"snapshot {snapshot_id}"
+            raise NoDataError(f"The table {name} has no {missing}. Write rows to it, or name one of its snapshots.")
         self.id = int(current.snapshot_id)
         scan = opened.scan(snapshot_id=self.id)
         self.schema, self._io = scan.projection(), opened.io
@@ -50,39 +50,52 @@ class Snapshot:
         for task in tasks:
             if task.file.file_format.name != "PARQUET":
                 raise DataFormatError(
-                    f"{task.file.file_path} is a file of format {task.file.file_format.name}, and of Iceberg tables "
-                    "only Parquet files are read. Rewrite the table as Parquet."
+                    f"{task.file.file_path} has the format {task.file.file_format.name}. Only Iceberg tables of "
+                    "Parquet files can be read. Rewrite the table as Parquet."
                 )
         self.urls = [str(task.file.file_path) for task in tasks]
-        self._deletes = {str(one.file_path): one for task in tasks for one in task.delete_files}
+        self._delete_files = {str(file.file_path): file for task in tasks for file in task.delete_files}
 
     @property
     def paths(self) -> list[str]:
-        """Where the data files lie."""
+        """The local paths or URLs of the data files."""
         return [_path(url) for url in self.urls]
 
-    def deleted(self, index: IndexView) -> I64:
-        """The deleted rows, by their rising numbers in an index of the data files."""
+    def without_deleted(self, dataset: Dataset) -> Dataset:
+        """The dataset of the snapshot's files, without the rows that the snapshot deletes."""
+        rows = dataset.file_rows("deletes")
+        view = rows.index.view
+        self._check_names(view, rows.names)
+        deleted = self._deleted(view)
+        if not len(deleted):
+            return dataset
+        if rows.where is not None:  # the order has no blocks that the filter rules out
+            deleted = deleted[rows.where.blocks[np.searchsorted(view.block_starts, deleted, "right") - 1]]
+        return dataset.with_order_step("deletes", Deletes(rows=deleted))
+
+    def _deleted(self, index: IndexView) -> I64:
+        """The rising row numbers, in an index of the data files, of the deleted rows."""
         starts = dict(zip(self.urls, index.file_starts[:-1].tolist(), strict=True))
-        found = [np.empty(0, np.int64)]
-        for url, one in sorted(self._deletes.items()):
-            if one.content.name != "POSITION_DELETES" or one.file_format.name != "PARQUET":
+        deleted = [np.empty(0, np.int64)]
+        for url, delete_file in sorted(self._delete_files.items()):
+            content, form = delete_file.content.name, delete_file.file_format.name
+            if content != "POSITION_DELETES" or form != "PARQUET":
                 raise DataFormatError(
-                    f"{url} deletes rows by {one.content.name.lower().replace('_', ' ')} in a file of format "
-                    f"{one.file_format.name}; only position deletes in Parquet files can be applied without reading "
-                    "the table. Compact the table, so that its deletes are written into its data files."
+                    f"{url} deletes rows by {content.lower().replace('_', ' ')} in a file of format {form}; only "
+                    "position deletes in Parquet files can be applied without reading the table. Compact the table, "
+                    "so that its deletes are written into its data files."
                 )
             with self._io.new_input(url).open() as file:
-                lines = pq.read_table(file, columns=["file_path", "pos"]).combine_chunks()
-            for paths, positions in zip(lines["file_path"].chunks, lines["pos"].chunks, strict=True):
-                coded = paths.dictionary_encode()
-                firsts = np.array([starts.get(path, -1) for path in coded.dictionary.to_pylist()], np.int64)
-                first = firsts[coded.indices.to_numpy()]
-                found.append((first + positions.to_numpy())[first >= 0])
-        return np.unique(np.concatenate(found))
+                table = pq.read_table(file, columns=["file_path", "pos"]).combine_chunks()
+            for paths, positions in zip(table["file_path"].chunks, table["pos"].chunks, strict=True):
+                encoded = paths.dictionary_encode()
+                first_rows = np.array([starts.get(path, -1) for path in encoded.dictionary.to_pylist()], np.int64)
+                first_row = first_rows[encoded.indices.to_numpy()]
+                deleted.append((first_row + positions.to_numpy())[first_row >= 0])
+        return np.unique(np.concatenate(deleted))
 
     def filters(self, scan_filter: Any) -> Any:
-        """A filter of the table as an Arrow expression."""
+        """A filter on the table, as an Arrow expression."""
         from pyiceberg.expressions import parser
         from pyiceberg.expressions.visitors import bind
         from pyiceberg.io.pyarrow import expression_to_pyarrow
@@ -90,12 +103,12 @@ class Snapshot:
         parsed = parser.parse(scan_filter) if isinstance(scan_filter, str) else scan_filter
         return expression_to_pyarrow(bind(self.schema, parsed, case_sensitive=True))
 
-    def check_names(self, index: IndexView, read: Sequence[str]) -> None:
+    def _check_names(self, index: IndexView, read: Sequence[str]) -> None:
         """Raise if a column that is read has another name in a file than in the table: files are read by name."""
         for file, schema in enumerate(index.schemas):
             for field in schema or ():
-                number = (field.metadata or {}).get(FIELD_ID)
-                name = None if number is None else self.schema.find_column_name(int(number))
+                field_id = (field.metadata or {}).get(FIELD_ID)
+                name = None if field_id is None else self.schema.find_column_name(int(field_id))
                 if name not in (None, field.name) and not {name, field.name}.isdisjoint(read):
                     raise SchemaMismatchError(
                         f"{index.names[file]} has the column {field.name!r}, which was renamed to {name!r} in the "
@@ -104,7 +117,10 @@ class Snapshot:
 
 
 class IcebergDataset(StructuredDataset):
-    """The rows of one snapshot of an Iceberg table. Its states name the snapshot."""
+    """The rows of one snapshot of an Iceberg table. Its states name the snapshot.
+
+    loader, dataset = IcebergDataset.create_dataloader("db.events", {"name": "prod"}, batch_size=1024)
+    """
 
     def __init__(
         self,
@@ -128,30 +144,17 @@ class IcebergDataset(StructuredDataset):
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Open a snapshot; :meth:`create_dataloader` says what the arguments mean."""
-        self._snapshot = Snapshot(table, catalog_config, snapshot_id)
-        self._snapshot_id = self._snapshot.id
-        super().__init__(
-            self._snapshot.paths,
-            "parquet",
-            columns=list(self._snapshot.schema.column_names) if columns is None else columns,
-            filters=None if scan_filter is None else self._snapshot.filters(scan_filter),
-            shuffle=shuffle,
-            shuffle_seed=shuffle_seed,
-            shuffle_buffer_size=shuffle_buffer_size,
-            split_bytes=split_bytes,
-            split_rows=split_rows,
-            output_format=output_format,
-            storage_options=storage_options,
+        """Open a snapshot. :meth:`create_dataloader` explains the arguments."""
+        arguments = locals()
+        snapshot = Snapshot(table, catalog_config, snapshot_id)
+        options = StructuredOptions.of(
+            arguments,
+            columns=list(snapshot.schema.column_names) if columns is None else columns,
+            filters=None if scan_filter is None else snapshot.filters(scan_filter),
             partitioning=None,
-            num_ranks=num_ranks,
-            rank=rank,
-            read_ahead=read_ahead,
-            cache_dir=cache_dir,
-            cache_bytes=cache_bytes,
-            index_dir=index_dir,
         )
-        del self._snapshot
+        self._begin(snapshot.without_deleted(options.open(snapshot.paths, "parquet")), options)
+        self._snapshot_id = snapshot.id
 
     @classmethod
     def create_dataloader(  # type: ignore[override]
@@ -188,77 +191,41 @@ class IcebergDataset(StructuredDataset):
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
     ) -> "tuple[StructuredLoader, Self]":
-        """A loader of batches, and its data set.
+        """A loader of batches, and its dataset. The two share one position, so a state of either resumes both.
 
-        ``table`` is a name such as "db.events", looked up in the catalog that ``catalog_config`` describes as
-        ``pyiceberg.catalog.load_catalog`` takes it, or a table that is open. Without a ``snapshot_id`` the current
-        snapshot is read, and stays the one that is. ``scan_filter`` is a filter of Iceberg, as text or as an
-        expression. All else is as in :meth:`midepoch.StructuredDataset.create_dataloader`.
+        ``table`` is an open table, or a name such as "db.events" in the catalog that ``catalog_config`` describes: the
+        arguments of ``pyiceberg.catalog.load_catalog``. ``snapshot_id`` is by default that of the current snapshot;
+        a later snapshot of the table changes nothing. ``scan_filter`` is an Iceberg filter, as text or as an
+        expression. All other arguments are those of :meth:`midepoch.StructuredDataset.create_dataloader`.
         """
-        from midepoch.integrations.structured.loader import StructuredLoader
-
+        arguments = locals()
         dataset = cls(
             table,
             catalog_config,
             scan_filter=scan_filter,
             snapshot_id=snapshot_id,
-            columns=columns,
-            shuffle=shuffle,
-            shuffle_seed=shuffle_seed,
-            shuffle_buffer_size=shuffle_buffer_size,
-            split_bytes=split_bytes,
-            split_rows=split_rows,
-            output_format=output_format,
-            storage_options=storage_options,
-            num_ranks=num_ranks,
-            rank=rank,
-            read_ahead=read_ahead,
-            cache_dir=cache_dir,
-            cache_bytes=cache_bytes,
-            index_dir=index_dir,
-        )._measured(num_workers)
-        loader = StructuredLoader(
-            dataset,
-            batch_size=batch_size,
-            num_workers=num_workers,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            multiprocessing_context=multiprocessing_context,
-            drop_last=drop_last,
-            even=even,
-            worker_init_fn=worker_init_fn,
-            timeout=timeout,
+            **dataset_options(arguments),
         )
-        dataset._feed(loader, show_progress)
-        return loader, dataset
+        return dataset._with_loader(**loader_options(arguments))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the data set stands, with the snapshot that is read."""
+        """What the loop has received, with the snapshot that is read."""
         return {**super().state_dict(), "snapshot_id": self._snapshot_id}
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
-        """Go to where a state says. A state of another snapshot is refused: open that one, by its ``snapshot_id``."""
+        """Resume at a state of the same snapshot. For a state of another one, open that, by its ``snapshot_id``."""
         if new_files != "error":
-            raise ValueError("new_files='append' is not possible with Iceberg: a snapshot has the files it has.")
-        then = state.get("snapshot_id", self._snapshot_id) if isinstance(state, Mapping) else self._snapshot_id
-        if then != self._snapshot_id:
+            raise ValueError("new_files='append' is not possible with Iceberg: the files of a snapshot never change.")
+        saved = state.get("snapshot_id", self._snapshot_id) if isinstance(state, Mapping) else self._snapshot_id
+        if saved != self._snapshot_id:
             raise CheckpointMismatchError(
-                f"The checkpoint was taken on snapshot {then} of the table, and snapshot {self._snapshot_id} is read "
-                f"now. Pass snapshot_id={then}, or start anew without the state."
+                f"The checkpoint was taken on snapshot {saved} of the table, and snapshot {self._snapshot_id} is read "
+                f"now. Pass snapshot_id={saved}, or start over without the state."
             )
         super().load_state_dict(state)
 
-    def _chosen(self, opened: Dataset) -> Dataset:
-        """The rows that are not deleted."""
-        rows = opened.file_rows("deletes")
-        self._snapshot.check_names(rows.index.view, rows.names)
-        gone = self._snapshot.deleted(rows.index.view)
-        return opened.with_order_step("deletes", Deletes(rows=_read(rows, gone))) if len(gone) else opened
-
     def with_plan(self, plan: Plan) -> Self:
-        """A dataset of the same snapshot with another plan."""
+        """A dataset of the same snapshot at the beginning of another plan."""
         made = super().with_plan(plan)
         made._snapshot_id = self._snapshot_id
         return made
@@ -271,15 +238,8 @@ class IcebergDataset(StructuredDataset):
         self._snapshot_id = values["snapshot_id"]
 
 
-def _read(rows: FileRows, numbers: I64) -> I64:
-    """Those of some rows that lie in blocks that are read."""
-    if rows.where is None:
-        return numbers
-    return numbers[rows.where.blocks[np.searchsorted(rows.index.view.block_starts, numbers, "right") - 1]]
-
-
 def _table(table: Any, catalog_config: Mapping[str, Any] | None) -> Any:
-    """The table, looked up if it is given by its name."""
+    """The table, opened in the catalog if it is given by name."""
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError as error:
@@ -287,11 +247,11 @@ def _table(table: Any, catalog_config: Mapping[str, Any] | None) -> Any:
     if not isinstance(table, str | tuple):
         return table
     if catalog_config is None:
-        raise ValueError(f"The table {table!r} is looked up in a catalog; pass catalog_config, or an open table.")
+        raise ValueError(f"The table {table!r} is a name in a catalog; pass catalog_config too, or pass an open table.")
     options = dict(catalog_config)
     return load_catalog(options.pop("name", None), **options).load_table(table)
 
 
 def _path(url: str) -> str:
-    """A local path for the URL of a local file; others stay what they are."""
+    """The path of a file:// URL; any other URL is returned unchanged."""
     return local_path(url) or url

@@ -1,4 +1,4 @@
-"""A checkpoint of some files, made one of the same files and others that were added since."""
+"""A checkpoint of some files, turned into one of the same files and others that were added since."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,60 +18,60 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.appended import generations, ranges_of
 from midepoch.sources.files import FileRows
 
-MOST_PARTS = 16
+MOST_GENERATIONS = 16
 
 
-def appended(values: Mapping[str, Any], pipeline: Pipeline) -> Mapping[str, Any]:
-    """The state, as one of the files that are here, if all of its files are among them unchanged.
+def with_appended_files(values: Mapping[str, Any], pipeline: Pipeline) -> Mapping[str, Any]:
+    """The state as one of the pipeline's files, if all files of the state are among them unchanged.
 
-    If they are not, or there are no others, it stays as it is, and loading it says what differs.
+    Otherwise, or if no file was added, the state is returned unchanged, and loading it says what differs.
     """
     values = upgrade(values)
     state, rows = State.from_dict(values), pipeline.source
-    then = values.get("fingerprint")
-    if not isinstance(rows, FileRows) or not isinstance(then, Mapping) or not isinstance(then.get("data"), Mapping):
+    saved = values.get("fingerprint")
+    if not isinstance(rows, FileRows) or not isinstance(saved, Mapping) or not isinstance(saved.get("data"), Mapping):
         return values
-    data = then["data"]
-    if data.get("digest") == rows.fingerprint["digest"]:
+    saved_data = saved["data"]
+    if saved_data.get("digest") == rows.fingerprint["digest"]:
         return values
-    kept = _kept(data, rows.index.view.facts)
-    if kept is None:
+    saved_files = _numbers_now(saved_data, rows.index.view.facts)
+    if saved_files is None:
         return values
-    fingerprint = {"data": rows.fingerprint, "pipeline": then.get("pipeline")}
+    fingerprint = {"data": rows.fingerprint, "pipeline": saved.get("pipeline")}
     if state.lanes is None:
         return state.to_dict(fingerprint)
     _check(state, rows, pipeline)
-    parts = [kept[part] for part in generations(state.appended, len(kept))]
-    if len(parts) > MOST_PARTS:
+    files_now = [saved_files[files] for files in generations(state.appended, len(saved_files))]
+    if len(files_now) > MOST_GENERATIONS:
         raise CheckpointMismatchError(
-            f"Files were added {MOST_PARTS} times in this epoch already. Finish it with the files it has, and read the "
-            "new ones from the next epoch on."
+            f"Files were added {MOST_GENERATIONS} times in this epoch already. Finish it with the files it has, and "
+            "read the new ones from the next epoch on."
         )
-    appended = replace(state, appended=tuple(ranges_of(part) for part in parts), positions=_within(state, data["rows"]))
-    return appended.to_dict(fingerprint)
+    appended = tuple(ranges_of(files) for files in files_now)
+    return replace(state, appended=appended, positions=_clipped(state, saved_data["rows"])).to_dict(fingerprint)
 
 
-def _kept(then: Mapping[str, Any], files: Sequence[FileFacts]) -> I64 | None:
-    """The numbers that the files of a state have here, if all are here unchanged and in their order; else None.
+def _numbers_now(saved: Mapping[str, Any], files: Sequence[FileFacts]) -> I64 | None:
+    """The present numbers of the files of a state, if all are unchanged and in their order, and others exist.
 
-    A state of a few files lists them. Of many it has a digest, which tells them from others where those come last.
+    A state of a few files lists them. A state of many has only a digest, so new files must come last in the order.
     """
-    if "list" in then:
-        names = {name for name, _, _ in then["list"]}
+    if "list" in saved:
+        names = {name for name, _, _ in saved["list"]}
         numbers = [number for number, (name, _, _) in enumerate(files) if name in names]
     else:
-        numbers = list(range(min(len(files), int(then.get("files", 0)))))
-    same = data_fingerprint([files[number] for number in numbers])["digest"] == then.get("digest")
+        numbers = list(range(min(len(files), int(saved.get("files", 0)))))
+    same = data_fingerprint([files[number] for number in numbers])["digest"] == saved.get("digest")
     return np.array(numbers, np.int64) if same and len(numbers) < len(files) else None
 
 
 def _check(state: State, rows: FileRows, pipeline: Pipeline) -> None:
-    """Raise where it is not known which rows the order of the epoch under way had."""
+    """Raise if the order of the epoch under way cannot be rebuilt from its files alone."""
     why = None
     if rows.where is not None:
         why = "filters leave out other blocks when there are other files"
     elif state.mode != "example":
-        why = "the epoch was dealt by shard(mode='file')"
+        why = "the epoch was sharded with shard(mode='file')"
     elif not all(isinstance(step, Shuffle) for step in rows.steps):
         why = "the rows are cut by take, skip or a selection"
     elif len(pipeline.begin) > 1:
@@ -85,8 +85,11 @@ def _check(state: State, rows: FileRows, pipeline: Pipeline) -> None:
         )
 
 
-def _within(state: State, rows: int) -> LanePositions:
-    """Where lanes of so many rows stand; a short last batch counts as a whole one, but only its rows are delivered."""
+def _clipped(state: State, rows: int) -> LanePositions:
+    """The lane positions in an epoch of ``rows`` rows, none past the end of its lane.
+
+    A short last batch counts as a full one, but only its rows are delivered.
+    """
     assert state.lanes is not None
     sizes = [end - begin for begin, end in pairwise(lane_cuts(rows, state.lanes))]
     return LanePositions.pack(

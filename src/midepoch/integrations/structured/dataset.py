@@ -1,39 +1,36 @@
-"""Structured files, local or in an object store: a loader in one call, and states that name the splits done."""
+"""StructuredDataset: structured files, local or in an object store, with a DataLoader in one call."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from midepoch._common.checks import Size, check_integer, parse_size
-from midepoch._common.world import launched_rank, torch_worker
+from midepoch._common.checks import Size, check_integer
+from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.plan import Plan
-from midepoch.formats import file_suffixes
-from midepoch.integrations.structured.append import appended
+from midepoch.integrations.structured.append import with_appended_files
 from midepoch.integrations.structured.metrics import Counters, Measure
-from midepoch.integrations.structured.progress import Layout, known_of, of_splits
-from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
-from midepoch.reading import read
+from midepoch.integrations.structured.options import OutputFormat, StructuredOptions, dataset_options, loader_options
+from midepoch.integrations.structured.progress import SplitLayout, is_order_of_splits, lane_progress
 from midepoch.sources.files import FileRows
-from midepoch.storage.listing import Listing, PathSpec, find
+from midepoch.storage.listing import PathSpec
 from midepoch.storage.options import CACHE
-from midepoch.values.forms import Form
 
 if TYPE_CHECKING:
     from midepoch.integrations.structured.loader import StructuredLoader
 
-OutputFormat = Literal["torch", "numpy", "arrow", "dict"]
-WINDOW = 8192
-
 
 class StructuredDataset(Dataset):
-    """The rows of structured files. Its states also say which stretches of which files are done."""
+    """The rows of structured files. Its states also name the splits of files that are done.
+
+    loader, dataset = StructuredDataset.create_dataloader("s3://bucket/rows", "parquet", batch_size=1024)
+    """
 
     _num_workers = 0
-    _reads: Plan | None = None
-    """How the loader of this data set reads it: in batches, in its lanes."""
+    _loader_plan: Plan | None = None
+    """The plan of the loader that :meth:`create_dataloader` made of this dataset."""
 
     def __init__(
         self,
@@ -57,43 +54,15 @@ class StructuredDataset(Dataset):
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Open files; :meth:`create_dataloader` says what the arguments mean."""
-        if output_format not in get_args(OutputFormat):
-            raise ValueError(
-                f"output_format is {output_format!r}; it can be {', '.join(map(repr, get_args(OutputFormat)))}."
-            )
-        sizes = (
-            {"most_bytes": check_integer("split_bytes", parse_size("split_bytes", split_bytes), least=1)}
-            if split_rows is None
-            else {"most_rows": check_integer("split_rows", split_rows, least=1)}
-        )
-        seed = check_integer("shuffle_seed", shuffle_seed, least=None)
-        asked = WINDOW if shuffle_buffer_size is None else shuffle_buffer_size
-        window = check_integer("shuffle_buffer_size", asked, least=1)
-        listing = find(path, storage_options, suffixes=file_suffixes(format))
-        opened = read(
-            listing,
-            partitioning=_hive(listing, partitioning),
-            format=format,
-            columns=columns,
-            filters=filters,
-            read_ahead=read_ahead,
-            cache_dir=cache_dir,
-            cache_bytes=cache_bytes,
-            index_dir=index_dir,
-        )
-        opened = self._chosen(opened)
-        splitting = Splitting(index=opened.file_rows("splits").index.view, **sizes)
-        if shuffle:
-            step = ShuffleSplits(seed=seed, window=window, splitting=splitting)
-            opened = opened.with_order_step("shuffle", step)
-        index, ranks = _ranks(rank, num_ranks)
-        if ranks > 1:
-            opened = opened.shard(ranks, index)
-        form: Form = "python" if output_format == "dict" else output_format
-        super().__init__((opened if form == "python" else opened.with_format(form)).plan)
-        self._splitting = splitting
-        self._shuffle_seed = seed if shuffle else None
+        """Open files. :meth:`create_dataloader` explains the arguments."""
+        options = StructuredOptions.of(locals())
+        self._begin(options.open(path, format), options)
+
+    def _begin(self, rows: Dataset, options: StructuredOptions) -> None:
+        """Start at the beginning of rows, in the order, shard and format that the options ask for."""
+        self._splitting = options.splitting(rows.file_rows("splits").index.view)
+        self._shuffle_seed = options.seed
+        Dataset.__init__(self, options.arrange(rows, self._splitting).plan)
 
     @classmethod
     def create_dataloader(
@@ -130,120 +99,93 @@ class StructuredDataset(Dataset):
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
     ) -> "tuple[StructuredLoader, Self]":
-        """A loader of batches, and its data set. They stand at one place: a state of either is that of both.
+        """A loader of batches, and its dataset. The two share one position, so a state of either resumes both.
 
-        ``path`` is a file, a folder, a glob or a list of those; ``format`` insists on one, and of a folder reads only
-        files whose names end like it; without it the files tell.
-        ``columns`` and ``filters`` are not read where they need not be; ``partitioning="hive"`` makes columns of
-        folders named key=value, if there are any. ``shuffle`` permutes splits, and the rows inside windows of about
-        ``shuffle_buffer_size`` rows, anew in every epoch. A split is a stretch of a file of about ``split_bytes``, or
-        of ``split_rows`` rows, and at least one block of it. ``rank`` and ``num_ranks`` come from
-        ``torch.distributed`` or the launcher where there is one. ``storage_options``, ``read_ahead``, ``cache_dir``,
-        ``cache_bytes`` and ``index_dir`` are those of :func:`midepoch.read`, and all others those of
-        :class:`midepoch.Loader`.
+        ``path`` is a file, a folder, a glob or a list of those. ``format`` sets the format of all files, and of a
+        folder reads only the files with the suffixes of that format; by default each file is detected. Only
+        ``columns`` are read, and row groups that ``filters`` rule out are skipped. ``partitioning="hive"`` makes
+        columns of folders named key=value, if there are any.
+
+        ``shuffle`` permutes the splits, and the rows inside windows of about ``shuffle_buffer_size`` rows (default
+        8192), differently in every epoch. A split is a part of a file of about ``split_bytes`` bytes, or of
+        ``split_rows`` rows; it has at least one block. ``rank`` and ``num_ranks`` come by default from
+        ``torch.distributed`` or the launcher's environment. ``show_progress`` shows a progress bar on a terminal.
+
+        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes`` and ``index_dir`` are those of
+        :func:`midepoch.read`. All other arguments are those of :class:`midepoch.Loader`.
         """
-        from midepoch.integrations.structured.loader import StructuredLoader
+        arguments = locals()
+        return cls(path, format, **dataset_options(arguments))._with_loader(**loader_options(arguments))
 
-        dataset = cls(
-            path,
-            format,
-            columns=columns,
-            filters=filters,
-            shuffle=shuffle,
-            shuffle_seed=shuffle_seed,
-            shuffle_buffer_size=shuffle_buffer_size,
-            split_bytes=split_bytes,
-            split_rows=split_rows,
-            output_format=output_format,
-            storage_options=storage_options,
-            partitioning=partitioning,
-            num_ranks=num_ranks,
-            rank=rank,
-            read_ahead=read_ahead,
-            cache_dir=cache_dir,
-            cache_bytes=cache_bytes,
-            index_dir=index_dir,
-        )._measured(num_workers)
-        loader = StructuredLoader(
-            dataset,
-            batch_size=batch_size,
-            num_workers=num_workers,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            multiprocessing_context=multiprocessing_context,
-            drop_last=drop_last,
-            even=even,
-            worker_init_fn=worker_init_fn,
-            timeout=timeout,
-        )
-        dataset._feed(loader, show_progress)
+    def _with_loader(self, *, num_workers: int, show_progress: bool, **others: Any) -> "tuple[StructuredLoader, Self]":
+        """A loader that reads this dataset and counts what it reads, and the dataset that it reads."""
+        from midepoch.integrations.structured.loader import StructuredLoader  # imports torch
+
+        dataset = self._measured(num_workers)
+        loader = StructuredLoader(dataset, num_workers=num_workers, **others)
+        loader.show_progress = show_progress
+        dataset._loader_plan, dataset._num_workers = loader.plan, loader.num_workers
         return loader, dataset
 
-    def _feed(self, loader: "StructuredLoader", show_progress: bool) -> None:
-        """Know the loader of this data set, with which it stands at one place."""
-        loader.show_progress = show_progress
-        self._reads, self._num_workers = loader.plan, loader.num_workers
-
-    def _chosen(self, opened: Dataset) -> Dataset:
-        """Which of the files' rows there are, before any shuffle: all."""
-        return opened
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the data set stands, what the loop has received and nothing else, with the splits that are done.
-
-        ``completed_shards`` has, for each lane, how many of its splits are done and the last of them by name, and
-        ``splits_under_way`` those of which some rows are delivered. Both are bounded, however many splits there are.
-        """
-        state = self.position.state_dict(self._reads or self.plan)
-        told = self._told(self.position.state())
-        return {**state, "_num_workers": self._num_workers, "_shuffle_seed": self._shuffle_seed, **told}
-
-    def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
-        """Go to where a state says; whatever does not fit is told, and nothing changes.
-
-        With ``new_files="append"`` files may have been added since: the epoch goes on as it was, and their rows come
-        behind it. The next epoch is one of all files.
-        """
-        if new_files not in ("error", "append"):
-            raise ValueError(f"new_files is {new_files!r}; it can be 'error' or 'append'.")
-        plan = self._reads or self.plan
-        self.position.load_state_dict(plan, appended(state, plan.pipeline) if new_files == "append" else state)
-
-    def get_metrics(self) -> dict[str, Any]:
-        """Rows, bytes of them in their files, and seconds that reading took: in all, and of each worker.
-
-        They are counted where rows are read, which is ahead of the loop, from the moment the loader was made.
-        """
-        meter = self.plan.pipeline.find(Measure)
-        workers = [] if meter is None else meter.counters.told()
-        return {name: sum(one[name] for one in workers) for name in ("rows", "bytes", "seconds")} | {"workers": workers}
-
     def _measured(self, num_workers: int) -> Self:
-        """The same, counting."""
+        """This dataset with a first stage that counts rows, bytes and time."""
         workers = max(1, check_integer("num_workers", num_workers))
         index = self.file_rows("get_metrics").index.view
         meter = Measure(counters=Counters(workers), index=index, worker=torch_worker)
         pipeline = self.plan.pipeline
         return self.with_plan(replace(self.plan, pipeline=replace(pipeline, stages=(meter, *pipeline.stages))))
 
-    def _told(self, state: State) -> dict[str, Any]:
-        """What a state says of splits. Where an order is not one of splits, that is nothing."""
+    def state_dict(self) -> dict[str, Any]:
+        """What the loop has received, and nothing that it has not, with the splits that are done.
+
+        ``completed_shards`` has, for each lane, the number of splits done and the last of them by name;
+        ``splits_under_way`` has the splits of which some rows are delivered. Both stay small with any number of splits.
+        """
+        state = self.position.state_dict(self._loader_plan or self.plan)
+        own = {"_num_workers": self._num_workers, "_shuffle_seed": self._shuffle_seed}
+        return {**state, **own, **self._split_report(self.position.state())}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
+        """Resume at a state. If it does not fit, this raises, says what differs, and changes nothing.
+
+        With ``new_files="append"`` files may have been added since. The epoch then continues as it was, and the rows of
+        the new files come after it. The next epoch has all files from its start.
+        """
+        if new_files not in ("error", "append"):
+            raise ValueError(f"new_files is {new_files!r}; it can be 'error' or 'append'.")
+        plan = self._loader_plan or self.plan
+        if new_files == "append":
+            state = with_appended_files(state, plan.pipeline)
+        self.position.load_state_dict(plan, state)
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Rows read, their bytes in the files, and the seconds that reading took: the sums, and for each worker.
+
+        Workers count what they read, which is ahead of what the loop receives. The counts start with the loader.
+        """
+        meter = self.plan.pipeline.find(Measure)
+        workers = [] if meter is None else meter.counters.totals()
+        return {name: sum(one[name] for one in workers) for name in ("rows", "bytes", "seconds")} | {"workers": workers}
+
+    def _split_report(self, state: State) -> dict[str, Any]:
+        """The splits that are done at a state; none where the order of rows is not one of splits."""
         rows = self.plan.pipeline.source
-        nothing: dict[str, Any] = {"completed_shards": [], "splits_under_way": []}
-        if not isinstance(rows, FileRows) or state.lanes is None or state.mode != "example" or state.appended:
-            return nothing
-        if not of_splits(rows):
-            return nothing
-        layout: Layout | None = self.__dict__.get("_layout")
+        if (
+            not isinstance(rows, FileRows)
+            or state.lanes is None
+            or state.mode != "example"
+            or state.appended
+            or not is_order_of_splits(rows)
+        ):
+            return {"completed_shards": [], "splits_under_way": []}
+        layout: SplitLayout | None = self.__dict__.get("_layout")
         if layout is None or (layout.epoch, layout.lanes) != (state.epoch, state.lanes):
-            layout = Layout(rows, self._splitting, epoch=state.epoch, lanes=state.lanes)
+            layout = SplitLayout(rows, self._splitting, epoch=state.epoch, lanes=state.lanes)
             self._layout = layout
-        return layout.told(known_of(state))
+        return layout.report(lane_progress(state))
 
     def with_plan(self, plan: Plan) -> Self:
-        """A dataset of the same splits with another plan."""
+        """A dataset of the same splits at the beginning of another plan."""
         made = super().with_plan(plan)
         made._splitting, made._shuffle_seed = self._splitting, self._shuffle_seed
         return made
@@ -256,22 +198,3 @@ class StructuredDataset(Dataset):
         super().__setstate__(values)
         self._splitting, self._shuffle_seed = values["splitting"], values["seed"]
         self._num_workers = values["workers_of_loader"]
-
-
-def _hive(listing: Listing, partitioning: Literal["hive"] | None) -> Literal["hive"] | None:
-    """The partitioning that was asked for, where a folder with files is named key=value."""
-    if partitioning not in (None, "hive"):
-        raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive' or None.")
-    return partitioning if any("=" in name.rpartition("/")[0] for name in listing.names) else None
-
-
-def _ranks(rank: int | None, num_ranks: int | None) -> tuple[int, int]:
-    """This process's rank and how many there are: one, where nobody says otherwise."""
-    if (rank is None) != (num_ranks is None):
-        raise ValueError(f"rank is {rank!r} and num_ranks is {num_ranks!r}; pass both, or neither.")
-    if rank is not None and num_ranks is not None:
-        ranks = check_integer("num_ranks", num_ranks, least=1)
-        if check_integer("rank", rank) >= ranks:
-            raise ValueError(f"rank is {rank} of {ranks}; it must lie in 0 … {ranks - 1}.")
-        return rank, ranks
-    return launched_rank() or (0, 1)

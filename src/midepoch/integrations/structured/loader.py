@@ -1,4 +1,4 @@
-"""The loader of structured files: a Loader whose states name splits, and which may say how far it is."""
+"""The loader of structured files: its states name splits, and it can show a progress bar."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -9,22 +9,22 @@ from midepoch.loader import Loader
 
 
 class StructuredLoader(Loader):
-    """A :class:`midepoch.Loader` whose state is that of its data set."""
+    """A :class:`midepoch.Loader` that shares its states with its dataset."""
 
     show_progress = False
     """Whether a terminal shows how much of the epoch is delivered."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the loop has received, with the splits that are done."""
+        """What the loop has received, with the splits that are done: the state of the dataset."""
         state: dict[str, Any] = self.dataset.state_dict()  # type: ignore[attr-defined]
         return state
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
-        """Go to where a state says; whatever does not fit is told, and nothing changes."""
+        """Resume at a state; see :meth:`midepoch.StructuredDataset.load_state_dict`."""
         self.dataset.load_state_dict(state, new_files=new_files)  # type: ignore[attr-defined]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Go on from where the loader stands."""
+        """Continue from the position of the loader."""
         batches = super().__iter__()
         return self._with_progress(batches) if self.show_progress else batches
 

@@ -1,6 +1,5 @@
-"""A stage that changes nothing and counts what passes through it, in whichever process that is."""
+"""A stage that counts the rows that pass through it, in every worker process."""
 
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,12 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from midepoch._common.world import is_starting_a_process
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.index.index import IndexView
 from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.stages.stage import Stage
 
 NUMBERS = 3
+"""Counted for each worker: rows, bytes, seconds."""
 
 
 class Counters:
@@ -27,10 +28,10 @@ class Counters:
         self._numbers = RawArray("d", NUMBERS * workers)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Only a process that is being started can be given shared memory; any other copy counts on its own.
-        context = sys.modules.get("multiprocessing.context")
-        shared = context is not None and context.get_spawning_popen() is not None
-        return {"shared": self._numbers} if shared else {"workers": len(self._numbers) // NUMBERS}
+        # Shared memory can only be sent to a process that is being started; any other copy counts on its own.
+        if is_starting_a_process():
+            return {"shared": self._numbers}
+        return {"workers": len(self._numbers) // NUMBERS}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         if "workers" in values:
@@ -39,15 +40,15 @@ class Counters:
             self._numbers = values["shared"]
 
     def add(self, worker: int, rows: int, size: float, seconds: float) -> None:
-        """Count some rows. Only one process counts for a worker, so nothing needs to be locked."""
-        at = NUMBERS * worker
-        if at < len(self._numbers):  # a foreign loader may have more workers than were announced
-            self._numbers[at] += rows
-            self._numbers[at + 1] += size
-            self._numbers[at + 2] += seconds
+        """Add to the counts of a worker. Each worker is one process, so no lock is needed."""
+        first = NUMBERS * worker
+        if first < len(self._numbers):  # another loader may start more workers than this was made for
+            self._numbers[first] += rows
+            self._numbers[first + 1] += size
+            self._numbers[first + 2] += seconds
 
-    def told(self) -> list[dict[str, Any]]:
-        """What each worker has counted."""
+    def totals(self) -> list[dict[str, Any]]:
+        """The counts of each worker."""
         lines = np.array(self._numbers).reshape(-1, NUMBERS).tolist()
         return [
             {"worker": worker, "rows": int(rows), "bytes": int(size), "seconds": seconds}
@@ -57,29 +58,28 @@ class Counters:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure(Stage):
-    """Counts the rows that are read, the bytes they take in their files, and the time that reading them takes."""
+    """Counts the rows that are read, their bytes in the files, and the time that reading takes. Changes no row."""
 
     counters: Counters
     index: IndexView
     worker: Any
-    """A function that says which worker this process is, and of how many; or None outside of one."""
+    """A function that returns the worker of this process and the number of workers; None outside of a worker."""
     name = "metrics"
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in ("counters", "index", "worker")}
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        """The inputs as they are."""
         return inputs if inputs.row_runs is None else replace(inputs, row_runs=self._counted(inputs.row_runs))
 
     def _counted(self, runs: Iterator[RowRun]) -> Iterator[RowRun]:
         worker = (self.worker() or (0, 1))[0]
-        begun = time.perf_counter()
+        start = time.perf_counter()
         for run in runs:
-            self.counters.add(worker, len(run), self._bytes(run), time.perf_counter() - begun)
+            self.counters.add(worker, len(run), self._bytes(run), time.perf_counter() - start)
             yield run
-            del run  # so that the next one is made in its memory, which is still in the cache
-            begun = time.perf_counter()
+            del run  # the next run can then reuse this one's memory, which is still in the CPU cache
+            start = time.perf_counter()
 
     def _bytes(self, run: RowRun) -> float:
         starts, keys = self.index.block_starts, run.keys
@@ -90,7 +90,7 @@ class Measure(Stage):
 
     @cached_property
     def _row_bytes(self) -> npt.NDArray[np.float64]:
-        """The bytes of a row of each block."""
+        """The bytes per row of each block."""
         lengths, rows = self.index.block_lengths, self.index.block_rows
         sizes: npt.NDArray[np.float64] = lengths / np.maximum(1, rows)
         return sizes

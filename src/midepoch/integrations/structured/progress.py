@@ -1,8 +1,8 @@
-"""Which splits of an epoch are done, told from where its lanes stand.
+"""Which splits of an epoch are done, computed from the positions of its lanes.
 
-The order of an epoch is a sequence of *groups*: a group is one split, or, where a shuffle mixes the rows of several
-small ones, a run of splits. So how many rows of a group are delivered follows from positions alone, and a split is done
-when all rows of its group are, whichever lanes they fall into. Nothing here looks at single rows.
+The order of an epoch is a sequence of *groups*. A group is one split, or several small splits whose rows a shuffle
+mixes. The number of delivered rows of a group follows from the positions alone. A split is done when all rows of its
+group are, in whichever lanes they are. No code here looks at single rows.
 """
 
 from typing import Any, NamedTuple
@@ -17,28 +17,28 @@ from midepoch.order.deletes import Deletes
 from midepoch.order.orders import Order, build_order
 from midepoch.sources.files import FileRows
 
-TOLD_LANES = 16
-TOLD_SPLITS = 32
-TOLD_OF_GROUP = 4
+REPORTED_LANES = 16
+REPORTED_SPLITS = 32
+REPORTED_OF_GROUP = 4
 
 
-def of_splits(rows: FileRows) -> bool:
-    """Whether an order is one of splits: that of the files, maybe less deleted rows, maybe with splits permuted."""
+def is_order_of_splits(rows: FileRows) -> bool:
+    """True if the order is that of the files, maybe without deleted rows, maybe with the splits shuffled."""
     steps = rows.steps[:-1] if rows.steps and isinstance(rows.steps[-1], ShuffleSplits) else rows.steps
     return all(isinstance(step, Deletes) for step in steps)
 
 
-class Known(NamedTuple):
-    """Where lanes stand, as far as a state knows."""
+class LaneProgress(NamedTuple):
+    """The delivered rows of lanes, as far as a state knows them."""
 
     lanes: list[int]
-    """The lanes to tell of."""
+    """The lanes to report on, the next one first."""
     delivered: I64
-    """How many rows of each lane are done."""
+    """The number of delivered rows of every lane."""
 
 
-class Layout:
-    """The splits of one epoch, in their order, and the lanes that it is cut into."""
+class SplitLayout:
+    """The splits of one epoch in their order, and the lanes that cut it."""
 
     def __init__(self, rows: FileRows, splitting: Splitting, *, epoch: int, lanes: int) -> None:
         self.epoch, self.lanes = epoch, lanes
@@ -57,83 +57,83 @@ class Layout:
         cuts = np.array(lane_cuts(rows.size, lanes), np.int64)
         self._cuts, self._lane_sizes = cuts[:-1], np.diff(cuts)
         self._sizes = np.diff(self._groups)
-        own = np.searchsorted(self._groups, cuts)
-        self._own, self._own_end = own[:-1], own[1:]
+        begun = np.searchsorted(self._groups, cuts)
+        self._first_begun, self._end_begun = begun[:-1], begun[1:]  # the groups that begin in each lane
         self._names: dict[int, dict[str, Any]] = {}
 
-    def told(self, known: Known) -> dict[str, Any]:
-        """The splits that are done and those under way, in a few lines however many there are."""
-        delivered = np.minimum(known.delivered, self._lane_sizes)
-        at = self._cuts + delivered
+    def report(self, progress: LaneProgress) -> dict[str, Any]:
+        """The splits that are done and those under way. The report is short, however many splits there are."""
+        delivered = np.minimum(progress.delivered, self._lane_sizes)
+        positions = self._cuts + delivered
         before = np.concatenate([[0], np.cumsum(delivered)])
-        here = np.searchsorted(self._groups, at, "right") - 1
-        done = np.minimum(np.maximum(self._own, here), self._own_end)
-        # The last group that begins in a lane may end in another, and is done when that one is past it too.
-        open_end = np.flatnonzero((delivered == self._lane_sizes) & (done < self._own_end))
-        if len(open_end):
-            last = done[open_end]
-            done[open_end] += self._inside(last, at, before) == self._sizes[last]
+        current = np.searchsorted(self._groups, positions, "right") - 1
+        done = np.minimum(np.maximum(self._first_begun, current), self._end_begun)
+        # The last group that begins in a lane may end in a later lane, and is done when that lane is past it too.
+        unfinished = np.flatnonzero((delivered == self._lane_sizes) & (done < self._end_begun))
+        if len(unfinished):
+            last = done[unfinished]
+            done[unfinished] += self._delivered_of(last, positions, before) == self._sizes[last]
         firsts = self._first_splits
-        counts = firsts[done] - firsts[self._own]
-        told_lanes = known.lanes[:TOLD_LANES]
-        each = TOLD_SPLITS // max(1, len(told_lanes))
+        counts = firsts[done] - firsts[self._first_begun]
+        lanes = progress.lanes[:REPORTED_LANES]
+        names_of_lane = REPORTED_SPLITS // max(1, len(lanes))
         shards = []
-        for lane in told_lanes:
+        for lane in lanes:
             stop, count = int(firsts[done[lane]]), int(counts[lane])
-            names = [self._name(split) for split in range(stop - min(each, count), stop)]
+            names = [self._name(split) for split in range(stop - min(names_of_lane, count), stop)]
             shards.append({"lane": lane, "splits_done": count, "splits": names})
         return {
             "splits": len(self._starts) - 1,
             "splits_done": int(counts.sum()),
             "rows_done": int(before[-1]),
             "completed_shards": shards,
-            "splits_under_way": self._under_way(told_lanes, here, at, before),
+            "splits_under_way": self._under_way(lanes, current, positions, before),
         }
 
-    def _under_way(self, lanes: list[int], here: I64, at: I64, before: I64) -> list[dict[str, Any]]:
-        """The groups of which some rows are delivered and some are not, those of the lanes that are due first."""
-        found = [group for lane in lanes for group in (int(here[lane]), int(self._own[lane]) - 1)]
-        groups = np.array([group for group in dict.fromkeys(found) if 0 <= group < len(self._sizes)], np.int64)
-        told = []
-        for group, rows in zip(groups.tolist(), self._inside(groups, at, before).tolist(), strict=True):
+    def _under_way(self, lanes: list[int], current: I64, positions: I64, before: I64) -> list[dict[str, Any]]:
+        """The groups of which some rows are delivered and some are not, those of the next lanes first."""
+        candidates = [group for lane in lanes for group in (int(current[lane]), int(self._first_begun[lane]) - 1)]
+        groups = np.array([group for group in dict.fromkeys(candidates) if 0 <= group < len(self._sizes)], np.int64)
+        report = []
+        for group, rows in zip(groups.tolist(), self._delivered_of(groups, positions, before).tolist(), strict=True):
             size = int(self._sizes[group])
             if 0 < rows < size:
                 first, stop = int(self._first_splits[group]), int(self._first_splits[group + 1])
-                names = [self._name(split) for split in range(first, min(stop, first + TOLD_OF_GROUP))]
-                told.append({"splits": names, "count": stop - first, "rows": size, "rows_delivered": rows})
-        return told
+                names = [self._name(split) for split in range(first, min(stop, first + REPORTED_OF_GROUP))]
+                report.append({"splits": names, "count": stop - first, "rows": size, "rows_delivered": rows})
+        return report
 
-    def _inside(self, groups: I64, at: I64, before: I64) -> I64:
-        """How many rows of groups are delivered, over all lanes."""
+    def _delivered_of(self, groups: I64, positions: I64, before: I64) -> I64:
+        """The number of delivered rows of groups, over all lanes."""
         bounds = self._groups[np.stack([groups, groups + 1])]
         lane = np.searchsorted(self._cuts, bounds, "right") - 1
-        below = before[lane] + np.minimum(bounds, at[lane]) - self._cuts[lane]
-        found: I64 = below[1] - below[0]
-        return found
+        below = before[lane] + np.minimum(bounds, positions[lane]) - self._cuts[lane]
+        delivered: I64 = below[1] - below[0]
+        return delivered
 
     def _name(self, split: int) -> dict[str, Any]:
-        """A split's file, and which rows of it; None for all of them."""
-        found = self._names.get(split)
-        if found is None:
-            if len(self._names) > 8 * TOLD_SPLITS:
+        """The file of a split, and which rows of it; None for all of them."""
+        name = self._names.get(split)
+        if name is None:
+            if len(self._names) > 8 * REPORTED_SPLITS:
                 self._names.clear()
             starts = self._index.file_starts
             first, last = int(self._firsts[split]), int(self._lasts[split])
             file = int(np.searchsorted(starts, first, "right")) - 1
             begin, end = int(starts[file]), int(starts[file + 1])
             whole = (first, last + 1) == (begin, end)
-            found = self._names[split] = {
+            name = self._names[split] = {
                 "path": self._index.names[file],
                 "row_offset": None if whole else first - begin,
                 "row_length": None if whole else last + 1 - first,
             }
-        return dict(found)
+        return dict(name)
 
 
-def known_of(state: State) -> Known:
-    """What a state of a begun epoch knows: the positions of all lanes, or those of one reader's lanes.
+def lane_progress(state: State) -> LaneProgress:
+    """The progress of all lanes of an epoch that has begun; of one of several readers, that of its lanes.
 
-    One reader of a lane that several share only knows the lane's position at the start.
+    If readers share a lane, the state of one reader only knows where the lane was when they started.
     """
     assert state.lanes is not None
     runs, progress = state.positions.runs, state.reader_progress
@@ -141,10 +141,10 @@ def known_of(state: State) -> Known:
         np.array([position.cursor[0] for _, position in runs], np.int64), [count for count, _ in runs]
     )
     if progress is None or progress.reader is None:
-        due = [(state.turn + number) % state.lanes for number in range(min(state.lanes, TOLD_LANES))]
-        return Known(due, delivered)
+        next_lanes = [(state.turn + number) % state.lanes for number in range(min(state.lanes, REPORTED_LANES))]
+        return LaneProgress(next_lanes, delivered)
     assignment = LaneAssignment(lanes=state.lanes, turn=state.turn, readers=progress.readers)
     if assignment.stride == 1:
         for lane, _, cursor in progress.deliveries:
             delivered[lane] = cursor[0]
-    return Known(assignment.rotation(progress.reader), delivered)
+    return LaneProgress(assignment.rotation(progress.reader), delivered)

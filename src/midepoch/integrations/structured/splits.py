@@ -1,4 +1,4 @@
-"""Splits: stretches of a file of about so many bytes or rows, and the shuffle that permutes them."""
+"""Splits: parts of files of about equal bytes or rows, and the shuffle that permutes them."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,31 +12,29 @@ from midepoch.order.orders import Order, Shuffle, ShuffledPieces, ShuffledWindow
 
 
 class SplitOrder:
-    """Another order whose pieces are splits in place of files."""
+    """An order with splits for its pieces, in place of files."""
 
     def __init__(self, inner: Order, bounds: I64) -> None:
         self._inner, self._bounds = inner, bounds
         self.size = inner.size
 
     def rows(self, positions: I64) -> I64:
-        """Those of the inner order."""
         return self._inner.rows(positions)
 
     def pieces(self, level: Literal["file", "block"]) -> I64:
-        """The splits, or the blocks in them."""
         return self._bounds if level == "file" else self._inner.pieces(level)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
-    """Where files are cut: at the ends of blocks, after about so many bytes or rows."""
+    """Where files are cut into splits: between blocks, after about ``most_bytes`` bytes or ``most_rows`` rows."""
 
     index: IndexView
     most_bytes: int | None = None
     most_rows: int | None = None
 
     def cut(self, order: Order) -> SplitOrder:
-        """An order of whole blocks, in splits."""
+        """The order, which must be one of whole blocks, with splits for its pieces."""
         bounds = np.unique(order.pieces("block"))
         if not order.size:
             return SplitOrder(order, np.zeros(1, np.int64))
@@ -46,8 +44,8 @@ class Splitting:
         for most, sizes in ((self.most_bytes, self._bytes(firsts)), (self.most_rows, np.diff(bounds))):
             if most is not None:
                 before = np.cumsum(sizes) - sizes
-                of_file = before[np.maximum.accumulate(np.where(opens, np.arange(len(opens)), 0))]
-                opens = opens | (np.diff((before - of_file) // most, prepend=-1) != 0)
+                before_file = before[np.maximum.accumulate(np.where(opens, np.arange(len(opens)), 0))]
+                opens = opens | (np.diff((before - before_file) // most, prepend=-1) != 0)
         return SplitOrder(order, np.append(bounds[:-1][opens], bounds[-1]).astype(np.int64))
 
     def _bytes(self, rows: I64) -> I64:
@@ -57,39 +55,37 @@ class Splitting:
         return lengths
 
     def describe(self) -> dict[str, int]:
-        """The sizes that were asked for."""
+        """The sizes that a state remembers."""
         sizes = {"split_bytes": self.most_bytes, "split_rows": self.most_rows}
         return {name: size for name, size in sizes.items() if size is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleSplits(Shuffle):
-    """A shuffle of splits, then of the rows inside windows.
+    """A shuffle of the splits, then of the rows inside windows.
 
-    A window is a part of one split, or a run of whole splits: so the splits of a *group*, which is what has windows in
-    common, are done with before the next group begins.
+    A window is a part of one split, or several whole splits, which form a *group*. So all splits of a group are done
+    before the next group begins.
     """
 
     splitting: Splitting
     level: Literal["file", "block", "row"] = "block"
 
     def apply(self, inner: Order, *key: int | str) -> Order:
-        """The inner order, shuffled."""
         splits = self.permuted(inner, *key)
         blocks = window_starts(splits.pieces("block"), self.window)
         starts = np.unique(np.concatenate([self.groups(splits), blocks]))
         return ShuffledWindows(splits, starts, key_of(self.seed, "window", *key))
 
     def permuted(self, inner: Order, *key: int | str) -> Order:
-        """The splits in their order, with the rows of each as they are; its pieces at level "file" are the splits."""
+        """The splits, permuted; the rows inside each keep their order. Pieces at level "file" are the splits."""
         return ShuffledPieces(self.splitting.cut(inner), "file", key_of(self.seed, "split", *key))
 
     def groups(self, splits: Order) -> I64:
-        """Where the groups begin, and at last the end."""
+        """The first position of each group, and the end."""
         return window_starts(splits.pieces("file"), self.window)
 
     def describe(self) -> dict[str, Any]:
-        """What a state remembers of it."""
         return {
             "op": "shuffle",
             "level": "split",
