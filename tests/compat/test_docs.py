@@ -1,9 +1,11 @@
 """The README and the docs are true: examples run, links lead somewhere, and what they name or quote is in the code."""
 
+import ast
 import re
 import runpy
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +25,7 @@ def blocks():
 
 
 def datasets_at_home(folder, monkeypatch):
-    """Let `datasets`, imported already or not, keep its cache in a folder, ask nobody and draw nothing."""
+    """Keep the cache of `datasets` in a folder, offline and without progress bars, also if it is imported already."""
     for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
         monkeypatch.setenv(variable, "1")
     monkeypatch.setenv("HF_HOME", str(folder))
@@ -80,3 +82,30 @@ def test_how_it_works_has_a_row_for_each_layer_that_imports_may_not_cross():
     page = (ROOT / "docs" / "how-it-works.md").read_text()
     rows = [re.findall(r"`(\w+)`", first) for first in re.findall(r"^\| \d (`[^|]*)\|", page, re.MULTILINE)]
     assert [sorted(names) for names in rows] == [sorted(re.findall(r"\w+", layer)) for layer in layers]
+
+
+def quotes():
+    """The messages that troubleshooting quotes, in bold."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    return [" ".join(quote.split()) for quote in re.findall(r"\*\*`([^`]*)`\*\*", page)]
+
+
+@cache
+def literals():
+    """All text in the code except docstrings. Each constant part of an f-string is a string of its own."""
+    found = []
+    for path in SOURCE.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        texts = (node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        found += [node.value for node in texts if id(node) not in docstrings]
+    return "\0".join(found)
+
+
+@pytest.mark.parametrize("quote", quotes())
+def test_a_message_that_troubleshooting_quotes_is_in_the_code(quote):
+    """A quote has … for whatever differs from case to case; all its other words must be in the code as they are."""
+    pieces = [piece for piece in (re.sub(r"^\W+|\W+$", "", piece) for piece in quote.split("…")) if piece]
+    assert max(len(piece.split()) for piece in pieces) > 1, "the quote has no words to look for"
+    missing = [piece for piece in pieces if piece not in literals()]
+    assert missing == [], "no message in the code has these words"

@@ -1,4 +1,4 @@
-"""The examples for accelerate, Lightning and transformers: killed and started again, they go on with the very rows."""
+"""The examples for accelerate, Lightning and transformers: killed and started again, they train on the same rows."""
 
 import json
 import os
@@ -13,17 +13,17 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROWS, EPOCHS, STEPS_AN_EPOCH, SAVE_EVERY = 100, 2, 14, 7
 STEPS = EPOCHS * STEPS_AN_EPOCH
-"""Two workers read a lane of 50 rows each, seven batches of at most 8 an epoch."""
+"""Two workers read a lane of 50 rows each: seven batches of at most 8 rows in an epoch."""
 
 STARTS = [4, 9, 14, 24, None, None]
-"""Killed after so many steps: before the first checkpoint, between two, at one which is an epoch's last step, in the
-second epoch; then to the end, and once more."""
+"""The steps after which a start is killed: before the first checkpoint, between two, at the last step of an epoch, in
+the second epoch. None runs to the end; the last one starts a run that is already finished."""
 
 START_AGAIN_AND_AGAIN = """
 import importlib, json, multiprocessing, sys
 from pathlib import Path
 
-# Importing takes longer than training, so it is done once, and every start is a process forked after it.
+# Imports take longer than training, so they are done once, and every start is a process forked after them.
 example, folder = importlib.import_module(sys.argv[1]), Path(sys.argv[2])
 example.write(folder / "data")
 for kill_after in json.loads(sys.argv[3]):
@@ -36,13 +36,13 @@ for kill_after in json.loads(sys.argv[3]):
 
 
 def python(folder, *arguments):
-    """Run Python, with what it says in a file: a process that is killed leaves workers behind that hold its pipes."""
+    """Run Python, with its output in a file: the workers of a killed process stay alive and would keep a pipe open."""
     folder.mkdir(exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(EXAMPLES)}
-    with (folder / "said.txt").open("w") as said:
+    with (folder / "output.txt").open("w") as output:
         command = [sys.executable, *map(str, arguments)]
-        code = subprocess.run(command, stdout=said, stderr=said, env=environment, check=False).returncode
-    assert code == 0, (folder / "said.txt").read_text()[-5000:]
+        code = subprocess.run(command, stdout=output, stderr=output, env=environment, check=False).returncode
+    assert code == 0, (folder / "output.txt").read_text()[-5000:]
 
 
 def lines_of(path):
@@ -50,12 +50,12 @@ def lines_of(path):
 
 
 def steps_in(folder):
-    """Which rows each step received, in the order in which the steps were taken."""
+    """The rows that each step received, in the order of the steps."""
     return [(line["step"], line["ids"]) for line in lines_of(folder / "rows.jsonl")]
 
 
 def assert_whole(steps):
-    """Every step was taken once, and every epoch has every row once, in an order of its own."""
+    """Every step was taken once, and every epoch has every row once, each in another order."""
     assert [step for step, _ in steps] == list(range(1, STEPS + 1))
     epochs = [
         [row for _, ids in steps[first : first + STEPS_AN_EPOCH] for row in ids]
@@ -67,7 +67,7 @@ def assert_whole(steps):
 
 
 def expected_steps():
-    """The numbers of the steps that all starts take, each from the last checkpoint before the end of the former."""
+    """The steps that all starts take: each starts after the last checkpoint of the one before."""
     taken, reached = [], 0
     for kill_after in STARTS:
         end = kill_after or STEPS
@@ -77,7 +77,7 @@ def expected_steps():
 
 
 @pytest.mark.parametrize("framework", ["accelerate", "lightning", "transformers"])
-def test_a_killed_example_goes_on_with_the_same_rows(tmp_path, framework):
+def test_a_killed_example_resumes_with_the_same_rows(tmp_path, framework):
     python(tmp_path / "whole", EXAMPLES / f"{framework}_resume.py", tmp_path / "whole")
     whole = steps_in(tmp_path / "whole")
     assert_whole(whole)
@@ -85,6 +85,6 @@ def test_a_killed_example_goes_on_with_the_same_rows(tmp_path, framework):
     killed = tmp_path / "killed"
     python(killed, "-c", START_AGAIN_AND_AGAIN, f"{framework}_resume", killed, json.dumps(STARTS))
     ends = [-signal.SIGKILL if kill_after else 0 for kill_after in STARTS]
-    assert lines_of(killed / "ends.jsonl") == ends, (killed / "said.txt").read_text()[-5000:]
+    assert lines_of(killed / "ends.jsonl") == ends, (killed / "output.txt").read_text()[-5000:]
     rows_of = dict(whole)
     assert steps_in(killed) == [(step, rows_of[step]) for step in expected_steps()]
