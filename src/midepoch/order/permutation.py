@@ -1,8 +1,8 @@
 """Keyed permutations of range(n): pure, vectorised, and the same on every machine and NumPy release.
 
-Two constructions, chosen by ``n`` alone. Up to ``TABLE`` the permutation is the sorted order of one
-64-bit hash per element, which costs O(n) and is as random as the hash. Above, it is a Feistel network
-over the smallest power of two that holds ``n``, with cycle walking, which costs O(1) memory per position.
+Two constructions, chosen by ``n`` alone. Up to ``TABLE`` elements, the permutation is the sorted order of one 64-bit
+hash per element, which costs O(n) and is as random as the hash. Above, it is a Feistel network over the smallest power
+of two that holds ``n``, with cycle walking, which costs O(1) memory per position.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ ROUNDS = 8
 
 
 def permute(positions: npt.NDArray[np.integer], n: int, key: int) -> I64:
-    """Where the permutation ``key`` of ``range(n)`` sends each of ``positions``, all of which lie in it."""
+    """The elements that the permutation ``key`` of ``range(n)`` puts at these positions."""
     if n <= TABLE:
         table: I64 = _table(n, key)[positions]
         return table
@@ -24,7 +24,7 @@ def permute(positions: npt.NDArray[np.integer], n: int, key: int) -> I64:
 
 
 def _table(n: int, key: int) -> I64:
-    """The whole permutation. The low bits of each hash are its element's own number, so no two are equal."""
+    """The whole permutation. The low bits of each hash are the number of its element, so no two hashes are equal."""
     numbers = np.arange(n, dtype=np.uint64)
     low = np.uint64(TABLE - 1)
     hashes = mix64(numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key))
@@ -32,7 +32,7 @@ def _table(n: int, key: int) -> I64:
 
 
 def _feistel(values: U64, n: int, key: int) -> U64:
-    """Walk the cycle of each value until it lies below ``n``: under two steps a value on average."""
+    """Walk the cycle of each value until it is below ``n``, on average in less than two steps."""
     bits = (n - 1).bit_length()
     keys = mix64(np.arange(1, ROUNDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key))
     out = _rounds(values, bits, keys)
@@ -45,7 +45,7 @@ def _feistel(values: U64, n: int, key: int) -> U64:
 
 
 def _rounds(values: U64, bits: int, keys: U64) -> U64:
-    """One pass of the network: the two halves, of unequal width for odd ``bits``, hash into each other in turn."""
+    """One pass of the network: each half is mixed with a hash of the other. For odd ``bits`` they differ in width."""
     low_bits = np.uint64(bits // 2)
     high_bits = np.uint64(bits) - low_bits
     low = values & ((np.uint64(1) << low_bits) - np.uint64(1))

@@ -1,9 +1,9 @@
-"""Rows chosen by number from another order: some stretches of it, or a list of them."""
+"""Some rows of another order: intervals of it, whole blocks, or rows that a list names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,64 +11,62 @@ import pyarrow as pa
 
 from midepoch._common.hashing import digest
 from midepoch._common.types import I64
-from midepoch.order.orders import ROW_PIECE, Order, files_torn
+from midepoch.order.orders import Order, PieceLevel, equal_pieces, scattered_files_error
 
-SAMPLED = 1 << 14
+SAMPLED_NUMBERS = 1 << 14
 
 
-class Stretches:
-    """Several stretches of another order, one after the other."""
+class Intervals:
+    """Several intervals ``(start, stop)`` of another order, one after the other."""
 
-    def __init__(self, inner: Order, stretches: Sequence[tuple[int, int]]) -> None:
-        bounds = np.array(stretches, np.int64).reshape(-1, 2).clip(0, inner.size)
+    def __init__(self, inner: Order, intervals: Sequence[tuple[int, int]]) -> None:
+        bounds = np.array(intervals, np.int64).reshape(-1, 2).clip(0, inner.size)
         bounds = bounds[bounds[:, 0] < bounds[:, 1]]
-        self._inner, self._begins, self._ends = inner, bounds[:, 0], bounds[:, 1]
-        self._starts = np.concatenate([[0], np.cumsum(self._ends - self._begins)]).astype(np.int64)
+        self._inner, self._inner_starts, self._inner_stops = inner, bounds[:, 0], bounds[:, 1]
+        self._starts = np.concatenate([[0], np.cumsum(self._inner_stops - self._inner_starts)]).astype(np.int64)
         self.size = int(self._starts[-1])
 
     def rows(self, positions: I64) -> I64:
-        """Those of the stretch in which each position falls."""
         if not len(positions):
             return positions
-        stretch = np.searchsorted(self._starts, positions, "right") - 1
-        return self._inner.rows(self._begins[stretch] + positions - self._starts[stretch])
+        interval = np.searchsorted(self._starts, positions, "right") - 1
+        return self._inner.rows(self._inner_starts[interval] + positions - self._starts[interval])
 
-    def pieces(self, level: Literal["file", "block"]) -> I64:
-        """Those of the inner order inside each stretch, with the first and the last cut."""
-        bounds = self._inner.pieces(level)
+    def piece_starts(self, level: PieceLevel) -> I64:
+        """The pieces of the inner order inside each interval; the first and the last of them may be cut."""
+        pieces = self._inner.piece_starts(level)
         inside = [
-            bounds[np.searchsorted(bounds, begin, "right") : np.searchsorted(bounds, end)] - begin + start
-            for begin, end, start in zip(self._begins, self._ends, self._starts[:-1], strict=True)
+            pieces[np.searchsorted(pieces, begin, "right") : np.searchsorted(pieces, end)] - begin + start
+            for begin, end, start in zip(self._inner_starts, self._inner_stops, self._starts[:-1], strict=True)
         ]
         return np.unique(np.concatenate([self._starts, *inside])).astype(np.int64)
 
 
-class Blocks:
-    """Some blocks of all files, whole, in file order."""
+class KeptBlocks:
+    """Some blocks of a dataset, whole, in file order."""
 
     def __init__(self, file_starts: I64, block_starts: I64, kept: npt.NDArray[np.bool_]) -> None:
-        """Take the first rows of files and blocks, with the number of all rows at the end, and which blocks stay."""
-        after = np.concatenate([[0], np.cumsum(np.diff(block_starts) * kept)]).astype(np.int64)
-        self._begins = block_starts[:-1][kept]
-        self._starts = np.append(after[:-1][kept], after[-1])
-        self._files = np.unique(after[np.searchsorted(block_starts, file_starts)])
-        self.size = int(after[-1])
+        """Take the first rows of files and blocks, both with the number of all rows at the end, and the kept blocks."""
+        new_starts = np.concatenate([[0], np.cumsum(np.diff(block_starts) * kept)]).astype(np.int64)
+        self._first_rows = block_starts[:-1][kept]
+        self._starts = np.append(new_starts[:-1][kept], new_starts[-1])
+        self._file_starts = np.unique(new_starts[np.searchsorted(block_starts, file_starts)])
+        self.size = int(new_starts[-1])
 
     def rows(self, positions: I64) -> I64:
-        """Those of the block in which each position falls."""
         if not len(positions):
             return positions
         block = np.searchsorted(self._starts, positions, "right") - 1
-        found: I64 = self._begins[block] + positions - self._starts[block]
-        return found
+        rows: I64 = self._first_rows[block] + positions - self._starts[block]
+        return rows
 
-    def pieces(self, level: Literal["file", "block"]) -> I64:
-        """The blocks, or the files that any of them are of."""
-        return self._files if level == "file" else self._starts
+    def piece_starts(self, level: PieceLevel) -> I64:
+        """The kept blocks, or the files that have any."""
+        return self._file_starts if level == "file" else self._starts
 
 
 class ChunkedNumbers:
-    """A column of row numbers, looked at where it lies, never put together."""
+    """A column of row numbers in chunks, which are not copied into one array."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._chunks = [np.asarray(chunk) for chunk in column.chunks if len(chunk)]
@@ -77,65 +75,59 @@ class ChunkedNumbers:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def at(self, places: I64) -> I64:
-        """The numbers at these places."""
-        owners = np.searchsorted(self._starts, places, "right") - 1
-        order = np.argsort(owners, kind="stable")
-        cuts = np.flatnonzero(np.diff(owners[order])) + 1
-        numbers = np.empty(len(places), np.int64)
-        for some in np.split(order, cuts) if len(places) else ():
-            owner = int(owners[some[0]])
-            numbers[some] = self._chunks[owner][places[some] - self._starts[owner]]
+    def take(self, indices: I64) -> I64:
+        """The numbers at these indices."""
+        chunks = np.searchsorted(self._starts, indices, "right") - 1
+        by_chunk = np.argsort(chunks, kind="stable")
+        changes = np.flatnonzero(np.diff(chunks[by_chunk])) + 1
+        numbers = np.empty(len(indices), np.int64)
+        for of_chunk in np.split(by_chunk, changes) if len(indices) else ():
+            chunk = int(chunks[of_chunk[0]])
+            numbers[of_chunk] = self._chunks[chunk][indices[of_chunk] - self._starts[chunk]]
         return numbers
 
 
 class Listed:
-    """The positions of another order that a list names, in the list's order."""
+    """The positions of another order that a list names, in the order of the list."""
 
     def __init__(self, inner: Order, numbers: ChunkedNumbers) -> None:
         self._inner, self._numbers = inner, numbers
         self.size = len(numbers)
 
     def rows(self, positions: I64) -> I64:
-        """Those that stand at these places of the list."""
-        return self._inner.rows(self._numbers.at(positions))
+        return self._inner.rows(self._numbers.take(positions))
 
-    def pieces(self, level: Literal["file", "block"]) -> I64:
-        """Runs of some length: the rows of a list need not lie together."""
+    def piece_starts(self, level: PieceLevel) -> I64:
         if level == "file":
-            raise files_torn("a selection of rows")
-        return np.append(np.arange(0, self.size, ROW_PIECE), self.size)
+            raise scattered_files_error("a selection of rows")
+        return equal_pieces(self.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """Some stretches of the rows, as a split expression names them."""
+    """Take several intervals ``(start, stop)``, as a split expression names them."""
 
-    stretches: tuple[tuple[int, int], ...]
+    intervals: tuple[tuple[int, int], ...]
 
     def apply(self, inner: Order, *_key: int | str) -> Order:
-        """The stretches of the inner order."""
-        return Stretches(inner, self.stretches)
+        return Intervals(inner, self.intervals)
 
     def size(self, inner: int) -> int:
-        """The rows of all stretches."""
-        return sum(max(0, min(end, inner) - begin) for begin, end in self.stretches)
+        return sum(max(0, min(stop, inner) - start) for start, stop in self.intervals)
 
     def describe(self) -> dict[str, Any]:
-        """The stretches."""
-        return {"op": "split", "rows": [list(stretch) for stretch in self.stretches]}
+        return {"op": "split", "rows": [list(interval) for interval in self.intervals]}
 
 
 class IndicesTable(Protocol):
-    """A table with a column "indices" of row numbers, which can be sent to another process."""
+    """A table with a column "indices" of row numbers, which can be pickled."""
 
-    def column(self, name: str) -> pa.ChunkedArray:
-        """The column."""
+    def column(self, name: str) -> pa.ChunkedArray: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The rows whose numbers a table lists."""
+    """Take the rows whose numbers a table lists."""
 
     table: IndicesTable
 
@@ -143,15 +135,13 @@ class Selection:
         return {"table": self.table}
 
     def apply(self, inner: Order, *_key: int | str) -> Order:
-        """The listed rows of the inner order."""
         return Listed(inner, self._numbers)
 
     def size(self, inner: int) -> int:
-        """As many as are listed."""
         return len(self._numbers)
 
     def describe(self) -> dict[str, Any]:
-        """How many there are, and a digest of a sample of them: another shuffle or filter has another."""
+        """The number of rows, and a digest of a sample of them, which differs for another shuffle or filter."""
         return {"op": "select", "rows": len(self._numbers), "digest": self._digest}
 
     @cached_property
@@ -160,6 +150,6 @@ class Selection:
 
     @cached_property
     def _digest(self) -> str:
-        places = np.unique(np.linspace(0, max(0, len(self._numbers) - 1), SAMPLED).astype(np.int64))
-        sample = self._numbers.at(places if len(self._numbers) else places[:0])
+        indices = np.unique(np.linspace(0, max(0, len(self._numbers) - 1), SAMPLED_NUMBERS).astype(np.int64))
+        sample = self._numbers.take(indices if len(self._numbers) else indices[:0])
         return digest(sample.astype("<i8").tobytes()).hex()

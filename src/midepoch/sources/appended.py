@@ -43,7 +43,7 @@ class FileSubset:
         rows: I64 = self._first_rows[file] + positions - self._file_bounds[file]
         return rows
 
-    def pieces(self, level: Literal["file", "block"]) -> I64:
+    def piece_starts(self, level: Literal["file", "block"]) -> I64:
         return self._file_bounds if level == "file" else self._block_bounds
 
 
@@ -63,8 +63,10 @@ class Chained:
             rows[inside] = self._orders[owner].rows(positions[inside] - self._starts[owner])
         return rows
 
-    def pieces(self, level: Literal["file", "block"]) -> I64:
-        moved = [order.pieces(level) + start for order, start in zip(self._orders, self._starts[:-1], strict=True)]
+    def piece_starts(self, level: Literal["file", "block"]) -> I64:
+        moved = [
+            order.piece_starts(level) + start for order, start in zip(self._orders, self._starts[:-1], strict=True)
+        ]
         return np.unique(np.concatenate([self._starts, *moved])).astype(np.int64)
 
 

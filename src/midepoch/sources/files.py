@@ -15,7 +15,7 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.formats.arrow import holds_dictionary
 from midepoch.index.index import Index
 from midepoch.order.orders import Interval, Order, OrderStep, Sequential, Shuffle, build_order, lanes_by_file
-from midepoch.order.selection import Blocks
+from midepoch.order.selection import KeptBlocks
 from midepoch.sources.appended import FileSubset, generations, lane_of_generations
 from midepoch.sources.fetcher import BlockFetcher
 from midepoch.sources.lane import LaneRows, ReadSizes
@@ -77,7 +77,7 @@ class FileRows:
     def base(self) -> Order:
         """The rows in file order, without blocks in which no row can match the filter."""
         starts = self.index.view.file_starts, self.index.view.block_starts
-        return Sequential(*starts) if self.where is None else Blocks(*starts, self.where.blocks)
+        return Sequential(*starts) if self.where is None else KeptBlocks(*starts, self.where.blocks)
 
     @cached_property
     def size(self) -> int:

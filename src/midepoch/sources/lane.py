@@ -72,7 +72,7 @@ class LaneRows:
         self._block_starts = fetcher.view.block_starts
         self._held = HeldBlocks(fetcher, sizes.views)
         self._fetcher, self._all_mapped = fetcher, fetcher.all_mapped
-        self._pieces = order.pieces("block")
+        self._pieces = order.piece_starts("block")
         self._next_piece = -1
         self._blocks_ahead: dict[int, I64] = {}
 

@@ -49,9 +49,9 @@ def test_a_shuffle_after_take_permutes_what_was_taken(sizes, block, shuffle, tak
 @given(sizes, st.integers(1, 12), shuffles)
 def test_pieces_cut_the_whole_order(sizes, block, shuffle):
     order = build_order(sequential(sizes, block), [shuffle], 0)
-    pieces = order.pieces("block")
-    assert pieces[-1] == order.size
-    assert (np.diff(pieces) >= 0).all()
+    starts = order.piece_starts("block")
+    assert starts[-1] == order.size
+    assert (np.diff(starts) >= 0).all()
 
 
 def test_positions_can_be_asked_one_by_one():

@@ -1,3 +1,5 @@
+"""Permutations: complete, frozen, and as random as those of NumPy."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -118,7 +120,7 @@ def test_consecutive_differences_of_huge_ranges_never_repeat(n):
 
 
 def serial_correlation(sequence):
-    """Of a sequence with itself moved by one place."""
+    """The correlation of a sequence with itself, shifted by one."""
     return float(np.corrcoef(sequence[:-1], sequence[1:])[0, 1])
 
 
@@ -137,7 +139,7 @@ def test_low_bits_are_not_serially_correlated(n, bit):
 
 @pytest.mark.parametrize("n", [TABLE, TABLE + 1, 1 << 18])
 @pytest.mark.parametrize("lag", [1, 2, 3, 64, 256, 1024])
-def test_values_are_not_correlated_with_those_some_places_on(n, lag):
+def test_values_are_not_correlated_with_those_at_some_distance(n, lag):
     limit = 5 / np.sqrt(n - lag)
     ours, numpys = ours_and_numpys(n, KEYS[:5])
     for one in [*numpys, *ours]:
@@ -154,7 +156,7 @@ def limit_of(freedom):
 
 
 @pytest.mark.parametrize("n", [2, 3, 8, 20])
-def test_each_element_stands_at_each_position_equally_often_over_keys(n):
+def test_each_element_is_at_each_position_equally_often_over_keys(n):
     keys = [key_of("chi", number) for number in range(2000)]
     for permutations in ours_and_numpys(n, keys):
         seats = np.zeros((n, n))
@@ -173,7 +175,7 @@ def test_all_orders_of_few_elements_come_equally_often_over_keys(n):
 
 
 @pytest.mark.parametrize("n", [TABLE, TABLE + 1, 1 << 17, 250_007])
-def test_stretches_of_positions_are_spread_evenly_over_stretches_of_values(n):
+def test_ranges_of_positions_are_spread_evenly_over_ranges_of_values(n):
     buckets = 32
     ours, numpys = ours_and_numpys(n, KEYS[:8])
     for one in [*numpys, *ours]:

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midepoch.order.orders import Sequential, Shuffle, Slice, build_order, lanes_by_file
-from midepoch.order.selection import Blocks, ChunkedNumbers, Listed, Selection, Slices, Stretches
+from midepoch.order.selection import ChunkedNumbers, Intervals, KeptBlocks, Listed, Selection, Slices
 
 LEVELS = ("file", "block", "row")
 
 
 @st.composite
 def sequences(draw):
-    """A data set's files and blocks."""
+    """The files and blocks of a dataset."""
     files = draw(st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=1, max_size=4))
     blocks = np.cumsum([0, *(rows for file in files for rows in file)])
     bounds = np.cumsum([0, *map(len, files)])
@@ -30,7 +30,7 @@ def all_rows(order):
 
 def check_pieces(order, level):
     """Pieces rise from nothing to the end."""
-    bounds = order.pieces(level).tolist()
+    bounds = order.piece_starts(level).tolist()
     assert bounds == sorted(bounds)
     assert (bounds[0], bounds[-1]) == (0, order.size)
     return bounds
@@ -38,16 +38,16 @@ def check_pieces(order, level):
 
 @given(sequences(), st.randoms(use_true_random=False), st.sampled_from(LEVELS), st.integers(1, 4))
 def test_blocks_are_those_that_stay(inner, random, level, lanes):
-    files, blocks = inner.pieces("file"), inner.pieces("block")
+    files, blocks = inner.piece_starts("file"), inner.piece_starts("block")
     kept = np.array([random.random() < 0.5 for _ in blocks[1:]], bool)
-    chosen = Blocks(files, blocks, kept)
+    chosen = KeptBlocks(files, blocks, kept)
     expected = [
         row for (a, b), stays in zip(pairwise(blocks.tolist()), kept, strict=True) for row in range(a, b) if stays
     ]
     assert all_rows(chosen) == expected
     for one in ("file", "block"):
         bounds = check_pieces(chosen, one)
-        owners = np.searchsorted(inner.pieces(one), expected, "right").tolist()
+        owners = np.searchsorted(inner.piece_starts(one), expected, "right").tolist()
         assert all(len(set(owners[a:b])) <= 1 for a, b in pairwise(bounds))
     shuffle = Shuffle(seed=1, level=level, window=5)
     assert sorted(all_rows(build_order(chosen, [shuffle], 0))) == expected
@@ -59,17 +59,17 @@ PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=4)
 
 
 @given(sequences(), PAIRS)
-def test_stretches_are_slices_of_a_list(inner, pairs):
-    stretches = Stretches(inner, pairs)
+def test_intervals_are_slices_of_a_list(inner, pairs):
+    intervals = Intervals(inner, pairs)
     expected = [row for begin, end in pairs for row in range(inner.size)[begin:end]]
-    assert all_rows(stretches) == expected
-    assert Slices(stretches=tuple(pairs)).size(inner.size) == stretches.size == len(expected)
+    assert all_rows(intervals) == expected
+    assert Slices(intervals=tuple(pairs)).size(inner.size) == intervals.size == len(expected)
 
 
 @given(sequences(), PAIRS, st.sampled_from(["file", "block"]))
-def test_a_piece_of_stretches_lies_in_one_piece_of_what_is_below(inner, pairs, level):
-    stretches, below = Stretches(inner, pairs), inner.pieces(level)
-    rows, bounds = all_rows(stretches), check_pieces(stretches, level)
+def test_a_piece_of_intervals_lies_in_one_piece_of_the_inner_order(inner, pairs, level):
+    intervals, below = Intervals(inner, pairs), inner.piece_starts(level)
+    rows, bounds = all_rows(intervals), check_pieces(intervals, level)
     for begin, end in pairwise(bounds):
         some = rows[begin:end]
         assert some == list(range(some[0], some[0] + len(some)))
@@ -77,10 +77,10 @@ def test_a_piece_of_stretches_lies_in_one_piece_of_what_is_below(inner, pairs, l
 
 
 @given(sequences(), PAIRS, st.sampled_from(LEVELS), st.integers(0, 5), st.integers(0, 9), st.integers(0, 9))
-def test_stretches_can_be_shuffled_and_cut_further(inner, pairs, level, seed, skipped, taken):
-    steps = [Slices(stretches=tuple(pairs)), Shuffle(seed=seed, level=level, window=5)]
+def test_intervals_can_be_shuffled_and_cut_further(inner, pairs, level, seed, skipped, taken):
+    steps = [Slices(intervals=tuple(pairs)), Shuffle(seed=seed, level=level, window=5)]
     whole = all_rows(build_order(inner, steps, 1))
-    assert sorted(whole) == sorted(all_rows(Stretches(inner, pairs)))
+    assert sorted(whole) == sorted(all_rows(Intervals(inner, pairs)))
     cuts = [Slice(start=skipped, stop=None), Slice(start=0, stop=taken)]
     cut = build_order(inner, [*steps, *cuts], 1)
     assert all_rows(cut) == whole[skipped:][:taken]
@@ -94,14 +94,14 @@ def test_stretches_can_be_shuffled_and_cut_further(inner, pairs, level, seed, sk
 
 
 @given(sequences(), PAIRS, st.sampled_from(LEVELS), st.integers(1, 6))
-def test_no_file_of_a_stretch_is_in_two_lanes(inner, pairs, level, lanes):
+def test_no_file_of_an_interval_is_in_two_lanes(inner, pairs, level, lanes):
     following = pairwise([*sorted(pairs), (99, 99)])
-    pairs = [(begin, min(end, behind)) for (begin, end), (behind, _) in following]
-    steps = [Slices(stretches=tuple(pairs)), Shuffle(seed=3, level=level, window=4)]
+    pairs = [(begin, min(end, following_begin)) for (begin, end), (following_begin, _) in following]
+    steps = [Slices(intervals=tuple(pairs)), Shuffle(seed=3, level=level, window=4)]
     dealt = [all_rows(lane) for lane in lanes_by_file(inner, steps, 0, lanes)]
-    assert sorted(row for lane in dealt for row in lane) == sorted(all_rows(Stretches(inner, pairs)))
-    whole = Stretches(inner, pairs)
-    bounds = whole.pieces("file").tolist()
+    assert sorted(row for lane in dealt for row in lane) == sorted(all_rows(Intervals(inner, pairs)))
+    whole = Intervals(inner, pairs)
+    bounds = whole.piece_starts("file").tolist()
     rows = all_rows(whole)
     for begin, end in pairwise(bounds):
         assert sum(bool(set(rows[begin:end]) & set(lane)) for lane in dealt) == 1
@@ -115,8 +115,8 @@ def test_numbers_in_chunks_are_one_list(chunks, data):
     numbers = ChunkedNumbers(pa.chunked_array(chunks, pa.uint64()))
     flat = [number for chunk in chunks for number in chunk]
     assert len(numbers) == len(flat)
-    places = data.draw(st.lists(st.integers(0, len(flat) - 1), max_size=20) if flat else st.just([]))
-    assert numbers.at(np.array(places, np.int64)).tolist() == [flat[place] for place in places]
+    chosen = data.draw(st.lists(st.integers(0, len(flat) - 1), max_size=20) if flat else st.just([]))
+    assert numbers.take(np.array(chosen, np.int64)).tolist() == [flat[index] for index in chosen]
 
 
 def indices(*chunks):
@@ -140,13 +140,13 @@ def test_a_list_of_rows_may_be_in_any_order_and_name_a_row_twice(chunks, level):
     assert all_rows(after) == [below[number] for number in flat]
 
 
-def test_the_files_of_a_list_are_torn():
+def test_whole_files_cannot_be_asked_of_a_list_of_rows():
     inner = Sequential(np.array([0, 12, 20]), np.array([0, 5, 12, 20]))
     with pytest.raises(ValueError, match=r"do not stay together after a selection of rows.*shard\(mode='example'\)"):
-        Selection(table=indices([1, 2])).apply(inner).pieces("file")
+        Selection(table=indices([1, 2])).apply(inner).piece_starts("file")
 
 
-def test_another_selection_is_described_otherwise():
+def test_another_selection_is_described_differently():
     selection = Selection(table=indices([3, 1, 2]))
     assert selection.describe() == Selection(table=indices([3], [1, 2])).describe()
     assert selection.describe()["rows"] == 3
@@ -170,6 +170,6 @@ def test_selections_and_slices_survive_pickling():
     assert copied.describe() == described
     assert all_rows(copied.apply(inner)) == [3, 1, 2]
     assert len(pickle.dumps(selection)) == len(pickle.dumps(Selection(table=selection.table)))
-    slices = Slices(stretches=((1, 3), (0, 1)))
+    slices = Slices(intervals=((1, 3), (0, 1)))
     assert pickle.loads(pickle.dumps(slices)) == slices
     assert slices.describe() == {"op": "split", "rows": [[1, 3], [0, 1]]}

@@ -196,7 +196,7 @@ def _file_order(rows: FileRows, epoch: int) -> FileOrder:
     files = list(range(len(index.names)))
     if shuffles and set(shuffles) == {"file"}:
         order = rows.order(epoch)
-        starts = order.pieces("file")
+        starts = order.piece_starts("file")
         firsts = order.rows(starts[:-1][np.diff(starts) > 0])
         files = list(dict.fromkeys((np.searchsorted(index.file_starts, firsts, "right") - 1).tolist()))
     names = digest("\n".join(index.names[file] for file in files).encode()).hex()
@@ -243,7 +243,7 @@ def _opened(
     _ = rows.schema  # files that disagree are told here, not at the first row
     wanted = _joined(stretches(terms, starts, counts))
     if wanted != [(0, index.view.rows)]:
-        rows = replace(rows, steps=(Slices(stretches=tuple(wanted)),))
+        rows = replace(rows, steps=(Slices(intervals=tuple(wanted)),))
     return SimpleArrowIterableDataset.from_source(rows)
 
 

@@ -49,7 +49,7 @@ class SplitLayout:
             splits: Order = last.permuted(build_order(rows.base, rows.steps[:-1], epoch), epoch, number)
         else:
             splits = splitting.cut(build_order(rows.base, rows.steps, epoch))
-        self._starts = splits.pieces("file")
+        self._starts = splits.piece_starts("file")
         self._groups = last.groups(splits) if isinstance(last, ShuffleSplits) else self._starts
         self._first_splits = np.searchsorted(self._starts, self._groups)
         self._firsts = splits.rows(self._starts[:-1])

@@ -21,8 +21,8 @@ class SplitOrder:
     def rows(self, positions: I64) -> I64:
         return self._inner.rows(positions)
 
-    def pieces(self, level: Literal["file", "block"]) -> I64:
-        return self._bounds if level == "file" else self._inner.pieces(level)
+    def piece_starts(self, level: Literal["file", "block"]) -> I64:
+        return self._bounds if level == "file" else self._inner.piece_starts(level)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Splitting:
 
     def cut(self, order: Order) -> SplitOrder:
         """The order, which must be one of whole blocks, with splits for its pieces."""
-        bounds = np.unique(order.pieces("block"))
+        bounds = np.unique(order.piece_starts("block"))
         if not order.size:
             return SplitOrder(order, np.zeros(1, np.int64))
         firsts = order.rows(bounds[:-1])
@@ -73,7 +73,7 @@ class ShuffleSplits(Shuffle):
 
     def apply(self, inner: Order, *key: int | str) -> Order:
         splits = self.permuted(inner, *key)
-        blocks = window_starts(splits.pieces("block"), self.window)
+        blocks = window_starts(splits.piece_starts("block"), self.window)
         starts = np.unique(np.concatenate([self.groups(splits), blocks]))
         return ShuffledWindows(splits, starts, key_of(self.seed, "window", *key))
 
@@ -83,7 +83,7 @@ class ShuffleSplits(Shuffle):
 
     def groups(self, splits: Order) -> I64:
         """The first position of each group, and the end."""
-        return window_starts(splits.pieces("file"), self.window)
+        return window_starts(splits.piece_starts("file"), self.window)
 
     def describe(self) -> dict[str, Any]:
         return {

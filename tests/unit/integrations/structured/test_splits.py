@@ -32,8 +32,8 @@ FILES = st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=5
 @given(FILES, st.integers(1, 30))
 def test_a_split_is_a_stretch_of_whole_blocks_of_one_file(files, most):
     index = index_of(files)
-    by_rows = Splitting(index=index, most_rows=most).cut(base_of(index)).pieces("file")
-    by_bytes = Splitting(index=index, most_bytes=10 * most).cut(base_of(index)).pieces("file")
+    by_rows = Splitting(index=index, most_rows=most).cut(base_of(index)).piece_starts("file")
+    by_bytes = Splitting(index=index, most_bytes=10 * most).cut(base_of(index)).piece_starts("file")
     assert by_rows.tolist() == by_bytes.tolist()
     assert set(by_rows.tolist()) <= set(index.block_starts.tolist())
     assert set(index.file_starts.tolist()) <= set(by_rows.tolist())
@@ -56,7 +56,7 @@ def test_a_group_gives_the_rows_of_its_splits_and_no_others(files, most, window,
         set(range(int(index.file_starts[-1]))) - set(gone)
     )
     groups = step.groups(splits).tolist()
-    assert set(groups) <= set(splits.pieces("file").tolist())
+    assert set(groups) <= set(splits.piece_starts("file").tolist())
     for begin, end in pairwise(groups):
         positions = np.arange(begin, end)
         assert sorted(order.rows(positions).tolist()) == sorted(splits.rows(positions).tolist())
@@ -68,7 +68,7 @@ def test_small_splits_share_a_window_and_large_ones_have_several():
     splits = step.permuted(base_of(index), 0, 0)
     sizes = np.diff(step.groups(splits))
     assert 200 in sizes.tolist() or sizes.max() >= 200
-    assert len(step.apply(base_of(index), 0, 0).pieces("block")) > len(sizes) + 3
+    assert len(step.apply(base_of(index), 0, 0).piece_starts("block")) > len(sizes) + 3
 
 
 @pytest.mark.parametrize("told", ["", "many", 0, -1, "12 parsecs", True, "MiB", None, "1iB"])
