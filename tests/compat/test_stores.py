@@ -14,7 +14,7 @@ import pytest
 
 import midepoch as me
 import s3
-from midepoch.storage.location import read_bytes
+from midepoch.storage.location import SmallFiles
 from midepoch.storage.ranges import LEAST_BYTES
 from midepoch.testing import assert_resumes
 from objects import find
@@ -382,6 +382,7 @@ def test_a_small_cache_stays_below_its_limit(noisy, proxy, tmp_path):
 
 def test_read_bytes_of_an_object(s3_port, proxy):
     s3.put_all(s3_port, "small", {"a/b.json": b"{}"})
-    assert read_bytes("s3://small/a/b.json", proxy.options) == b"{}"
+    files = SmallFiles(proxy.options)
+    assert files.read("s3://small/a/b.json") == b"{}"
     with pytest.raises(me.NoDataError, match=r"s3://small/a/c\.json does not exist"):
-        read_bytes("s3://small/a/c.json", proxy.options)
+        files.read("s3://small/a/c.json")

@@ -44,7 +44,7 @@ class StoredBlocks:
 
     def _decoded(self, reader: SpannedReader, block: Block, fetched: Fetched) -> pa.Table | pa.RecordBatch:
         data = self._safely(lambda: reader.decode(block, fetched.open()))
-        if fetched.is_short:  # more was fetched since the object was looked at
+        if fetched.fetched_more:  # more was fetched since the object was looked at
             self._safely(self._file.check)
         return data
 

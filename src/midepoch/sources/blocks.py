@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from midepoch.sources.fetcher import BlockFetcher, Data, PendingBlock
-from midepoch.storage.ranges import stretches
+from midepoch.storage.ranges import grouped
 
 
 class HeldBlocks:
@@ -71,7 +71,7 @@ class HeldBlocks:
                 more_follow = True
                 break
             wanted.append(number)
-        groups = stretches(wanted, self._fetcher.joins)
+        groups = grouped(wanted, self._fetcher.joins)
         if more_follow and groups and (self._pending or len(groups) > 1) and self._can_grow(groups[-1]):
             for number in groups.pop():
                 self._fetcher.release(number)
@@ -107,7 +107,7 @@ class HeldBlocks:
             if pending is None or pending.cancel():
                 self._take_pending(number)
                 wanted.append(number)
-        for group in stretches(wanted, self._fetcher.joins):
+        for group in grouped(wanted, self._fetcher.joins):
             self._urgent |= self._fetcher.read_ahead(group, urgent=True)
 
     def _drop_unused(self, used: set[int]) -> None:

@@ -15,7 +15,7 @@ from midepoch.index.files import is_mapped
 from midepoch.index.index import Index
 from midepoch.storage.cache import block_key
 from midepoch.storage.options import Fetch
-from midepoch.storage.ranges import STRETCH_BLOCKS, STRETCH_BYTES
+from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES
 
 Data: TypeAlias = "pa.Table | pa.RecordBatch"
 
@@ -45,7 +45,7 @@ class BlockFetcher:
         self.is_remote = index.store is not None
         self.bytes_ahead = self._fetch.read_ahead // lanes if self.is_remote else 0
         """How many bytes each lane reads ahead. For local files it is 0, and a lane reads what its next step needs."""
-        self._group_bytes = min(STRETCH_BYTES, self.bytes_ahead // FETCH_THREADS)
+        self._group_bytes = min(GROUP_BYTES, self.bytes_ahead // FETCH_THREADS)
         self._open_files: dict[int, _OpenFile] = {}
         self._lock = Lock()
         self._thread_pools: dict[bool, ThreadPoolExecutor] = {}
@@ -97,7 +97,7 @@ class BlockFetcher:
         That needs the block that follows in the same file, and all columns to be read, so that the bytes are adjacent.
         A group is only a fraction of what is read ahead, so that several groups are fetched at a time.
         """
-        if number != group[-1] + 1 or len(group) >= STRETCH_BLOCKS:
+        if number != group[-1] + 1 or len(group) >= GROUP_BLOCKS:
             return False
         file = self.view.file_of(group[-1])
         if number >= self.view.first_blocks[file + 1] or not self._is_read_whole(file):

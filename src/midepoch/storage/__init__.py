@@ -1,1 +1,1 @@
-"""Bytes from somewhere: listing, local files, object stores, retries and the cache of remote blocks."""
+"""Where bytes come from: listings, local files and maps of them, object stores, retries, the cache of remote blocks."""

@@ -1,8 +1,8 @@
-"""Blocks of remote files kept in a local folder: checked when read, the least recently used out first.
+"""A cache of remote blocks in a local folder: checked when read, least recently used evicted first.
 
 Any number of processes may share a folder. A block is written under another name and renamed, so it is there whole or
-not at all; what was damaged since is told by its checksum, and fetched again. Room for a block is made before it
-is renamed, under a lock, so the blocks never have more bytes than the limit.
+not at all. A damaged block fails its checksum and is fetched again. Space for a block is freed before it is renamed,
+under a lock, so the blocks never exceed the limit.
 """
 
 import contextlib
@@ -23,30 +23,31 @@ log = logging.getLogger("midepoch")
 MAGIC = b"MBLK"
 COUNT = struct.Struct("<Q")
 SUFFIX = ".block"
-# When the folder is full, this part of it is emptied, so that not every block has to look through all of them.
-SPARED = 0.9
+FILLED_AFTER_EVICTION = 0.9
+"""A full folder is emptied down to this fraction, so that not every new block has to list all others."""
 ABANDONED_SECONDS = 3600.0
+"""A temporary file of this age belongs to a killed process."""
 
 
 class BlockCache:
-    """A folder of blocks with at most so many bytes."""
+    """A folder of blocks with at most ``limit`` bytes."""
 
     def __init__(self, folder: str | os.PathLike[str], limit: int) -> None:
         self.folder, self.limit = Path(folder).expanduser().absolute(), limit
-        self._complained = False
+        self._warned = False
 
     def __repr__(self) -> str:
         return f"BlockCache({str(self.folder)!r}, {self.limit:,} bytes)"
 
     def get(self, key: str) -> pa.Table | None:
-        """The block under a key, mapped; None if it is not there, or not whole."""
+        """The block with a key, mapped; None if it is missing or damaged."""
         path = self._path(key)
         try:
             with pa.memory_map(str(path)) as file:
                 content = file.read_buffer()
             table = _unpacked(content)
             os.utime(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, pa.ArrowException) as error:
             log.warning("The cached block %s is damaged (%s); it is fetched again.", path.name, error)
@@ -55,7 +56,7 @@ class BlockCache:
         return table
 
     def put(self, key: str, data: pa.Table | pa.RecordBatch) -> None:
-        """Keep a block. Where that cannot be done, it is told once."""
+        """Store a block. If the folder cannot be written, warn once."""
         content = _packed(data)
         if content.size > self.limit:
             return
@@ -70,9 +71,9 @@ class BlockCache:
                 temporary.replace(path)
         except OSError as error:
             remove(temporary)
-            if not self._complained:
-                self._complained = True
-                log.warning("Blocks cannot be kept in %s (%s): they are fetched every time.", self.folder, error)
+            if not self._warned:
+                self._warned = True
+                log.warning("Blocks cannot be cached in %s (%s): they are fetched every time.", self.folder, error)
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{SUFFIX}"
@@ -82,46 +83,46 @@ class BlockCache:
         return self.folder / "bytes"
 
     def _make_room(self, nbytes: int) -> None:
-        """Count a block that is about to come, and remove others where it would not fit.
+        """Count a block that is about to be added, and evict others if it would not fit.
 
-        The count may be too high, after a process was killed, but never too low. All blocks are counted anew when it
-        says that the folder is full.
+        The count may be too high after a process was killed, but never too low. When it says that the folder is full,
+        all blocks are counted again.
         """
         try:
-            (held,) = COUNT.unpack(self._counter.read_bytes())
+            (used,) = COUNT.unpack(self._counter.read_bytes())
         except (OSError, struct.error):
-            held = self.limit
-        if held + nbytes > self.limit:
-            held = self._evict(max(0, int(self.limit * SPARED) - nbytes))
-        self._counter.write_bytes(COUNT.pack(held + nbytes))
+            used = self.limit
+        if used + nbytes > self.limit:
+            used = self._evict(max(0, int(self.limit * FILLED_AFTER_EVICTION) - nbytes))
+        self._counter.write_bytes(COUNT.pack(used + nbytes))
 
     def _evict(self, most: int) -> int:
-        """Remove the blocks used longest ago until no more than so many bytes are left; how many are left."""
-        entries, abandoned = [], time.time() - ABANDONED_SECONDS
-        with os.scandir(self.folder) as found:
-            for entry in found:
+        """Remove the least recently used blocks until at most ``most`` bytes are left; return the bytes left."""
+        blocks, abandoned = [], time.time() - ABANDONED_SECONDS
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
                 with contextlib.suppress(OSError):
-                    told = entry.stat()
+                    status = entry.stat()
                     if entry.name.endswith(SUFFIX):
-                        entries.append((told.st_mtime_ns, told.st_size, entry.path))
-                    elif entry.name.startswith(".") and told.st_mtime < abandoned:
+                        blocks.append((status.st_mtime_ns, status.st_size, entry.path))
+                    elif entry.name.startswith(".") and status.st_mtime < abandoned:
                         os.unlink(entry.path)
-        held = sum(size for _, size, _ in entries)
-        for _, size, path in sorted(entries):
-            if held <= most:
+        used = sum(size for _, size, _ in blocks)
+        for _, size, path in sorted(blocks):
+            if used <= most:
                 break
             os.unlink(path)
-            held -= size
-        return held
+            used -= size
+        return used
 
 
 def block_key(*parts: str | int) -> str:
-    """The name of a block: a digest of all that its content depends on."""
+    """The key of a block: a digest of everything that its content depends on."""
     return digest("\0".join(map(str, parts)).encode(), size=16).hex()
 
 
 def _packed(data: pa.Table | pa.RecordBatch) -> pa.Buffer:
-    """A block as an Arrow stream, its length and its checksum."""
+    """A block as a framed Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, data.schema) as writer:
         writer.write(data)

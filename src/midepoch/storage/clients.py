@@ -1,4 +1,4 @@
-"""Clients of object stores: pyarrow's for s3:// and gs://, fsspec's for every other URL, all asked in the same way."""
+"""Clients of object stores behind one protocol: pyarrow for s3:// and gs://, fsspec for every other URL."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,10 +11,9 @@ from midepoch._common.world import aws_region
 from midepoch.errors import MissingExtraError
 
 BUCKETS = ("s3", "gs")
-"""The schemes that pyarrow reads, whose URLs begin with a bucket."""
+"""The schemes that pyarrow reads. Their URLs begin with a bucket."""
 
-# What users call an option, by what pyarrow calls it.
-NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "s3": {
         "access_key": ("key", "access_key", "aws_access_key_id"),
         "secret_key": ("secret", "secret_key", "aws_secret_access_key"),
@@ -38,14 +37,15 @@ NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "anonymous": ("anonymous", "anon"),
     },
 }
-GCS_SECONDS = 10  # what pyarrow itself waits out; its own default is a quarter of an hour
+"""The names that users may write for an option, by scheme and by pyarrow's name for it."""
+GCS_SECONDS = 10  # pyarrow's own limit on retries is 15 minutes
 NEVER = datetime(2200, 1, 1, tzinfo=UTC)
 VERSIONS = ("etag", "generation", "md5hash", "content_md5", "md5", "sha256", "checksum", "versionid", "uid")
 TIMES = ("mtime", "lastmodified", "last_modified", "updated", "modified", "created")
 
 
 class ObjectInfo(NamedTuple):
-    """What a store says of a URL: a kind of None says that there is nothing."""
+    """What a store reports of a URL; ``kind`` is None if nothing is there."""
 
     url: str
     kind: Literal["file", "folder"] | None
@@ -54,59 +54,60 @@ class ObjectInfo(NamedTuple):
 
 
 class Handle(Protocol):
-    """An object that is open: reading by position, from many threads at once."""
+    """An open object that many threads read by position at once."""
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The number of its bytes."""
 
     @property
     def version(self) -> str:
-        """What tells it from what was or will be under the same name."""
+        """A text that differs between versions of the object, such as its etag."""
 
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
-        """Bytes of it, in one request."""
+        """``nbytes`` bytes from an offset on, in one request."""
 
 
 class Client(Protocol):
-    """A connection to a store, for the process that made it."""
+    """A connection to a store, for the process that opened it."""
 
     def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
-        """What is under these URLs."""
+        """What is at each of these URLs."""
 
     def list_objects(self, folder: str, *, deep: bool) -> list[ObjectInfo]:
         """The objects in a folder, or ``deep`` below it."""
 
     def open(self, url: str) -> Handle:
-        """An object as it is now: one request, which reads nothing of it."""
+        """The present version of an object: one request, which reads no content."""
 
 
 def known_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options under the client's own names. Of fsspec's many clients nobody knows all names."""
-    if scheme not in NAMES:
+    """The options under the client's own names. Options of fsspec's clients pass unchecked."""
+    if scheme not in OPTIONS:
         return dict(options)
-    names = {alias: name for name, aliases in NAMES[scheme].items() for alias in aliases}
-    found: dict[str, Any] = {}
+    name_of = {alias: name for name, aliases in OPTIONS[scheme].items() for alias in aliases}
+    known: dict[str, Any] = {}
     for alias, value in options.items():
-        name = names.get(alias)
+        name = name_of.get(alias)
         if name is None:
             raise TypeError(
                 f"storage_options has {alias!r}, which {scheme}:// does not know. It knows: "
-                f"{', '.join(aliases[0] for aliases in NAMES[scheme].values())}."
+                f"{', '.join(aliases[0] for aliases in OPTIONS[scheme].values())}."
             )
-        if name in found:
-            raise TypeError(f"storage_options gives {' and '.join(NAMES[scheme][name])} for one thing. Pass one.")
+        if name in known:
+            names = ", ".join(OPTIONS[scheme][name])
+            raise TypeError(f"storage_options has several of {names}, which mean the same. Pass one.")
         if name == "anonymous" and not isinstance(value, bool):
             raise TypeError(f"{alias} in storage_options must be True or False, not a {type(value).__name__}.")
         if value is not None:
-            found[name] = value
-    if ("access_key" in found) != ("secret_key" in found):
+            known[name] = value
+    if ("access_key" in known) != ("secret_key" in known):
         raise TypeError("storage_options needs both key and secret, or neither.")
-    return found
+    return known
 
 
 def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
-    """A client for the URLs of a scheme. It is imported here, because most data sets need none."""
+    """A client for the URLs of a scheme. Its library is imported here, because most datasets need none."""
     if scheme == "s3":
         return ArrowClient(scheme, *_s3(bucket, dict(options)))
     if scheme == "gs":
@@ -115,7 +116,7 @@ def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
         import fsspec
     except ImportError:
         raise MissingExtraError("fsspec", "remote", f"Reading {scheme}:// URLs") from None
-    # A client that others hold, or one of before a fork, would be found in fsspec's own list of them.
+    # fsspec's own cache could return a client that others hold, or one from before a fork.
     return FsspecClient(fsspec.filesystem(scheme, skip_instance_cache=True, **options))
 
 
@@ -130,7 +131,7 @@ def _s3(bucket: str, options: dict[str, Any]) -> tuple[Any, Any]:
         options["endpoint_override"] = options["endpoint_override"].rstrip("/")
     elif not (options.get("region") or aws_region()):
         options["region"] = fs.resolve_s3_region(bucket)
-    # Reads are tried again by us, without the long waits of the SDK. Of a listing, only the SDK can repeat one page.
+    # We retry reads ourselves, without the long waits of the SDK. Only the SDK can retry one page of a listing.
     return (
         fs.S3FileSystem(retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1), **options),
         fs.S3FileSystem(retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=3), **options),
@@ -151,30 +152,27 @@ def _gs(options: dict[str, Any]) -> Any:
 
 
 class ArrowClient:
-    """A ``pyarrow.fs`` file system, and perhaps another one to list with."""
+    """A client of a ``pyarrow.fs`` file system, with another one for listings if that needs one."""
 
     def __init__(self, scheme: str, system: Any, listing: Any = None) -> None:
-        self._above, self._system, self._listing = f"{scheme}://", system, listing or system
+        self._prefix, self._system, self._listing = f"{scheme}://", system, listing or system
 
     def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
-        """What is under these URLs, asked side by side."""
-        infos = self._system.get_file_info([url.removeprefix(self._above) for url in urls])
+        infos = self._system.get_file_info([url.removeprefix(self._prefix) for url in urls])
         return [self._object_info(info) for info in infos]
 
     def list_objects(self, folder: str, *, deep: bool) -> list[ObjectInfo]:
-        """The objects in a folder, or ``deep`` below it."""
         from pyarrow import fs
 
-        selector = fs.FileSelector(folder.removeprefix(self._above), recursive=deep)
-        found = map(self._object_info, self._listing.get_file_info(selector))
-        return [one for one in found if one.kind == "file"]
+        selector = fs.FileSelector(folder.removeprefix(self._prefix), recursive=deep)
+        infos = map(self._object_info, self._listing.get_file_info(selector))
+        return [info for info in infos if info.kind == "file"]
 
     def open(self, url: str) -> "ArrowHandle":
-        """The object: its head is asked for."""
-        return ArrowHandle(self._system.open_input_file(url.removeprefix(self._above)))
+        return ArrowHandle(self._system.open_input_file(url.removeprefix(self._prefix)))
 
     def _object_info(self, info: Any) -> ObjectInfo:
-        url = self._above + info.path
+        url = self._prefix + info.path
         if info.type.name == "File":
             return ObjectInfo(url, "file", int(info.size), int(info.mtime_ns or 0))
         return ObjectInfo(url, "folder" if info.type.name == "Directory" else None)
@@ -186,39 +184,35 @@ class ArrowHandle:
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
         self.size = int(file.size())
-        told = {_text(name).lower(): _text(value) for name, value in (file.metadata() or {}).items()}
-        self.version = next((told[name] for name in (*VERSIONS, "last-modified") if told.get(name)), "")
+        metadata = {_text(name).lower(): _text(value) for name, value in (file.metadata() or {}).items()}
+        self.version = next((metadata[name] for name in (*VERSIONS, "last-modified") if metadata.get(name)), "")
 
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
-        """Bytes of it, in one request."""
         return pa.py_buffer(self._file.read_at(nbytes, offset))
 
 
 class FsspecClient:
-    """An fsspec file system."""
+    """A client of an fsspec file system."""
 
     def __init__(self, system: Any) -> None:
         self._system = system
 
     def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
-        """What is under these URLs, one after the other."""
         self._system.invalidate_cache()
         return [self._stat(url) for url in urls]
 
     def list_objects(self, folder: str, *, deep: bool) -> list[ObjectInfo]:
-        """The objects in a folder, or ``deep`` below it."""
         self._system.invalidate_cache()
         path = self._system._strip_protocol(folder)
-        found = self._system.find(path, maxdepth=None if deep else 1, detail=True)
-        return [self._object_info(one, info) for one, info in found.items() if info.get("type", "file") == "file"]
+        entries = self._system.find(path, maxdepth=None if deep else 1, detail=True)
+        return [self._object_info(name, info) for name, info in entries.items() if info.get("type", "file") == "file"]
 
     def open(self, url: str) -> "FsspecHandle":
-        """The object: its entry is looked up."""
         self._system.invalidate_cache()
         path = self._system._strip_protocol(url)
         info = self._system.info(path)
         if info.get("size") is None:
-            raise ValueError("the store does not tell the size of the object, so it cannot be read by position")
+            raise ValueError("the store does not report the size of the object, so it cannot be read by position")
         return FsspecHandle(self._system, path, int(info["size"]), _version(info))
 
     def _stat(self, url: str) -> ObjectInfo:
@@ -232,7 +226,7 @@ class FsspecClient:
         return self._object_info(path, info)
 
     def _object_info(self, path: str, info: Mapping[str, Any]) -> ObjectInfo:
-        return ObjectInfo(self._system.unstrip_protocol(path), "file", int(info.get("size") or 0), _moment(info))
+        return ObjectInfo(self._system.unstrip_protocol(path), "file", int(info.get("size") or 0), _change_number(info))
 
 
 class FsspecHandle:
@@ -242,20 +236,19 @@ class FsspecHandle:
         self._system, self._path, self.size, self.version = system, path, size, version
 
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
-        """Bytes of it, in one request."""
         return pa.py_buffer(self._system.cat_file(self._path, start=offset, end=offset + nbytes))
 
 
 def _version(info: Mapping[str, Any]) -> str:
-    """What tells one version of an object from another, as far as its entry says."""
-    told = {name.lower(): value for name, value in info.items()}
-    return next((str(told[name]) for name in (*VERSIONS, *TIMES) if told.get(name)), "")
+    """A text that differs between versions of an object, as far as its entry has one."""
+    entry = {name.lower(): value for name, value in info.items()}
+    return next((str(entry[name]) for name in (*VERSIONS, *TIMES) if entry.get(name)), "")
 
 
-def _moment(info: Mapping[str, Any]) -> int:
-    """A number that changes when the object does: its time of change, or made of what else its entry says."""
-    told = {name.lower(): value for name, value in info.items()}
-    time = next((told[name] for name in TIMES if told.get(name)), None)
+def _change_number(info: Mapping[str, Any]) -> int:
+    """A number that changes with the object: its time of change, or a digest of what else its entry has."""
+    entry = {name.lower(): value for name, value in info.items()}
+    time = next((entry[name] for name in TIMES if entry.get(name)), None)
     if isinstance(time, int | float):
         return int(time * 1e9)
     if isinstance(time, datetime):

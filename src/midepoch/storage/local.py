@@ -8,30 +8,30 @@ from midepoch.errors import DataChangedError, NoDataError
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """What tells one version of a file from another."""
+    """A file's size and time of change: two versions of a file differ in one of them."""
 
     size: int
     mtime_ns: int
 
 
 def stamp_of(path: str) -> FileStamp:
-    """The file's present size and time of change."""
+    """The stamp that the file has now."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         raise NoDataError(f"{path} cannot be read: {error.strerror}.") from error
-    return FileStamp(found.st_size, found.st_mtime_ns)
+    return FileStamp(status.st_size, status.st_mtime_ns)
 
 
 def check_unchanged(path: str, indexed: FileStamp) -> None:
-    """Raise if the file is not the one that was indexed."""
+    """Raise ``DataChangedError`` if the file is not the version that was indexed."""
     try:
-        found = stamp_of(path)
+        now = stamp_of(path)
     except NoDataError as error:
-        raise DataChangedError(f"{error} It was there when the data set was opened: restore it.") from error
-    if found != indexed:
-        what = f"{indexed.size:,} bytes then, {found.size:,} now" if found.size != indexed.size else "same size"
+        raise DataChangedError(f"{error} It was there when the dataset was opened: restore it.") from error
+    if now != indexed:
+        what = f"{indexed.size:,} bytes then, {now.size:,} now" if now.size != indexed.size else "same size"
         raise DataChangedError(
             f"{path} was changed while it was in use ({what}). Rows of two versions must not be mixed: "
-            "restore the file and resume from the last checkpoint, or open the data set anew and start over."
+            "restore the file and resume from the last checkpoint, or open the dataset again and start over."
         )

@@ -1,4 +1,4 @@
-"""Where a file lies, on this machine or in a store, and how its bytes are read."""
+"""A file's location, on this machine or in a store, and access to its bytes."""
 
 import os
 from collections.abc import Mapping
@@ -13,20 +13,20 @@ from midepoch.storage.store import Store
 from midepoch.storage.urls import check_plain, is_url, local_path
 
 Location = str | StoredFile
-"""Where a file lies: a path, or an object of a store. Its text is for messages."""
+"""A path, or an object in a store. ``str`` of it is for messages."""
 
 
 class Bytes(Protocol):
     """Bytes that are read by position, as an open ``pyarrow.NativeFile`` is."""
 
     def read_at(self, nbytes: int, offset: int) -> bytes:
-        """So many bytes from an offset on; fewer only at the end."""
+        """``nbytes`` bytes from an offset on; fewer only at the end of the file."""
 
 
 def open_file(path: Location, *, mapped: bool = False) -> pa.NativeFile:
-    """The bytes of a file, to be read by position. Every format reads through this.
+    """Open a file to read it by position. Every format reads through this.
 
-    ``mapped`` asks for views of the file instead of copies, which an object of a store cannot give.
+    With ``mapped``, reads of a local file are views of it instead of copies.
     """
     if isinstance(path, StoredFile):
         return path.open()
@@ -34,12 +34,12 @@ def open_file(path: Location, *, mapped: bool = False) -> pa.NativeFile:
 
 
 def open_bytes(path: Location) -> Bytes:
-    """The same for several threads at once, of which each gives its own positions."""
+    """The same, for several threads at once: every read names its own position."""
     return path if isinstance(path, StoredFile) else pa.OSFile(path)
 
 
 class SmallFiles:
-    """Files that are read whole, from paths and URLs. A store's client is made once in each process that reads."""
+    """Reads whole files from paths and URLs, with one client for each store and process."""
 
     def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
         self._options = storage_options
@@ -50,24 +50,19 @@ class SmallFiles:
 
     def read(self, path: str | os.PathLike[str]) -> bytes:
         """All bytes of a file."""
-        where = os.fspath(path)
-        where = local_path(where) or where
-        if is_url(where):
-            return self._store(where).read(where)
+        source = os.fspath(path)
+        source = local_path(source) or source
+        if is_url(source):
+            return self._store(source).read(source)
         try:
-            return Path(where).expanduser().read_bytes()
+            return Path(source).expanduser().read_bytes()
         except OSError as error:
-            raise NoDataError(f"{where} cannot be read: {error.strerror or error}.") from error
+            raise NoDataError(f"{source} cannot be read: {error.strerror or error}.") from error
 
     def _store(self, url: str) -> Store:
         check_plain(url)
         scheme, _, rest = url.partition("://")
         if not rest.strip("/"):
-            raise NoDataError(f"{url} names no object.")
+            raise NoDataError(f"{url} names no object; write {scheme}://bucket/name.")
         key = f"{scheme}://{rest.partition('/')[0]}"
         return self._stores.get(key) or self._stores.setdefault(key, Store(url, self._options))
-
-
-def read_bytes(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> bytes:
-    """All bytes of a small file, from a path or a URL."""
-    return SmallFiles(storage_options).read(path)

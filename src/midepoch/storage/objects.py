@@ -1,4 +1,4 @@
-"""Objects of a store as files, read by ranges."""
+"""Objects in a store, read by ranges like files, all ranges of one version."""
 
 import os
 from bisect import bisect
@@ -15,23 +15,24 @@ from midepoch.storage.store import Store
 
 
 class StoredFile:
-    """An object of a store, to be read like a file. It is asked for at first use, by any number of threads."""
+    """An object in a store that is read like a file, by any number of threads. The first use opens it."""
 
     def __init__(self, store: Store, url: str, *, size: int | None = None, version: str | None = None) -> None:
-        """Take an object that must have a size and a version, where those are known."""
+        """Take an object; where ``size`` and ``version`` are given, it must still have them when it is opened."""
         self._store, self._url, self._size, self._version = store, url, size, version
         self._handle: Handle | None = None
         self._lock, self._checking = Lock(), Lock()
-        self._near: tuple[tuple[int, pa.Buffer], ...] = ()
+        self._recent: tuple[tuple[int, pa.Buffer], ...] = ()
         self._fetches = self._checked = 0
         self.failure: MidepochError | None = None
+        """The last error of the store. A library between may raise another error in its place."""
 
     def __str__(self) -> str:
         return self._url
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The number of its bytes."""
         return self._opened().size
 
     @property
@@ -40,47 +41,46 @@ class StoredFile:
         return self._opened().version
 
     def open(self) -> pa.NativeFile:
-        """The object as a file with a place of its own in it."""
-        return pa.PythonFile(Cursor(self), mode="r")
+        """The object as a file with its own read position."""
+        return pa.PythonFile(SeekableFile(self), mode="r")
 
     def read_at(self, nbytes: int, offset: int) -> bytes:
-        """So many bytes from an offset on; fewer only at the end."""
         return bytes(self.buffer_at(nbytes, offset))
 
     def buffer_at(self, nbytes: int, offset: int) -> pa.Buffer:
-        """The same without a copy."""
+        """``nbytes`` bytes from an offset on, without a copy; fewer only at the end."""
         end = min(self.size, offset + nbytes)
         if end <= offset:
             return pa.py_buffer(b"")
-        for start, data in self._near:
+        for start, data in self._recent:
             if start <= offset and end <= start + data.size:
                 return data.slice(offset - start, end - offset)
         if end - offset >= LEAST_BYTES:
             return self._fetch(offset, end)
-        # A smaller read fetches as much, and the next one may be in it.
-        near = self._fetch(offset, min(self.size, offset + LEAST_BYTES))
-        self._near = (*self._near[-1:], (offset, near))
-        return near.slice(0, end - offset)
+        # A small read fetches more than it needs, because the next read is often near.
+        data = self._fetch(offset, min(self.size, offset + LEAST_BYTES))
+        self._recent = (*self._recent[-1:], (offset, data))
+        return data.slice(0, end - offset)
 
     def fetch(self, spans: Iterable[Span]) -> "Fetched":
-        """These bytes, in as few requests as is sensible."""
+        """These spans, with near ones joined into one request."""
         return Fetched(self, [(begin, self.buffer_at(end - begin, begin)) for begin, end in joined(spans)])
 
     def check(self) -> None:
-        """Raise unless all that was read is of the version that was opened.
+        """Raise ``DataChangedError`` unless all bytes read so far are of the version that was opened.
 
-        It is, if the object still has that version now. What was looked at before is not looked at again: one look is
-        for all threads whose bytes had come when it began.
+        They are, if the object still has that version. One version check covers every fetch that finished before the
+        check began.
         """
-        mine = self._fetches
-        if mine <= self._checked:
+        fetches = self._fetches
+        if fetches <= self._checked:
             return
         with self._checking:
-            if mine > self._checked:
-                self._stat(self._fetches)
+            if fetches > self._checked:
+                self._check_version(self._fetches)
 
-    def _stat(self, fetches: int) -> None:
-        """Compare the object as it is now. So many fetches were done before, and are covered."""
+    def _check_version(self, fetches: int) -> None:
+        """Compare the present version with the opened one, on behalf of the first ``fetches`` fetches."""
         try:
             now = self._store.open(self._url)
         except NoDataError as error:
@@ -96,7 +96,7 @@ class StoredFile:
         def read(_: Client) -> pa.Buffer:
             data = handle.read_at(end - begin, begin)
             if data.size != end - begin:
-                raise ShortReadError(f"{data.size:,} bytes came of {end - begin:,}")
+                raise ShortReadError(f"got {data.size:,} of {end - begin:,} bytes")
             return data
 
         try:
@@ -105,7 +105,6 @@ class StoredFile:
                 self._fetches += 1
             return data
         except MidepochError as error:
-            # Not every library that is in between lets an error through: here is what was meant.
             self.failure = self._changed("it is gone, or shorter") if isinstance(error, NoDataError) else error
         raise self.failure
 
@@ -118,90 +117,84 @@ class StoredFile:
 
     def _open(self) -> Handle:
         try:
-            found = self._store.open(self._url)
+            handle = self._store.open(self._url)
         except MidepochError as error:
             self.failure = self._changed("it is gone, or shorter") if isinstance(error, NoDataError) else error
             raise self.failure from None
-        if self._size not in (None, found.size) or self._version not in (None, found.version):
-            self.failure = self._changed(_difference(self._size or 0, found.size))
+        if self._size not in (None, handle.size) or self._version not in (None, handle.version):
+            self.failure = self._changed(_difference(self._size or 0, handle.size))
             raise self.failure
-        return found
+        return handle
 
     def _changed(self, what: str) -> DataChangedError:
         return DataChangedError(
             f"{self._url} was changed while it was in use ({what}). Rows of two versions must not be mixed: restore "
-            "the object and resume from the last checkpoint, or open the data set anew and start over."
+            "the object and resume from the last checkpoint, or open the dataset again and start over."
         )
 
 
 class Fetched:
-    """Bytes of an object that are at hand, to be read like the object. It belongs to one thread."""
+    """Ranges of an object that are fetched already, read like the object. For one thread."""
 
-    def __init__(self, file: StoredFile, parts: Sequence[tuple[int, pa.Buffer]]) -> None:
-        """Take parts of an object, with their offsets, which rise."""
-        self._file, self._parts = file, parts
-        self._begins = [begin for begin, _ in parts]
-        self.is_short = False
-        """Whether something else was asked for, too: that is fetched, and nobody has checked it."""
+    def __init__(self, file: StoredFile, ranges: Sequence[tuple[int, pa.Buffer]]) -> None:
+        """Take ranges of an object with their offsets, in rising order."""
+        self._file, self._ranges = file, ranges
+        self._begins = [begin for begin, _ in ranges]
+        self.fetched_more = False
+        """True if a read needed other bytes, which were fetched then and are not checked yet."""
 
     @property
     def size(self) -> int:
-        """The bytes of the object."""
+        """The number of bytes of the object."""
         return self._file.size
 
     def open(self) -> pa.NativeFile:
-        """The object as a file with a place of its own in it."""
-        return pa.PythonFile(Cursor(self), mode="r")
+        """The object as a file with its own read position."""
+        return pa.PythonFile(SeekableFile(self), mode="r")
 
     def buffer_at(self, nbytes: int, offset: int) -> pa.Buffer:
-        """So many bytes from an offset on; fewer only at the end."""
+        """``nbytes`` bytes from an offset on; fewer only at the end."""
         end = min(self.size, offset + nbytes)
-        location = bisect(self._begins, offset) - 1
-        if location >= 0:
-            begin, data = self._parts[location]
+        number = bisect(self._begins, offset) - 1
+        if number >= 0:
+            begin, data = self._ranges[number]
             if offset <= end <= begin + data.size:
                 return data.slice(offset - begin, end - offset)
-        self.is_short = True
+        self.fetched_more = True
         return self._file.buffer_at(nbytes, offset)
 
 
-class Cursor:
-    """A place in an object, moved by reading, as Arrow wants a Python file to be."""
+class SeekableFile:
+    """A file object with a read position, as Arrow expects of a Python file."""
 
     closed = False
 
     def __init__(self, file: StoredFile | Fetched) -> None:
-        self._file, self._at = file, 0
+        self._file, self._position = file, 0
 
     def read(self, nbytes: int | None = None) -> pa.Buffer:
-        """Bytes from here on."""
-        left = max(0, self._file.size - self._at)
-        data = self._file.buffer_at(left if nbytes is None or nbytes < 0 else nbytes, self._at)
-        self._at += data.size
+        left = max(0, self._file.size - self._position)
+        data = self._file.buffer_at(left if nbytes is None or nbytes < 0 else nbytes, self._position)
+        self._position += data.size
         return data
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
-        return self._at
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size}[whence]
+        return self._position
 
     def tell(self) -> int:
-        """The place."""
-        return self._at
+        return self._position
 
     def close(self) -> None:
-        """Nothing: the object stays open for others."""
+        """Do nothing: other readers share the object."""
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
         return True
 
     def writable(self) -> bool:
-        """It is not."""
         return False
 
 

@@ -1,4 +1,4 @@
-"""How blocks of remote files are fetched: how far ahead, and where they are kept."""
+"""Options of remote files: how many bytes are prefetched, and where blocks are cached."""
 
 import os
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ CACHE = "10GiB"
 
 @dataclass(frozen=True, kw_only=True)
 class Fetch:
-    """What was asked for of remote files. It changes memory and speed, never what is delivered."""
+    """How remote files are fetched. This changes memory and speed, never the rows or their order."""
 
     read_ahead: int = READ_AHEAD
     cache: BlockCache | None = None
 
     @classmethod
     def of(cls, read_ahead: Size | None, cache_dir: str | os.PathLike[str] | None, cache_bytes: Size = CACHE) -> Self:
-        """Read it from the arguments of users."""
+        """The options from the arguments that users pass."""
         ahead = READ_AHEAD if read_ahead is None else parse_size("read_ahead", read_ahead)
         limit = parse_size("cache_bytes", cache_bytes)
         return cls(read_ahead=ahead, cache=None if cache_dir is None else BlockCache(cache_dir, limit))

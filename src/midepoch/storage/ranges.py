@@ -1,41 +1,41 @@
-"""What is fetched together: blocks that follow each other, and ranges of bytes that lie near each other."""
+"""Which bytes and blocks are fetched together: byte ranges that lie near each other, blocks that follow each other."""
 
 from collections.abc import Callable, Iterable, Sequence
 
 Span = tuple[int, int]
-"""Bytes of a file, from one offset to before another."""
+"""The bytes of a file from an offset to another, which is not included."""
 
-# A request costs more than these bytes do, so they are fetched where that spares one.
 LEAST_BYTES = 64 << 10
+"""A request costs more than fetching this many bytes, so no request asks for fewer, and gaps up to this are fetched."""
 REQUEST_BYTES = 32 << 20
-STRETCH_BYTES = 8 << 20
-STRETCH_BLOCKS = 32
+GROUP_BYTES = 8 << 20
+GROUP_BLOCKS = 32
 
 
-def joined(spans: Iterable[Span], hole: int = LEAST_BYTES, most: int = REQUEST_BYTES) -> list[Span]:
-    """The ranges to ask for, so that each span lies in one of them.
+def joined(spans: Iterable[Span], gap: int = LEAST_BYTES, most: int = REQUEST_BYTES) -> list[Span]:
+    """The ranges to request, so that each span lies in one of them.
 
-    Between two spans that share a range lie at most ``hole`` bytes that nobody wants. A range is longer than ``most``
-    only if a single span is.
+    Spans share a range if at most ``gap`` unwanted bytes lie between them. A range is longer than ``most`` only if a
+    single span is.
     """
-    found: list[Span] = []
+    ranges: list[Span] = []
     for begin, end in sorted(spans):
-        if found:
-            first, last = found[-1]
+        if ranges:
+            first, last = ranges[-1]
             until = max(last, end)
-            if begin - last <= hole and until - first <= most:
-                found[-1] = first, until
+            if begin - last <= gap and until - first <= most:
+                ranges[-1] = first, until
                 continue
-        found.append((begin, end))
-    return found
+        ranges.append((begin, end))
+    return ranges
 
 
-def stretches(numbers: Iterable[int], joins: Callable[[Sequence[int], int], bool]) -> list[list[int]]:
-    """Numbers of blocks, in their order, cut where a block does not join those before it."""
-    found: list[list[int]] = []
+def grouped(numbers: Iterable[int], joins: Callable[[Sequence[int], int], bool]) -> list[list[int]]:
+    """Numbers of blocks in groups, in the same order: a block that does not join the group before it begins another."""
+    groups: list[list[int]] = []
     for number in numbers:
-        if found and joins(found[-1], number):
-            found[-1].append(number)
+        if groups and joins(groups[-1], number):
+            groups[-1].append(number)
         else:
-            found.append([number])
-    return found
+            groups.append([number])
+    return groups

@@ -1,4 +1,4 @@
-"""A store of objects, and the options it is reached with."""
+"""An object store and the options that reach it: requests with retries, errors without secrets."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,16 +13,16 @@ from midepoch.storage.clients import BUCKETS, Client, Handle, ObjectInfo, connec
 from midepoch.storage.retry import ErrorKind, RetryPolicy, ShortReadError, with_retries
 
 T = TypeVar("T")
-HIDDEN = "***"
+REDACTED = "***"
 
 
 class Store:
-    """A store and the options it is reached with. It can be sent to another process; it never shows its options."""
+    """A store and its options. It can be pickled; it never shows its options in a message or a repr."""
 
     __slots__ = ("_clients", "_lock", "_options", "_policy", "bucket", "scheme")
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None, policy: RetryPolicy | None = None) -> None:
-        """The store of a URL."""
+        """The store that a URL lies in."""
         scheme, _, rest = url.partition("://")
         self.scheme = scheme.lower()
         self.bucket = rest.split("/")[0] if self.scheme in BUCKETS else ""
@@ -43,14 +43,13 @@ class Store:
 
     @property
     def survives_fork(self) -> bool:
-        """Whether a forked process finds it as it was: only what lies in memory, which no other process has."""
+        """True if a forked process must find the store as it is: one in memory, which no other process can reach."""
         return self.scheme == "memory"
 
     @property
     def identity(self) -> str:
-        """What tells it from other stores with the same URLs, as a digest."""
-        told = f"{self.scheme}\n{self._options.get('endpoint_override', '')}"
-        return digest(told.encode()).hex()
+        """A digest that differs between stores with the same URLs."""
+        return digest(f"{self.scheme}\n{self._options.get('endpoint_override', '')}".encode()).hex()
 
     def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
         """What is under these URLs."""
@@ -61,7 +60,7 @@ class Store:
         return self.request(lambda client: client.list_objects(folder, deep=deep), folder)
 
     def open(self, url: str) -> Handle:
-        """An object as it is now."""
+        """The present version of an object."""
         return self.request(lambda client: client.open(url), url)
 
     def read(self, url: str) -> bytes:
@@ -71,29 +70,25 @@ class Store:
             handle = client.open(url)
             data = handle.read_at(handle.size, 0) if handle.size else pa.py_buffer(b"")
             if data.size != handle.size or client.open(url).version != handle.version:
-                raise ShortReadError(
-                    f"{data.size:,} bytes came of {handle.size:,}, or the object was changed meanwhile"
-                )
+                raise ShortReadError(f"got {data.size:,} of {handle.size:,} bytes, or the object was changed meanwhile")
             return bytes(data)
 
         return self.request(whole, url)
 
-    def request(self, question: Callable[[Client], T], url: str) -> T:
-        """Ask the client, and again while that may help; what goes wrong is told of the URL."""
-
-        def told(kind: ErrorKind, text: str) -> MidepochError:
-            return _told(url, kind, text)
-
-        return with_retries(lambda: question(self._client()), told, self.redact, self._policy)
+    def request(self, action: Callable[[Client], T], url: str) -> T:
+        """Run a request of the client, with retries; an error names the URL."""
+        return with_retries(
+            lambda: action(self._client()), lambda kind, text: _error(url, kind, text), self.redact, self._policy
+        )
 
     def redact(self, text: str) -> str:
-        """A text of others, without the values of the options."""
+        """A client's text, without the values of the options."""
         for value in sorted(_leaves(self._options), key=len, reverse=True):
-            text = text.replace(value, HIDDEN)
+            text = text.replace(value, REDACTED)
         return text
 
     def _client(self) -> Client:
-        """This process's client. Those of before a fork are kept, not used: closing one here could hang."""
+        """This process's client. One from before a fork is kept but not used, because closing it here could hang."""
         process = os.getpid()
         client = self._clients.get(process)
         if client is None:
@@ -104,22 +99,22 @@ class Store:
         return client
 
 
-def _told(url: str, kind: ErrorKind, text: str) -> MidepochError:
+def _error(url: str, kind: ErrorKind, text: str) -> MidepochError:
     if kind == "gone":
         return NoDataError(f"{url} does not exist in the store. Check the bucket and the name ({text}).")
     if kind == "denied":
         return StoreError(
-            f"The store refuses access to {url}. Check storage_options and the rights of the key ({text})."
+            f"The store refuses access to {url}. Check storage_options and the permissions of the key ({text})."
         )
-    if kind == "passing":
+    if kind == "temporary":
         return StoreError(
-            f"The store does not answer for {url}: {text}. Once it does, resume from the last checkpoint."
+            f"The store does not answer for {url}: {text}. When it does, resume from the last checkpoint."
         )
     return StoreError(f"{url} cannot be read from the store: {text}.")
 
 
 def _leaves(options: Any) -> Iterator[str]:
-    """All strings in the options that are long enough to be a secret, or part of an address."""
+    """All strings in the options that are long enough to be a secret or an address."""
     if isinstance(options, Mapping):
         for value in options.values():
             yield from _leaves(value)

@@ -1,4 +1,4 @@
-"""URLs: telling them from paths, refusing secrets in them, matching globs in them. No store is asked."""
+"""URLs as text: telling them from paths, refusing secrets in them, matching globs. Nothing here sends a request."""
 
 import re
 from collections.abc import Sequence
@@ -10,60 +10,61 @@ SECRET = re.compile(r"[?&][^=&]*(sig|token|secret|passw|credential|key)[^=&]*=",
 
 
 def is_url(source: str) -> bool:
-    """Whether a source is a URL rather than a path."""
+    """True if a source is a URL, not a path."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:(//|:)", source) is not None
 
 
 def local_path(url: str) -> str | None:
-    """The path that a file:// URL stands for; None of any other."""
+    """The path of a file:// URL; None for any other URL."""
     parts = urlsplit(url)
     return unquote(parts.path) if parts.scheme.lower() == "file" and parts.netloc in ("", "localhost") else None
 
 
 def check_plain(url: str) -> None:
-    """Raise if a URL chains file systems, or holds what must not be shown. The message does not hold it either."""
+    """Raise if a URL chains file systems or holds credentials. The message does not repeat them."""
     scheme, separator, rest = url.partition("://")
     if not separator or "::" in url:
         raise ValueError(f"{scheme.split('::')[0]}:: chains file systems, which is not supported. Pass a plain URL.")
     host, at, _ = rest.partition("/")[0].rpartition("@")
     if (at and (":" in host or scheme in ("s3", "gs"))) or SECRET.search(rest):
         raise ValueError(
-            f"A {scheme}:// URL holds credentials, and URLs are shown in messages and kept in indexes. "
-            "Pass them in storage_options."
+            f"A {scheme}:// URL holds credentials, and URLs appear in messages and indexes. "
+            "Pass credentials in storage_options."
         )
 
 
 def split_glob(url: str) -> tuple[str, re.Pattern[str], bool]:
-    """The folder above the first part with a sign, what names below it must match, and whether those may have folders.
+    """The folder above the first wildcard, the pattern of names below it, and whether a match can lie in a subfolder.
 
     As in a shell, a star matches neither a slash nor a hidden name; two stars match any number of folders.
     """
     parts = url.split("/")
     fixed = next(number for number, part in enumerate(parts) if WILDCARDS.search(part))
     below = parts[fixed:]
-    told = "".join(_part(part, last=number == len(below) - 1) for number, part in enumerate(below))
-    return "/".join(parts[:fixed]), re.compile(told), len(below) > 1 or below[0] == "**"
+    pattern = "".join(_part_pattern(part, last=number == len(below) - 1) for number, part in enumerate(below))
+    return "/".join(parts[:fixed]), re.compile(pattern), len(below) > 1 or below[0] == "**"
 
 
 def common_folder(urls: Sequence[str]) -> str:
-    """The folder that all of these folders are, or lie in."""
+    """The deepest folder that all of these are, or lie in."""
     parts = [url.split("/") for url in urls]
-    alike = takewhile(lambda column: len({*column}) == 1, zip(*parts, strict=False))
-    return "/".join(column[0] for column in alike)
+    shared = takewhile(lambda column: len({*column}) == 1, zip(*parts, strict=False))
+    return "/".join(column[0] for column in shared)
 
 
-def _part(part: str, *, last: bool) -> str:
+def _part_pattern(part: str, *, last: bool) -> str:
+    """The regular expression of one part of a glob, between two slashes."""
     if part == "**":
         return r"(?:[^./][^/]*/)*" + (r"[^./][^/]*" if last else "")
-    told = r"(?!\.)" if part[:1] in ("*", "?", "[") else ""
-    at = 0
-    while at < len(part):
-        sign, end = part[at], part.find("]", at + 2)
-        if sign == "[" and end > 0:
-            inside = part[at + 1 : end].replace("\\", r"\\")
-            told += f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
-            at = end
+    pattern = r"(?!\.)" if part[:1] in ("*", "?", "[") else ""
+    start = 0
+    while start < len(part):
+        letter, end = part[start], part.find("]", start + 2)
+        if letter == "[" and end > 0:
+            inside = part[start + 1 : end].replace("\\", r"\\")
+            pattern += f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
+            start = end
         else:
-            told += {"*": "[^/]*", "?": "[^/]"}.get(sign, re.escape(sign))
-        at += 1
-    return told + ("" if last else "/")
+            pattern += {"*": "[^/]*", "?": "[^/]"}.get(letter, re.escape(letter))
+        start += 1
+    return pattern + ("" if last else "/")

@@ -21,11 +21,11 @@ import midepoch as me
 from midepoch._common.checks import parse_size
 from midepoch.errors import DataChangedError, MissingExtraError, NoDataError, StoreError
 from midepoch.storage.clients import ArrowClient, connect, known_options
-from midepoch.storage.location import read_bytes
+from midepoch.storage.location import SmallFiles
 from midepoch.storage.objects import LEAST_BYTES, StoredFile
 from midepoch.storage.options import Fetch
 from midepoch.storage.retry import RetryPolicy, ShortReadError, error_kind, with_retries
-from midepoch.storage.store import HIDDEN, Store
+from midepoch.storage.store import REDACTED, Store
 from midepoch.storage.urls import check_plain, is_url, local_path, split_glob
 from objects import QUICK, SECRETS, find, stored
 from worlds import FORMATS, TEXTS, ids, write_files
@@ -72,7 +72,7 @@ def test_options_have_their_usual_names():
             {"sekret": "hush-hush"},
             "storage_options has 'sekret', which s3:// does not know. It knows: key, secret, token",
         ),
-        ({"key": "hush-hush", "access_key": "hush-hush"}, "for one thing"),
+        ({"key": "hush-hush", "access_key": "hush-hush"}, "which mean the same"),
         ({"key": "hush-hush"}, "needs both key and secret"),
         ({"anon": "hush-hush"}, "anon in storage_options must be True or False, not a str"),
     ],
@@ -102,13 +102,13 @@ def test_a_store_never_shows_its_options():
     assert not hasattr(store, "__dict__")
     again = pickle.loads(pickle.dumps(store))
     assert (again.scheme, again.bucket, again.identity) == ("s3", "bucket", store.identity)
-    assert again.redact("a-token-of-it") == HIDDEN
+    assert again.redact("a-token-of-it") == REDACTED
 
 
 def test_texts_of_others_lose_the_values_of_options():
     store = Store("abfs://c/x", {"account": {"keys": ["nested-value"]}, "url": "https://hidden.host/x", "n": 12345})
     told = store.redact("at hidden.host/x with nested-value, and https://hidden.host/x")
-    assert told == f"at {HIDDEN} with {HIDDEN}, and {HIDDEN}"
+    assert told == f"at {REDACTED} with {REDACTED}, and {REDACTED}"
 
 
 def test_stores_with_other_endpoints_are_others():
@@ -124,15 +124,15 @@ def test_stores_with_other_endpoints_are_others():
         (OSError("AWS Error UNKNOWN (HTTP status 416) during GetObject operation"), "gone"),
         (OSError("AWS Error ACCESS_DENIED during HeadObject operation: No response body."), "denied"),
         (PermissionError("no"), "denied"),
-        (OSError("AWS Error UNKNOWN (HTTP status 503) during HeadObject operation"), "passing"),
-        (OSError("AWS Error UNKNOWN (HTTP status 429) during HeadObject operation"), "passing"),
-        (OSError("AWS Error SLOW_DOWN during GetObject operation: "), "passing"),
+        (OSError("AWS Error UNKNOWN (HTTP status 503) during HeadObject operation"), "temporary"),
+        (OSError("AWS Error UNKNOWN (HTTP status 429) during HeadObject operation"), "temporary"),
+        (OSError("AWS Error SLOW_DOWN during GetObject operation: "), "temporary"),
         (
             OSError("AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 18, Transferred a part"),
-            "passing",
+            "temporary",
         ),
-        (ConnectionResetError("reset"), "passing"),
-        (ShortReadError("3 of 4"), "passing"),
+        (ConnectionResetError("reset"), "temporary"),
+        (ShortReadError("3 of 4"), "temporary"),
         (OSError("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation"), "wrong"),
         (ValueError("no"), "wrong"),
     ],
@@ -146,7 +146,7 @@ def test_a_status_that_an_error_carries_counts():
         def __init__(self, **said):
             self.__dict__ |= said
 
-    assert error_kind(ToldError(status=503)) == "passing"
+    assert error_kind(ToldError(status=503)) == "temporary"
     assert error_kind(ToldError(code=403)) == "denied"
     assert error_kind(ToldError(response={"ResponseMetadata": {"HTTPStatusCode": 404}})) == "gone"
     assert error_kind(ToldError(status=422)) == "wrong"
@@ -170,7 +170,7 @@ def test_what_passes_is_asked_again_and_the_rest_told_at_once(caplog):
 
     assert with_retries(action(ConnectionError("very/secret+value"), 2), told, store.redact, QUICK) == "there"
     asked = itertools.count(1)
-    with pytest.raises(StoreError, match=r"passing: ConnectionError: \*\*\* \(asked 3 times\)") as error:
+    with pytest.raises(StoreError, match=r"temporary: ConnectionError: \*\*\* \(tried 3 times\)") as error:
         with_retries(action(ConnectionError("AKIA12345"), 9), told, store.redact, QUICK)
     assert error.value.__cause__ is None
     assert error.value.__context__ is None
@@ -178,7 +178,7 @@ def test_what_passes_is_asked_again_and_the_rest_told_at_once(caplog):
     with pytest.raises(StoreError, match="denied: PermissionError: no"):
         with_retries(action(PermissionError("no"), 9), told, store.redact, QUICK)
     assert next(asked) == 2
-    assert "asked again" in caplog.text
+    assert "tried again" in caplog.text
     assert not any(value in caplog.text for value in SECRETS.values())
 
 
@@ -194,7 +194,7 @@ def test_credentials_in_a_url_are_refused_and_not_shown(url):
         me.read(url)
     assert "hush" not in str(error.value)
     with pytest.raises(ValueError, match="holds credentials"):
-        read_bytes(url)
+        SmallFiles().read(url)
 
 
 def test_signed_urls_are_refused_and_containers_are_not():
@@ -350,17 +350,18 @@ def test_options_reach_the_client_of_another_store(tmp_path):
     assert set(seen) == {"open-sesame", "let-me-in"}
 
 
-def test_read_bytes_of_paths_and_urls(tmp_path):
+def test_whole_files_of_paths_and_urls(tmp_path):
     (tmp_path / "x").write_bytes(b"here")
     put("/a/x", b"there")
     put("/a/empty", b"")
-    assert read_bytes(tmp_path / "x") == read_bytes(f"file://{tmp_path}/x") == b"here"
-    assert read_bytes("memory://a/x") == b"there"
-    assert read_bytes("memory://a/empty") == b""
+    files = SmallFiles()
+    assert files.read(tmp_path / "x") == files.read(f"file://{tmp_path}/x") == b"here"
+    assert files.read("memory://a/x") == b"there"
+    assert files.read("memory://a/empty") == b""
     with pytest.raises(NoDataError, match="memory://a/y does not exist in the store"):
-        read_bytes("memory://a/y")
+        files.read("memory://a/y")
     with pytest.raises(NoDataError, match="cannot be read"):
-        read_bytes(tmp_path / "y")
+        files.read(tmp_path / "y")
 
 
 @given(st.lists(st.tuples(st.integers(0, 300_000), st.integers(0, 150_000)), max_size=12))
@@ -400,7 +401,7 @@ def test_what_was_looked_at_is_not_looked_at_again(monkeypatch):
     file.check()
     file.check()
     assert len(opened) == 2  # to read it, and behind it
-    file._near = ()
+    file._recent = ()
     file.read_at(4, 0)
     file.check()
     assert len(opened) == 3
@@ -412,8 +413,8 @@ def test_a_short_answer_is_asked_for_again(monkeypatch):
     monkeypatch.setattr(client, "read_at", lambda n, at: answers.pop() if answers else whole(n, at))
     assert file.read_at(4, 0) == b"1234"
     answers += [pa.py_buffer(b"")] * 3
-    file._near = ()
-    with pytest.raises(StoreError, match="does not answer for s3://bucket/x: ShortReadError: 0 bytes came of 4"):
+    file._recent = ()
+    with pytest.raises(StoreError, match="does not answer for s3://bucket/x: ShortReadError: got 0 of 4 bytes"):
         file.read_at(4, 0)
 
 
@@ -441,13 +442,13 @@ def test_a_changed_object_of_memory_is_noticed_and_indexed_anew():
 
 
 def test_times_of_all_kinds_tell_versions():
-    from midepoch.storage.clients import _moment, _version
+    from midepoch.storage.clients import _change_number, _version
 
     moment = datetime(2024, 1, 1, tzinfo=UTC)
-    assert _moment({"mtime": 1.5}) == 1_500_000_000
-    assert _moment({"LastModified": moment}) == int(moment.timestamp() * 1e9)
-    assert _moment({"ETag": "a"}) != _moment({"ETag": "b"})
-    assert _moment({}) == 0
+    assert _change_number({"mtime": 1.5}) == 1_500_000_000
+    assert _change_number({"LastModified": moment}) == int(moment.timestamp() * 1e9)
+    assert _change_number({"ETag": "a"}) != _change_number({"ETag": "b"})
+    assert _change_number({}) == 0
     assert _version({"ETag": "a", "mtime": 3}) == "a"
     assert _version({"size": 3}) == ""
 

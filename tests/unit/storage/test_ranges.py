@@ -20,7 +20,7 @@ from midepoch.index.build import open_index
 from midepoch.index.remote import StoredBlocks
 from midepoch.sources.fetcher import FETCH_THREADS, BlockFetcher
 from midepoch.storage.options import Fetch
-from midepoch.storage.ranges import STRETCH_BLOCKS, STRETCH_BYTES, joined, stretches
+from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES, grouped, joined
 from objects import find, stored
 
 SPANS = st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 300)).map(lambda one: (one[0], one[0] + one[1])))
@@ -42,16 +42,16 @@ def test_every_span_lies_in_one_range(spans, hole, most):
 
 
 def test_ranges_are_joined_where_that_is_allowed_and_no_further():
-    assert joined([(0, 10), (10, 20), (25, 30)], hole=5, most=30) == [(0, 30)]
-    assert joined([(0, 10), (10, 20), (26, 30)], hole=5, most=30) == [(0, 20), (26, 30)]
-    assert joined([(0, 10), (10, 20), (20, 31)], hole=5, most=30) == [(0, 20), (20, 31)]
-    assert joined([(0, 50), (50, 51)], hole=5, most=30) == [(0, 50), (50, 51)]
+    assert joined([(0, 10), (10, 20), (25, 30)], gap=5, most=30) == [(0, 30)]
+    assert joined([(0, 10), (10, 20), (26, 30)], gap=5, most=30) == [(0, 20), (26, 30)]
+    assert joined([(0, 10), (10, 20), (20, 31)], gap=5, most=30) == [(0, 20), (20, 31)]
+    assert joined([(0, 50), (50, 51)], gap=5, most=30) == [(0, 50), (50, 51)]
     assert joined([]) == []
 
 
 @given(st.lists(st.integers(0, 30), unique=True))
 def test_stretches_are_the_numbers_cut_where_one_does_not_join(numbers):
-    found = stretches(numbers, lambda stretch, number: number == stretch[-1] + 1 and number % 5 > 0)
+    found = grouped(numbers, lambda stretch, number: number == stretch[-1] + 1 and number % 5 > 0)
     assert [number for stretch in found for number in stretch] == numbers
     for stretch in found:
         assert stretch == list(range(stretch[0], stretch[-1] + 1))
@@ -85,26 +85,25 @@ def url():
 
 
 def test_blocks_join_those_before_them_in_their_file_up_to_a_part_of_what_is_read_ahead(url):
-    files = files_of(url, STRETCH_BYTES * FETCH_THREADS)
-    assert [len(one) for one in stretches(range(80), files.joins)] == [STRETCH_BLOCKS, 8, STRETCH_BLOCKS, 8]
-    assert stretches([3, 4, 6, 5, 39, 40], files.joins) == [[3, 4], [6], [5], [39], [40]]
+    files = files_of(url, GROUP_BYTES * FETCH_THREADS)
+    assert [len(one) for one in grouped(range(80), files.joins)] == [GROUP_BLOCKS, 8, GROUP_BLOCKS, 8]
+    assert grouped([3, 4, 6, 5, 39, 40], files.joins) == [[3, 4], [6], [5], [39], [40]]
     assert not files.joins([79], 80)
     length = int(files.view.block_lengths[0])
     for blocks in (1, 3, 4):
         for spare, expected in ((0, blocks), (-1, max(1, blocks - 1))):
             few = files_of(url, FETCH_THREADS * (blocks * length + spare))
-            assert len(stretches(range(40), few.joins)[0]) == expected
+            assert len(grouped(range(40), few.joins)[0]) == expected
             assert (
-                len(stretches(range(40), files_of(url, 2 * FETCH_THREADS * blocks * length, lanes=2).joins)[0])
-                == blocks
+                len(grouped(range(40), files_of(url, 2 * FETCH_THREADS * blocks * length, lanes=2).joins)[0]) == blocks
             )
-    assert len(stretches(range(40), files_of(url, 0).joins)) == 40
+    assert len(grouped(range(40), files_of(url, 0).joins)) == 40
     # The bytes of some columns do not lie side by side.
-    assert len(stretches(range(40), files_of(url, STRETCH_BYTES, ["id"]).joins)) == 40
+    assert len(grouped(range(40), files_of(url, GROUP_BYTES, ["id"]).joins)) == 40
 
 
 def test_what_was_promised_is_given_up_when_the_threads_go(url):
-    files, go_on = files_of(url, STRETCH_BYTES), Event()
+    files, go_on = files_of(url, GROUP_BYTES), Event()
     pool = files._thread_pools[False] = ThreadPoolExecutor(1)
     pool.submit(go_on.wait)
     promises = files.read_ahead([0, 1])
@@ -114,7 +113,7 @@ def test_what_was_promised_is_given_up_when_the_threads_go(url):
 
 
 def test_what_is_given_up_is_not_read_and_the_rest_of_its_stretch_is(url):
-    files, go_on = files_of(url, STRETCH_BYTES), Event()
+    files, go_on = files_of(url, GROUP_BYTES), Event()
     pool = files._thread_pools[False] = ThreadPoolExecutor(1)
     pool.submit(go_on.wait)
     promises = files.read_ahead([0, 1, 2])
@@ -167,7 +166,7 @@ def test_what_is_fetched_first_is_all_that_decoding_needs(names, version, tmp_pa
     wanted = [span for block in blocks[1:5] for span in reader._reader.spans(block)]
     file.fetch(wanted)
     asked = list(client.read)
-    file._near = ()
+    file._recent = ()
     client.read.clear()
     read = list(reader.read_all(blocks[1:5]))
     assert client.read == asked
