@@ -1,7 +1,8 @@
-"""Blocks of decoded files: read once, ahead of their use, and cut whatever parts their columns come in."""
+"""Which blocks a lane holds, reads ahead and drops."""
 
 import threading
 from collections import Counter
+from concurrent.futures import Future
 from itertools import pairwise
 
 import pyarrow as pa
@@ -10,43 +11,168 @@ import pytest
 import midepoch as me
 from files import numbers, values, write, write_numbers
 from midepoch.formats.parquet import ParquetBlocks
-from midepoch.sources import lane as source
-from midepoch.sources.fetcher import BlockFetcher
-from midepoch.sources.lane import ReadSizes
+from midepoch.sources import lane
+from midepoch.sources.blocks import HeldBlocks
+from midepoch.sources.fetcher import BlockFetcher, ReadBlock
+
+
+class FakeFetcher:
+    """A fetcher whose blocks are strings. Blocks from 100 on are views of mapped files."""
+
+    def __init__(self, *, is_remote=False, room=100, group_blocks=1):
+        self.is_remote, self.room, self.group_blocks = is_remote, room, group_blocks
+        self.read_now, self.groups, self.urgent_groups, self.futures = [], [], [], {}
+
+    def check(self, numbers):
+        pass
+
+    def is_mapped(self, number):
+        return number >= 100
+
+    def read(self, number):
+        self.read_now.append(number)
+        return ReadBlock(f"block {number}", number >= 100)
+
+    def read_ahead(self, group, *, urgent=False):
+        (self.urgent_groups if urgent else self.groups).append(list(group))
+        futures = {number: Future() for number in group}
+        self.futures |= futures
+        return futures
+
+    def finish(self, *numbers):
+        for number in numbers:
+            self.futures[number].set_running_or_notify_cancel()
+            self.futures[number].set_result(ReadBlock(f"block {number}", False))
+
+    def joins(self, group, number):
+        return number == group[-1] + 1 and len(group) < self.group_blocks
+
+    def reserve(self, number):
+        self.room -= 1
+        if self.room < 0:
+            self.room = 0
+            return False
+        return True
+
+    def release(self, number):
+        self.room += 1
+
+
+def test_decoded_blocks_are_kept_for_one_more_step():
+    fetcher = FakeFetcher()
+    held = HeldBlocks(fetcher, max_views=9)
+    for step in ([1, 2], [2, 3], [1, 3], [4], [4], [3]):
+        held.load(step)
+        assert [held[number] for number in step] == [f"block {number}" for number in step]
+    assert fetcher.read_now == [1, 2, 3, 4, 3]
+    with pytest.raises(KeyError):
+        held[1]
+
+
+def test_views_used_longest_ago_are_dropped_first():
+    fetcher = FakeFetcher()
+    held = HeldBlocks(fetcher, max_views=2)
+    for step in ([101], [102], [101], [103], [101], [102]):
+        held.load(step)
+        assert held.is_view(step[0])
+    assert fetcher.read_now == [101, 102, 103, 102]
+    held.load([101, 102, 103, 104])
+    assert [held[number] for number in (101, 104)] == ["block 101", "block 104"]
+
+
+def test_blocks_that_were_read_ahead_are_not_read_again():
+    fetcher = FakeFetcher()
+    held = HeldBlocks(fetcher, max_views=9)
+    held.load([1], lambda: held.read_ahead([1, 2, 101, 3]))
+    assert fetcher.groups == [[2], [3]]
+    fetcher.finish(2, 3)
+    held.load([2, 3])
+    assert (held[2], held[3], fetcher.read_now, fetcher.room) == ("block 2", "block 3", [1], 100)
+
+
+def test_blocks_that_the_last_two_requests_did_not_name_are_cancelled():
+    fetcher = FakeFetcher()
+    held = HeldBlocks(fetcher, max_views=9)
+    held.read_ahead([1, 2])
+    held.read_ahead([2])
+    assert not fetcher.futures[1].cancelled()
+    held.read_ahead([3])
+    assert fetcher.futures[1].cancelled()
+    assert not fetcher.futures[2].cancelled()
+    assert fetcher.room == 98
+
+
+def test_without_memory_for_a_block_later_blocks_are_not_requested_either():
+    fetcher = FakeFetcher(room=2)
+    held = HeldBlocks(fetcher, max_views=9)
+    held.read_ahead([1, 2, 3, 4])
+    assert fetcher.groups == [[1], [2]]
+    fetcher.finish(1)
+    held.load([1], lambda: held.read_ahead([2, 3, 4]))
+    assert fetcher.groups == [[1], [2], [3]]
+
+
+def test_a_last_group_that_can_grow_is_left_for_the_next_request():
+    fetcher = FakeFetcher(group_blocks=3)
+    held = HeldBlocks(fetcher, max_views=9)
+    held.read_ahead([1, 2, 3, 4], more_follow=True)
+    assert (fetcher.groups, fetcher.room) == ([[1, 2, 3]], 97)
+    held.read_ahead([4, 5, 6], more_follow=True)
+    assert fetcher.groups == [[1, 2, 3], [4, 5, 6]]
+    held.read_ahead([7, 8])
+    assert fetcher.groups[-1] == [7, 8]
+
+
+def test_a_last_group_that_can_grow_is_left_too_if_memory_ran_out():
+    fetcher = FakeFetcher(room=4, group_blocks=3)
+    held = HeldBlocks(fetcher, max_views=9)
+    held.read_ahead([1, 2, 3, 4, 5])
+    assert (fetcher.groups, fetcher.room) == ([[1, 2, 3]], 1)
+
+
+def test_remote_blocks_of_a_step_are_fetched_side_by_side_even_if_their_turn_has_not_come():
+    fetcher = FakeFetcher(is_remote=True)
+    held = HeldBlocks(fetcher, max_views=9)
+    held.read_ahead([1, 2])
+    fetcher.finish(1)
+    held.load([1, 2, 3], lambda: fetcher.finish(2, 3))
+    assert fetcher.urgent_groups == [[2], [3]]
+    assert [held[number] for number in (1, 2, 3)] == ["block 1", "block 2", "block 3"]
+    assert (fetcher.read_now, fetcher.room) == ([], 100)
 
 
 @pytest.fixture
 def reads(monkeypatch):
-    """How often each block is read, and which were read by the thread that uses them."""
-    counted, own = Counter(), []
+    """How often each block is read, and which blocks the main thread read itself."""
+    counted, by_main = Counter(), []
     read_all = BlockFetcher.read_all
 
     def watched(self, numbers):
         counted.update(numbers)
         if threading.current_thread() is threading.main_thread():
-            own.extend(numbers)
+            by_main.extend(numbers)
         return read_all(self, numbers)
 
     monkeypatch.setattr(BlockFetcher, "read_all", watched)
-    return counted, own
+    return counted, by_main
 
 
 @pytest.mark.parametrize("step", [1, 8, 50, 8192])
 @pytest.mark.parametrize("size", [1, 3, 8, 11, 64, 1000])
 @pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
 def test_every_row_group_is_read_once_and_all_but_the_first_ahead(tmp_path, monkeypatch, reads, step, size, form):
-    monkeypatch.setattr(source, "STEP_ROWS", step)
-    monkeypatch.setattr(source, "RUN_ROWS", min(step, source.RUN_ROWS))
+    monkeypatch.setattr(lane, "STEP_ROWS", step)
+    monkeypatch.setattr(lane, "RUN_ROWS", min(step, lane.RUN_ROWS))
     for file in range(3):
         write_numbers(tmp_path / f"{file}.parquet", 90 * file, 90 * file + 90, "parquet", rows=8)
     dataset = me.read(tmp_path).with_format(form).batch(size)
     assert [int(x) if form != "arrow" else x.as_py() for batch in dataset for x in batch["x"]] == list(range(270))
-    counted, own = reads
+    counted, by_main = reads
     assert counted == dict.fromkeys(range(36), 1)
-    assert own == [0]
+    assert by_main == [0]
 
 
-def test_row_groups_without_rows_are_passed_over(tmp_path):
+def test_row_groups_without_rows_are_skipped(tmp_path):
     groups = [numbers(0, 0), numbers(0, 5), numbers(0, 0), numbers(0, 0), numbers(5, 9), numbers(0, 0), numbers(9, 20)]
     write(tmp_path / "a.parquet", groups, "parquet")
     write(tmp_path / "b.parquet", [numbers(20, 24), numbers(0, 0)], "parquet")
@@ -57,7 +183,7 @@ def test_row_groups_without_rows_are_passed_over(tmp_path):
 
 @pytest.mark.parametrize("order", [{}, {"level": "block", "window": 30}, {"level": "row"}])
 @pytest.mark.parametrize("form", ["python", "numpy", "arrow"])
-def test_columns_may_come_in_several_parts_of_any_length(tmp_path, monkeypatch, order, form):
+def test_columns_of_a_block_may_come_in_chunks_of_any_length(tmp_path, monkeypatch, order, form):
     groups = [
         pa.record_batch({"x": range(first, first + 20), "s": [f"row {row}" for row in range(first, first + 20)]})
         for first in range(0, 100, 20)
@@ -73,11 +199,11 @@ def test_columns_may_come_in_several_parts_of_any_length(tmp_path, monkeypatch, 
 
     whole = batches()
     assert sum(len(x) for x, _ in whole) == 100
-    read, parted = ParquetBlocks.read, []
+    read, chunked = ParquetBlocks.read, set()
 
-    def in_parts(self, block):
+    def in_chunks(self, block):
         table = read(self, block)
-        parted.append(block.number)
+        chunked.add(block.number)
         cuts = {"x": [0, 9, 20], "s": [0, 1, 9, 13, 20]}
         columns = {
             name: pa.chunked_array([table[name].chunk(0)[a:b] for a, b in pairwise(ends)])
@@ -85,44 +211,6 @@ def test_columns_may_come_in_several_parts_of_any_length(tmp_path, monkeypatch, 
         }
         return pa.table(columns, schema=table.schema)
 
-    monkeypatch.setattr(ParquetBlocks, "read", in_parts)
+    monkeypatch.setattr(ParquetBlocks, "read", in_chunks)
     assert batches() == whole
-    assert set(parted) == set(range(5))
-
-
-def test_small_rows_come_in_longer_runs_within_the_same_bounds():
-    assert ReadSizes.of(64, 1).run == 8192
-    assert ReadSizes.of(256, 1).run == 2048
-    assert ReadSizes.of(2000, 1).run == 1024
-    assert ReadSizes.of(1 << 20, 1).run == 8
-    assert ReadSizes.of(64, 64).run == 128
-    assert ReadSizes.of(64, 1, has_dictionaries=True).run == 1024
-    for row_bytes in (1, 10, 64, 500, 5000, 1 << 24):
-        for lanes in (1, 3, 256, 10_000):
-            pace = ReadSizes.of(row_bytes, lanes)
-            assert 1 <= pace.run <= pace.step <= 8192
-
-
-@pytest.mark.parametrize(("coded", "longest"), [(False, 8192), (True, 1024)])
-def test_rows_that_name_entries_of_a_dictionary_are_not_taken_for_small(tmp_path, monkeypatch, coded, longest):
-    lengths, runs = [], source.LaneRows.runs
-
-    def watched(self, *arguments, **options):
-        for run in runs(self, *arguments, **options):
-            lengths.append(len(run))
-            yield run
-
-    monkeypatch.setattr(source.LaneRows, "runs", watched)
-    column = pa.array(range(10_000), pa.int32())
-    table = pa.table({"x": column.dictionary_encode() if coded else column})
-    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    assert values(me.read(tmp_path)) == list(range(10_000))
-    assert max(lengths) == longest
-
-
-def test_files_close_while_the_interpreter_ends_and_has_forgotten_its_modules(tmp_path, monkeypatch):
-    source = me.read(write_numbers(tmp_path / "a.parquet", 0, 9, "parquet"))._plan.pipeline.source
-    files = source.open(1).fetcher
-    monkeypatch.setattr("midepoch.sources.fetcher.sys", None)
-    files.close()
+    assert chunked == set(range(5))

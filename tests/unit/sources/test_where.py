@@ -1,4 +1,4 @@
-"""read(filters=...): what is read, what is refused, what a state knows of it."""
+"""read(filters=...): which blocks and columns are read, what raises, and what a state records."""
 
 import json
 import math
@@ -49,9 +49,9 @@ def bytes_read(monkeypatch):
             self._file, self._path = pa.OSFile(path), path
 
         def read(self, count=-1):
-            found = self._file.read(count)
-            seen[self._path] = seen.get(self._path, 0) + len(found)
-            return found
+            content = self._file.read(count)
+            seen[self._path] = seen.get(self._path, 0) + len(content)
+            return content
 
         def seek(self, *place):
             return self._file.seek(*place)
@@ -76,7 +76,7 @@ def test_only_row_groups_that_can_match_are_read(folder, blocks_read):
     assert sorted(set(blocks_read)) == [5, 6, 7]
 
 
-def test_files_that_cannot_match_are_not_opened(folder, bytes_read):
+def test_files_in_which_no_row_can_match_are_not_opened(folder, bytes_read):
     filters = field("id") == 85
     me.read(folder, filters=filters)
     opened = len(bytes_read)
@@ -100,7 +100,7 @@ def test_one_row_group_of_twenty_costs_a_twentieth_of_the_bytes(tmp_path, bytes_
     assert bytes_read[path] <= whole / 40 + footer
 
 
-def test_columns_of_the_filter_are_read_but_not_handed_on(folder):
+def test_columns_that_only_the_filter_needs_are_not_delivered(folder):
     dataset = me.read(folder, columns=["text"], filters=field("id") > 197)
     assert list(dataset) == [{"text": "row 198"}, {"text": "row 199"}]
     assert dataset.schema.names == dataset.column_names == ["text"]
@@ -117,17 +117,17 @@ def test_every_format_can_be_filtered(tmp_path, kinds):
     assert_resumes(dataset.shuffle(1, window=20), every=5)
 
 
-def test_lists_as_pyarrow_parquet_takes_them(folder):
+def test_filters_may_be_lists_as_in_pyarrow_parquet(folder):
     assert ids(me.read(folder, filters=[("id", ">", 5), ("id", "<=", 8)])) == [6, 7, 8]
     assert ids(me.read(folder, filters=[[("id", "=", 5)], [("id", "in", [150, 9])]])) == [5, 9, 150]
 
 
-def test_a_filter_of_no_columns(folder):
+def test_a_filter_may_use_no_columns(folder):
     assert len(ids(me.read(folder, filters=pc.scalar(True)))) == 200
     assert list(me.read(folder, filters=pc.scalar(False))) == []
 
 
-def test_nothing_matches(folder, blocks_read):
+def test_a_filter_that_nothing_matches_yields_nothing_and_reads_no_block(folder, blocks_read):
     dataset = me.read(folder, filters=field("id") > 1000)
     assert list(dataset) == list(dataset.shuffle(1)) == list(dataset.shuffle(1, level="row").batch(3)) == []
     assert list(dataset.shard(2, 1, mode="file")) == []
@@ -135,20 +135,20 @@ def test_nothing_matches(folder, blocks_read):
     dataset.load_state_dict(dataset.state_dict())
 
 
-def test_shards_by_file_deal_the_files_that_are_left(folder):
+def test_shards_by_file_share_the_files_that_can_match(folder):
     dataset = me.read(folder, filters=(field("id") < 40) | (field("id") >= 180))
     first, second = (ids(dataset.shard(2, rank, mode="file")) for rank in range(2))
     assert (first, second) == (list(range(40)), list(range(180, 200)))
 
 
-def test_random_numbers_are_those_of_the_row(folder):
+def test_random_numbers_of_a_row_do_not_depend_on_the_filter(folder):
     noise = {row["id"]: row["noise"] for row in me.read(folder).shuffle(5).map(jitter, with_rng=True)}
     filtered = me.read(folder, filters=field("maybe").is_null())
     for row in filtered.shuffle(5).map(jitter, with_rng=True):
         assert row["noise"] == noise[row["id"]]
 
 
-def test_all_stages_behind_it(folder):
+def test_every_stage_after_a_filter_resumes(folder):
     dataset = me.read(folder, filters=(field("id") > 30) & field("maybe").is_valid()).shuffle(2, window=15).lanes(3)
     for staged in (dataset.map(plus_one).filter(is_kept).batch(4), dataset.with_format("numpy").batch(3)):
         assert_resumes(staged, every=7)
@@ -157,7 +157,7 @@ def test_all_stages_behind_it(folder):
     assert_resumes(me.mix([part, me.read(folder)], stop="all"), every=40)
 
 
-def test_a_cursor_that_is_not_that_of_its_row_is_found(folder, monkeypatch):
+def test_assert_resumes_finds_a_cursor_that_is_not_of_its_row(folder, monkeypatch):
     dataset = me.read(folder, filters=field("maybe").is_valid())
     assert_resumes(dataset, every=9)
     true = source.matching
@@ -173,12 +173,12 @@ def test_a_cursor_that_is_not_that_of_its_row_is_found(folder, monkeypatch):
         assert_resumes(dataset, every=9)
 
 
-def test_it_can_be_sent_to_another_process(folder):
+def test_a_filtered_dataset_can_be_pickled(folder):
     dataset = pickle.loads(pickle.dumps(me.read(folder, columns=["id"], filters=field("id").isin([3, 199])).shuffle(1)))
     assert sorted(ids(dataset)) == [3, 199]
 
 
-def test_the_state_knows_the_filter(folder):
+def test_a_state_of_another_filter_raises_and_names_both(folder):
     dataset = me.read(folder, filters=field("id") > 5)
     next(iter(dataset))
     state = json.loads(json.dumps(dataset.state_dict()))
@@ -191,34 +191,34 @@ def test_the_state_knows_the_filter(folder):
         me.read(folder).load_state_dict(state)
 
 
-def test_the_state_knows_what_the_text_of_a_filter_leaves_out(folder):
+def test_a_state_tells_filters_apart_whose_shortened_text_is_equal(folder):
     long = [me.read(folder, filters=field("id").isin([*range(50), last])) for last in (60, 61)]
-    told = [dataset.state_dict()["fingerprint"]["pipeline"][0] for dataset in long]
-    assert told[0]["digest"] != told[1]["digest"]
-    assert len(told[0]["filter"]) <= 401
+    described = [dataset.state_dict()["fingerprint"]["pipeline"][0] for dataset in long]
+    assert described[0]["digest"] != described[1]["digest"]
+    assert len(described[0]["filter"]) <= 401
     assert (
-        told[0]
+        described[0]
         == me.read(folder, filters=field("id").isin([*range(50), 60])).state_dict()["fingerprint"]["pipeline"][0]
     )
     with pytest.raises(CheckpointMismatchError, match="where"):
         long[1].load_state_dict(long[0].state_dict())
 
 
-def test_blocks_chosen_otherwise_are_noticed(folder, monkeypatch):
+def test_a_state_raises_if_the_filter_now_keeps_other_blocks(folder, monkeypatch):
     state = me.read(folder, filters=field("id") > 100).state_dict()
     monkeypatch.setattr(pruning, "blocks_that_may_match", lambda index, *_: pruning.np.ones(20, bool))
     with pytest.raises(CheckpointMismatchError, match="blocks of stage 1, where, was 10 then and is 20 now"):
         me.read(folder, filters=field("id") > 100).load_state_dict(state)
 
 
-def test_which_blocks_match_is_remembered(folder, tmp_path, monkeypatch):
-    places = tmp_path / "index"
+def test_the_blocks_that_match_are_kept_beside_the_index(folder, tmp_path, monkeypatch):
+    index_dir = tmp_path / "index"
 
     def opened(limit=50):
-        return me.read(folder, filters=field("id") < limit, index_dir=places)
+        return me.read(folder, filters=field("id") < limit, index_dir=index_dir)
 
     first = ids(opened())
-    (kept,) = places.glob("*.kept")
+    (kept,) = index_dir.glob("*.kept")
     decided, true = [], pruning._decide
     monkeypatch.setattr(pruning, "_decide", lambda *args: (decided.append(1), true(*args))[1])
     assert (ids(opened()), decided) == (first, [])
@@ -251,7 +251,7 @@ def test_nan_is_kept_where_arrows_own_scanner_loses_it(tmp_path):
     assert ds.dataset(tmp_path / "a.parquet").to_table(filter=expression).num_rows in (0, 1)
 
 
-def test_files_without_statistics(tmp_path, blocks_read):
+def test_files_without_statistics_are_read_whole(tmp_path, blocks_read):
     table = pa.table({"id": range(30)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=10, write_statistics=False)
     assert ids(me.read(tmp_path, filters=field("id") > 27)) == [28, 29]
@@ -288,7 +288,7 @@ def test_columns_that_files_do_not_share_can_be_left_out(tmp_path):
         (is_kept, TypeError, r"use .filter\(fn\)"),
     ],
 )
-def test_filters_that_cannot_be(folder, filters, error, message):
+def test_wrong_filters_raise_when_the_dataset_is_built(folder, filters, error, message):
     with pytest.raises(error, match=message):
         me.read(folder, filters=filters)
 
@@ -299,7 +299,7 @@ def test_an_expression_that_fails_on_a_row_names_the_file(folder):
         list(dataset)
 
 
-def test_take_skip_and_len_are_refused(folder):
+def test_take_skip_and_len_raise(folder):
     dataset = me.read(folder, filters=field("id") > 5)
     with pytest.raises(ValueError, match=r"take after read\(filters=...\) is not possible"):
         dataset.take(3)

@@ -1,0 +1,107 @@
+"""Blocks are read correctly on demand and ahead, by few open files, within the memory that was allowed."""
+
+import fsspec
+import pyarrow as pa
+import pytest
+
+from files import numbers, write, write_numbers
+from midepoch.index.build import open_index
+from midepoch.sources import fetcher as module
+from midepoch.sources.fetcher import BlockFetcher
+from midepoch.storage.options import Fetch
+
+
+@pytest.fixture
+def index(tmp_path):
+    """Files of ten rows in blocks of four: numbers 0 to 49."""
+    for file in range(5):
+        kind = ("parquet", "stream")[file % 2]
+        suffix = {"parquet": "parquet", "stream": "arrow"}[kind]
+        write_numbers(tmp_path / f"{file}.{suffix}", 10 * file, 10 * file + 10, kind, rows=4)
+    return open_index(tmp_path)
+
+
+def rows_of(block):
+    return block.data.to_pydict()["x"]
+
+
+def test_blocks_are_read_by_their_number_and_views_are_those_of_mapped_files(index):
+    fetcher = BlockFetcher(index, index.schema(None))
+    assert [rows_of(fetcher.read(number)) for number in (3, 0, 14)] == [[10, 11, 12, 13], [0, 1, 2, 3], [48, 49]]
+    assert [fetcher.read(number).is_view for number in (0, 3)] == [False, True]
+    assert [fetcher.is_mapped(number) for number in (0, 3)] == [False, True]
+    assert not fetcher.all_mapped
+    fetcher.close()
+
+
+def test_blocks_read_ahead_equal_blocks_read_at_once(index):
+    fetcher = BlockFetcher(index, index.schema(None))
+    pending = fetcher.read_ahead([6, 7, 8])
+    assert {number: rows_of(future.result(100)) for number, future in pending.items()} == {
+        number: rows_of(fetcher.read(number)) for number in (6, 7, 8)
+    }
+    fetcher.close()
+
+
+def test_an_error_of_a_background_thread_reaches_whoever_waits(index, monkeypatch):
+    fetcher = BlockFetcher(index, index.schema(None))
+
+    def broken(self, numbers):
+        yield numbers[0], self._read(numbers[0])
+        raise OSError("disk gone")
+
+    monkeypatch.setattr(BlockFetcher, "read_all", broken)
+    pending = fetcher.read_ahead([0, 1, 2])
+    assert rows_of(pending[0].result(100)) == [0, 1, 2, 3]
+    for number in (1, 2):
+        with pytest.raises(OSError, match="disk gone"):
+            pending[number].result(100)
+    fetcher.close()
+
+
+def test_no_more_files_are_open_than_allowed(index, monkeypatch):
+    monkeypatch.setattr(module, "MAX_OPEN_FILES", 2)
+    fetcher = BlockFetcher(index, index.schema(None))
+    for number in (*range(15), 0, 14, 7):
+        first = 10 * (number // 3) + 4 * (number % 3)
+        assert rows_of(fetcher.read(number)) == list(range(first, min(first + 4, 10 * (number // 3) + 10)))
+        assert len(fetcher._open_files) <= 2
+    fetcher.close()
+
+
+def test_a_block_of_one_chunk_is_a_record_batch(index):
+    fetcher = BlockFetcher(index, index.schema(None))
+    assert all(isinstance(fetcher.read(number).data, pa.RecordBatch) for number in range(15))
+    fetcher.close()
+
+
+@pytest.fixture
+def remote_index(tmp_path):
+    """A Parquet file in a store: four blocks of equal length."""
+    path = write(tmp_path / "a.parquet", [numbers(0, 100)] * 4, "parquet", compression="none", use_dictionary=False)
+    fsspec.filesystem("memory").pipe_file("/fetcher/a.parquet", path.read_bytes())
+    yield open_index("memory://fetcher/a.parquet")
+    fsspec.filesystem("memory").rm("/fetcher", recursive=True)
+
+
+def test_memory_for_reading_ahead_is_limited_but_one_block_always_fits(remote_index):
+    schema, length = remote_index.schema(None), int(remote_index.places[1][0])
+    fetcher = BlockFetcher(remote_index, schema, Fetch(read_ahead=2 * length))
+    assert [fetcher.reserve(number) for number in range(3)] == [True, True, False]
+    fetcher.release(0)
+    assert fetcher.reserve(2)
+    small = BlockFetcher(remote_index, schema, Fetch(read_ahead=1))
+    assert [small.reserve(number) for number in range(2)] == [True, False]
+    assert not BlockFetcher(remote_index, schema, Fetch(read_ahead=0)).reserve(0)
+
+
+def test_local_blocks_are_always_allowed(index):
+    fetcher = BlockFetcher(index, index.schema(None), Fetch(read_ahead=0))
+    assert all(fetcher.reserve(number) for number in range(15))
+
+
+def test_close_does_nothing_while_the_interpreter_ends_and_has_cleared_its_modules(index, monkeypatch):
+    fetcher = BlockFetcher(index, index.schema(None))
+    monkeypatch.setattr(module, "sys", None)
+    fetcher.close()
+    fetcher.close(lambda: True)

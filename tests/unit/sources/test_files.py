@@ -1,0 +1,127 @@
+"""Rows of files as a source: lanes, cursors, what a state records, and which checkpoints fit."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+
+from midepoch.errors import CheckpointMismatchError
+from midepoch.index.build import open_index
+from midepoch.order.orders import Shuffle, Slice
+from midepoch.sources.files import FileRows
+from midepoch.sources.source import ALL_ROWS, RowStride
+from worlds import write_files
+
+SIZES = [13, 0, 40, 7]
+ORDERS = {
+    "file order": (),
+    "files": (Shuffle(seed=3, level="file", window=8),),
+    "blocks": (Shuffle(seed=3, level="block", window=8),),
+    "rows": (Shuffle(seed=3, level="row", window=8),),
+}
+
+
+@pytest.fixture(params=["parquet", "stream"])
+def source(tmp_path, request):
+    return FileRows(index=open_index(write_files(tmp_path / "data", SIZES, [request.param], block=5)))
+
+
+def read(source, lanes, lane, cursor=0, stride=ALL_ROWS, **options):
+    """The ids of a lane from a cursor on, and the cursor after each."""
+    opened = source.open(lanes)
+    flow = source.cut(epoch=1, lanes=lanes, **{"mode": "example", **options}).flow(opened, lane, (cursor,), stride)
+    emitted = [(item["id"], end) for item, end, _ in flow.each()]
+    opened.close()
+    return [number for number, _ in emitted], [end for _, (end,) in emitted]
+
+
+@pytest.mark.parametrize("mode", ["example", "file"])
+@pytest.mark.parametrize("steps", ORDERS.values(), ids=ORDERS)
+def test_lanes_hold_every_row_once_and_know_their_size(source, steps, mode):
+    ordered = replace(source, steps=steps)
+    for lanes in (1, 2, 3, 7):
+        cut = ordered.cut(epoch=1, lanes=lanes, mode=mode)
+        by_lane = [read(ordered, lanes, lane, mode=mode)[0] for lane in range(lanes)]
+        assert [cut.size(lane) for lane in range(lanes)] == [len(rows) for rows in by_lane]
+        assert sorted(row for rows in by_lane for row in rows) == list(range(60))
+        if mode == "file":
+            for first, end in pairwise((0, 13, 13, 53, 60)):
+                assert sum(any(first <= row < end for row in rows) for rows in by_lane) <= 1
+
+
+@pytest.mark.parametrize("steps", ORDERS.values(), ids=ORDERS)
+def test_a_lane_resumes_at_every_cursor(source, steps):
+    ordered = replace(source, steps=steps)
+    rows, cursors = read(ordered, 3, 1)
+    assert cursors == list(range(1, 21))
+    for cursor in (0, *cursors):
+        assert read(ordered, 3, 1, cursor)[0] == rows[cursor:]
+
+
+def test_a_stride_leaves_the_rows_of_other_readers_out(source):
+    rows, _ = read(source, 1, 0)
+    shares = [read(source, 1, 0, stride=RowStride(rows=4, phase=phase, stride=3)) for phase in range(3)]
+    for phase, (own, ends) in enumerate(shares):
+        assert own == [row for number, row in enumerate(rows) if number // 4 % 3 == phase]
+        assert ends == [rows.index(row) + 1 for row in own]
+
+
+def test_a_cursor_is_reached_up_to_the_end_of_the_last_group(source):
+    cut = source.cut(epoch=0, lanes=7, mode="example")
+    assert cut.size(0) == 9
+    assert cut.reaches(0, (9,), 1)
+    assert not cut.reaches(0, (10,), 1)
+    assert cut.reaches(0, (11,), 4)
+
+
+def test_appended_files_come_after_the_rows_that_were_already_there(source):
+    before = FileRows(index=source.index, steps=(Slice(start=0, stop=53),))
+    for lane in range(3):
+        then, _ = read(before, 3, lane)
+        now, _ = read(source, 3, lane, appended=(((0, 3),),))
+        assert now[: len(then)] == then
+        assert all(row >= 53 for row in now[len(then) :])
+
+
+def test_a_damaged_list_of_appended_files_raises_when_the_epoch_is_cut(source):
+    with pytest.raises(CheckpointMismatchError, match="names file number 8, but there are 4 files"):
+        source.cut(epoch=0, lanes=2, mode="example", appended=(((0, 9),),))
+
+
+def test_mapped_files_do_not_decode(tmp_path):
+    for kind, decodes in (("stream", False), ("parquet", True)):
+        source = FileRows(index=open_index(write_files(tmp_path / kind, [3], [kind])))
+        opened = source.open(1)
+        assert opened.decodes is decodes
+        opened.close()
+
+
+def test_names_for_messages(source):
+    suffix = source.index.names[0].rpartition(".")[2]
+    assert source.label == f"part-0000.{suffix}+3"
+    assert str(source) == "60 rows in 4 files"
+
+
+def test_a_state_records_columns_and_order_and_the_last_seed(source):
+    steps = (*ORDERS["files"], Shuffle(seed=9, level="block", window=4), Slice(start=0, stop=8))
+    described = replace(source, columns=("id",), steps=steps)
+    assert described.describe() == [
+        {"op": "read", "columns": ["id"]},
+        {"op": "shuffle", "level": "file", "seed": 3},
+        {"op": "shuffle", "level": "block", "seed": 9, "window": 4},
+        {"op": "take", "n": 8},
+    ]
+    assert (described.seed, source.seed, described.size) == (9, 0, 8)
+    assert described.schema == pa.schema([("id", pa.int64())])
+    assert len(read(described, 1, 0)[0]) == 8
+
+
+def test_a_checkpoint_of_the_same_files_fits_and_others_raise(source, tmp_path):
+    then = {"data": source.fingerprint, "pipeline": []}
+    assert source.adopt(then) == (None, [], ())
+    other = FileRows(index=open_index(write_files(tmp_path / "other", [13, 0, 41, 7], ["parquet"], block=5)))
+    with pytest.raises(CheckpointMismatchError, match="part-0002"):
+        other.adopt(then)
+    with pytest.raises(CheckpointMismatchError, match="is of a mixture"):
+        source.adopt({"data": {"parts": []}, "pipeline": []})

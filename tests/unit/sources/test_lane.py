@@ -1,0 +1,184 @@
+"""The rows of a lane, for every order, start, stop and stride, against a plain list of rows."""
+
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import midepoch as me
+from files import numbers, values, write
+from midepoch.index.build import open_index
+from midepoch.order.orders import Shuffle, Slice, build_order
+from midepoch.sources import lane
+from midepoch.sources.fetcher import BlockFetcher
+from midepoch.sources.lane import LaneRows, ReadSizes
+from worlds import SUFFIXES
+
+BLOCKS = [[7, 0, 3], [1, 1, 1, 20], [], [64, 64], [5]]
+"""The sizes of the blocks of each file."""
+ROWS = sum(map(sum, BLOCKS))
+KINDS = {"mapped": ["stream", "file"], "decoded": ["parquet"], "mixed": ["parquet", "stream"]}
+
+
+class Listed:
+    """An order that is a list of row numbers, of which some may repeat."""
+
+    def __init__(self, rows):
+        self._rows, self.size = np.array(rows, np.int64), len(rows)
+
+    def rows(self, positions):
+        return self._rows[positions]
+
+    def pieces(self, level):
+        return np.array([0, self.size])
+
+
+@pytest.fixture(scope="module")
+def index_of(tmp_path_factory):
+    """The index of files whose column ``x`` is the row's number in the dataset."""
+
+    @lru_cache
+    def written(kind):
+        folder, start = tmp_path_factory.mktemp(kind), 0
+        for number, sizes in enumerate(BLOCKS):
+            batches = []
+            for size in sizes:
+                batches.append(numbers(start, start + size))
+                start += size
+            own = KINDS[kind][number % len(KINDS[kind])]
+            write(folder / f"{number}{SUFFIXES[own]}", batches or [numbers(0, 0)], own)
+        return open_index(folder, index_dir=tmp_path_factory.mktemp("index"))
+
+    return written
+
+
+steps = st.lists(
+    st.one_of(
+        st.builds(
+            Shuffle, seed=st.integers(0, 9), level=st.sampled_from(["file", "block", "row"]), window=st.integers(1, 90)
+        ),
+        st.builds(Slice, start=st.integers(0, 60), stop=st.one_of(st.none(), st.integers(60, 200))),
+    ),
+    max_size=2,
+).filter(lambda chosen: not any(isinstance(step, Shuffle) and step.level == "file" for step in chosen[1:]))
+listed = st.lists(st.integers(0, ROWS - 1), max_size=300)
+sizes = st.builds(
+    lambda run, factor, views: ReadSizes(run * factor, run, views),
+    st.sampled_from([1, 3, 16, 100]),
+    st.sampled_from([1, 2, 9]),
+    st.sampled_from([1, 4, 100]),
+)
+
+
+def read(fetcher, order, sizes, start, stop, **stride):
+    """The positions, keys and values of all runs, after checks of each run."""
+    positions, keys, found = [], [], []
+    for run in LaneRows(fetcher, order, sizes).runs(start, stop, **stride):
+        assert 0 < len(run) <= sizes.run
+        positions += (run.ends[:, 0] - 1).tolist()
+        keys += run.keys.tolist()
+        found += [row["x"] for row in run.rows.items()]
+    return positions, keys, found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    order_steps=st.one_of(steps, listed),
+    sizes=sizes,
+    ends=st.tuples(st.integers(0, ROWS), st.integers(0, ROWS)),
+    rows=st.integers(1, 9),
+    stride=st.integers(1, 4),
+    phase=st.integers(0, 3),
+)
+def test_runs_hold_the_rows_of_the_order_between_start_and_stop(
+    index_of, kind, order_steps, sizes, ends, rows, stride, phase
+):
+    index = index_of(kind)
+    plain_list = bool(order_steps) and isinstance(order_steps[0], int)
+    order = Listed(order_steps) if plain_list else build_order(index.order(), order_steps, 1)
+    start, stop = (min(end, order.size) for end in sorted(ends))
+    phase %= stride
+    due = [position for position in range(start, stop) if (position - start) // rows % stride == phase]
+    whole = order.rows(np.arange(order.size)).tolist()
+    fetcher = BlockFetcher(index, index.schema(None))
+    got = read(fetcher, order, sizes, start, stop, rows=rows, phase=phase, stride=stride)
+    fetcher.close()
+    expected = [whole[position] for position in due]
+    assert got == (due, expected, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_start_and_block_boundary_in_file_order(index_of, kind):
+    index = index_of(kind)
+    fetcher = BlockFetcher(index, index.schema(None))
+    for start in range(ROWS + 1):
+        assert read(fetcher, index.order(), ReadSizes(16, 8, 4), start, ROWS)[2] == list(range(start, ROWS))
+    fetcher.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_adjacent_rows_may_have_blocks_without_rows_between_them(index_of, kind):
+    index = index_of(kind)
+    fetcher, rows = BlockFetcher(index, index.schema(None)), [*range(33, 161), 6, 7]
+    assert read(fetcher, Listed(rows), ReadSizes(1000, 1000, 4), 0, len(rows))[2] == rows
+    fetcher.close()
+
+
+def test_adjacent_rows_of_mapped_files_are_slices_and_scattered_rows_share_a_pool(index_of):
+    index = index_of("mapped")
+    fetcher, big = BlockFetcher(index, index.schema(None)), ReadSizes(64, 16, 100)
+    sliced = LaneRows(fetcher, index.order(), big).runs(0, ROWS)
+    assert all(isinstance(run.rows.data, pa.RecordBatch) for run in sliced)
+    shuffled = build_order(index.order(), [Shuffle(seed=1, level="row", window=1)], 0)
+    pools = {id(run.rows.data.pool) for run in list(LaneRows(fetcher, shuffled, big).runs(0, 64))}
+    assert len(pools) == 1
+
+
+def test_blocks_of_which_few_rows_are_wanted_are_not_held_together(index_of, monkeypatch):
+    index = index_of("decoded")
+    loaded, load = [], lane.HeldBlocks.load
+    monkeypatch.setattr(
+        lane.HeldBlocks,
+        "load",
+        lambda self, blocks, *more: (loaded.append(list(blocks)), load(self, blocks, *more))[1],
+    )
+    fetcher, every_row = BlockFetcher(index, index.schema(None)), ReadSizes(1000, 1000, 4)
+    assert read(fetcher, Listed([163, 120, 40]), every_row, 0, 3)[2] == [163, 120, 40]
+    assert [len(blocks) for blocks in loaded] == [1, 1, 1]
+    loaded.clear()
+    assert read(fetcher, Listed([*range(150, 37, -1)]), every_row, 0, 113)[2] == [*range(150, 37, -1)]
+    assert [len(blocks) for blocks in loaded] == [2]
+    fetcher.close()
+
+
+def test_narrow_rows_come_in_longer_runs_within_the_same_limits():
+    assert ReadSizes.of(64, 1).run == 8192
+    assert ReadSizes.of(256, 1).run == 2048
+    assert ReadSizes.of(2000, 1).run == 1024
+    assert ReadSizes.of(1 << 20, 1).run == 8
+    assert ReadSizes.of(64, 64).run == 128
+    assert ReadSizes.of(64, 1, has_dictionaries=True).run == 1024
+    for row_bytes in (1, 10, 64, 500, 5000, 1 << 24):
+        for lanes in (1, 3, 256, 10_000):
+            chosen = ReadSizes.of(row_bytes, lanes)
+            assert 1 <= chosen.run <= chosen.step <= 8192
+
+
+@pytest.mark.parametrize(("encoded", "longest"), [(False, 8192), (True, 1024)])
+def test_rows_of_a_dictionary_column_do_not_count_as_narrow(tmp_path, monkeypatch, encoded, longest):
+    lengths, runs = [], LaneRows.runs
+
+    def watched(self, *arguments, **options):
+        for run in runs(self, *arguments, **options):
+            lengths.append(len(run))
+            yield run
+
+    monkeypatch.setattr(LaneRows, "runs", watched)
+    column = pa.array(range(10_000), pa.int32())
+    batch = pa.record_batch({"x": column.dictionary_encode() if encoded else column})
+    path = write(tmp_path / "a.arrow", batch, "file")
+    assert values(me.read(path)) == list(range(10_000))
+    assert max(lengths) == longest
