@@ -1,10 +1,11 @@
-"""mix: several data sets as one, in exact proportions."""
+"""mix: several datasets as one, in exact proportions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 
 from midepoch._common.checks import check_integer
 from midepoch._common.hashing import digest
+from midepoch._common.text import count
 from midepoch.dataset import Dataset
 from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
@@ -17,34 +18,34 @@ def mix(
     seed: int = 0,
     stop: Stop = "first",
 ) -> Dataset:
-    """Draw from several data sets in the proportion of their weights, by default equally.
+    """Draw from several datasets in the proportion of their weights, by default equally.
 
-    After any number of items each data set has given its exact share, to within one item, in every lane: a fixed
-    schedule, no coin flips. ``stop="first"`` ends an epoch when the data set that is due has nothing left, ``"all"``
-    when all have ended (those that are left share the draws), and ``"never"`` begins each again with its next epoch.
-    Data sets keep their own shuffles and stages, and may be mixtures; shard, batch and load the mixture.
+    A fixed schedule decides, not chance: after any number of items, in every lane, each dataset is within one item of
+    its exact share. ``stop="first"`` ends an epoch when the dataset that is due has nothing left. ``"all"`` ends it
+    when all datasets have ended; those that are left share the draws. With ``"never"`` each dataset starts over with
+    its next epoch. Datasets keep their own shuffles and stages, and may be mixtures. Shard, batch and load the mixture.
 
-    A state of it can be loaded with other weights, with a data set more, or without one: each goes on from its own
-    position. A dict gives the data sets names, by which they are known then.
+    A state can be loaded with other weights, with one dataset more or with one less: each dataset resumes from its own
+    position. Pass a dict to name the datasets; a resume then finds each by its name.
     """
     if isinstance(datasets, Dataset) or not isinstance(datasets, Iterable):
-        raise TypeError(f"mix takes a list or a dict of data sets, got {type(datasets).__name__}. Pass [a, b].")
+        raise TypeError(f"mix takes a list or a dict of datasets, got {type(datasets).__name__}. Pass [a, b].")
     named = isinstance(datasets, Mapping)
     parts = list(datasets.values() if isinstance(datasets, Mapping) else datasets)
     if not parts:
-        raise ValueError("mix needs at least one data set, got none.")
+        raise ValueError("mix needs at least one dataset, got none.")
     for part in parts:
         _check_part(part)
     names = list(datasets) if isinstance(datasets, Mapping) else _names([part.plan.pipeline for part in parts])
     if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"The names of a mixture's data sets must be strings, got {names}.")
+        raise TypeError(f"The names of a mixture's datasets must be strings, got {names}.")
     if stop not in STOPS:
         raise ValueError(f"stop is {stop!r}; it can be {', '.join(map(repr, STOPS))}.")
     item_specs = {part.plan.pipeline.item_spec for part in parts}
     if len(item_specs) > 1:
-        told = ", ".join(f"{form}{' batches' if batched else ''}" for form, batched in sorted(item_specs))
+        kinds = ", ".join(f"{form} {'batches' if batched else 'items'}" for form, batched in sorted(item_specs))
         raise ValueError(
-            f"The data sets give items of different looks: {told}. Use the same with_format on all of them, and batch "
+            f"The datasets yield items of different kinds: {kinds}. Use the same with_format on all of them, and batch "
             "all of them or none; or use both on the mixture."
         )
     mixture = Mixture(
@@ -60,15 +61,15 @@ def mix(
 
 def _check_part(part: Dataset) -> None:
     if not isinstance(part, Dataset):
-        raise TypeError(f"mix takes midepoch data sets, got {type(part).__name__}. Make one with midepoch.read(...).")
+        raise TypeError(f"mix takes midepoch datasets, got {type(part).__name__}. Make one with midepoch.read(...).")
     for value, default, method in (
         (part.plan.ranks, 1, "shard"),
         (part.plan.lanes, None, "lanes"),
         (part.plan.passes, 1, "repeat"),
     ):
         if value != default:
-            way = "Use stop='never' instead." if method == "repeat" else f"Use {method} on the mixture."
-            raise ValueError(f"A data set in a mixture cannot have its own {method}(). {way}")
+            remedy = "Use stop='never' instead." if method == "repeat" else f"Use {method} on the mixture."
+            raise ValueError(f"A dataset in a mixture cannot have its own {method}(). {remedy}")
 
 
 def _weights(weights: Sequence[float] | Mapping[str, float] | None, names: Sequence[str]) -> list[float]:
@@ -77,23 +78,23 @@ def _weights(weights: Sequence[float] | Mapping[str, float] | None, names: Seque
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
             raise ValueError(
-                f"weights are for {', '.join(map(str, weights))}; the data sets are {', '.join(names)}. "
-                "A dict of weights goes with a dict of data sets, of the same names."
+                f"weights are for {', '.join(map(str, weights))}; the datasets are {', '.join(names)}. "
+                "A dict of weights needs a dict of datasets with the same names."
             )
         weights = [weights[name] for name in names]
     try:
-        found = [float(weight) for weight in weights]
+        floats = [float(weight) for weight in weights]
     except (TypeError, ValueError) as error:
-        raise TypeError(f"weights are {weights!r}; give a number for each data set.") from error
-    if len(found) != len(names):
-        raise ValueError(f"There are {len(found)} weights for {len(names)} data sets; give one for each.")
-    if any(not isfinite(weight) or weight < 0 for weight in found) or not any(found):
-        raise ValueError(f"weights are {found}; they must be finite, at least 0, and not all 0.")
-    return found
+        raise TypeError(f"weights are {weights!r}; pass a number for each dataset.") from error
+    if len(floats) != len(names):
+        raise ValueError(f"Got {count('weight', len(floats))} for {count('dataset', len(names))}; pass one for each.")
+    if any(not isfinite(weight) or weight < 0 for weight in floats) or not any(floats):
+        raise ValueError(f"weights are {floats}; they must be finite, at least 0, and not all 0.")
+    return floats
 
 
 def _names(pipelines: Sequence[Pipeline]) -> list[str]:
-    """A name for each pipeline by what it is, so that the same one is known again at another place of the list."""
+    """Name each pipeline by what it is, so that it is recognised at another position of the list."""
     names: list[str] = []
     seen: dict[str, int] = {}
     for pipeline in pipelines:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.pipeline.schedule import Schedule, whole_weights
+from midepoch.pipeline.schedule import Schedule, integer_weights
 from midepoch.testing import assert_elastic, assert_resumes, same
 from worlds import FORMATS, SUFFIXES, batch_is_kept, ids, is_kept, jitter, keep_even, plus_one, spread, table, write
 
@@ -141,7 +141,7 @@ def source_of(item: Any) -> int:
 
 def lane_of_model(world: MixedWorld, parts: list[list[Any]], lane: int, epoch: int) -> list[Any]:
     """A lane of a mixture in plain Python, for parts that are lists and do not begin again."""
-    whole, waiting = whole_weights(world.weights), [list(part) for part in parts]
+    whole, waiting = integer_weights(world.weights), [list(part) for part in parts]
     over, got = [False] * len(parts), []
     while True:
         left = [0 if gone else weight for gone, weight in zip(over, whole, strict=True)]
@@ -173,7 +173,7 @@ def test_the_items_are_those_of_a_plain_model_and_each_part_has_its_share(world,
         mixed = lanes_of(world.mixture(path), world.lanes, epoch)
         for lane, got in enumerate(mixed):
             assert got == lane_of_model(world, [part[lane] for part in parts], lane, epoch)
-        whole = whole_weights(world.weights)
+        whole = integer_weights(world.weights)
         if world.stop == "first":
             for got in mixed:
                 counts = Counter()
@@ -239,7 +239,7 @@ def test_never_shuffles_anew_in_every_pass(folder):
 def test_never_says_that_a_part_has_nothing_to_give(folder):
     for part, lanes in ((me.read(folder / "2"), 11), (me.read(folder / "2").filter(is_none), 1)):
         mixture = me.mix({"big": me.read(folder / "0"), "small": part}, stop="never").lanes(lanes)
-        with pytest.raises(ValueError, match="The part 'small' of the mixture gave nothing in 10 passes"):
+        with pytest.raises(ValueError, match="The part 'small' of the mixture had no items in 10 passes"):
             list(islice(mixture, 1000))
 
 

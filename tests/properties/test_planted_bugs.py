@@ -12,7 +12,7 @@ from midepoch.checkpoint.lanes import LaneAssignment, LanePosition
 from midepoch.delivery import progress, session
 from midepoch.delivery.plan import Plan
 from midepoch.pipeline import mixture
-from midepoch.pipeline.draws import Drawn, Draws
+from midepoch.pipeline.draws import Draws, PartPosition
 from midepoch.stages import batch, flow
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import is_kept, spread, write_files
@@ -143,13 +143,13 @@ MIXTURES = ["mixed", "mixed_items"]
 
 def plant_in_cursors(monkeypatch, wrong):
     """Read every cursor of a mixture wrongly, but for the one at the beginning."""
-    right = mixture.Mixture.split
+    right = mixture.Mixture.part_positions
 
-    def split(self, cursor):
-        drawn = right(self, cursor)
-        return wrong(drawn) if any(cursor) else drawn
+    def read(self, cursor):
+        positions = right(self, cursor)
+        return wrong(positions) if any(cursor) else positions
 
-    monkeypatch.setattr(mixture.Mixture, "split", split)
+    monkeypatch.setattr(mixture.Mixture, "part_positions", read)
     monkeypatch.setattr(mixture.MixtureLanes, "reaches", lambda *_: True)
 
 
@@ -157,9 +157,9 @@ def plant_in_cursors(monkeypatch, wrong):
 @pytest.mark.parametrize("error", [-1, 1])
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_a_schedules_count_that_is_off_by_one(request, monkeypatch, name, error, part):
-    def wrong(drawn):
-        shifted = [drawn[part]._replace(items=max(0, drawn[part].items + error))]
-        return [*drawn[:part], *shifted, *drawn[part + 1 :]]
+    def wrong(positions):
+        shifted = positions[part]._replace(drawn=max(0, positions[part].drawn + error))
+        return [*positions[:part], shifted, *positions[part + 1 :]]
 
     plant_in_cursors(monkeypatch, wrong)
     found(request.getfixturevalue(name))
@@ -167,8 +167,8 @@ def test_a_schedules_count_that_is_off_by_one(request, monkeypatch, name, error,
 
 @pytest.mark.parametrize("name", MIXTURES)
 def test_the_cursors_of_two_parts_swapped(request, monkeypatch, name):
-    def wrong(drawn):
-        first, second, *others = drawn
+    def wrong(positions):
+        first, second, *others = positions
         return [first._replace(cursor=second.cursor), second._replace(cursor=first.cursor), *others]
 
     plant_in_cursors(monkeypatch, wrong)
@@ -177,19 +177,19 @@ def test_the_cursors_of_two_parts_swapped(request, monkeypatch, name):
 
 @pytest.mark.parametrize("name", MIXTURES)
 def test_a_part_that_forgets_that_it_has_ended(request, monkeypatch, name):
-    plant_in_cursors(monkeypatch, lambda drawn: [Drawn(items, 0, cursor) for items, _, cursor in drawn])
+    plant_in_cursors(monkeypatch, lambda positions: [PartPosition(drawn, 0, cursor) for drawn, _, cursor in positions])
     found(request.getfixturevalue(name))
 
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_runs_of_a_mixture_with_cursors_one_row_off(mixed, monkeypatch, error):
-    right = Draws._interleaved
+    right = Draws._interleave
 
-    def wrong(self, sources, at_hand):
-        run = right(self, sources, at_hand)
+    def wrong(self, parts, waiting):
+        run = right(self, parts, waiting)
         return replace(run, cursors=run.cursors + np.array([0, 0, error, 0, 0, 0, 0, 0, 0]))
 
-    monkeypatch.setattr(Draws, "_interleaved", wrong)
+    monkeypatch.setattr(Draws, "_interleave", wrong)
     monkeypatch.setattr(mixture.MixtureLanes, "reaches", lambda *_: True)
     monkeypatch.setattr(state, "_integer", lambda value, **_: max(0, value))
     with pytest.raises(AssertionError):

@@ -47,19 +47,19 @@ def resumed(dataset, state):
 
 
 class TestRefused:
-    def test_no_data_sets(self):
+    def test_no_datasets(self):
         for none in ([], {}, ()):
-            with pytest.raises(ValueError, match="at least one data set, got none"):
+            with pytest.raises(ValueError, match="at least one dataset, got none"):
                 me.mix(none)
 
     def test_wrong_types(self, part):
         dataset = part("a")
-        with pytest.raises(TypeError, match=r"a list or a dict of data sets, got Dataset\. Pass \[a, b\]"):
+        with pytest.raises(TypeError, match=r"a list or a dict of datasets, got Dataset\. Pass \[a, b\]"):
             me.mix(dataset)
         assert dataset.state_dict()["lanes"] is None  # it was not iterated
         with pytest.raises(TypeError, match="got int"):
             me.mix(3)
-        with pytest.raises(TypeError, match=r"takes midepoch data sets, got str\. Make one with midepoch.read"):
+        with pytest.raises(TypeError, match=r"takes midepoch datasets, got str\. Make one with midepoch.read"):
             me.mix([part("a"), "data"])
         with pytest.raises(TypeError, match="must be strings"):
             me.mix({1: part("a")})
@@ -71,18 +71,18 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("weights", "error", "told"),
         [
-            ([1], ValueError, "1 weights for 2 data sets"),
-            ([1, 2, 3], ValueError, "3 weights for 2 data sets"),
+            ([1], ValueError, "1 weight for 2 datasets"),
+            ([1, 2, 3], ValueError, "3 weights for 2 datasets"),
             ([1, -0.5], ValueError, "at least 0"),
             ([1, math.nan], ValueError, "finite"),
             ([1, math.inf], ValueError, "finite"),
             ([0, 0], ValueError, "not all 0"),
-            ({"a": 1, "x": 2}, ValueError, r"weights are for a, x; the data sets are a, b\. .* of the same names"),
-            ({"a": 1}, ValueError, "weights are for a; the data sets are a, b"),
+            ({"a": 1, "x": 2}, ValueError, r"weights are for a, x; the datasets are a, b\. .* with the same names"),
+            ({"a": 1}, ValueError, "weights are for a; the datasets are a, b"),
             ({0: 1, 1: 1}, ValueError, "weights are for 0, 1"),
-            (0.5, TypeError, "weights are 0.5; give a number for each"),
-            (["x", 1], TypeError, "give a number for each"),
-            ([None, 1], TypeError, "give a number for each"),
+            (0.5, TypeError, "weights are 0.5; pass a number for each"),
+            (["x", 1], TypeError, "pass a number for each"),
+            ([None, 1], TypeError, "pass a number for each"),
         ],
     )
     def test_weights(self, part, weights, error, told):
@@ -90,7 +90,7 @@ class TestRefused:
             me.mix({"a": part("a"), "b": part("b")}, weights)
 
     def test_a_dict_of_weights_needs_names(self, part):
-        with pytest.raises(ValueError, match="goes with a dict of data sets"):
+        with pytest.raises(ValueError, match="needs a dict of datasets"):
             me.mix([part("a"), part("b")], {"a": 1, "b": 2})
 
     def test_parts_that_say_who_reads(self, part):
@@ -102,11 +102,11 @@ class TestRefused:
             with pytest.raises(ValueError, match=r"its own repeat\(\)\. Use stop='never'"):
                 me.mix([repeated])
 
-    def test_parts_of_different_looks(self, part):
+    def test_parts_with_items_of_different_kinds(self, part):
         for other in (part("b").with_format("numpy"), part("b").batch(4), part("b").with_format("torch").batch(2)):
-            with pytest.raises(ValueError, match=r"different looks: .*Use the same with_format"):
+            with pytest.raises(ValueError, match=r"different kinds: .*Use the same with_format"):
                 me.mix([part("a"), other])
-            with pytest.raises(ValueError, match="different looks"):
+            with pytest.raises(ValueError, match="different kinds"):
                 me.mix([me.mix([part("a")]), other])
         me.mix([part("a").batch(3), part("b").batch(4).map(plus_none)])
         me.mix([part("a").with_format("numpy"), part("b").filter(is_kept).with_format("numpy")])
@@ -139,7 +139,7 @@ def test_weights_may_be_of_any_kind_and_size(part):
         assert ids(me.mix(parts, weights)) == expected
 
 
-def test_the_same_data_set_twice_keeps_two_positions(part):
+def test_the_same_dataset_twice_keeps_two_positions(part):
     mixture = me.mix([part("a"), part("a"), part("b")], [2, 1, 1], stop="all")
     assert len(ids(mixture)) == 110
     names = mixture._plan.pipeline.source.names
@@ -230,7 +230,7 @@ class TestChanges:
         assert len(lines) == 1
         for one in told:
             assert one in lines[0]
-        assert "goes on changed" in lines[0]
+        assert "resumes with changes" in lines[0]
         return got + rest
 
     def test_other_weights(self, part, cut, caplog):
@@ -256,14 +256,14 @@ class TestChanges:
         weights.insert(place, 4)
         mixture = me.mix(parts, weights, stop="all")
         whole = self.check(
-            caplog, got, state, mixture, ["c.arrow~", "is new and begins at its beginning, with weight 4"]
+            caplog, got, state, mixture, ["c.arrow~", "is new and starts from its beginning, with weight 4"]
         )
         for name in "abc":
             assert of(name, whole) == list(range(FIRST[name], FIRST[name] + SIZES[name]))
 
     def test_a_part_taken_out(self, part, cut, caplog):
         got, state = cut
-        whole = self.check(caplog, got, state, me.mix([part("b")], [1], stop="all"), ["a.arrow~", "was taken out"])
+        whole = self.check(caplog, got, state, me.mix([part("b")], [1], stop="all"), ["a.arrow~", "was removed"])
         assert of("b", whole) == list(range(1000, 1030))
         assert whole[21:] == of("b", whole[21:])
 
@@ -280,7 +280,7 @@ class TestChanges:
         )
         got = ids(islice(dataset, 25))
         other = me.mix({"new": part("d"), "z": part("c"), "x": part("a")}, [1, 1, 1], seed=2, stop="all")
-        told = ["new is new", "x has weight 1 instead of 2", "y was taken out", "seed is 2 instead of 0"]
+        told = ["new is new", "x has weight 1 instead of 2", "y was removed", "seed is 2 instead of 0"]
         whole = self.check(caplog, got, dataset.state_dict(), other, told)
         for name in "acd":
             assert sorted(of(name, whole)) == list(range(FIRST[name], FIRST[name] + SIZES[name]))
@@ -396,7 +396,7 @@ class TestRefusedChanges:
 
     def test_other_data_under_a_name(self, part, state):
         mixture = me.mix({"a": part("c"), "b": part("b").filter(is_kept)}, [2, 1])
-        self.refused(mixture, state, r"part 'a' .* is not the one.*a.arrow is missing.*give it another name")
+        self.refused(mixture, state, r"part 'a' .* is not the one.*a.arrow is missing.*give that another name")
 
     def test_another_pipeline_under_a_name(self, part, state):
         mixture = me.mix({"a": part("a"), "b": part("b").filter(keep_even)}, [2, 1])
@@ -406,12 +406,12 @@ class TestRefusedChanges:
         dataset = me.mix([part("a"), part("b")])
         list(islice(dataset, 8))
         for changed in (part("b").filter(is_kept), part("b").shuffle(1), part("c")):
-            told = r"had the parts a.arrow~\w+, b.arrow~\w+ and has .*nobody can tell.*passing a dict"
+            told = r"had the parts a.arrow~\w+, b.arrow~\w+ and has .*is unknown.*passing a dict"
             self.refused(me.mix([part("a"), changed]), dataset.state_dict(), told)
 
     def test_nothing_in_common(self, part, state):
-        self.refused(me.mix({"x": part("c"), "y": part("d")}), state, "nobody can tell")
-        self.refused(me.mix([part("c")]), state, "nobody can tell")
+        self.refused(me.mix({"x": part("c"), "y": part("d")}), state, "a changed old part is unknown")
+        self.refused(me.mix([part("c")]), state, "a changed old part is unknown")
 
     def test_inside_a_group_behind_the_mixture(self, part, caplog):
         def build(*weights):
@@ -427,7 +427,7 @@ class TestRefusedChanges:
             assert got + ids(resumed(build(1, 1), state)) == whole
             caplog.clear()
             if state["cursors"][0][1][-1]:
-                self.refused(build(1, 2), state, "inside a group that a stage behind the mixture makes")
+                self.refused(build(1, 2), state, "inside a group that a stage after the mixture makes")
                 assert not caplog.records
                 refused += 1
             else:

@@ -1,1 +1,1 @@
-"""A source and its stages, and mixtures of such pipelines."""
+"""A source and its stages as one pipeline, and mixtures of pipelines."""

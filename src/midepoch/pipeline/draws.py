@@ -1,4 +1,4 @@
-"""Drawing from the parts of a mixture in one lane: one by one, or, where all of them give rows as they are, in runs."""
+"""Drawing from the parts of a mixture in one lane: one by one, or in runs where all parts are unchanged rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,150 +17,160 @@ from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows
 
 Stop = Literal["first", "all", "never"]
-RUN_ROWS, RUNS_AT_HAND = 1024, 4
+"""When an epoch ends: with the first part that ends, with the last one, or never, as parts start over."""
+RUN_ROWS = 1024
+RUNS_WAITING = 4
 EMPTY_PASSES = 10
-LOW = (1 << 63) - 1
+LOW_BITS = (1 << 63) - 1
 
 
-class Drawn(NamedTuple):
-    """Where a lane stands in one part."""
+class PartPosition(NamedTuple):
+    """How far a lane has come in one part."""
 
-    items: int
-    """How many items the schedule has drawn."""
-    ends: int
-    """How often the part came to its end."""
+    drawn: int
+    """The number of items drawn since the schedule began."""
+    times_ended: int
+    """How often the part has come to its end."""
     cursor: Cursor
+    """The part's own cursor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Supply:
+class PartInput:
     """One part, as a lane draws from it."""
 
     name: str
     begin: Cursor
     open: Callable[[int, Cursor], Flow]
-    """Its items from a cursor on, when it has come to its end so many times."""
+    """Returns the part's items, given how often it has ended and the cursor to start from."""
 
 
 class Draws:
-    """The draws of a lane from where it stands. Good for one pass over them."""
+    """The draws of a lane from its position on. Each object is good for one pass over them."""
 
     def __init__(
         self,
-        supplies: Sequence[Supply],
-        drawn: Sequence[Drawn],
+        inputs: Sequence[PartInput],
+        positions: Sequence[PartPosition],
         *,
         stop: Stop,
         schedule: Callable[[Sequence[int]], Schedule | None],
     ) -> None:
-        """Take the parts, where each stands, and the schedule for each time that some of them have ended."""
-        self._supplies, self._stop, self._schedule_of = supplies, stop, schedule
-        self._items, self._ends = [one.items for one in drawn], [one.ends for one in drawn]
-        self._cursors = [one.cursor for one in drawn]
-        self._empty_passes = [0] * len(drawn)
-        self._salts = [self._salt(number) for number in range(len(drawn))]
-        self._schedule = schedule(self._ends)
+        """Take the parts, the position in each, and what makes a schedule, given how often each part has ended."""
+        self._inputs, self._stop, self._make_schedule = inputs, stop, schedule
+        self._drawn = [position.drawn for position in positions]
+        self._times_ended = [position.times_ended for position in positions]
+        self._cursors = [position.cursor for position in positions]
+        self._empty_passes = [0] * len(positions)
+        self._salts = [self._salt(part) for part in range(len(positions))]
+        self._schedule = schedule(self._times_ended)
 
-    def _salt(self, number: int) -> int:
-        """What keeps the keys of a part's pass apart from those of other parts and passes."""
-        return key_of("part", self._supplies[number].name, self._ends[number]) & LOW
+    def _salt(self, part: int) -> int:
+        """Separates the keys of one pass over a part from those of other parts and passes."""
+        return key_of("part", self._inputs[part].name, self._times_ended[part]) & LOW_BITS
 
-    def _open(self, number: int) -> Flow:
-        return self._supplies[number].open(self._ends[number], self._cursors[number])
+    def _open(self, part: int) -> Flow:
+        return self._inputs[part].open(self._times_ended[part], self._cursors[part])
 
-    def each(self) -> Iterator[SingleItem]:
-        """The items drawn one by one."""
-        inputs: dict[int, Iterator[SingleItem]] = {}
-        segments: list[Cursor] = [
-            (items, ends, *cursor) for items, ends, cursor in zip(self._items, self._ends, self._cursors, strict=True)
-        ]
+    def _part_cursors(self) -> list[Cursor]:
+        positions = zip(self._drawn, self._times_ended, self._cursors, strict=True)
+        return [(drawn, times_ended, *cursor) for drawn, times_ended, cursor in positions]
+
+    def single_items(self) -> Iterator[SingleItem]:
+        """The items, drawn one by one."""
+        flows: dict[int, Iterator[SingleItem]] = {}
+        part_cursors = self._part_cursors()
         while self._schedule is not None:
-            number = self._schedule.draw(self._items)
-            if number not in inputs:
-                inputs[number] = self._open(number).as_single_items()
-            step = next(inputs[number], None)
-            if step is None:
-                del inputs[number]
-                self._end(number)
-                segments = [(items, *segment[1:]) for items, segment in zip(self._items, segments, strict=True)]
-                segments[number] = (self._items[number], self._ends[number], *self._cursors[number])
+            part = self._schedule.draw(self._drawn)
+            if part not in flows:
+                flows[part] = self._open(part).as_single_items()
+            single = next(flows[part], None)
+            if single is None:
+                del flows[part]
+                self._end(part)
+                part_cursors = self._part_cursors()
                 continue
-            item, self._cursors[number], key = step
-            self._items[number] += 1
-            segments[number] = (self._items[number], self._ends[number], *self._cursors[number])
-            yield item, tuple(chain.from_iterable(segments)), (key ^ self._salts[number]) & LOW
+            item, self._cursors[part], key = single
+            self._drawn[part] += 1
+            part_cursors[part] = (self._drawn[part], self._times_ended[part], *self._cursors[part])
+            yield item, tuple(chain.from_iterable(part_cursors)), (key ^ self._salts[part]) & LOW_BITS
 
-    def runs(self) -> Iterator[RowRun]:
-        """The items in runs: many draws at a time, of what the parts have at hand."""
-        inputs: dict[int, Iterator[RowRun]] = {}
-        at_hand: list[list[RowRun]] = [[] for _ in self._supplies]
-        most = 1  # whoever has just resumed waits for one run
+    def row_runs(self) -> Iterator[RowRun]:
+        """The items in runs: many draws at a time, from the runs of the parts that are waiting."""
+        flows: dict[int, Iterator[RowRun]] = {}
+        waiting: list[list[RowRun]] = [[] for _ in self._inputs]
+        most = 1  # so that the first item after a resume comes as soon as possible
         while self._schedule is not None:
-            number = self._schedule.draw(self._items)
-            if number not in inputs:
-                flow = self._open(number)
+            part = self._schedule.draw(self._drawn)
+            if part not in flows:
+                flow = self._open(part)
                 assert flow.row_runs is not None
-                inputs[number] = flow.row_runs
-            for one, runs in inputs.items():
-                at_hand[one] += islice(runs, most - len(at_hand[one]))
-            if at_hand[number]:
-                have = [sum(map(len, runs)) for runs in at_hand]
-                yield self._interleaved(self._schedule.draws(self._items, have, RUN_ROWS), at_hand)
-                most = RUNS_AT_HAND
+                flows[part] = flow.row_runs
+            for number, runs in flows.items():
+                waiting[number] += islice(runs, most - len(waiting[number]))
+            if waiting[part]:
+                available = [sum(map(len, runs)) for runs in waiting]
+                yield self._interleave(self._schedule.draws(self._drawn, available, RUN_ROWS), waiting)
+                most = RUNS_WAITING
             else:
-                del inputs[number]
-                self._end(number)
+                del flows[part]
+                self._end(part)
 
-    def _interleaved(self, sources: I32, at_hand: Sequence[list[RowRun]]) -> RowRun:
-        """One run of the rows that the draws take from the parts, which are then at hand no more."""
-        taken = (sources[:, None] == np.arange(len(self._supplies))).cumsum(axis=0)
+    def _interleave(self, parts: I32, waiting: Sequence[list[RowRun]]) -> RowRun:
+        """One run of the next rows of ``parts``, in the order of the draws. The rows are removed from ``waiting``."""
+        taken = (parts[:, None] == np.arange(len(self._inputs))).cumsum(axis=0)
         totals: list[int] = taken[-1].tolist()
         begins = np.array(list(accumulate(totals, initial=0))[:-1])
-        places: I64 = begins[sources] + taken[np.arange(len(sources)), sources] - 1
-        ends, batches, keys = [], [], []
+        indices: I64 = begins[parts] + taken[np.arange(len(parts)), parts] - 1
+        cursors, batches, keys = [], [], []
         form: Form = "python"
-        for number, total in enumerate(totals):
-            ends.append((self._items[number] + taken[:, number])[:, None])
-            ends.append(np.full((len(sources), 1), self._ends[number]))
-            behind = np.array([self._cursors[number]], np.int64)
+        for part, total in enumerate(totals):
+            cursors.append((self._drawn[part] + taken[:, part])[:, None])
+            cursors.append(np.full((len(parts), 1), self._times_ended[part]))
+            part_cursors = np.array([self._cursors[part]], np.int64)
             if total:
-                some = _take(at_hand[number], total)
-                behind = np.concatenate([behind, *(run.cursors for run in some)])
-                for run in some:
-                    assert not isinstance(run.rows.data, dict), "a batched function makes single items of a mixture"
+                runs = _take_rows(waiting[part], total)
+                part_cursors = np.concatenate([part_cursors, *(run.cursors for run in runs)])
+                for run in runs:
+                    assert not isinstance(run.rows.data, dict), "only unchanged rows of files are drawn in runs"
                     batches.append(run.rows.data)
-                    keys.append((run.keys ^ self._salts[number]) & LOW)
-                form = some[0].rows.form
-                self._items[number] += total
-                self._cursors[number] = tuple(behind[-1].tolist())
-            ends.append(behind[taken[:, number]])
-        return RowRun(Rows(PickedRows(RowPool(batches), places), form), np.hstack(ends), np.concatenate(keys)[places])
+                    keys.append((run.keys ^ self._salts[part]) & LOW_BITS)
+                form = runs[0].rows.form
+                self._drawn[part] += total
+                self._cursors[part] = tuple(part_cursors[-1].tolist())
+            cursors.append(part_cursors[taken[:, part]])
+        rows = Rows(PickedRows(RowPool(batches), indices), form)
+        return RowRun(rows, np.hstack(cursors), np.concatenate(keys)[indices])
 
-    def _end(self, number: int) -> None:
-        """Go on, or not, when the part that is due has nothing left."""
-        supply = self._supplies[number]
+    def _end(self, part: int) -> None:
+        """Continue, or end the epoch, when the part that is due has nothing left."""
         if self._stop == "first":
             self._schedule = None
             return
         if self._stop == "never":
-            given = self._cursors[number] != supply.begin
-            self._empty_passes[number] = 0 if given else self._empty_passes[number] + 1
-            if self._empty_passes[number] == EMPTY_PASSES:
-                raise ValueError(
-                    f"The part {supply.name!r} of the mixture gave nothing in {EMPTY_PASSES} passes over a lane, so to "
-                    "begin it again is of no use. It has fewer rows than there are lanes, or a filter that keeps none."
-                )
-        self._ends[number] += 1
+            self._check_not_empty(part)
+        self._times_ended[part] += 1
         if self._stop == "all":
-            self._items = [0] * len(self._items)
-            self._schedule = self._schedule_of(self._ends)
+            self._drawn = [0] * len(self._drawn)
+            self._schedule = self._make_schedule(self._times_ended)
         else:
-            self._cursors[number] = supply.begin
-            self._salts[number] = self._salt(number)
+            self._cursors[part] = self._inputs[part].begin
+            self._salts[part] = self._salt(part)
+
+    def _check_not_empty(self, part: int) -> None:
+        """Raise if a part that starts over again and again has no items in this lane."""
+        name, begin = self._inputs[part].name, self._inputs[part].begin
+        self._empty_passes[part] = 0 if self._cursors[part] != begin else self._empty_passes[part] + 1
+        if self._empty_passes[part] == EMPTY_PASSES:
+            raise ValueError(
+                f"The part {name!r} of the mixture had no items in {EMPTY_PASSES} passes over a lane, so stop='never' "
+                "cannot continue. The part has fewer rows than there are lanes, or a filter that keeps none: use fewer "
+                "lanes, or leave the part out."
+            )
 
 
-def _take(runs: list[RowRun], count: int) -> list[RowRun]:
-    """Take so many rows from the first of some runs."""
+def _take_rows(runs: list[RowRun], count: int) -> list[RowRun]:
+    """Remove the first ``count`` rows from the runs, and return them."""
     taken = []
     while count:
         run = runs.pop(0)

@@ -1,4 +1,4 @@
-"""A source that draws from several pipelines in turn, each at its own pace and from its own position.
+"""A mixture: a source that draws from several pipelines, its parts, in the proportion of their weights.
 
 Lane ``l`` of a mixture draws from lane ``l`` of every part. Its cursor holds, for each part, how many items were drawn
 since the schedule began, how often the part has come to its end, and the part's own cursor. The schedule is a pure
@@ -8,21 +8,22 @@ function of the weights, the seed, the lane and those counts.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, get_args
 
 import pyarrow as pa
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError
-from midepoch.pipeline.draws import Drawn, Draws, Stop, Supply
+from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop
 from midepoch.pipeline.pipeline import Lanes, Pipeline
-from midepoch.pipeline.schedule import Schedule, whole_weights
+from midepoch.pipeline.schedule import Schedule, integer_weights
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, OpenSource, RowStride
 from midepoch.stages.flow import Flow
 
-STOPS = ("first", "all", "never")
-PASSES_AT_HAND = 4
+STOPS: tuple[str, ...] = get_args(Stop)
+EPOCHS_KEPT = 4
+"""How many epochs' lanes of each part are kept in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class Mixture:
     names: tuple[str, ...]
     weights: tuple[float, ...]
     named: bool
-    """Whether the user has given the names; else they are made of what the parts are."""
+    """True if the user named the parts. Otherwise the names are made from what the parts are."""
     seed: int = 0
     stop: Stop = "first"
     uniform = False
@@ -41,51 +42,45 @@ class Mixture:
 
     @property
     def label(self) -> str:
-        """A short name for people."""
         return f"mix-of-{len(self.parts)}"
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name} ({weight:g})" for name, weight in zip(self.names, self.weights, strict=True))
-        return f"a mixture of {told}"
+        parts = ", ".join(f"{name} ({weight:g})" for name, weight in zip(self.names, self.weights, strict=True))
+        return f"a mixture of {parts}"
 
     @cached_property
-    def whole_weights(self) -> tuple[int, ...]:
+    def integer_weights(self) -> tuple[int, ...]:
         """The weights as the schedule takes them."""
-        return whole_weights(self.weights)
+        return integer_weights(self.weights)
 
     @property
     def survives_fork(self) -> bool:
-        """Whether all parts do."""
         return all(part.source.survives_fork for part in self.parts)
 
     @property
     def item_spec(self) -> ItemSpec:
-        """That of all parts, which is the same."""
-        return self.parts[0].item_spec
+        return self.parts[0].item_spec  # mix() checks that all parts agree
 
     @cached_property
     def schema(self) -> pa.Schema | None:
-        """That of the rows of all parts, if they are rows of files as they are, and alike."""
+        """The schema of all parts if they are unchanged rows and agree, so that they can be drawn in runs."""
         schemas = [part.run_schema for part in self.parts]
-        alike = all(one is not None and one.equals(schemas[0]) for one in schemas)
-        return schemas[0] if alike else None
+        same = all(schema is not None and schema.equals(schemas[0]) for schema in schemas)
+        return schemas[0] if same else None
 
     @property
     def begin(self) -> Cursor:
-        """Nothing drawn of any part."""
-        return join([Drawn(0, 0, part.begin) for part in self.parts])
+        return join_positions([PartPosition(0, 0, part.begin) for part in self.parts])
 
-    def split(self, cursor: Cursor) -> list[Drawn]:
-        """Where each part stands."""
-        return _segments(cursor, [len(part.begin) for part in self.parts])
+    def part_positions(self, cursor: Cursor) -> list[PartPosition]:
+        """The position in each part that a cursor of the mixture holds."""
+        return _split_cursor(cursor, [len(part.begin) for part in self.parts])
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """The data of all parts."""
         return {"parts": [part.fingerprint["data"] for part in self.parts]}
 
     def describe(self) -> list[dict[str, Any]]:
-        """The parts, and how they are drawn from."""
         return [
             {
                 "op": "mix",
@@ -99,124 +94,135 @@ class Mixture:
         ]
 
     def cut(self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = ()) -> "MixtureLanes":
-        """The lanes of all parts."""
         if appended:
             raise CheckpointMismatchError(
-                "The state is damaged: it says that files were added to a mixture. Load an earlier checkpoint."
+                "The state is damaged: it says that files were appended to a mixture. Load an earlier checkpoint."
             )
         return MixtureLanes(self, epoch=epoch, lanes=lanes, mode=mode)
 
-    def open(self, lanes: int) -> "PartsReading":
-        """What each part needs."""
-        return PartsReading([part.source.open(lanes * len(self.parts)) for part in self.parts])
+    def open(self, lanes: int) -> "OpenMixture":
+        return OpenMixture([part.source.open(lanes * len(self.parts)) for part in self.parts])
 
     def locate(self, key: int) -> tuple[str, int]:
-        """Unknown: the parts' keys are mixed."""
-        raise LookupError(key)
+        raise LookupError(key)  # a key does not say of which part it is
 
     def adopt(self, then: Mapping[str, Any]) -> AdoptedCheckpoint:
-        """A mixture with other weights or other parts goes on from where each of its parts stood."""
-        told, *stages = then["pipeline"] or [{}]
-        if told.get("op") != "mix" or "parts" not in then["data"]:
-            raise CheckpointMismatchError("The checkpoint is not of a mixture. Load it into what it was taken of.")
-        if told["stop"] != self.stop:
+        """Accept a checkpoint of a mixture, also one with other weights or parts: each part keeps its own position."""
+        description, *stages = then["pipeline"] or [{}]
+        if description.get("op") != "mix" or "parts" not in then["data"]:
             raise CheckpointMismatchError(
-                f"The mixture had stop={told['stop']!r} and has stop={self.stop!r}: its end would be another. "
-                "Build it as it was, or start anew without the state."
+                "The checkpoint is not of a mixture. Load it into the dataset that it was taken of."
             )
-        was = Then.read(told, then["data"])
-        sources = [was.names.index(name) if name in was.names else None for name in self.names]
-        self._check_known(was, sources)
-        parts = [self._part_adopted(number, was, source) for number, source in enumerate(sources)]
-        changes = self._changes(was, sources)
+        if description["stop"] != self.stop:
+            raise CheckpointMismatchError(
+                f"The mixture had stop={description['stop']!r} and has stop={self.stop!r}, so it would end elsewhere. "
+                "Build it as it was, or start over without the state."
+            )
+        saved = SavedMixture.from_fingerprint(description, then["data"])
+        saved_numbers = [saved.names.index(name) if name in saved.names else None for name in self.names]
+        self._check_known(saved, saved_numbers)
+        parts = [self._adopt_part(part, saved, number) for part, number in enumerate(saved_numbers)]
+        changes = self._changes(saved, saved_numbers)
         moves = [None if part is None else part.move for part in parts]
         moved = None
         if changes or any(moves):
-            moved = partial(self._moved, was, sources, moves, bool(changes))
+            moved = partial(self._moved, saved, saved_numbers, moves, bool(changes))
         for name, part in zip(self.names, parts, strict=True):
             changes += [f"in {name}, {change}" for change in (part.changes if part is not None else ())]
         return AdoptedCheckpoint(moved, [*self.describe(), *stages], tuple(changes))
 
-    def _part_adopted(self, number: int, was: "Then", source: int | None) -> AdoptedCheckpoint | None:
-        """How the checkpoint's part is gone on from as this part, which must be the same; None for a new one."""
-        if source is None:
+    def _adopt_part(self, part: int, saved: "SavedMixture", saved_number: int | None) -> AdoptedCheckpoint | None:
+        """Accept the checkpoint's part of the same name, or raise if it has changed; None for a new part."""
+        if saved_number is None:
             return None
+        then = {"data": saved.data[saved_number], "pipeline": saved.pipelines[saved_number]}
         try:
-            return self.parts[number].adoption({"data": was.data[source], "pipeline": was.pipelines[source]})
+            return self.parts[part].adoption(then)
         except CheckpointMismatchError as error:
             raise CheckpointMismatchError(
-                f"The part {self.names[number]!r} of the mixture is not the one of the checkpoint. {error} "
-                "To put another part in its place, give it another name."
+                f"The part {self.names[part]!r} of the mixture is not the one of the checkpoint. {error} "
+                "To replace it by another part, give that another name."
             ) from error
 
-    def _check_known(self, was: "Then", sources: Sequence[int | None]) -> None:
-        """Raise where nobody can say whether a part is new or an old one that was changed."""
-        new = [name for name, source in zip(self.names, sources, strict=True) if source is None]
-        gone = [name for name in was.names if name not in self.names]
+    def _check_known(self, saved: "SavedMixture", saved_numbers: Sequence[int | None]) -> None:
+        """Raise if an unknown part may be new or a changed old one."""
+        new = [name for name, number in zip(self.names, saved_numbers, strict=True) if number is None]
+        gone = [name for name in saved.names if name not in self.names]
         if len(new) == len(self.names) or (new and gone and not self.named):
             raise CheckpointMismatchError(
-                f"The mixture had the parts {', '.join(was.names)} and has {', '.join(self.names)}: whether "
-                f"{new[0]} is new, or one of those that was changed, nobody can tell. Build the parts as they were, or "
-                "name them by passing a dict to mix, then and now."
+                f"The mixture had the parts {', '.join(saved.names)} and has {', '.join(self.names)}. Whether "
+                f"{new[0]} is new or a changed old part is unknown. Build the parts as they were, or name them by "
+                "passing a dict to mix, both before and after the change."
             )
 
     def _moved(
-        self, was: "Then", sources: Sequence[int | None], moves: Sequence[MoveCursor | None], anew: bool, cursor: Cursor
+        self,
+        saved: "SavedMixture",
+        saved_numbers: Sequence[int | None],
+        moves: Sequence[MoveCursor | None],
+        new_schedule: bool,
+        cursor: Cursor,
     ) -> Cursor:
-        """Each part where it stood, or at its beginning; under a schedule that begins anew if it is another."""
-        if len(cursor) != sum(was.widths) + 2 * len(was.widths):
+        """A cursor of the checkpoint as one of this mixture. Known parts keep their position, new ones begin.
+
+        A new schedule begins too: it has drawn nothing yet.
+        """
+        if len(cursor) != sum(saved.widths) + 2 * len(saved.widths):
             raise CheckpointMismatchError(
-                f"The state is damaged: a cursor has {len(cursor)} numbers, which are not those of the parts "
-                f"{', '.join(was.names)}. Load an earlier checkpoint."
+                f"The state is damaged: a cursor has {len(cursor)} numbers, which do not fit the parts "
+                f"{', '.join(saved.names)}. Load an earlier checkpoint."
             )
-        stood = _segments(cursor, was.widths)
-        drawn = []
-        for part, source, move in zip(self.parts, sources, moves, strict=True):
-            if source is None:
-                drawn.append(Drawn(0, 0, part.begin))
-            else:
-                items, ends, at = stood[source]
-                drawn.append(Drawn(0 if anew else items, ends, at if move is None else move(at)))
-        return join(drawn)
+        saved_positions = _split_cursor(cursor, saved.widths)
+        positions = []
+        for part, number, move in zip(self.parts, saved_numbers, moves, strict=True):
+            if number is None:
+                positions.append(PartPosition(0, 0, part.begin))
+                continue
+            drawn, times_ended, part_cursor = saved_positions[number]
+            part_cursor = part_cursor if move is None else move(part_cursor)
+            positions.append(PartPosition(0 if new_schedule else drawn, times_ended, part_cursor))
+        return join_positions(positions)
 
-    def _changes(self, was: "Then", sources: Sequence[int | None]) -> list[str]:
-        """What of the schedule is different from the checkpoint, in words."""
-        told = []
-        for name, weight, source in zip(self.names, self.weights, sources, strict=True):
-            if source is None:
-                told.append(f"{name} is new and begins at its beginning, with weight {weight:g}")
-            elif was.weights[source] != weight:
-                told.append(f"{name} has weight {weight:g} instead of {was.weights[source]:g}")
-        told += [f"{name} was taken out" for name in was.names if name not in self.names]
-        if was.seed != self.seed:
-            told.append(f"its seed is {self.seed} instead of {was.seed}")
-        if not told and list(self.names) != was.names:
-            told.append("its parts are in another order")
-        return told
+    def _changes(self, saved: "SavedMixture", saved_numbers: Sequence[int | None]) -> list[str]:
+        """How the schedule differs from the checkpoint's, in words."""
+        changes = []
+        for name, weight, number in zip(self.names, self.weights, saved_numbers, strict=True):
+            if number is None:
+                changes.append(f"{name} is new and starts from its beginning, with weight {weight:g}")
+            elif saved.weights[number] != weight:
+                changes.append(f"{name} has weight {weight:g} instead of {saved.weights[number]:g}")
+        changes += [f"{name} was removed" for name in saved.names if name not in self.names]
+        if saved.seed != self.seed:
+            changes.append(f"its seed is {self.seed} instead of {saved.seed}")
+        if not changes and list(self.names) != saved.names:
+            changes.append("its parts are in another order")
+        return changes
 
 
-class Then(NamedTuple):
-    """What a checkpoint says of its mixture."""
+class SavedMixture(NamedTuple):
+    """What a checkpoint says of its mixture, one entry a part in each list."""
 
     names: list[str]
     weights: list[float]
     seed: int
     widths: list[int]
+    """How many numbers the cursor of each part has."""
     pipelines: list[Any]
     data: list[Any]
 
     @classmethod
-    def read(cls, told: Mapping[str, Any], data: Mapping[str, Any]) -> Self:
-        """Read it from a fingerprint, whose lists must have one entry for each part."""
-        was = cls(told["names"], told["weights"], told["seed"], told["widths"], told["parts"], data["parts"])
-        if len({len(one) for one in (was.names, was.weights, was.widths, was.pipelines, was.data)}) != 1:
-            raise ValueError("its parts are not counted alike everywhere")
-        if any(type(width) is not int or width < 1 for width in was.widths):
-            raise ValueError(f"the widths of cursors are {was.widths}")
-        return was
+    def from_fingerprint(cls, description: Mapping[str, Any], data: Mapping[str, Any]) -> Self:
+        """Read the mixture's description and its data; ``ValueError`` if they do not fit together."""
+        names, weights, widths = description["names"], description["weights"], description["widths"]
+        saved = cls(names, weights, description["seed"], widths, description["parts"], data["parts"])
+        if len({len(each) for each in (saved.names, saved.weights, saved.widths, saved.pipelines, saved.data)}) != 1:
+            raise ValueError("its lists of parts have different lengths")
+        if any(type(width) is not int or width < 1 for width in saved.widths):
+            raise ValueError(f"the widths of cursors are {saved.widths}")
+        return saved
 
 
-class PartsReading:
+class OpenMixture:
     """What the parts of a mixture hold open."""
 
     def __init__(self, parts: Sequence[OpenSource]) -> None:
@@ -224,11 +230,9 @@ class PartsReading:
 
     @property
     def decodes(self) -> bool:
-        """Whether any part does."""
         return any(part.decodes for part in self.parts)
 
     def close(self) -> None:
-        """Close all of them."""
         for part in self.parts:
             part.close()
 
@@ -238,65 +242,68 @@ class MixtureLanes:
 
     def __init__(self, mixture: Mixture, *, epoch: int, lanes: int, mode: Mode) -> None:
         self._mixture, self._epoch, self._count, self._mode = mixture, epoch, lanes, mode
-        # An epoch's order is shared by all lanes; while some are a pass ahead of others, those of both are needed.
-        self._part_lanes = lru_cache(maxsize=PASSES_AT_HAND * len(mixture.parts))(self._cut)
+        # All lanes share an epoch's order. While some lanes are a pass ahead of others, the orders of both are needed.
+        self._cached_lanes = lru_cache(maxsize=EPOCHS_KEPT * len(mixture.parts))(self._cut_part)
 
-    def _cut(self, number: int, epoch: int) -> Lanes:
-        return Lanes(self._mixture.parts[number], epoch=epoch, lanes=self._count, mode=self._mode)
+    def _cut_part(self, part: int, epoch: int) -> Lanes:
+        return Lanes(self._mixture.parts[part], epoch=epoch, lanes=self._count, mode=self._mode)
 
-    def _lanes(self, number: int, ends: int) -> Lanes:
-        """A part's lanes. One that begins again does so in its next epoch, with another shuffle."""
-        return self._part_lanes(number, self._epoch + (ends if self._mixture.stop == "never" else 0))
+    def _part_lanes(self, part: int, times_ended: int) -> Lanes:
+        """The lanes of a part. One that starts over does so in its next epoch, with another shuffle."""
+        return self._cached_lanes(part, self._epoch + (times_ended if self._mixture.stop == "never" else 0))
 
     def size(self, lane: int) -> int:
-        """The rows of all parts."""
-        return sum(self._lanes(number, 0).size(lane) for number in range(len(self._mixture.parts)))
+        return sum(self._part_lanes(part, 0).size(lane) for part in range(len(self._mixture.parts)))
 
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
-        """Whether every part can have come to where it stands, and the schedule to what it has drawn."""
-        drawn = self._mixture.split(cursor)
-        schedule = self._schedule(lane, [one.ends for one in drawn])
-        return (schedule is None or schedule.comes_to([one.items for one in drawn])) and all(
-            self._lanes(number, ends).source.reaches(lane, at, self._mixture.parts[number].item_rows)
-            for number, (_, ends, at) in enumerate(drawn)
+        """True if every part can have reached its cursor, and the schedule its counts."""
+        positions = self._mixture.part_positions(cursor)
+        schedule = self._schedule(lane, [position.times_ended for position in positions])
+        if schedule is not None and not schedule.can_have_drawn([position.drawn for position in positions]):
+            return False
+        return all(
+            self._part_lanes(part, times_ended).source.reaches(lane, cursor, self._mixture.parts[part].item_rows)
+            for part, (_, times_ended, cursor) in enumerate(positions)
         )
 
-    def flow(self, reading: PartsReading, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
-        """The items of a lane: in runs if the rows of all parts have the same columns and nobody has touched them."""
-        assert stride == ALL_ROWS, "a mixture is not uniform: nobody may skip in it"
+    def flow(self, opened: OpenMixture, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
+        """The items of a lane, in runs of rows if the parts have a common schema."""
+        assert stride == ALL_ROWS, "only uniform sources can skip rows of other readers, and a mixture is not uniform"
         mixture = self._mixture
-        supplies = [
-            Supply(name=name, begin=part.begin, open=partial(self._open, reading, lane, number))
+        inputs = [
+            PartInput(name=name, begin=part.begin, open=partial(self._open, opened, lane, number))
             for number, (name, part) in enumerate(zip(mixture.names, mixture.parts, strict=True))
         ]
-        draws = Draws(supplies, mixture.split(cursor), stop=mixture.stop, schedule=partial(self._schedule, lane))
+        positions = mixture.part_positions(cursor)
+        draws = Draws(inputs, positions, stop=mixture.stop, schedule=partial(self._schedule, lane))
         form, batched = mixture.item_spec
         if mixture.schema is not None:
-            return Flow(row_runs=draws.runs(), form=form)
-        return Flow(single_items=draws.each(), form=form, batched=batched)
+            return Flow(row_runs=draws.row_runs(), form=form)
+        return Flow(single_items=draws.single_items(), form=form, batched=batched)
 
-    def _open(self, reading: PartsReading, lane: int, number: int, ends: int, at: Cursor) -> Flow:
-        return self._lanes(number, ends).flow(reading.parts[number], lane, at)
+    def _open(self, opened: OpenMixture, lane: int, part: int, times_ended: int, cursor: Cursor) -> Flow:
+        return self._part_lanes(part, times_ended).flow(opened.parts[part], lane, cursor)
 
-    def _schedule(self, lane: int, ends: Sequence[int]) -> Schedule | None:
+    def _schedule(self, lane: int, times_ended: Sequence[int]) -> Schedule | None:
         """The order of draws among the parts that have not ended; None if all have."""
         mixture = self._mixture
-        left = [
+        weights = [
             0 if mixture.stop == "all" and ended else weight
-            for weight, ended in zip(mixture.whole_weights, ends, strict=True)
+            for weight, ended in zip(mixture.integer_weights, times_ended, strict=True)
         ]
-        return Schedule(left, mixture.seed, self._epoch, lane) if any(left) else None
+        return Schedule(weights, mixture.seed, self._epoch, lane) if any(weights) else None
 
 
-def join(drawn: Sequence[Drawn]) -> Cursor:
-    """Where the parts stand, as one cursor."""
-    return tuple(number for items, ends, cursor in drawn for number in (items, ends, *cursor))
+def join_positions(positions: Sequence[PartPosition]) -> Cursor:
+    """The positions in all parts as one cursor."""
+    return tuple(number for drawn, times_ended, cursor in positions for number in (drawn, times_ended, *cursor))
 
 
-def _segments(cursor: Cursor, widths: Sequence[int]) -> list[Drawn]:
-    """Where each part stands, whose own cursors have these widths."""
-    drawn, at = [], 0
+def _split_cursor(cursor: Cursor, widths: Sequence[int]) -> list[PartPosition]:
+    """The position in each part, of parts whose own cursors have these widths."""
+    positions, start = [], 0
     for width in widths:
-        drawn.append(Drawn(cursor[at], cursor[at + 1], cursor[at + 2 : at + 2 + width]))
-        at += 2 + width
-    return drawn
+        end = start + 2 + width
+        positions.append(PartPosition(cursor[start], cursor[start + 1], cursor[start + 2 : end]))
+        start = end
+    return positions

@@ -1,4 +1,4 @@
-"""A pipeline, and its lanes in one epoch: all that decides which items there are, nothing about who reads."""
+"""A pipeline and its lanes in one epoch: everything that decides which items there are, nothing about who reads."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from midepoch._common.text import count
 from midepoch.checkpoint.fingerprint import pipeline_difference
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import AppendedFiles, LanePositions, State
@@ -25,14 +26,14 @@ StageKind = TypeVar("StageKind", bound=Stage)
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """Where items come from, and the stages that they pass through."""
+    """A source of items, and the stages that they pass through."""
 
     source: Source
     stages: tuple[Stage, ...] = ()
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether every stage gives a known number of items, so that counts alone say where all lanes stand."""
+        """True if the positions of all lanes follow from the number of items delivered."""
         return self.source.uniform and all(stage.count(1) is not None for stage in self.stages)
 
     @cached_property
@@ -42,11 +43,11 @@ class Pipeline:
 
     @property
     def begin(self) -> Cursor:
-        """The cursor at the beginning of a lane."""
+        """The cursor at the start of a lane."""
         return self.source.begin + (0,) * sum(stage.many_outputs for stage in self.stages)
 
     def _flow_of_nothing(self) -> Flow:
-        """What the stages make of a flow without items: it says what the items are like, and nothing is read."""
+        """A flow without items through all stages. It says what the items are like, and nothing is read."""
         form, batched = self.source.item_spec
         schema = self.source.schema
         flow = Flow(single_items=iter(()), form=form, batched=batched)
@@ -85,7 +86,7 @@ class Pipeline:
 
     @property
     def first_uncounted(self) -> str | None:
-        """The name of the first stage whose number of outputs only reading tells."""
+        """The name of the first stage whose number of outputs is known only by reading."""
         return next((stage.name for stage in self.stages if stage.count(stage.group_size) is None), None)
 
     @property
@@ -101,29 +102,33 @@ class Pipeline:
         return Call(function=function, stage=name, number=len(self.stages) + 1, with_rng=with_rng, salt=salt)
 
     def find(self, kind: type[StageKind]) -> StageKind | None:
-        """The first stage of a kind that the caller itself has put in, such as one that keeps a log for it."""
+        """The first stage of a kind, for callers that added one themselves and need what it collects."""
         return next((stage for stage in self.stages if isinstance(stage, kind)), None)
 
     def items(self, rows: int, item_rows: int | None = None) -> int:
-        """How many items so many rows of a lane give in a uniform pipeline, maybe with another batch size."""
-        count = max(0, rows)
+        """The number of items that ``rows`` rows of a lane make in a uniform pipeline.
+
+        With another number of rows an item than the pipeline's own, as in a state taken with another batch size, the
+        last item may have fewer.
+        """
+        items = max(0, rows)
         if item_rows not in (None, self.item_rows):
-            return -(-count // item_rows)
+            return -(-items // item_rows)
         for stage in self.stages:
-            counted = stage.count(count)
-            assert counted is not None
-            count = counted
-        return count
+            outputs = stage.count(items)
+            assert outputs is not None, "only uniform pipelines are counted"
+            items = outputs
+        return items
 
     def describe(self) -> list[dict[str, Any]]:
         """What a state remembers of the pipeline."""
-        told = self.source.describe()
+        description = self.source.describe()
         for number, stage in enumerate(self.stages):
             grouped_later = any(later.many_outputs for later in self.stages[number + 1 :])
             described = stage.describe_as_input() if grouped_later else stage.describe()
             if described is not None:
-                told.append(described)
-        return told
+                description.append(described)
+        return description
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
@@ -131,7 +136,7 @@ class Pipeline:
         return {"data": self.source.fingerprint, "pipeline": self.describe()}
 
     def adopt(self, state: State, then: Any) -> State:
-        """A state, given its fingerprint, as one of this pipeline; raise, and say what differs, if it is none."""
+        """A state with the fingerprint ``then``, as a state of this pipeline. Raises if it is of another."""
         move, _, changes = self.adoption(then)
         width = len(self.begin)
         if move is not None:
@@ -143,55 +148,56 @@ class Pipeline:
                 )
             if not state.positions.in_step:
                 raise CheckpointMismatchError(
-                    "In the checkpoint some readers of a lane were ahead of others, and a changed mixture would deal "
-                    "the lane another way. Go on with the mixture as it was, and change it at a later checkpoint."
+                    "In the checkpoint some readers of a lane were ahead of others, so the mixture cannot be changed "
+                    "there. Resume with the mixture as it was, and change it at a later checkpoint."
                 )
-            moved = ((count, LanePosition(move(position.cursor))) for count, position in state.positions.runs)
+            moved = ((lanes, LanePosition(move(position.cursor))) for lanes, position in state.positions.runs)
             state = replace(state, positions=LanePositions.pack(moved))
         cursors = [position.cursor for _, position in state.positions.runs]
-        cursors += (
-            [cursor for _, _, cursor in state.reader_progress.deliveries] if state.reader_progress is not None else []
-        )
+        if state.reader_progress is not None:
+            cursors += [cursor for _, _, cursor in state.reader_progress.deliveries]
         if any(len(cursor) != width for cursor in cursors):
-            raise CheckpointMismatchError(f"The state is damaged: its cursors do not have {width} numbers.")
+            raise CheckpointMismatchError(
+                f"The state is damaged: its cursors do not have {count('number', width)}. Load an earlier checkpoint."
+            )
         if changes:
-            log.warning("The mixture goes on changed: %s.", "; ".join(changes))
+            log.warning("The mixture resumes with changes: %s.", "; ".join(changes))
         return state
 
     def adoption(self, then: Any) -> AdoptedCheckpoint:
-        """How a checkpoint, given its fingerprint, is gone on from; raise if it is not of this pipeline."""
+        """Accept a checkpoint with the fingerprint ``then``, or raise CheckpointMismatchError and say what differs."""
         if not isinstance(then, Mapping) or not {"data", "pipeline"} <= set(then):
             raise CheckpointMismatchError("The state is damaged: it has no fingerprint. Load an earlier checkpoint.")
         try:
             move, pipeline, changes = self.source.adopt(then)
-            told = pipeline_difference(pipeline, self.fingerprint["pipeline"])
+            difference = pipeline_difference(pipeline, self.fingerprint["pipeline"])
         except CheckpointMismatchError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise CheckpointMismatchError(
                 f"The state's fingerprint is damaged ({type(error).__name__}: {error}). Load an earlier checkpoint."
             ) from error
-        if told is not None:
+        if difference is not None:
             raise CheckpointMismatchError(
-                f"The pipeline is not the one of the checkpoint: {told}. "
-                "Build it as it was, or start anew without the state."
+                f"The pipeline is not the one of the checkpoint: {difference}. "
+                "Build it as it was, or start over without the state."
             )
         return AdoptedCheckpoint(None if move is None else partial(self._moved, move), pipeline, changes)
 
     def _moved(self, move: MoveCursor, cursor: Cursor) -> Cursor:
-        """A cursor moved at its origin, which is possible where no stage is inside a group."""
+        """A cursor whose source was moved. Raises if a stage is inside a group of the source's items."""
         groups = sum(stage.many_outputs for stage in self.stages)
-        source, inside = cursor[: len(cursor) - groups], cursor[len(cursor) - groups :]
-        if any(inside):
+        of_source, of_groups = cursor[: len(cursor) - groups], cursor[len(cursor) - groups :]
+        if any(of_groups):
             raise CheckpointMismatchError(
-                "The checkpoint was taken inside a group that a stage behind the mixture makes, such as a window of "
-                "packs, and a changed mixture would make another group. Go on with the mixture as it was, or use that "
-                "stage on each part, before mixing them."
+                "The checkpoint was taken inside a group that a stage after the mixture makes, such as a window of "
+                "packs, and a changed mixture would make another group. Resume with the mixture as it was, or use "
+                "that stage on each part before mixing them."
             )
-        return (*move(source), *inside)
+        return (*move(of_source), *of_groups)
 
     def context(self, epoch: int) -> Context:
-        """What the stages may know."""
+        """What the stages may know in an epoch."""
         rows_until = next(
             (number for number, stage in enumerate(self.stages, start=1) if stage.many_outputs or stage.group_size > 1),
             len(self.stages) + 1,
@@ -210,24 +216,24 @@ class Lanes:
         self.source = pipeline.source.cut(epoch=epoch, lanes=lanes, mode=mode, appended=appended)
 
     def size(self, lane: int) -> int:
-        """How many rows a lane of files has."""
+        """The number of rows of a lane, for sources that know it."""
         return self.source.size(lane)
 
-    def open(self, reading: Any, lane: int, position: LanePosition, skip: int, stride: int) -> Flow:
-        """The items of a lane from where it stands: the one after ``skip`` others, then every ``stride``-th."""
+    def open(self, opened: Any, lane: int, position: LanePosition, skip: int, stride: int) -> Flow:
+        """The items of a lane from its position on: without the first ``skip``, then every ``stride``-th."""
         if self._pipeline.uniform and not position.delivered_ahead:
-            return self.flow(reading, lane, position.cursor, RowStride(self._pipeline.item_rows, skip, stride))
-        flow = self.flow(reading, lane, position.cursor)
+            return self.flow(opened, lane, position.cursor, RowStride(self._pipeline.item_rows, skip, stride))
+        flow = self.flow(opened, lane, position.cursor)
         if not position.delivered_ahead and (skip, stride) == (0, 1):
             return flow
         delivered_ahead = set(position.delivered_ahead)
-        steps = (step for number, step in enumerate(flow.as_single_items()) if number not in delivered_ahead)
-        return flow.with_single_items(islice(steps, skip, None, stride))
+        items = (single for number, single in enumerate(flow.as_single_items()) if number not in delivered_ahead)
+        return flow.with_single_items(islice(items, skip, None, stride))
 
-    def flow(self, reading: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
-        """The items of a lane from a cursor on: the stages, each opened at its part of it."""
+    def flow(self, opened: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
+        """The items of a lane from a cursor on. Each stage gets the cursor's numbers up to its own."""
         width = len(self._pipeline.source.begin)
-        flow = self.source.flow(reading, lane, cursor[:width], stride)
+        flow = self.source.flow(opened, lane, cursor[:width], stride)
         context = self._pipeline.context(self._epoch)
         for stage in self._pipeline.stages:
             width += stage.many_outputs

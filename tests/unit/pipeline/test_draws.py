@@ -27,14 +27,14 @@ def parts(tmp_path):
 def drawn(monkeypatch):
     """How many rows are drawn at a time."""
     lengths = []
-    interleaved = Draws._interleaved
+    interleave = Draws._interleave
 
     def watched(*arguments):
-        run = interleaved(*arguments)
+        run = interleave(*arguments)
         lengths.append(len(run))
         return run
 
-    monkeypatch.setattr(Draws, "_interleaved", watched)
+    monkeypatch.setattr(Draws, "_interleave", watched)
     return lengths
 
 
@@ -55,7 +55,7 @@ def test_runs_are_long_though_those_of_the_parts_are_short(parts, drawn, order):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 499, 500, 501, 1024, 5000, 17_999])
-def test_runs_go_on_at_any_row_with_the_next(parts, cut):
+def test_runs_resume_at_any_row_with_the_next(parts, cut):
     mixture = me.mix(parts, WEIGHTS, stop="all")
     whole = [row["x"] for row in mixture]
     mixture.set_epoch(0)

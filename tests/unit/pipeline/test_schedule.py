@@ -1,4 +1,4 @@
-"""The schedule of a mixture: exact shares at every draw, by whole numbers."""
+"""The schedule of a mixture: exact shares at every draw, by integers."""
 
 from fractions import Fraction
 from itertools import islice
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.pipeline.schedule import EXACT, REMEMBERED, Schedule, whole_weights
+from midepoch.pipeline.schedule import EXACT, REMEMBERED, Schedule, integer_weights
 
 positive = st.one_of(
     st.just(1.0),
@@ -34,7 +34,7 @@ def drawn_one_by_one(schedule, sources):
 @quick
 @given(many_weights, keys)
 def test_after_any_number_of_draws_every_source_is_within_one_of_its_exact_share(weights, key):
-    whole = whole_weights(weights)
+    whole = integer_weights(weights)
     total, counts = sum(whole), [0] * len(whole)
     deviations = []
     for draws, number in enumerate(islice(drawn_one_by_one(Schedule(whole, *key), len(whole)), 400), start=1):
@@ -51,7 +51,7 @@ def test_after_any_number_of_draws_every_source_is_within_one_of_its_exact_share
 @quick
 @given(weights, keys, st.integers(0, 300))
 def test_a_draw_is_a_pure_function_of_the_counts(weights, key, cut):
-    whole = whole_weights(weights)
+    whole = integer_weights(weights)
     sequence = list(islice(drawn_one_by_one(Schedule(whole, *key), len(whole)), cut + 50))
     counts = [sequence[:cut].count(number) for number in range(len(whole))]
     fresh = Schedule(whole, *key)
@@ -63,7 +63,7 @@ def test_a_draw_is_a_pure_function_of_the_counts(weights, key, cut):
 @quick
 @given(weights, keys, st.data())
 def test_many_draws_at_a_time_are_those_drawn_one_by_one(weights, key, data):
-    whole = whole_weights(weights)
+    whole = integer_weights(weights)
     expected = list(islice(drawn_one_by_one(Schedule(whole, *key), len(whole)), 400))
     schedule, counts, at = Schedule(whole, *key), [0] * len(whole), 0
     while at < 300:
@@ -115,8 +115,8 @@ def test_lanes_begin_at_different_phases():
 
 @quick
 @given(many_weights)
-def test_whole_weights_keep_proportions_and_lose_none(weights):
-    whole = whole_weights(weights)
+def test_integer_weights_keep_proportions_and_lose_none(weights):
+    whole = integer_weights(weights)
     assert all((one > 0) == (weight > 0) for one, weight in zip(whole, weights, strict=True))
     exact = [Fraction(weight) for weight in weights]
     for one, weight in zip(whole, exact, strict=True):
@@ -138,18 +138,18 @@ def test_whole_weights_keep_proportions_and_lose_none(weights):
     ],
 )
 def test_weights_are_taken_as_they_are_written(weights, whole):
-    assert whole_weights(weights) == whole
+    assert integer_weights(weights) == whole
 
 
 @quick
 @given(weights, keys, st.integers(0, 200), st.integers(0, 11))
-def test_counts_that_no_schedule_comes_to_are_known(weights, key, draws, wrong):
-    whole = whole_weights(weights)
+def test_counts_that_no_schedule_can_have_drawn_are_known(weights, key, draws, wrong):
+    whole = integer_weights(weights)
     schedule, counts = Schedule(whole, *key), [0] * len(whole)
     for number in islice(drawn_one_by_one(Schedule(whole, *key), len(whole)), draws):
         counts[number] += 1
-    assert schedule.comes_to(counts)
+    assert schedule.can_have_drawn(counts)
     if len([weight for weight in whole if weight]) > 1:
         source, total = wrong % len(whole), sum(whole)
         counts[source] += 1 + 2 * -(-total // (total - whole[source]))
-        assert not schedule.comes_to(counts)
+        assert not schedule.can_have_drawn(counts)

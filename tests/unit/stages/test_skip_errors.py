@@ -157,7 +157,7 @@ def test_a_state_knows_the_function_and_whether_failures_are_left_out(rows):
         raising.load_state_dict(skipping.state_dict())
 
 
-def test_the_file_goes_with_the_last_data_set_that_has_it(rows, temporary):
+def test_the_file_goes_with_the_last_dataset_that_has_it(rows, temporary):
     dataset, stage = skipping_errors(rows, no_thirds)
     copies = [copy.copy(dataset), dataset.batch(2), copy.deepcopy(dataset)]
     del dataset, stage
@@ -170,7 +170,7 @@ def test_the_file_goes_with_the_last_data_set_that_has_it(rows, temporary):
     assert list(temporary.iterdir()) == []
 
 
-def test_many_data_sets_hold_no_files_open(rows, temporary):
+def test_many_datasets_hold_no_files_open(rows, temporary):
     before = len(os.listdir("/proc/self/fd"))
     many = [skipping_errors(rows, no_thirds)[0] for _ in range(50)]
     assert len(os.listdir("/proc/self/fd")) == before
