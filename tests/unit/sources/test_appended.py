@@ -117,7 +117,7 @@ def test_positions_may_be_asked_in_any_order(history, steps, lanes, data):
 def test_pieces_cut_a_lane_from_its_start_to_its_end(history, steps, lanes):
     files, split = history
     for order in real_lanes(files, split, steps, 0, lanes):
-        pieces = order.pieces("block")
+        pieces = order.piece_starts("block")
         assert (pieces[0], pieces[-1]) == (0, order.size)
         assert (np.diff(pieces) > 0).all()
 
@@ -129,7 +129,7 @@ def test_a_subset_of_files_has_the_pieces_of_a_dataset_of_these_files_alone(hist
         subset, alone = files.subset(generation), files.alone(generation)
         assert subset.size == alone.size
         for level in ("file", "block"):
-            assert subset.pieces(level).tolist() == alone.pieces(level).tolist()
+            assert subset.piece_starts(level).tolist() == alone.piece_starts(level).tolist()
 
 
 @given(histories())

@@ -85,7 +85,7 @@ def remote_index(tmp_path):
 
 
 def test_memory_for_reading_ahead_is_limited_but_one_block_always_fits(remote_index):
-    schema, length = remote_index.schema(None), int(remote_index.places[1][0])
+    schema, length = remote_index.schema(None), int(remote_index.view.block_lengths[0])
     fetcher = BlockFetcher(remote_index, schema, Fetch(read_ahead=2 * length))
     assert [fetcher.reserve(number) for number in range(3)] == [True, True, False]
     fetcher.release(0)

@@ -31,7 +31,7 @@ def read(source, lanes, lane, cursor=0, stride=ALL_ROWS, **options):
     """The ids of a lane from a cursor on, and the cursor after each."""
     opened = source.open(lanes)
     flow = source.cut(epoch=1, lanes=lanes, **{"mode": "example", **options}).flow(opened, lane, (cursor,), stride)
-    emitted = [(item["id"], end) for item, end, _ in flow.each()]
+    emitted = [(item["id"], end) for item, end, _ in flow.as_single_items()]
     opened.close()
     return [number for number, _ in emitted], [end for _, (end,) in emitted]
 
@@ -98,7 +98,7 @@ def test_mapped_files_do_not_decode(tmp_path):
 
 
 def test_names_for_messages(source):
-    suffix = source.index.names[0].rpartition(".")[2]
+    suffix = source.index.view.names[0].rpartition(".")[2]
     assert source.label == f"part-0000.{suffix}+3"
     assert str(source) == "60 rows in 4 files"
 

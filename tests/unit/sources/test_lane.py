@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from files import numbers, values, write
 from midepoch.index.build import open_index
-from midepoch.order.orders import Shuffle, Slice, build_order
+from midepoch.order.orders import Sequential, Shuffle, Slice, build_order
 from midepoch.sources import lane
 from midepoch.sources.fetcher import BlockFetcher
 from midepoch.sources.lane import LaneRows, ReadSizes
@@ -23,6 +23,10 @@ ROWS = sum(map(sum, BLOCKS))
 KINDS = {"mapped": ["stream", "file"], "decoded": ["parquet"], "mixed": ["parquet", "stream"]}
 
 
+def in_file_order(index):
+    return Sequential(index.view.file_starts, index.view.block_starts)
+
+
 class Listed:
     """An order that is a list of row numbers, of which some may repeat."""
 
@@ -32,7 +36,7 @@ class Listed:
     def rows(self, positions):
         return self._rows[positions]
 
-    def pieces(self, level):
+    def piece_starts(self, level):
         return np.array([0, self.size])
 
 
@@ -78,7 +82,7 @@ def read(fetcher, order, sizes, start, stop, **stride):
     positions, keys, found = [], [], []
     for run in LaneRows(fetcher, order, sizes).runs(start, stop, **stride):
         assert 0 < len(run) <= sizes.run
-        positions += (run.ends[:, 0] - 1).tolist()
+        positions += (run.cursors[:, 0] - 1).tolist()
         keys += run.keys.tolist()
         found += [row["x"] for row in run.rows.items()]
     return positions, keys, found
@@ -98,7 +102,7 @@ def test_runs_hold_the_rows_of_the_order_between_start_and_stop(
 ):
     index = index_of(kind)
     plain_list = bool(order_steps) and isinstance(order_steps[0], int)
-    order = Listed(order_steps) if plain_list else build_order(index.order(), order_steps, 1)
+    order = Listed(order_steps) if plain_list else build_order(in_file_order(index), order_steps, 1)
     start, stop = (min(end, order.size) for end in sorted(ends))
     phase %= stride
     due = [position for position in range(start, stop) if (position - start) // rows % stride == phase]
@@ -115,7 +119,7 @@ def test_every_start_and_block_boundary_in_file_order(index_of, kind):
     index = index_of(kind)
     fetcher = BlockFetcher(index, index.schema(None))
     for start in range(ROWS + 1):
-        assert read(fetcher, index.order(), ReadSizes(16, 8, 4), start, ROWS)[2] == list(range(start, ROWS))
+        assert read(fetcher, in_file_order(index), ReadSizes(16, 8, 4), start, ROWS)[2] == list(range(start, ROWS))
     fetcher.close()
 
 
@@ -130,9 +134,9 @@ def test_adjacent_rows_may_have_blocks_without_rows_between_them(index_of, kind)
 def test_adjacent_rows_of_mapped_files_are_slices_and_scattered_rows_share_a_pool(index_of):
     index = index_of("mapped")
     fetcher, big = BlockFetcher(index, index.schema(None)), ReadSizes(64, 16, 100)
-    sliced = LaneRows(fetcher, index.order(), big).runs(0, ROWS)
+    sliced = LaneRows(fetcher, in_file_order(index), big).runs(0, ROWS)
     assert all(isinstance(run.rows.data, pa.RecordBatch) for run in sliced)
-    shuffled = build_order(index.order(), [Shuffle(seed=1, level="row", window=1)], 0)
+    shuffled = build_order(in_file_order(index), [Shuffle(seed=1, level="row", window=1)], 0)
     pools = {id(run.rows.data.pool) for run in list(LaneRows(fetcher, shuffled, big).runs(0, 64))}
     assert len(pools) == 1
 
