@@ -116,9 +116,9 @@ def test_the_format_is_kept(form, columns):
 
 
 def test_other_formats_are_refused_with_the_way_out():
-    with pytest.raises(ValueError, match=r"format 'pandas', which midepoch has not. Call dataset.reset_format"):
+    with pytest.raises(ValueError, match=r"format 'pandas', which midepoch does not have. Call dataset.reset_format"):
         me.from_hf(numbered(3).with_format("pandas"))
-    with pytest.raises(ValueError, match=r"set_transform goes to \.map\(fn\) afterwards"):
+    with pytest.raises(ValueError, match=r"set_transform to \.map\(fn\) instead"):
         me.from_hf(numbered(3).with_transform(lambda batch: batch))
     with pytest.raises(ValueError, match=r"arguments {'dtype': .*float32.*Call dataset.with_format\('numpy'\)"):
         me.from_hf(numbered(3).with_format("numpy", dtype=np.float32))

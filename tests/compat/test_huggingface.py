@@ -20,7 +20,7 @@ import fast_hf_loader_simple
 import midepoch as me
 from hf import fresh, numbered, rows_of, write_parquet
 from midepoch.formats import FORMATS, arrow
-from midepoch.integrations.huggingface.cache import Call
+from midepoch.integrations.huggingface.cache import LoadArguments
 from worlds import ids, table
 
 SIZES = [30, 20, 10]
@@ -212,11 +212,11 @@ def test_A3_relative_paths_mean_other_files_in_another_folder(tmp_path, load, as
 
 def test_A3_a_repository_has_its_own_paths_wherever_one_is(tmp_path, monkeypatch):
     call = {"path": "someone/something", "data_files": "data/*.parquet", "others": {"data_dir": "data"}}
-    here = Call(**call).key
+    here = LoadArguments(**call).key
     write_parquet(tmp_path / "data", [4])
     monkeypatch.chdir(tmp_path)
-    assert Call(**call).key == here
-    assert Call(**call).witness()["files"] == 0
+    assert LoadArguments(**call).key == here
+    assert LoadArguments(**call).witness()["files"] == 0
 
 
 def test_A3_an_argument_that_says_nothing_of_itself_is_refused(load):
@@ -246,14 +246,16 @@ def test_A3_data_that_grew_is_noticed(load, data, asked, told, how, named_by):
     how(data)
     assert sorted(ids(load(**call))) == list(range(67))
     (message,) = told()
-    assert "loaded and indexed anew: the files it is made from have changed. There were" in message
+    assert "loaded and indexed again: its source files have changed. There were" in message
     assert sorted(ids(load(**call))) == list(range(67))
     assert (len(asked), told()) == (2, [])
 
 
 @pytest.mark.parametrize("pattern", ["zip://*.parquet::{}", "file://{}", "{}"])
 def test_A3_a_local_file_inside_a_url_is_looked_at(data, pattern):
-    call = Call(path="parquet", data_files=[pattern.format(data / "part-0.parquet"), "https://example.com/a.parquet"])
+    call = LoadArguments(
+        path="parquet", data_files=[pattern.format(data / "part-0.parquet"), "https://example.com/a.parquet"]
+    )
     before = call.witness()
     assert before["files"] == 1
     grow(data)
@@ -299,15 +301,15 @@ def spoil(content):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (lose_cache, "1 of its 1 Arrow files are gone from the cache, such as"),
-        (lose_file, "1 of its 1 Arrow files are gone from the cache, such as"),
-        (rewrite_file, "1 of its 1 Arrow files in the cache were written again, such as"),
+        (lose_cache, "Arrow files are missing from the cache: 1 of 1, such as"),
+        (lose_file, "Arrow files are missing from the cache: 1 of 1, such as"),
+        (rewrite_file, "Arrow files in the cache were written again: 1 of 1, such as"),
         (spoil(lambda record: json.dumps(record)[:-20]), "is broken"),
         (spoil(lambda record: "\0\1\2"), "is broken"),
         (spoil(lambda record: []), "is broken"),
         (spoil(lambda record: record | {"witness": "none"}), "is broken"),
         (spoil(lambda record: record | {"splits": {"train": {"rows": 1}}}), "is broken"),
-        (spoil(lambda record: record | {"version": 99}), "it was remembered by another version of midepoch"),
+        (spoil(lambda record: record | {"version": 99}), "another version of midepoch wrote its record"),
     ],
     ids=["cache", "file", "rewritten", "truncated", "garbage", "list", "witness", "splits", "version"],
 )
@@ -326,7 +328,7 @@ def test_A3_one_of_several_arrow_files_is_gone(tmp_path, load, asked, told):
     rows = ids(first)
     os.unlink(first.arrow_files[1])
     assert ids(load(num_proc=3)) == rows
-    assert "1 of its 3 Arrow files are gone" in told()[0]
+    assert "Arrow files are missing from the cache: 1 of 3" in told()[0]
     assert len(asked) == 2
 
 
@@ -334,7 +336,7 @@ def test_A3_where_nothing_can_be_remembered_it_works_all_the_same(tmp_path, load
     (tmp_path / "file").write_text("no folder")
     assert ids(load(index_dir=tmp_path / "file" / "index")) == list(range(60))
     messages = told()
-    assert any("Nothing can be remembered in" in one for one in messages)
+    assert any("No record can be written to" in one for one in messages)
     assert any("The index cannot be kept in" in one for one in messages)
 
 
@@ -435,7 +437,7 @@ def test_A4_folders_of_save_to_disk(tmp_path, saved, asked):
     assert ids(me.fast_load_iterable_dataset(tmp_path / "selected")) == [5, 3, 3, 9]
     assert ids(me.fast_load_iterable_dataset(tmp_path / "selected", split="train[:50%]")) == [5, 3]
     assert asked == []
-    with pytest.raises(ValueError, match="is a save_to_disk folder, for which revision means nothing"):
+    with pytest.raises(ValueError, match="is a save_to_disk folder, which has no use for revision"):
         me.fast_load_iterable_dataset(saved, split="train", revision="main")
 
 
@@ -570,7 +572,7 @@ def test_rows_of_the_cache_are_those_of_datasets(load, data, tmp_path):
 
 
 def test_A3_a_pattern_that_matches_nothing_is_named(tmp_path):
-    with pytest.raises(me.NoDataError, match=r"none/\*.json matches no file; it was looked for at"):
+    with pytest.raises(me.NoDataError, match=r"none/\*.json matches no file; the full path is"):
         me.fast_load_iterable_dataset("json", data_files=str(tmp_path / "none" / "*.json"), split="train")
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face data sets, read from their cache: loaded at once, resumed anywhere."""
+"""Hugging Face datasets, read from the Arrow files of their cache: opened in milliseconds, resumed anywhere."""
 
 import logging
 import os
@@ -11,6 +11,7 @@ import numpy as np
 
 from midepoch._common.checks import check_integer
 from midepoch._common.hashing import digest
+from midepoch._common.text import count
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.plan import Plan
@@ -18,8 +19,8 @@ from midepoch.errors import DataChangedError, NoDataError
 from midepoch.index.build import SCAN_THREADS, open_index
 from midepoch.index.saved import index_folder
 from midepoch.index.tables import HeldTable, TableIndex
-from midepoch.integrations.huggingface.cache import Call, SplitFiles, saved_splits, split_files
-from midepoch.integrations.huggingface.splits import Term, chosen, stretches
+from midepoch.integrations.huggingface.cache import LoadArguments, SplitFiles, saved_splits, split_files
+from midepoch.integrations.huggingface.splits import Term, row_ranges, select_terms
 from midepoch.order.orders import Level, Shuffle
 from midepoch.order.selection import Selection, Slices
 from midepoch.pipeline.pipeline import Pipeline
@@ -40,15 +41,17 @@ def fast_load_iterable_dataset(
     index_dir: str | os.PathLike[str] | None = None,
     **load_dataset_kwargs: Any,
 ) -> "SimpleArrowIterableDataset":
-    """Open a data set of ``datasets.load_dataset``, or a ``save_to_disk`` folder, from its Arrow files.
+    """Open a dataset of ``datasets.load_dataset``, or a ``save_to_disk`` folder, from its Arrow files.
 
-    The first call has `datasets` prepare its cache and indexes that; later calls need neither `datasets` nor more than
-    some milliseconds. A split may be an expression such as "train[10%:20%]+test". ``force_reindex`` asks `datasets`
-    again and scans all files anew; ``num_proc`` is for `datasets`' preparation and for that scan; ``index_dir`` holds
-    what is remembered. All other arguments are those of ``load_dataset``, and each of them is part of the index's key.
+        dataset = midepoch.fast_load_iterable_dataset("org/name", split="train[:90%]").shuffle(seed=42)
+
+    The first call lets `datasets` prepare its cache, and indexes it. Later calls take milliseconds and do not import
+    `datasets`. ``split`` can be an expression such as "train[10%:20%]+test". ``force_reindex`` asks `datasets` again
+    and scans all files again. ``num_proc`` is for the preparation by `datasets` and for the scan. ``index_dir`` is the
+    folder of the index. All other arguments are those of ``load_dataset``; each of them is part of the index's key.
     """
     for refused, why in (
-        ("streaming", "a stream has no files to jump in; leave it out, nothing is read before it is asked for"),
+        ("streaming", "a stream has no files to resume in; leave it out, rows are read on demand anyway"),
         ("keep_in_memory", "rows are read from the files in the cache; leave it out"),
     ):
         if load_dataset_kwargs.get(refused):
@@ -57,42 +60,44 @@ def fast_load_iterable_dataset(
     path = os.fspath(path)
     saved = saved_splits(path)
     if saved is None:
-        call = Call(path=path, name=name, data_files=data_files, revision=revision, others=load_dataset_kwargs)
-        splits = split_files(call, index_folder(index_dir), anew=force_reindex, num_proc=num_proc)
+        load = LoadArguments(path=path, name=name, data_files=data_files, revision=revision, others=load_dataset_kwargs)
+        splits = split_files(load, index_folder(index_dir), reload=force_reindex, num_proc=num_proc)
     else:
         splits = saved
         given = {"name": name, "data_files": data_files, "revision": revision, **load_dataset_kwargs}
         if unused := [argument for argument, value in given.items() if value is not None]:
-            raise ValueError(f"{path} is a save_to_disk folder, for which {unused[0]} means nothing. Leave it out.")
-    terms = chosen(_expression(split), list(splits), repr(path))
+            raise ValueError(f"{path} is a save_to_disk folder, which has no use for {unused[0]}. Leave it out.")
+    terms = select_terms(_expression(split), list(splits), repr(path))
     threads = SCAN_THREADS if num_proc is None else check_integer("num_proc", num_proc, least=1)
-    return _opened(path, splits, terms, index_dir=index_dir, threads=threads, anew=force_reindex)
+    return _open_terms(path, splits, terms, index_dir=index_dir, threads=threads, rescan=force_reindex)
 
 
 def from_hf(dataset: Any) -> Dataset:
-    """A ``datasets.Dataset`` that is already open, as a midepoch data set: nothing is copied or written.
+    """A ``datasets.Dataset`` as a midepoch dataset. Nothing is copied or written.
 
-    Its rows are read where they are, in memory or in its files. What ``select``, ``shuffle`` and ``filter`` have made
-    of it, a list of row numbers, is looked up. Its format and columns are kept.
+        dataset = midepoch.from_hf(datasets.load_dataset("org/name", split="train"))
+
+    Rows are read in place, from memory or from the dataset's files, after any ``select``, ``shuffle`` or ``filter`` of
+    `datasets`. Format and columns are kept.
     """
-    table, what = getattr(dataset, "data", None), type(dataset).__name__
+    table, kind = getattr(dataset, "data", None), type(dataset).__name__
     if isinstance(dataset, dict):
-        raise ValueError(f"from_hf needs one split, got a {what} of {', '.join(dataset)}. Pass dataset['train'].")
+        raise ValueError(f"from_hf needs one split, got a {kind} of {', '.join(dataset)}. Pass dataset['train'].")
     if table is None or not hasattr(dataset, "cache_files") or isinstance(table, dict):
-        raise TypeError(f"from_hf needs a datasets.Dataset, got {what}. For files, use midepoch.read.")
+        raise TypeError(f"from_hf needs a datasets.Dataset, got {kind}. For files, use midepoch.read.")
     form = dataset.format
     if form["type"] not in (None, "python", "numpy", "torch", "arrow"):
         raise ValueError(
-            f"The data set has the format {form['type']!r}, which midepoch has not. Call dataset.reset_format() first; "
-            "a function that was given to set_transform goes to .map(fn) afterwards."
+            f"The dataset has the format {form['type']!r}, which midepoch does not have. Call dataset.reset_format() "
+            "first. Pass a function that was given to set_transform to .map(fn) instead."
         )
     if form["format_kwargs"]:
         raise ValueError(
-            f"The data set's format has the arguments {form['format_kwargs']}, which midepoch has not. "
+            f"The dataset's format has the arguments {form['format_kwargs']}, which midepoch does not support. "
             f"Call dataset.with_format({form['type']!r}) without them first."
         )
     rows = FileRows(index=_index_of(table))
-    if dataset._indices is not None:
+    if dataset._indices is not None:  # `datasets` has no public name for its row numbers
         rows = replace(rows, steps=(Selection(table=dataset._indices),))
     opened = Dataset.from_source(rows)
     columns = [name for name in opened.column_names if name in (form["columns"] or opened.column_names)]
@@ -102,52 +107,52 @@ def from_hf(dataset: Any) -> Dataset:
 
 
 class FileOrder(NamedTuple):
-    """The files of a data set in the order in which an epoch reads them."""
+    """The files of a dataset in the order of an epoch."""
 
     files: list[int]
     slots: dict[int, int]
-    """Where in that order each file stands."""
+    """The place of each file in that order."""
     digest: str
 
 
 class SimpleArrowIterableDataset(Dataset):
-    """The Arrow files of a Hugging Face data set. Its states also say, in plain terms, which example is due next."""
+    """The Arrow files of a Hugging Face dataset. Its states also name the file and the example that come next."""
 
     def __init__(self, arrow_files: PathSpec, *, index_dir: str | os.PathLike[str] | None = None) -> None:
-        """Open Arrow files; :func:`midepoch.fast_load_iterable_dataset` finds those of a data set."""
+        """Open Arrow files. :func:`midepoch.fast_load_iterable_dataset` finds those of a dataset."""
         super().__init__(Plan(pipeline=Pipeline(source=FileRows(index=open_index(arrow_files, index_dir=index_dir)))))
-        _ = self.schema  # files that disagree are told here, not at the first row
+        _ = self.schema  # raises now, not at the first row, if the files disagree
 
     def shuffle(self, seed: int | None = None, *, level: Level = "file", window: int = 8192) -> Self:
-        """Permute the files, anew in every epoch; ``level="block"`` and ``"row"`` also mix the rows of different files.
+        """Permute the files, differently in every epoch. ``level="block"`` and "row" also mix rows of different files.
 
-        See :meth:`midepoch.Dataset.shuffle` for what the levels do.
+        :meth:`midepoch.Dataset.shuffle` explains the levels.
         """
         if level == "file" and len(self.file_rows("shuffle").index.view.names) == 1:
             log.warning(
-                "shuffle(level='file') leaves the order as it is: the data set lies in one Arrow file. "
+                "shuffle(level='file') changes nothing: the dataset is one Arrow file. "
                 "Pass level='block' to mix its rows."
             )
         return super().shuffle(seed, level=level, window=window)
 
     @property
     def arrow_files(self) -> list[str]:
-        """The Arrow files, in the order of the data set."""
+        """The Arrow files, in the order of the dataset."""
         view = self.file_rows("arrow_files").index.view
         return [view.path(file) for file in range(len(view.names))]
 
     @property
     def shuffled_files(self) -> list[str]:
-        """The Arrow files in the order of the epoch of the next example; as they are, if rows are mixed too."""
+        """The Arrow files in the order of the current epoch; in the order of the dataset, if rows are shuffled too."""
         view = self.file_rows("shuffled_files").index.view
         return [view.path(file) for file in self._file_order(self._next_row()[0]).files]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the data set stands, with the file and the example in it that are due next.
+        """What the loop has received, with the file and the example that come next.
 
-        ``current_file_index`` counts in ``shuffled_files``, and ``current_example_index`` the rows of that file. The
-        two lists of files are told by their number and a digest; :attr:`arrow_files` and :attr:`shuffled_files` have
-        them in full.
+        ``current_file_index`` is an index into ``shuffled_files``, ``current_example_index`` a row of that file. The
+        state has a count and a digest of the two lists of files; the lists themselves are :attr:`arrow_files` and
+        :attr:`shuffled_files`.
         """
         state = super().state_dict()
         epoch, row = self._next_row()
@@ -167,22 +172,22 @@ class SimpleArrowIterableDataset(Dataset):
         }
 
     def _next_row(self) -> tuple[int, int]:
-        """The epoch and the row that are due next; behind the end of an epoch, the first of the next."""
+        """The epoch and the row that come next; after the end of an epoch, the first row of the next one."""
         progress = self.position.progress(self.plan)
-        due = progress.upcoming()
-        if due is None:
+        upcoming = progress.upcoming()
+        if upcoming is None:
             progress = self.plan.begin(State(epoch=progress.session.start.epoch + 1))
-            due = progress.upcoming()
-        if due is None:  # there are no rows at all
+            upcoming = progress.upcoming()
+        if upcoming is None:  # there are no rows at all
             return progress.session.start.epoch, 0
-        lane, position = due
+        lane, position = upcoming
         lanes = progress.session.lanes.source
         assert isinstance(lanes, FileRowsLanes)
         row = lanes.order(lane).rows(np.array([position]))[0]
         return progress.session.start.epoch, int(row)
 
     def _file_order(self, epoch: int) -> FileOrder:
-        """The files in the order of an epoch. The last one is kept, because states are taken once a batch."""
+        """The files in the order of an epoch, kept because a state is taken once a batch."""
         known: tuple[int, FileOrder] | None = self.__dict__.get("_known_order")
         if known is None or known[0] != epoch:
             known = epoch, _file_order(self.file_rows("shuffled_files"), epoch)
@@ -204,7 +209,7 @@ def _file_order(rows: FileRows, epoch: int) -> FileOrder:
 
 
 def _expression(split: Any) -> str | None:
-    """A split as an expression: a string, or one of the objects of `datasets` that stand for one."""
+    """A split as an expression. `datasets` also has objects for splits."""
     if split is None or isinstance(split, str):
         return split
     if hasattr(split, "to_spec"):
@@ -214,21 +219,21 @@ def _expression(split: Any) -> str | None:
     return str(split)
 
 
-def _opened(
+def _open_terms(
     path: str,
     splits: dict[str, SplitFiles],
     terms: list[Term],
     *,
     index_dir: str | os.PathLike[str] | None,
     threads: int,
-    anew: bool,
+    rescan: bool,
 ) -> SimpleArrowIterableDataset:
-    """The rows of some splits, whose files are indexed whole, so that expressions share an index."""
+    """The rows of split terms. All files of a split are indexed, so that all expressions share one index."""
     names = list(dict.fromkeys(term.split for term in terms))
     files = [file for name in names for file, _ in splits[name].files]
     if not files:
         raise NoDataError(f"{path!r} has no rows in the split {' + '.join(names)}. Choose another.")
-    index = open_index(files, index_dir=index_dir, threads=threads, rescan=anew)
+    index = open_index(files, index_dir=index_dir, threads=threads, rescan=rescan)
     bounds = list(accumulate((len(splits[name].files) for name in names), initial=0))
     first_rows = [int(index.view.file_starts[bound]) for bound in bounds]
     starts = dict(zip(names, first_rows, strict=False))
@@ -236,21 +241,21 @@ def _opened(
     for name in names:
         if splits[name].rows not in (-1, counts[name]):
             raise DataChangedError(
-                f"The split {name!r} of {path!r} had {splits[name].rows:,} rows when datasets loaded it, and its files "
-                f"have {counts[name]:,}. Pass force_reindex=True to load it again."
+                f"The split {name!r} of {path!r} had {count('row', splits[name].rows)} when datasets loaded it, and "
+                f"its files now have {counts[name]:,}. Pass force_reindex=True to load it again."
             )
     rows = FileRows(index=index)
-    _ = rows.schema  # files that disagree are told here, not at the first row
-    wanted = _joined(stretches(terms, starts, counts))
+    _ = rows.schema  # raises now, not at the first row, if the files disagree
+    wanted = _joined(row_ranges(terms, starts, counts))
     if wanted != [(0, index.view.rows)]:
         rows = replace(rows, steps=(Slices(intervals=tuple(wanted)),))
     return SimpleArrowIterableDataset.from_source(rows)
 
 
-def _joined(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The stretches, without empty ones, and with neighbours as one."""
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges of rows, without empty ones; a range that begins at the end of the one before is joined to it."""
     joined: list[tuple[int, int]] = []
-    for start, stop in parts:
+    for start, stop in ranges:
         if start == stop:
             continue
         if joined and joined[-1][1] == start:
@@ -261,7 +266,7 @@ def _joined(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _index_of(table: Any) -> TableIndex:
-    """The tables that make up a data set's, as files."""
+    """The tables that a dataset's table is made of, as files."""
     rows = getattr(table, "blocks", [[table]])
     tables: list[HeldTable] = [row[0] for row in rows] if all(len(row) == 1 for row in rows) else [table]
     if any(not one.schema.equals(table.schema) for one in tables):

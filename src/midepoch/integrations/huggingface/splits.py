@@ -15,7 +15,7 @@ TERM = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """A split, or the rows of it between two bounds, in rows or in percent."""
+    """A split, or the rows of it between two bounds, which count rows or percent."""
 
     split: str
     start: int | None = None
@@ -24,7 +24,7 @@ class Term:
     rounding: str = "closest"
 
     def rows(self, count: int) -> tuple[int, int]:
-        """The first row and the one behind the last, in a split of so many rows. Negative bounds count from its end."""
+        """The first row and the end, in a split of ``count`` rows. Negative bounds count from the end."""
         start = 0 if self.start is None else self._bound(self.start, count)
         stop = count if self.stop is None else self._bound(self.stop, count)
         return start, max(start, stop)
@@ -35,15 +35,15 @@ class Term:
         elif self.percent:
             if count < 100:
                 raise ValueError(
-                    f"The rounding pct1_dropremainder of a split with {count} rows always gives none: it needs at "
-                    "least 100. Leave it out, or name rows instead of percents."
+                    f"The rounding pct1_dropremainder needs a split of at least 100 rows; this one has {count}. Leave "
+                    "it out, or use rows instead of percents."
                 )
             bound *= count // 100
         return min(count, max(0, bound + count if bound < 0 else bound))
 
 
 def parse(expression: str) -> list[Term]:
-    """The terms of a split expression."""
+    """The terms of a split expression, such as the two of "train[:10%]+test"."""
     return [_term(text.strip(), expression) for text in expression.split("+")]
 
 
@@ -58,29 +58,29 @@ def _term(text: str, expression: str) -> Term:
     if rounding is not None and (rounding not in ROUNDINGS or not percent):
         raise ValueError(f"split is {expression!r}; a rounding can be {' or '.join(ROUNDINGS)}, and needs percents.")
     if percent and any(bound is not None and abs(bound) > 100 for bound in (start, stop)):
-        raise ValueError(f"split is {expression!r}; percents lie between -100 and 100.")
+        raise ValueError(f"split is {expression!r}; percents must be between -100 and 100.")
     return Term(split=match["split"], start=start, stop=stop, percent=percent, rounding=rounding or "closest")
 
 
-def chosen(expression: str | None, there: Sequence[str], what: str) -> list[Term]:
-    """The terms of an expression, all of whose splits must be there; without one, the only split that is."""
+def select_terms(expression: str | None, splits: Sequence[str], dataset: str) -> list[Term]:
+    """The terms of an expression, whose splits must exist; without an expression, the only split of the dataset."""
     if expression is None:
-        if len(there) != 1:
-            raise ValueError(f"{what} has the splits {', '.join(there)}: choose with split=, such as {EXAMPLES}.")
-        return [Term(split=there[0])]
+        if len(splits) != 1:
+            raise ValueError(f"{dataset} has the splits {', '.join(splits)}: choose with split=, such as {EXAMPLES}.")
+        return [Term(split=splits[0])]
     terms = parse(expression)
-    if [term.split for term in terms] == ["all"] and "all" not in there:
-        return [Term(split=name) for name in there]
+    if [term.split for term in terms] == ["all"] and "all" not in splits:
+        return [Term(split=name) for name in splits]
     for term in terms:
-        if term.split not in there:
-            raise ValueError(f"{what} has no split {term.split!r}. It has: {', '.join(there)}.")
+        if term.split not in splits:
+            raise ValueError(f"{dataset} has no split {term.split!r}. It has: {', '.join(splits)}.")
     return terms
 
 
-def stretches(terms: Sequence[Term], starts: Mapping[str, int], counts: Mapping[str, int]) -> list[tuple[int, int]]:
-    """The rows of the terms, where each split begins at some row and has so many."""
-    found = []
+def row_ranges(terms: Sequence[Term], starts: Mapping[str, int], counts: Mapping[str, int]) -> list[tuple[int, int]]:
+    """The rows of the terms, given the first row and the number of rows of each split."""
+    ranges = []
     for term in terms:
         start, stop = term.rows(counts[term.split])
-        found.append((starts[term.split] + start, starts[term.split] + stop))
-    return found
+        ranges.append((starts[term.split] + start, starts[term.split] + stop))
+    return ranges

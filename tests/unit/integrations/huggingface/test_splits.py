@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from midepoch.integrations.huggingface.dataset import _expression
-from midepoch.integrations.huggingface.splits import Term, chosen, parse, stretches
+from midepoch.integrations.huggingface.splits import Term, parse, row_ranges, select_terms
 
 COUNTS = st.fixed_dictionaries(
     {"train": st.integers(0, 100_000), "test": st.integers(0, 150), "a.b": st.integers(0, 9)}
@@ -26,7 +26,7 @@ def of_datasets(expression, counts):
 
 
 def ours(expression, counts):
-    terms = chosen(expression, list(counts), "it")
+    terms = select_terms(expression, list(counts), "it")
     return [(term.split, *term.rows(counts[term.split])) for term in terms]
 
 
@@ -110,32 +110,32 @@ def test_the_objects_of_datasets_are_taken_too(split):
 
 
 def test_without_an_expression_there_must_be_one_split():
-    assert chosen(None, ["validation"], "it") == [Term(split="validation")]
+    assert select_terms(None, ["validation"], "it") == [Term(split="validation")]
     with pytest.raises(ValueError, match=r"it has the splits train, test: choose with split="):
-        chosen(None, ["train", "test"], "it")
+        select_terms(None, ["train", "test"], "it")
 
 
 def test_all_is_every_split_unless_one_is_called_so():
-    assert [term.split for term in chosen("all", ["train", "test"], "it")] == ["train", "test"]
-    assert [term.split for term in chosen(_expression(Split.ALL), ["train", "test"], "it")] == ["train", "test"]
-    assert [term.split for term in chosen("all", ["train", "all"], "it")] == ["all"]
+    assert [term.split for term in select_terms("all", ["train", "test"], "it")] == ["train", "test"]
+    assert [term.split for term in select_terms(_expression(Split.ALL), ["train", "test"], "it")] == ["train", "test"]
+    assert [term.split for term in select_terms("all", ["train", "all"], "it")] == ["all"]
 
 
 def test_errors_say_what_was_asked_and_what_there_is():
     with pytest.raises(ValueError, match=r"split is 'train\[5\]'; write it as 'train'"):
         parse("train[5]")
     with pytest.raises(ValueError, match=r"it has no split 'tset'. It has: train, test"):
-        chosen("train+tset[:5]", ["train", "test"], "it")
-    with pytest.raises(ValueError, match=r"percents lie between -100 and 100"):
+        select_terms("train+tset[:5]", ["train", "test"], "it")
+    with pytest.raises(ValueError, match=r"percents must be between -100 and 100"):
         parse("train[:101%]")
     with pytest.raises(ValueError, match=r"can be closest or pct1_dropremainder, and needs percents"):
         parse("train[:10](closest)")
-    with pytest.raises(ValueError, match=r"split with 99 rows always gives none: it needs at least 100"):
+    with pytest.raises(ValueError, match=r"needs a split of at least 100 rows; this one has 99"):
         Term(split="train", stop=5, percent=True, rounding="pct1_dropremainder").rows(99)
     with pytest.raises(ValueError, match=r"open one split at a time, or join them: 'train\+test'"):
         _expression(["train", "test"])
 
 
-def test_stretches_count_from_where_each_split_begins():
+def test_row_ranges_count_from_the_first_row_of_each_split():
     terms = parse("test[1:3]+train[-2:]+test")
-    assert stretches(terms, {"train": 0, "test": 10}, {"train": 10, "test": 4}) == [(11, 13), (8, 10), (10, 14)]
+    assert row_ranges(terms, {"train": 0, "test": 10}, {"train": 10, "test": 4}) == [(11, 13), (8, 10), (10, 14)]
