@@ -1,4 +1,4 @@
-"""Batches of samples and packs of different lengths: flattened into one sequence, or padded to the longest."""
+"""Batches of samples or packs of different lengths: concatenated to one sequence, or padded to the longest."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from midepoch._common.text import count
 from midepoch.errors import MissingExtraError
 from midepoch.stages.pack.spec import IGNORED, is_token_mask
 from midepoch.values.collate import join_others
@@ -17,18 +18,21 @@ except ImportError as error:
 
 Padding = Literal["flatten", "right", "left"]
 FILLERS = {"labels": IGNORED, "document_ids": -1}
-ALONG_TOKENS = ("labels", "position_ids", "document_ids", "token_type_ids")
+PER_TOKEN = ("labels", "position_ids", "document_ids", "token_type_ids")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiModalCollator:
     """A ``collate_fn``: samples or packs in, a dict of tensors out.
 
-    ``padding="flatten"`` lays all tokens in one row, with ``position_ids``, ``document_ids`` and ``cu_seqlens`` over
-    the whole of it, for attention that takes documents apart. "right" and "left" pad to the longest with ``pad``,
-    labels with -100 and masks with 0, and add an ``attention_mask``. Whole numbers become int64. Whatever does not run
-    along the tokens is joined: arrays (pixel values, grids) along their first axis, samples that have None left out;
-    numbers as a tensor; anything else is a list.
+        loader = midepoch.Loader(dataset, batch_size=8, collate_fn=MultiModalCollator(padding="right", pad=0))
+
+    ``padding="flatten"`` concatenates all tokens to one row, with ``position_ids``, ``document_ids`` and ``cu_seqlens``
+    for attention inside each document. "right" and "left" pad every sample to the longest: tokens with ``pad``, labels
+    with -100, masks with 0; and add an ``attention_mask``. Integers become int64.
+
+    Values that are not per token are joined. Arrays (pixel values, grids) are concatenated along their first axis,
+    without the samples that have None; numbers become a tensor; any other values become a list.
     """
 
     padding: Padding = "right"
@@ -40,53 +44,60 @@ class MultiModalCollator:
             raise ValueError(f"padding is {self.padding!r}; it can be 'flatten', 'right' or 'left'.")
 
     def __call__(self, items: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> dict[str, Any]:
-        """The batch of some samples, or of one."""
+        """The batch of several samples, or of a single one."""
         items = [items] if isinstance(items, Mapping) else items
         self._check(items)
         names = list(items[0])
-        along = [name for name in names if self._runs_along(name) and any(item[name] is not None for item in items)]
-        columns = {name: [self._tokens(name, item) for item in items] for name in along}
+        per_token = [
+            name for name in names if self._is_per_token(name) and any(item[name] is not None for item in items)
+        ]
+        columns = {name: [self._tokens(name, item) for item in items] for name in per_token}
         ends = [
             np.asarray(item["cu_seqlens"]) if "cu_seqlens" in item else np.array([0, len(tokens)])
             for item, tokens in zip(items, columns[self.column], strict=True)
         ]
         batch = self._flat(columns, ends) if self.padding == "flatten" else self._padded(columns, ends)
         tensors = {name: torch.from_numpy(values) for name, values in batch.items()}
-        others = [name for name in names if name not in (*along, "cu_seqlens")]
+        others = [name for name in names if name not in (*per_token, "cu_seqlens")]
         return {**tensors, **{name: _joined(name, [item[name] for item in items]) for name in others}}
 
     def _check(self, items: Sequence[Mapping[str, Any]]) -> None:
         for item in items:
             if not isinstance(item, Mapping) or item.get(self.column) is None:
-                told = f"it has: {', '.join(item)}" if isinstance(item, Mapping) else f"it is a {type(item).__name__}"
-                raise ValueError(f"A sample has no {self.column!r}; {told}.")
+                facts = f"it has: {', '.join(item)}" if isinstance(item, Mapping) else f"it is a {type(item).__name__}"
+                raise ValueError(f"A sample has no {self.column!r}; {facts}.")
             if set(item) != set(items[0]):
                 raise ValueError(
                     f"A batch needs samples with the same keys, but one has {list(items[0])} and another {list(item)}. "
-                    "Let the processor return the same keys for every sample, and None where there is nothing."
+                    "Let the processor return the same keys for every sample, with None for a missing value."
                 )
 
-    def _runs_along(self, name: str) -> bool:
-        return name == self.column or name in ALONG_TOKENS or is_token_mask(name)
+    def _is_per_token(self, name: str) -> bool:
+        return name == self.column or name in PER_TOKEN or is_token_mask(name)
 
     def _tokens(self, name: str, item: Mapping[str, Any]) -> Any:
-        """A column's values along the tokens, as an array."""
+        """A column's values, one per token, as an array."""
         length = len(item[self.column])
         if item[name] is None:
-            raise ValueError(f"{name} is None in one sample and not in others of a batch, and runs along the tokens.")
+            raise ValueError(
+                f"{name} is None in one sample of a batch and not in others. It has a value per token, so all samples "
+                "need it."
+            )
         values = np.asarray(item[name])
         if values.ndim != 1:
             raise ValueError(
-                f"{name} is an array of {values.ndim} dimensions; a sample needs one, along the tokens. Take [0] of "
-                "what a processor of batches returns."
+                f"{name} is an array of {values.ndim} dimensions; it must have one, with a value per token. If the "
+                "processor returns batches of one sample, take [0]."
             )
         if len(values) != length:
-            raise ValueError(f"{name} has {len(values)} values beside {length} of {self.column}.")
+            raise ValueError(
+                f"{name} has {count('value', len(values))} and {self.column} has {length:,}; it must have as many."
+            )
         return values.astype(np.int64) if values.dtype.kind in "iu" or not length else values
 
     def _flat(self, columns: dict[str, list[Any]], ends: Sequence[Any]) -> dict[str, Any]:
-        """Everything in one row. What a pack was padded with is left out."""
-        sizes = np.concatenate([np.diff(one) for one in ends]).astype(np.int64)
+        """All tokens in one row, without the padding of packs."""
+        sizes = np.concatenate([np.diff(bounds) for bounds in ends]).astype(np.int64)
         bounds = np.concatenate([[0], np.cumsum(sizes)])
         flat = {
             name: np.concatenate([values[: end[-1]] for values, end in zip(column, ends, strict=True)])[None]
@@ -97,7 +108,7 @@ class MultiModalCollator:
         return flat | {"cu_seqlens": bounds.astype(np.int32), "max_seqlen": np.array(sizes.max(initial=0), np.int32)}
 
     def _padded(self, columns: dict[str, list[Any]], ends: Sequence[Any]) -> dict[str, Any]:
-        """A row a sample, filled up to the longest."""
+        """One row per sample, padded to the longest."""
         longest = max(map(len, columns[self.column]))
         masks = [
             (np.arange(len(row)) < end[-1]).astype(np.int64)
@@ -115,7 +126,7 @@ class MultiModalCollator:
 
 
 def _joined(name: str, values: Sequence[Any]) -> Any:
-    """Numbers as a tensor, arrays joined, anything else as a list; None where there is nothing."""
+    """Numbers as a tensor, arrays concatenated, any other values as a list; None if no sample has a value."""
     if all(isinstance(value, bool | int | float | np.generic) for value in values):
         return torch.as_tensor(np.array(values))
     return join_others(name, values, "torch")

@@ -1,4 +1,4 @@
-"""Rows with chat messages, images, sounds and videos, through a user's processor, and packed if asked."""
+"""MultiModalIterableDataset: chats with images, audio and video, through a user's processor, optionally packed."""
 
 import logging
 import os
@@ -20,24 +20,17 @@ log = logging.getLogger("midepoch")
 
 OnError = Literal["raise", "skip"]
 COLUMNS = {"messages": "messages", "image": "images", "audio": "audios", "video": "videos"}
-"""The columns that need not be named; those of files need not be there either."""
+"""The default columns. Only the one of messages must exist."""
 
 
 class MultiModalIterableDataset(Dataset):
-    """Samples that a processor makes of rows with messages, one by one or packed to a token budget.
+    """Samples that a processor makes of rows with chat messages, one by one or packed to a token budget.
 
-    ``source`` is what :func:`midepoch.read` takes, a midepoch data set, or a ``datasets.Dataset``. ``processor`` gets a
-    dict with the row's messages (each part's file decoded in place), lists "images", "audios" and "videos", and the
-    row's other columns, and returns a dict of arrays with ``input_ids``: the same keys for every sample, None where one
-    has nothing. With ``with_rng=True`` it also gets a NumPy generator that depends on seed, epoch and row alone. Files
-    are decoded in the process that reads, for rows that are used only; paths are looked for below ``data_folder``,
-    which may be the URL of an object store. Of a video, ``video_frames`` are taken, evenly spaced, or all.
+        dataset = MultiModalIterableDataset("chats.jsonl", processor=tokenize, data_folder="images", packing=True)
 
-    With ``packing=True`` samples are packed to ``packing_length`` tokens by ``packing_strategy``, inside windows of
-    ``packing_window`` samples, and arrays that do not run along the tokens, such as pixel values, are joined in the
-    samples' order; ``filter_overlong`` leaves out samples that are longer, which are alone in a pack otherwise.
-    ``on_error="skip"`` leaves out samples that cannot be decoded or processed, counts them, and tells where they are:
-    see :meth:`metrics`.
+    The processor gets one dict: the row's messages, with every file in them decoded in place; the lists "images",
+    "audios" and "videos"; and the row's other columns. It returns a dict of arrays with ``input_ids``. Every sample
+    must have the same keys, with None for a value that it does not have.
     """
 
     def __init__(
@@ -62,12 +55,27 @@ class MultiModalIterableDataset(Dataset):
         on_error: OnError = "raise",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        """Open a source: what :func:`midepoch.read` takes, a midepoch dataset, or a ``datasets.Dataset``.
+
+        Files are decoded in the process that reads the row, and only if the row is used. Relative paths are inside
+        ``data_folder``, which can be the URL of an object store. The four columns hold the messages and the files that
+        messages refer to in order. ``video_frames`` evenly spaced frames of a video are decoded; by default all. With
+        ``with_rng=True`` the processor also gets a NumPy generator that depends only on seed, epoch and row.
+
+        ``shuffle`` permutes blocks and rows with ``data_seed``, as :meth:`midepoch.Dataset.shuffle` does.
+
+        ``packing=True`` packs samples to ``packing_length`` tokens by ``packing_strategy``, inside windows of
+        ``packing_window`` samples. Arrays that are not per token, such as pixel values, are concatenated in the order
+        of the samples. ``filter_overlong`` drops samples that are too long; otherwise each gets a longer pack.
+
+        ``on_error="skip"`` leaves out samples that cannot be decoded or processed; :meth:`metrics` reports them.
+        """
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error is {on_error!r}; it can be 'raise' or 'skip'.")
         if not callable(processor):
             raise TypeError(f"processor must be a function of a sample, got {processor!r}.")
         columns = {"image": image_column, "audio": audio_column, "video": video_column}
-        rows, of_lines = _opened(source, storage_options)
+        rows, of_lines = _open_rows(source, storage_options)
         if not of_lines:
             _check_columns(rows, {"messages": messages_column, **columns})
         function = Messages(
@@ -100,17 +108,16 @@ class MultiModalIterableDataset(Dataset):
         super().__init__(samples.plan)
 
     def metrics(self) -> dict[str, Any]:
-        """How many samples were left out so far, by any worker on this machine, and which: epoch, row and error."""
+        """The number of samples left out so far by all workers on this machine, and each with epoch, row and error."""
         process = self.plan.pipeline.find(SkipErrors)
         lines = [] if process is None or process.skip_log is None else process.skip_log.lines()
         return {"skipped": len(lines), "skipped_samples": lines}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the data set stands; ``cur_idx`` and ``packer`` tell it in plain terms.
+        """What the loop has received, with the next row of the next lane.
 
-        ``cur_idx`` is the position, in the lane that is due next, of the row at which reading goes on; None where all
-        is delivered. ``packer`` says how many packs of the window that begins there were delivered; None without
-        packing.
+        ``cur_idx`` is the position in that lane at which reading continues; None if all is delivered. ``packer`` has
+        the number of packs that were delivered of the window that begins there; None without packing.
         """
         state = super().state_dict()
         progress = self.position.progress(self.plan)
@@ -122,8 +129,8 @@ class MultiModalIterableDataset(Dataset):
         return {**state, "cur_idx": position, "packer": packer}
 
 
-def _opened(source: Any, storage_options: Mapping[str, Any] | None) -> tuple[Dataset, bool]:
-    """The rows of a source, and whether each is a line of JSON as text."""
+def _open_rows(source: Any, storage_options: Mapping[str, Any] | None) -> tuple[Dataset, bool]:
+    """The rows of a source, and True if each row is a line of JSON text."""
     if isinstance(source, Dataset):
         return source, False
     if hasattr(source, "cache_files") or hasattr(source, "features"):
@@ -131,7 +138,7 @@ def _opened(source: Any, storage_options: Mapping[str, Any] | None) -> tuple[Dat
     try:
         return read(source, storage_options=storage_options), False
     except DataFormatError as error:
-        # Contents that are text in one message and a list of parts in another have no type in Arrow.
+        # Arrow has no type for a content that is text in one message and a list of parts in another.
         try:
             lines = read(source, format="lines", storage_options=storage_options)
         except DataFormatError:
@@ -141,7 +148,7 @@ def _opened(source: Any, storage_options: Mapping[str, Any] | None) -> tuple[Dat
 
 
 def _check_columns(rows: Dataset, columns: Mapping[str, str]) -> None:
-    """Raise if a column that must be there is not, where that is known."""
+    """Raise if a column that must exist does not, as far as the columns are known."""
     schema = rows.plan.pipeline.schema
     for kind, name in columns.items():
         needed = kind == "messages" or name != COLUMNS[kind]
@@ -155,11 +162,11 @@ def _shuffled(rows: Dataset, seed: int) -> Dataset:
     try:
         return rows.shuffle(seed, level="block")
     except (ValueError, TypeError) as error:
-        error.add_note("midepoch: MultiModalIterableDataset shuffles its source; pass shuffle=False to leave it as is.")
+        error.add_note("midepoch: MultiModalIterableDataset shuffles its source; pass shuffle=False to keep its order.")
         raise
 
 
 def _as_python(rows: Dataset) -> Dataset:
-    """The rows as dicts of Python values, which messages are read from."""
+    """The rows as dicts of Python values."""
     form, _ = rows.plan.pipeline.item_spec
     return rows if form == "python" else rows.with_format("python")

@@ -1,7 +1,7 @@
-"""Chat messages with images, sounds and videos in them: read from a row, with every file that they name decoded.
+"""Chat messages with images, audio and video: read from a row, with every file in them decoded.
 
-A message's content is text, or a list of parts as the OpenAI API has them. A part names its file itself (a path, a data
-URL, bytes), or stands for the next one of the row's column of that kind.
+The content of a message is text, or a list of parts as in the OpenAI API. A part names its file (a path, a data URL, or
+bytes), or refers to the next file in the row's column of that kind.
 """
 
 import base64
@@ -31,86 +31,86 @@ END = object()
 
 @dataclass(frozen=True, kw_only=True)
 class Messages:
-    """A function of rows: a row's messages, with its images, sounds and videos, handed to the user's processor."""
+    """A function of a row: it decodes the files in the row's messages, and calls the user's processor."""
 
     processor: Callable[..., Any]
     column: str
     media_columns: Mapping[str, str]
-    """For each kind the column that holds files of it."""
+    """The column of files of each kind."""
     data_folder: str | None = None
     files: SmallFiles = field(default_factory=SmallFiles, repr=False)
     video_frames: int | None = None
     of_lines: bool = False
-    """Whether a row is the text of a JSON object in a column "line"."""
+    """True if a row is JSON text in a column "line"."""
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """The processor, by whose name a checkpoint knows this function."""
+        """The processor: a checkpoint knows this function by the processor's name."""
         return self.processor
 
     def __call__(self, row: Mapping[str, Any], *rng: Any) -> Any:
-        """What the processor makes of a row, maybe with a random generator."""
+        """The processor's result for a row; ``rng`` is a random generator, if the processor takes one."""
         return self.processor(self.sample(_object(row["line"]) if self.of_lines else row), *rng)
 
     def sample(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with plain messages and lists of decoded "images", "audios" and "videos", in the messages' order."""
+        """The row with plain messages, and with lists of decoded "images", "audios" and "videos" in their order."""
         if self.column not in row:
             raise ValueError(f"There is no column {self.column!r} with messages; the row has: {', '.join(row)}.")
-        waiting = {kind: _stored(row.get(column)) for kind, column in self.media_columns.items()}
-        found: dict[str, list[Any]] = {kind: [] for kind in self.media_columns}
-        messages = [self._message(message, waiting, found) for message in _parsed(row[self.column])]
-        for kind, rest in waiting.items():  # files that no part stands for belong to the sample all the same
-            found[kind] += [self._decoded(kind, value) for value in rest]
+        stored = {kind: _stored(row.get(column)) for kind, column in self.media_columns.items()}
+        decoded: dict[str, list[Any]] = {kind: [] for kind in self.media_columns}
+        messages = [self._message(message, stored, decoded) for message in _parsed(row[self.column])]
+        for kind, rest in stored.items():  # files that no part refers to belong to the sample too
+            decoded[kind] += [self._decoded(kind, value) for value in rest]
         others = {name: value for name, value in row.items() if name not in self.media_columns.values()}
-        return {**others, self.column: messages, **{f"{kind}s": values for kind, values in found.items()}}
+        return {**others, self.column: messages, **{f"{kind}s": values for kind, values in decoded.items()}}
 
     def _message(
-        self, message: Any, waiting: Mapping[str, Iterator[Any]], found: Mapping[str, list[Any]]
+        self, message: Any, stored: Mapping[str, Iterator[Any]], decoded: Mapping[str, list[Any]]
     ) -> dict[str, Any]:
         if not isinstance(message, Mapping) or message.get("role") is None:
-            raise ValueError(f"A message is a dict with a role and a content, got {_short(message)}.")
+            raise ValueError(f"A message must be a dict with a role and a content, got {_short(message)}.")
         plain = _filled(message)
         content = plain.get("content", "")
         if isinstance(content, str):
             return plain
         if not isinstance(content, Sequence) or isinstance(content, bytes):
-            raise ValueError(f"A message's content is text or a list of parts, got {_short(content)}.")
-        return {**plain, "content": [self._part(part, waiting, found) for part in content]}
+            raise ValueError(f"The content of a message must be text or a list of parts, got {_short(content)}.")
+        return {**plain, "content": [self._part(part, stored, decoded) for part in content]}
 
-    def _part(self, part: Any, waiting: Mapping[str, Iterator[Any]], found: Mapping[str, list[Any]]) -> dict[str, Any]:
+    def _part(self, part: Any, stored: Mapping[str, Iterator[Any]], decoded: Mapping[str, list[Any]]) -> dict[str, Any]:
         if isinstance(part, str):
             return {"type": "text", "text": part}
         if not isinstance(part, Mapping):
-            raise ValueError(f"A part of a message is text or a dict with a type, got {_short(part)}.")
+            raise ValueError(f"A part of a message must be text or a dict with a type, got {_short(part)}.")
         plain = _filled(part)
-        told = plain.get("type") or next((name for name in plain if name in KINDS), "text")
-        if told in TEXTS:
+        part_type = plain.get("type") or next((name for name in plain if name in KINDS), "text")
+        if part_type in TEXTS:
             if not isinstance(plain.get("text"), str):
                 raise ValueError(f"A text part of a message has no text: {_short(part)}.")
             return {**plain, "type": "text"}
-        if not isinstance(told, str) or told not in KINDS:
-            raise ValueError(f"A part of a message has the type {told!r}; it can be text, {', '.join(KINDS)}.")
-        kind = KINDS[told]
+        if not isinstance(part_type, str) or part_type not in KINDS:
+            raise ValueError(f"A part of a message has the type {part_type!r}; it can be text, {', '.join(KINDS)}.")
+        kind = KINDS[part_type]
         value = _named(plain, kind)
         if value is None:
-            value = next(waiting[kind], END)
+            value = next(stored[kind], END)
             if value is END:
                 raise ValueError(
                     f"The messages have more {kind} parts than the column {self.media_columns[kind]!r} has files."
                 )
-        decoded = self._decoded(kind, value)
-        found[kind].append(decoded)
-        return {"type": kind, kind: decoded}
+        content = self._decoded(kind, value)
+        decoded[kind].append(content)
+        return {"type": kind, kind: content}
 
     def _decoded(self, kind: str, value: Any) -> Any:
-        """A file's content, from wherever it is; what a function before has decoded stays as it is."""
+        """The content of a file. A value that an earlier function has decoded is returned unchanged."""
         if isinstance(value, Mapping) and ("bytes" in value or "path" in value):
             value = value["bytes"] if value.get("bytes") is not None else value.get("path")
         if value is None:
-            raise ValueError(f"The column {self.media_columns[kind]!r} has a null where a file of this kind should be.")
+            raise ValueError(f"The column {self.media_columns[kind]!r} has a null in place of a file.")
         if isinstance(value, str | os.PathLike):
             value = self._fetched(os.fspath(value))
-        if hasattr(value, "__array__") or hasattr(value, "__array_interface__") or _is_sound(value):
+        if hasattr(value, "__array__") or hasattr(value, "__array_interface__") or _is_audio(value):
             return value
         if kind == "image":
             return image(value)
@@ -127,28 +127,28 @@ class Messages:
         return self.files.read(f"{self.data_folder.rstrip('/')}/{name}")
 
 
-def _is_sound(value: Any) -> bool:
+def _is_audio(value: Any) -> bool:
     return isinstance(value, Mapping) and "array" in value
 
 
 def _object(line: str) -> dict[str, Any]:
-    """The row that a line of JSON holds."""
+    """The row in a line of JSON."""
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"The line is no JSON ({error}): {_short(line)}.") from error
+        raise ValueError(f"The line is not JSON ({error}): {_short(line)}.") from error
     if not isinstance(row, dict):
         raise ValueError(f"A row must be a JSON object, got {_short(line)}.")
     return row
 
 
 def _parsed(messages: Any) -> Sequence[Any]:
-    """A row's messages: a list, or the JSON text of one."""
+    """The messages of a row: a list, or its JSON text."""
     if isinstance(messages, str):
         try:
             messages = json.loads(messages)
         except ValueError as error:
-            raise ValueError(f"The messages are text that is no JSON ({error}): {_short(messages)}.") from error
+            raise ValueError(f"The messages are text that is not JSON ({error}): {_short(messages)}.") from error
     if isinstance(messages, Mapping) and "messages" in messages:
         messages = messages["messages"]
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
@@ -164,16 +164,16 @@ def _stored(value: Any) -> Iterator[Any]:
 
 
 def _filled(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is there. Arrow gives every struct all fields that any has, with None in them."""
+    """The values that are not None. In Arrow every struct has all fields, with None for missing ones."""
     return {name: value for name, value in values.items() if value is not None and not _is_empty(value)}
 
 
 def _is_empty(value: Any) -> bool:
-    return isinstance(value, Mapping) and len(value) > 0 and all(one is None for one in value.values())
+    return isinstance(value, Mapping) and len(value) > 0 and all(field is None for field in value.values())
 
 
 def _named(part: Mapping[str, Any], kind: str) -> Any:
-    """The file that a part names, if it does."""
+    """The file that a part names; None if it names none."""
     for name, value in part.items():
         if KINDS.get(name) != kind and name not in ("path", "url", "bytes", "base64"):
             continue
@@ -189,7 +189,7 @@ def _from_base64(text: Any) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"A part of a message has data that is no base64 ({error}): {_short(text)}.") from error
+        raise ValueError(f"A part of a message has data that is not base64 ({error}): {_short(text)}.") from error
 
 
 def _short(value: Any) -> str:

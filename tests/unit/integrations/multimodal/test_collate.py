@@ -169,9 +169,9 @@ def test_labels_that_nobody_has():
         ([{"labels": [1]}], "A sample has no 'input_ids'; it has: labels"),
         ([{"input_ids": None}], "A sample has no 'input_ids'"),
         ([[1, 2]], "A sample has no 'input_ids'; it is a list"),
-        ([{"input_ids": [1, 2], "labels": [1]}], "labels has 1 values beside 2 of input_ids"),
-        ([sample(1), sample(1) | {"labels": None}], "labels is None in one sample and not in others"),
-        ([{"input_ids": torch.ones(1, 4, dtype=torch.int64)}], r"input_ids is an array of 2 dimensions.*Take \[0\]"),
+        ([{"input_ids": [1, 2], "labels": [1]}], "labels has 1 value and input_ids has 2"),
+        ([sample(1), sample(1) | {"labels": None}], "labels is None in one sample of a batch and not in others"),
+        ([{"input_ids": torch.ones(1, 4, dtype=torch.int64)}], r"input_ids is an array of 2 dimensions.*take \[0\]"),
         (
             [sample(1, pixel_values=np.ones((1, 2))), sample(1, pixel_values=np.ones((1, 3)))],
             r"'pixel_values' has arrays of the shapes \('n', 2\) and \('n', 3\)",

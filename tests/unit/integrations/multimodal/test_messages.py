@@ -218,14 +218,20 @@ def test_arrow_structs_whose_other_fields_are_none_are_as_if_they_had_them_not()
         ({"messages": None}, "The messages must be a list of dicts, got None"),
         ({"messages": 3}, "The messages must be a list of dicts, got 3"),
         ({"messages": b"[]"}, "The messages must be a list of dicts"),
-        ({"messages": "[{"}, "The messages are text that is no JSON"),
+        ({"messages": "[{"}, "The messages are text that is not JSON"),
         ({"messages": '"hello"'}, "The messages must be a list of dicts, got 'hello'"),
-        ({"messages": ["hello"]}, "A message is a dict with a role and a content, got 'hello'"),
-        ({"messages": [{"from": "human", "value": "x"}]}, "A message is a dict with a role and a content, got {'from'"),
-        ({"messages": [{"role": None, "content": "x"}]}, "A message is a dict with a role and a content"),
-        ({"messages": [{"role": "user", "content": 3}]}, "A message's content is text or a list of parts, got 3"),
-        ({"messages": [{"role": "user", "content": b"x"}]}, "A message's content is text or a list of parts"),
-        ({"messages": user(3)}, "A part of a message is text or a dict with a type, got 3"),
+        ({"messages": ["hello"]}, "A message must be a dict with a role and a content, got 'hello'"),
+        (
+            {"messages": [{"from": "human", "value": "x"}]},
+            "dict with a role and a content, got {'from'",
+        ),
+        ({"messages": [{"role": None, "content": "x"}]}, "A message must be a dict with a role and a content"),
+        (
+            {"messages": [{"role": "user", "content": 3}]},
+            "content of a message must be text or a list of parts, got 3",
+        ),
+        ({"messages": [{"role": "user", "content": b"x"}]}, "The content of a message must be text or a list of parts"),
+        ({"messages": user(3)}, "A part of a message must be text or a dict with a type, got 3"),
         ({"messages": user({"type": "hologram"})}, "has the type 'hologram'; it can be text, image, image_url"),
         ({"messages": user({"type": ["image"]})}, r"has the type \['image'\]"),
         ({"messages": user({"type": "text", "value": "x"})}, "A text part of a message has no text"),
@@ -236,11 +242,11 @@ def test_arrow_structs_whose_other_fields_are_none_are_as_if_they_had_them_not()
             {"messages": user({"type": "image"}, {"type": "image"}), "images": [picture(1)]},
             "more image parts than the column 'images' has files",
         ),
-        ({"messages": user({"type": "image"}), "images": [None]}, "The column 'images' has a null where a file"),
+        ({"messages": user({"type": "image"}), "images": [None]}, "The column 'images' has a null in place of a file"),
         ({"messages": user("x"), "images": [{"bytes": None, "path": None}]}, "The column 'images' has a null"),
-        ({"messages": user({"type": "image", "base64": "a*"})}, r"data that is no base64 .*: 'a\*'"),
-        ({"messages": user({"type": "input_audio", "input_audio": {"data": "é"}})}, "data that is no base64"),
-        ({"messages": user({"type": "image", "url": "data:image/png;base64,abc"})}, "data that is no base64"),
+        ({"messages": user({"type": "image", "base64": "a*"})}, r"data that is not base64 .*: 'a\*'"),
+        ({"messages": user({"type": "input_audio", "input_audio": {"data": "é"}})}, "data that is not base64"),
+        ({"messages": user({"type": "image", "url": "data:image/png;base64,abc"})}, "data that is not base64"),
         ({"messages": user({"type": "image", "url": "data:image/svg+xml,<svg/>"})}, "A data URL must hold base64, got"),
     ],
 )
@@ -291,7 +297,7 @@ def test_a_checkpoint_knows_it_by_the_processors_name():
 def test_lines_are_parsed_where_they_are_used():
     line = json.dumps({"messages": user("x"), "id": 4})
     assert read({"line": line}, of_lines=True)["id"] == 4
-    with pytest.raises(ValueError, match=r"The line is no JSON .*: '{\"messages\"'"):
+    with pytest.raises(ValueError, match=r"The line is not JSON .*: '{\"messages\"'"):
         read({"line": '{"messages"'}, of_lines=True)
     with pytest.raises(ValueError, match=r"A row must be a JSON object, got '\[1\]'"):
         read({"line": "[1]"}, of_lines=True)
