@@ -159,7 +159,7 @@ STARTS = {
 class TestChanges:
     """Each part goes on at its next row, whatever else is different."""
 
-    many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    many = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
     @many
     @given(data=st.data())
