@@ -40,3 +40,8 @@ def write_numbers(path: Path, start: int, stop: int, kind: str = "stream", *, ro
 def values(dataset: Any, name: str = "x") -> list[Any]:
     """One column of all rows."""
     return [row[name] for row in dataset]
+
+
+def cuts_of(size: int) -> list[int]:
+    """Sizes to which a file of this size is truncated: all near its ends, some between."""
+    return sorted({1, 2, 3, 4, 5, 6, 7, 8, *range(9, size, 5), *range(max(9, size - 20), size)})

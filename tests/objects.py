@@ -1,9 +1,12 @@
-"""An object of a store without a server, and a client that remembers what was read of it."""
+"""Objects in a store without a server: a client that remembers what was read, and fsspec's store in memory."""
 
+import io
 import os
 from types import SimpleNamespace
 
+import fsspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from midepoch.formats import file_suffixes
 from midepoch.storage import listing
@@ -46,3 +49,28 @@ def stored(content, **known):
     client = Counting(content)
     store._clients[os.getpid()] = client
     return StoredFile(store, "s3://bucket/x", **known), client
+
+
+def put(path, content):
+    """Write an object of the store in memory."""
+    fsspec.filesystem("memory").pipe_file(path, content)
+
+
+def parquet_bytes(table, rows, **options):
+    """A table as a Parquet file, with row groups of so many rows."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=rows, **options)
+    return sink.getvalue()
+
+
+def numbered(first, last, rows=10, *, noise=0):
+    """A Parquet file of the ids from first to last, perhaps with random bytes beside them."""
+    table = pa.table({"id": list(range(first, last)), "noise": [os.urandom(noise) for _ in range(first, last)]})
+    return parquet_bytes(table, rows)
+
+
+def put_rows(folder="data", files=3, rows=40):
+    """Write Parquet files to a folder of the store in memory, and return its URL."""
+    for number in range(files):
+        put(f"/{folder}/part-{number}.parquet", numbered(number * rows, (number + 1) * rows))
+    return f"memory://{folder}"

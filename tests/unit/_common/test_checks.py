@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from midepoch._common.checks import check_integer
+from midepoch._common.checks import check_integer, parse_size
 
 
 @pytest.mark.parametrize("value", [0, 7, np.int32(7), np.uint64(1)])
@@ -25,3 +25,11 @@ def test_integers_below_the_least_are_refused():
     with pytest.raises(ValueError, match="n is -1; it must be at least 0"):
         check_integer("n", -1)
     assert check_integer("n", -5, least=None) == -5
+
+
+@pytest.mark.parametrize(
+    ("told", "size"),
+    [(7, 7), ("7", 7), ("256MiB", 256 << 20), ("1GB", 10**9), ("1.5 kb", 1500), ("2g", 2 << 30), (0, 0)],
+)
+def test_sizes_are_numbers_of_bytes_or_strings_with_a_unit(told, size):
+    assert parse_size("read_ahead", told) == size

@@ -1,5 +1,8 @@
 """Blocks are read correctly on demand and ahead, by few open files, within the memory that was allowed."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Timer
+
 import fsspec
 import pyarrow as pa
 import pytest
@@ -7,8 +10,10 @@ import pytest
 from files import numbers, write, write_numbers
 from midepoch.index.build import open_index
 from midepoch.sources import fetcher as module
-from midepoch.sources.fetcher import BlockFetcher
+from midepoch.sources.fetcher import FETCH_THREADS, BlockFetcher
 from midepoch.storage.options import Fetch
+from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES, grouped
+from objects import find, parquet_bytes, put
 
 
 @pytest.fixture
@@ -105,3 +110,58 @@ def test_close_does_nothing_while_the_interpreter_ends_and_has_cleared_its_modul
     monkeypatch.setattr(module, "sys", None)
     fetcher.close()
     fetcher.close(lambda: True)
+
+
+def files_of(url, read_ahead, columns=None, lanes=1):
+    index = open_index(find(url))
+    return BlockFetcher(index, index.schema(columns), Fetch(read_ahead=read_ahead), lanes)
+
+
+@pytest.fixture
+def url():
+    table = pa.table({"id": range(4000), "x": [float(number) for number in range(4000)]})
+    for number in range(2):
+        put(f"/joining/p-{number}.parquet", parquet_bytes(table, 100, compression="none", use_dictionary=False))
+    yield "memory://joining"
+    fsspec.filesystem("memory").rm("/joining", recursive=True)
+
+
+def test_blocks_join_those_before_them_in_their_file_up_to_a_part_of_what_is_read_ahead(url):
+    files = files_of(url, GROUP_BYTES * FETCH_THREADS)
+    assert [len(one) for one in grouped(range(80), files.joins)] == [GROUP_BLOCKS, 8, GROUP_BLOCKS, 8]
+    assert grouped([3, 4, 6, 5, 39, 40], files.joins) == [[3, 4], [6], [5], [39], [40]]
+    assert not files.joins([79], 80)
+    length = int(files.view.block_lengths[0])
+    for blocks in (1, 3, 4):
+        for spare, expected in ((0, blocks), (-1, max(1, blocks - 1))):
+            few = files_of(url, FETCH_THREADS * (blocks * length + spare))
+            assert len(grouped(range(40), few.joins)[0]) == expected
+            assert (
+                len(grouped(range(40), files_of(url, 2 * FETCH_THREADS * blocks * length, lanes=2).joins)[0]) == blocks
+            )
+    assert len(grouped(range(40), files_of(url, 0).joins)) == 40
+    # The bytes of some columns do not lie side by side.
+    assert len(grouped(range(40), files_of(url, GROUP_BYTES, ["id"]).joins)) == 40
+
+
+def test_pending_blocks_are_cancelled_when_the_threads_end(url):
+    files, go_on = files_of(url, GROUP_BYTES), Event()
+    pool = files._thread_pools[False] = ThreadPoolExecutor(1)
+    pool.submit(go_on.wait)
+    promises = files.read_ahead([0, 1])
+    Timer(0.05, go_on.set).start()
+    files.close()
+    assert all(promise.cancelled() for promise in promises.values())
+
+
+def test_a_cancelled_block_is_not_read_and_the_rest_of_its_group_is(url):
+    files, go_on = files_of(url, GROUP_BYTES), Event()
+    pool = files._thread_pools[False] = ThreadPoolExecutor(1)
+    pool.submit(go_on.wait)
+    promises = files.read_ahead([0, 1, 2])
+    assert promises[1].cancel()
+    go_on.set()
+    assert promises[0].result(100)[0]["id"].to_pylist() == list(range(100))
+    assert promises[2].result(100)[0]["id"].to_pylist() == list(range(200, 300))
+    assert promises[1].cancelled()
+    files.close()

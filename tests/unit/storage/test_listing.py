@@ -6,8 +6,10 @@ import pytest
 
 import midepoch as me
 from files import values, write_numbers
+from midepoch.errors import NoDataError
 from midepoch.storage.local import FileStamp, check_unchanged
-from objects import find
+from objects import find, numbered, put, put_rows
+from worlds import ids, write_files
 
 
 @pytest.fixture
@@ -158,3 +160,46 @@ def test_json_beside_other_data_is_taken_for_a_note_about_it(tmp_path, caplog):
     (tmp_path / "data-00000.arrow").unlink()
     (tmp_path / "sub" / "dataset_info.json").unlink()
     assert values(me.read(tmp_path)) == [9]
+
+
+def test_a_file_url_is_a_path(tmp_path):
+    write_files(tmp_path / "data", [10, 10])
+    assert find(f"file://{tmp_path}/data").store is None
+    assert ids(me.read(f"file://{tmp_path}/data")) == list(range(20))
+
+
+def test_files_lists_and_globs_of_memory():
+    url = put_rows()
+    put("/data/deep/part-9.parquet", numbered(1000, 1010))
+    assert ids(me.read(f"{url}/part-1.parquet")) == list(range(40, 80))
+    assert ids(me.read([f"{url}/part-1.parquet", f"{url}/part-0.parquet"])) == [*range(40, 80), *range(40)]
+    assert ids(me.read(f"{url}/part-[12].parquet")) == list(range(40, 120))
+    assert ids(me.read(f"{url}/**/*.parquet")) == [*range(1000, 1010), *range(120)]
+    assert ids(me.read(f"{url}/")) == [*range(1000, 1010), *range(120)]
+    listing = find(url)
+    assert listing.names[0] == "deep/part-9.parquet"
+    assert "memory" not in "".join(listing.names)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("memory://nothing", "memory://nothing does not exist"),
+        ("memory://data/*.csv", "memory://data/*.csv matches no object below memory://data"),
+        ("memory://other", "has no file that ends in"),
+    ],
+)
+def test_a_url_with_nothing_to_read_says_why(source, told):
+    put_rows()
+    put("/other/readme.txt", b"text")
+    with pytest.raises(NoDataError, match=re.escape(told)):
+        me.read(source)
+
+
+def test_sources_of_two_stores_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="different stores or buckets"):
+        find(["s3://one/x", "s3://two/x"])
+    with pytest.raises(ValueError, match="is a path, and other sources are URLs"):
+        find(["memory://x", str(tmp_path)])
+    with pytest.raises(ValueError, match="names no bucket"):
+        find("s3://")

@@ -1,0 +1,82 @@
+"""What Arrow and Parquet files have in common: blocks from headers, damage, files without rows."""
+
+import numpy as np
+import pytest
+
+import midepoch as me
+from files import KINDS, cuts_of, numbers, values, write, write_numbers
+from midepoch.formats import scan_file
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scan_finds_every_block_without_reading_rows(tmp_path, kind):
+    path = write(tmp_path / "a", [numbers(0, 5), numbers(5, 6), numbers(6, 13)], kind)
+    scan = scan_file(str(path))
+    assert scan.format == ("parquet" if kind == "parquet" else "arrow")
+    assert scan.schema.equals(numbers(0, 1).schema)
+    assert [rows for _, _, rows in scan.blocks] == [5, 1, 7]
+    offsets = [offset for offset, _, _ in scan.blocks]
+    assert offsets == sorted(offsets)
+    assert all(offset + length <= path.stat().st_size for offset, length, _ in scan.blocks)
+
+
+@pytest.mark.parametrize("kind", ["file", "parquet"])
+def test_a_truncated_file_with_a_footer_is_an_error_that_names_it(tmp_path, kind):
+    whole = write_numbers(tmp_path / "whole", 0, 12, kind).read_bytes()
+    path = tmp_path / "cut.arrow"
+    for size in cuts_of(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(me.DataFormatError) as caught:
+            me.read(path)
+        assert str(path) in str(caught.value), size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_headers_give_a_midepoch_error_or_a_scan_never_another(tmp_path, kind):
+    whole = write_numbers(tmp_path / "whole", 0, 12, kind).read_bytes()
+    path = tmp_path / "damaged"
+    random = np.random.default_rng(0)
+    told = []
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for place in random.integers(0, len(whole), 3):
+            damaged[place] = random.choice([0, 127, 128, 255])
+        path.write_bytes(damaged)
+        try:
+            scan_file(str(path))
+        except me.DataFormatError as error:
+            told.append(str(error))
+    assert len(told) > 100
+    assert all(str(path) in one for one in told)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_empty_files_and_files_without_rows_among_others_are_fine(tmp_path, kind):
+    (tmp_path / "a.arrow").touch()
+    write_numbers(tmp_path / "b.arrow", 0, 5, kind)
+    write(tmp_path / "c.arrow", [numbers(0, 0)], kind)
+    write(tmp_path / "d.arrow", [numbers(5, 7), numbers(0, 0), numbers(7, 8)], kind)
+    (tmp_path / "e.arrow").touch()
+    dataset = me.read(tmp_path)
+    assert len(dataset) == 8
+    assert values(dataset) == list(range(8))
+    for level in ("file", "block", "row"):
+        assert sorted(values(me.read(tmp_path).shuffle(seed=2, level=level))) == list(range(8))
+    assert len(me.read(tmp_path, format="parquet" if kind == "parquet" else "arrow")) == 8
+
+
+def test_only_empty_files_have_no_columns_to_read(tmp_path):
+    (tmp_path / "a.arrow").touch()
+    with pytest.raises(me.NoDataError, match=r"a\.arrow is empty \(0 bytes\)"):
+        me.read(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_that_hold_no_rows_make_an_empty_dataset(tmp_path, kind):
+    path = write(tmp_path / "a.data", [numbers(0, 0)], kind)
+    dataset = me.read(path)
+    assert len(dataset) == 0
+    assert list(dataset) == []
+    assert list(me.read(path).shuffle(seed=1).batch(3)) == []
+    assert list(me.read(path).repeat()) == []
+    assert dataset.schema.names == ["x"]

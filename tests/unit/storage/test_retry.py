@@ -1,0 +1,83 @@
+"""Retries: what an error means, what is tried again, and how long is waited."""
+
+import itertools
+import logging
+
+import pytest
+
+from midepoch.errors import StoreError
+from midepoch.storage.retry import RetryPolicy, ShortReadError, error_kind, with_retries
+from midepoch.storage.store import Store
+from objects import QUICK, SECRETS
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (FileNotFoundError(2, "no"), "gone"),
+        (OSError("AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation"), "gone"),
+        (OSError("AWS Error UNKNOWN (HTTP status 416) during GetObject operation"), "gone"),
+        (OSError("AWS Error ACCESS_DENIED during HeadObject operation: No response body."), "denied"),
+        (PermissionError("no"), "denied"),
+        (OSError("AWS Error UNKNOWN (HTTP status 503) during HeadObject operation"), "temporary"),
+        (OSError("AWS Error UNKNOWN (HTTP status 429) during HeadObject operation"), "temporary"),
+        (OSError("AWS Error SLOW_DOWN during GetObject operation: "), "temporary"),
+        (
+            OSError("AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 18, Transferred a part"),
+            "temporary",
+        ),
+        (ConnectionResetError("reset"), "temporary"),
+        (ShortReadError("3 of 4"), "temporary"),
+        (OSError("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation"), "wrong"),
+        (ValueError("no"), "wrong"),
+    ],
+)
+def test_what_an_error_means(error, kind):
+    assert error_kind(error) == kind
+
+
+def test_the_http_status_of_an_error_decides():
+    class ClientError(Exception):
+        def __init__(self, **attributes):
+            self.__dict__ |= attributes
+
+    assert error_kind(ClientError(status=503)) == "temporary"
+    assert error_kind(ClientError(code=403)) == "denied"
+    assert error_kind(ClientError(response={"ResponseMetadata": {"HTTPStatusCode": 404}})) == "gone"
+    assert error_kind(ClientError(status=422)) == "wrong"
+
+
+def test_temporary_errors_are_retried_and_others_raised_at_once(caplog):
+    caplog.set_level(logging.DEBUG)
+    store = Store("s3://bucket/x", SECRETS)
+    asked = itertools.count(1)
+
+    def action(error, times):
+        def act():
+            if next(asked) <= times:
+                raise error
+            return "there"
+
+        return act
+
+    def told(kind, text):
+        return StoreError(f"{kind}: {text}")
+
+    assert with_retries(action(ConnectionError("very/secret+value"), 2), told, store.redact, QUICK) == "there"
+    asked = itertools.count(1)
+    with pytest.raises(StoreError, match=r"temporary: ConnectionError: \*\*\* \(tried 3 times\)") as error:
+        with_retries(action(ConnectionError("AKIA12345"), 9), told, store.redact, QUICK)
+    assert error.value.__cause__ is None
+    assert error.value.__context__ is None
+    asked = itertools.count(1)
+    with pytest.raises(StoreError, match="denied: PermissionError: no"):
+        with_retries(action(PermissionError("no"), 9), told, store.redact, QUICK)
+    assert next(asked) == 2
+    assert "tried again" in caplog.text
+    assert not any(value in caplog.text for value in SECRETS.values())
+
+
+def test_waits_grow_to_a_limit():
+    waits = [RetryPolicy().wait(attempt) for attempt in range(1, 9)]
+    assert 0.05 <= waits[0] <= 0.1
+    assert all(2.5 <= wait <= 5.0 for wait in waits[6:])

@@ -1,0 +1,49 @@
+"""URLs: credentials are refused, globs match as in a shell."""
+
+import pytest
+
+import midepoch as me
+from midepoch.storage.location import SmallFiles
+from midepoch.storage.urls import check_plain, is_url, local_path, split_glob
+
+
+@pytest.mark.parametrize("url", ["s3://key:hush@bucket/x", "s3://hush@bucket/x", "ftp://me:hush@host/x"])
+def test_credentials_in_a_url_are_refused_and_not_shown(url):
+    with pytest.raises(ValueError, match="holds credentials") as error:
+        me.read(url)
+    assert "hush" not in str(error.value)
+    with pytest.raises(ValueError, match="holds credentials"):
+        SmallFiles().read(url)
+
+
+def test_signed_urls_are_refused_and_containers_are_not():
+    with pytest.raises(ValueError, match="holds credentials"):
+        check_plain("https://host/x.parquet?X-Amz-Signature=abc")
+    check_plain("abfs://container@account.dfs.core.windows.net/x")
+    with pytest.raises(ValueError, match="chains file systems"):
+        me.read("simplecache::s3://bucket/x")
+
+
+def test_urls_and_paths():
+    assert all(map(is_url, ["s3://b/x", "memory://x", "simplecache::s3://b"]))
+    assert not any(map(is_url, ["a/b", "/a/b", "C:/x", "a:b"]))
+    assert local_path("file:///a%20b/c") == "/a b/c"
+    assert local_path("s3://b/x") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "root", "deep", "yes", "no"),
+    [
+        ("s3://b/d/*.parquet", "s3://b/d", False, ["a.parquet"], ["x/a.parquet", ".a.parquet", "a.parquet.gz"]),
+        ("s3://b/*/a?.csv", "s3://b", True, ["x/a1.csv"], ["a1.csv", "x/a.csv", "x/y/a1.csv"]),
+        ("s3://b/**/a.csv", "s3://b", True, ["a.csv", "x/a.csv", "x/y/a.csv"], ["xa.csv", ".x/a.csv"]),
+        ("s3://b/d/**", "s3://b/d", True, ["a", "x/y/a"], [".a", "x/.y/a"]),
+        ("s3://b/p-[0-3].x", "s3://b", False, ["p-2.x"], ["p-4.x", "p-22x"]),
+        ("s3://b/p-[!0-3].x", "s3://b", False, ["p-4.x"], ["p-2.x"]),
+    ],
+)
+def test_globs(url, root, deep, yes, no):
+    found, pattern, nested = split_glob(url)
+    assert (found, nested) == (root, deep)
+    assert all(map(pattern.fullmatch, yes))
+    assert not any(map(pattern.fullmatch, no))
