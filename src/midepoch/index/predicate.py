@@ -1,4 +1,4 @@
-"""A filter as an Arrow expression: the columns it needs, how a state knows it, and the rows for which it is true."""
+"""A filter as an Arrow expression: its columns, its description in a state, and the rows for which it is true."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from midepoch.errors import SchemaMismatchError
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-TOLD = 400
+SHOWN_CHARACTERS = 400
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,11 +25,11 @@ class Predicate:
 
     expression: pc.Expression
     columns: tuple[str, ...]
-    """The columns that it needs."""
+    """The columns it needs."""
 
     @classmethod
     def of(cls, filters: Any, schema: pa.Schema) -> "Predicate":
-        """The expression that was asked for, once it is sure that it can be computed from these columns."""
+        """The predicate that ``filters`` states; raises if it cannot be computed from the columns of a schema."""
         expression = _expression(filters)
         text = str(expression)
         named = [field for field in schema if field.name in text]
@@ -39,22 +39,23 @@ class Predicate:
                 f"filters must be true or false for each row, but {expression} is of type {kind}. "
                 "Compare it with something, such as pc.field('x') > 0."
             )
-        # Arrow does not tell which columns an expression needs: those without which it cannot be computed.
+        # Arrow does not say which columns an expression needs. They are those without which it cannot be computed.
         needed = [field for field in named if not _fits(expression, [one for one in named if one is not field])]
         return cls(expression=expression, columns=tuple(field.name for field in needed))
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
-        """For each row, whether the expression is true; where it is null, it is not."""
+        """For each row, whether the expression is true. Null counts as false."""
         columns = [batch.column(name) for name in self.columns]
         table = pa.table(columns, list(self.columns)) if columns else pa.table({"": pa.nulls(len(batch))})
-        found = _computed(self.expression, table).combine_chunks()
-        kept: Mask = (found.fill_null(False) if found.null_count else found).to_numpy(zero_copy_only=False)
+        values = _computed(self.expression, table).combine_chunks()
+        kept: Mask = (values.fill_null(False) if values.null_count else values).to_numpy(zero_copy_only=False)
         return kept
 
     def describe(self) -> dict[str, Any]:
-        """The expression for people, and a digest of what that may leave out, such as the end of a long list."""
+        """The expression as text, and a digest of what the text may leave out, such as the end of a long list."""
         text = str(self.expression)
-        return {"filter": text if len(text) <= TOLD else text[:TOLD] + "…", "digest": self._digest}
+        shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+        return {"filter": shown, "digest": self._digest}
 
     @cached_property
     def _digest(self) -> str:
@@ -63,18 +64,18 @@ class Predicate:
 
     @property
     def names_nan(self) -> bool:
-        """Whether it compares with NaN, of which no statistics tell, or with what cannot be looked at."""
+        """True if it compares with NaN, which statistics leave out, or if its values are unknown."""
         values = _values(self.expression)
         return isinstance(values, bytes) or _has_nan(values)
 
     @property
     def content(self) -> bytes:
-        """All of the expression, as bytes that this version of Arrow reads."""
+        """The whole expression, as bytes that this version of Arrow reads."""
         return _content(self.expression)
 
 
 def _expression(filters: Any) -> pc.Expression:
-    """An expression, or what pyarrow.parquet also takes for one: lists of (column, operator, value)."""
+    """The expression of ``filters``, which may also be a list of (column, operator, value), as in pyarrow.parquet."""
     if isinstance(filters, pc.Expression):
         return filters
     if isinstance(filters, list | tuple) and filters:
@@ -84,24 +85,26 @@ def _expression(filters: Any) -> pc.Expression:
             return filters_to_expression(filters)
         except (ValueError, TypeError, IndexError, pa.ArrowException) as error:
             raise ValueError(
-                f"filters is {filters!r}, which is no list of (column, operator, value): {str(error).rstrip('.')}. "
+                f"filters is {filters!r}, which is not a list of (column, operator, value): {str(error).rstrip('.')}. "
                 "Pass a pyarrow.compute expression, such as pc.field('x') > 0."
             ) from error
-    way = " For a function of rows, use .filter(fn)." if callable(filters) else ""
-    raise TypeError(f"filters must be a pyarrow.compute expression, such as pc.field('x') > 0, got {filters!r}.{way}")
+    advice = " For a function of rows, use .filter(fn)." if callable(filters) else ""
+    raise TypeError(
+        f"filters must be a pyarrow.compute expression, such as pc.field('x') > 0, got {filters!r}.{advice}"
+    )
 
 
 def _computed(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
-    """The expression's value for each row, in order."""
-    from pyarrow import acero  # which is loaded only where there is a filter: that takes a while
+    """The value of the expression for each row, in order."""
+    from pyarrow import acero  # it takes a while to load, and only filters need it
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     wanted = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["kept"]), [source])
     return wanted.to_table(use_threads=False).column(0)
 
 
-def _type(expression: pc.Expression, fields: Sequence[pa.Field], there: Sequence[str]) -> pa.DataType:
-    """The type of the expression's values; an error names the column that is missing."""
+def _type(expression: pc.Expression, fields: Sequence[pa.Field], names: Sequence[str]) -> pa.DataType:
+    """The type of the values of the expression; an error names the missing column."""
     if "FieldPath(" in str(expression):
         raise ValueError(f"filters names a column by its number: {expression}. Use its name, as in pc.field('x').")
     try:
@@ -111,7 +114,7 @@ def _type(expression: pc.Expression, fields: Sequence[pa.Field], there: Sequence
         if missing is not None:
             name = ".".join(re.findall(r"Name\((.*?)\)", missing[1])) or missing[1]
             raise SchemaMismatchError(
-                f"filters names a column {name!r} that is not there. There are: {', '.join(there)}."
+                f"filters names the column {name!r}, which does not exist. There are: {', '.join(names)}."
             ) from error
         raise SchemaMismatchError(
             f"filters {expression} does not fit the types of these columns: {error}. "
@@ -128,7 +131,7 @@ def _fits(expression: pc.Expression, fields: Sequence[pa.Field]) -> bool:
 
 
 def _empty(fields: Sequence[pa.Field]) -> pa.Table:
-    """A table of no rows, with a column in any case: Arrow computes nothing of none."""
+    """A table of no rows, with at least one column: Arrow cannot compute without columns."""
     return pa.schema(list(fields) or [("", pa.null())]).empty_table()
 
 
@@ -137,7 +140,10 @@ def _content(expression: pc.Expression) -> bytes:
 
 
 def _values(expression: pc.Expression) -> Any:
-    """The literals of an expression in full, which its text shortens: Arrow sends them as a record batch."""
+    """All values in an expression, which its text shortens; its bytes if they cannot be found there.
+
+    Arrow serialises an expression as a record batch of its values.
+    """
     try:
         with pa.ipc.open_file(pa.py_buffer(_content(expression))) as file:
             return [_plain(column) for column in file.get_batch(0).columns]
@@ -152,7 +158,7 @@ def _has_nan(values: Any) -> bool:
 
 
 def _plain(column: pa.Array) -> Any:
-    """The values, as ints where Python's would depend on what else is installed."""
+    """The values; times as integers, because their Python objects depend on what is installed."""
     kind = column.type
     if pa.types.is_struct(kind):
         return [(kind.field(number).name, _plain(one)) for number, one in enumerate(column.flatten())]

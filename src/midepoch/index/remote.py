@@ -1,4 +1,4 @@
-"""The blocks of an object of a store: fetched in few requests, and known to be of one version before they come."""
+"""The blocks of an object in a store: fetched in few requests, and all of the version that was indexed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -13,21 +13,19 @@ T = TypeVar("T")
 
 
 class StoredBlocks:
-    """The blocks of an object, each known to be of the version that was indexed before it is handed on."""
+    """The blocks of an object. Each is returned only after a check that the object is the version that was indexed."""
 
     def __init__(self, file: StoredFile, opened: Callable[[], BlockReader], forget: Callable[[], None]) -> None:
         self._file, self._forget = file, forget
         self._reader = self._safely(opened)
 
     def read(self, block: Block) -> pa.Table | pa.RecordBatch:
-        """The rows of a block."""
         return next(self.read_all([block]))
 
     def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.Table | pa.RecordBatch]:
         """The rows of each of these blocks.
 
-        Where it is known which bytes they are, those are fetched first, and the object is looked at once behind all of
-        them: if it still is what it was, so are they.
+        If the reader knows their bytes, all of them are fetched first. One version check after that covers all.
         """
         reader = self._reader
         if not isinstance(reader, SpannedReader):
@@ -39,32 +37,31 @@ class StoredBlocks:
             yield self._decoded(reader, block, fetched)
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        """It never is."""
         return False
 
     def _decoded(self, reader: SpannedReader, block: Block, fetched: Fetched) -> pa.Table | pa.RecordBatch:
         data = self._safely(lambda: reader.decode(block, fetched.open()))
-        if fetched.fetched_more:  # more was fetched since the object was looked at
+        if fetched.fetched_more:  # decoding fetched more bytes after the check
             self._safely(self._file.check)
         return data
 
     def _checked(self, action: Callable[[], T]) -> T:
-        """Do something that reads the object, and look whether it was replaced meanwhile."""
-        done = self._safely(action)
+        """Do something that reads the object, then check that it was not replaced meanwhile."""
+        result = self._safely(action)
         self._safely(self._file.check)
-        return done
+        return result
 
     def _safely(self, action: Callable[[], T]) -> T:
-        """Do something with the object. What the store has told goes before what a format made of it."""
+        """Do something with the object. An error of the store hides the error that a format made of it."""
         try:
             return action()
         except MidepochError as error:
-            told = self._file.failure or error
-        if isinstance(told, DataFormatError):  # of an object that was replaced, anything can be read
+            cause = self._file.failure or error
+        if isinstance(cause, DataFormatError):  # an object that was replaced may look broken
             try:
                 self._file.check()
             except DataChangedError as error:
-                told = error
-        if isinstance(told, DataChangedError):
+                cause = error
+        if isinstance(cause, DataChangedError):
             self._forget()
-        raise told
+        raise cause

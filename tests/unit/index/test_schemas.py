@@ -1,10 +1,161 @@
-"""The columns of a dataset: those of all files, under one schema."""
+"""One schema for all files: which differences are bridged, and what an error says of the others."""
+
+from itertools import permutations
 
 import pyarrow as pa
 import pytest
 
 import midepoch as me
 from files import KINDS, values, write, write_numbers
+from midepoch.errors import NoDataError, SchemaMismatchError
+from midepoch.formats import EMPTY, Scan
+from midepoch.index.encode import index_bytes
+from midepoch.index.index import IndexView
+from midepoch.index.schemas import FileSchema, common_schema, schema_of
+from midepoch.storage.listing import Listing
+from midepoch.storage.local import FileStamp
+
+
+def fixed(name="a.parquet", metadata=None, **types):
+    return FileSchema(name, "fixed", pa.schema(list(types.items()), metadata))
+
+
+def by_values(name="a.jsonl", **types):
+    return FileSchema(name, "values", pa.schema(list(types.items())))
+
+
+def text(name="a.csv", **types):
+    return FileSchema(name, "text", pa.schema(list(types.items())))
+
+
+def test_equal_schemas_are_the_common_one():
+    one = fixed(x="int64", y="string")
+    assert common_schema([one], None) == one.schema
+    assert common_schema([one, fixed("b.parquet", x="int64", y="string")], None) == one.schema
+
+
+def test_columns_come_in_the_order_that_is_asked_for():
+    schemas = [fixed(x="int64", y="string", z="bool"), fixed("b.parquet", z="bool", y="string", x="int64")]
+    assert common_schema(schemas, ["z", "x"]).names == ["z", "x"]
+    assert common_schema(schemas, None).names == ["x", "y", "z"]
+    assert common_schema(schemas, []).names == []
+
+
+def test_metadata_is_that_of_the_first_file():
+    schemas = [fixed(metadata={"a": "1"}, x="int64"), fixed("b.parquet", metadata={"a": "2"}, x="int64")]
+    assert common_schema(schemas, None).metadata == {b"a": b"1"}
+
+
+def test_columns_that_are_not_read_may_differ():
+    schemas = [fixed(x="int64", y="string"), fixed("b.parquet", x="int64", y="double", z="bool")]
+    assert common_schema(schemas, ["x"]).names == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        (by_values(x="int64"), by_values("b.jsonl", x="double"), "double"),
+        (by_values(x="null"), by_values("b.jsonl", x="string"), "string"),
+        (text(x="int64"), text("b.csv", x="double"), "double"),
+        (text(x="int64"), text("b.csv", x="string"), "string"),
+        (text(x="bool"), text("b.csv", x="int64"), "string"),
+        (fixed(x="double"), text("b.csv", x="int64"), "double"),
+        (fixed(x="string"), text("b.csv", x="int64"), "string"),
+        (fixed(x="double"), by_values("b.jsonl", x="int64"), "double"),
+        (fixed(x="int32"), by_values("b.jsonl", x="null"), "int32"),
+        (by_values(x="string"), text("b.csv", x="int64"), "string"),
+    ],
+)
+def test_types_that_one_type_can_hold(one, other, common):
+    for schemas in permutations([one, other]):
+        assert str(common_schema(schemas, None).field("x").type) == common
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (fixed(x="int64"), fixed("b.parquet", x="int32")),
+        (fixed(x="int64"), fixed("b.parquet", x="string")),
+        (fixed(x="int64"), text("b.csv", x="double")),
+        (fixed(x="int64"), text("b.csv", x="string")),
+        (fixed(x="int64"), by_values("b.jsonl", x="double")),
+        (by_values(x="int64"), by_values("b.jsonl", x="string")),
+        (by_values(x="int64"), text("b.csv", x="string")),
+    ],
+)
+def test_types_that_no_type_holds_name_both_files_and_the_remedy(one, other):
+    for schemas in permutations([one, other]):
+        with pytest.raises(SchemaMismatchError, match=r"The column 'x' is .* in .* and .* in .*columns=") as caught:
+            common_schema(schemas, None)
+        for schema in schemas:
+            assert f"{schema.schema.field('x').type} in {schema.name}" in str(caught.value)
+
+
+def test_the_error_names_the_field_inside_a_struct():
+    one = by_values(x=pa.struct([("deep", "int64")]))
+    other = by_values("b.jsonl", x=pa.struct([("deep", "string")]))
+    with pytest.raises(SchemaMismatchError, match=r"'x\.deep' is int64 in a\.jsonl and string in b\.jsonl"):
+        common_schema([one, other], None)
+
+
+def test_the_error_names_the_file_that_decided_the_type():
+    schemas = [by_values(x="int64"), by_values("b.jsonl", x="double"), by_values("c.jsonl", x="string")]
+    with pytest.raises(SchemaMismatchError, match=r"double in b\.jsonl and string in c\.jsonl"):
+        common_schema(schemas, None)
+
+
+@pytest.mark.parametrize("make", [fixed, text])
+def test_a_missing_column_is_named_with_its_type_and_both_files(make):
+    schemas = [make("a", x="int64"), make("b", x="int64", y="double")]
+    for one in permutations(schemas):
+        with pytest.raises(SchemaMismatchError, match=r"b has a column 'y' \(double\) that a does not have.*columns="):
+            common_schema(one, None)
+    with pytest.raises(SchemaMismatchError, match=r"a has no column 'y'\. It has: x"):
+        common_schema(schemas, ["y"])
+
+
+def test_a_file_whose_values_tell_its_columns_may_lack_some():
+    schemas = [by_values(x="int64"), by_values("b.jsonl", y="string"), fixed(x="int64", y="string")]
+    assert common_schema(schemas, None).names == ["x", "y"]
+    assert common_schema(schemas, ["y"]).names == ["y"]
+
+
+def test_a_column_that_no_file_has_is_an_error_even_if_any_may_lack_it():
+    with pytest.raises(SchemaMismatchError, match=r"a\.jsonl has no column 'z'\. It has: x"):
+        common_schema([by_values(x="int64"), by_values("b.jsonl", y="string")], ["z"])
+
+
+def test_a_column_that_a_file_has_twice_is_refused():
+    twice = FileSchema("a.parquet", "fixed", pa.schema([("x", "int64"), ("x", "string"), ("y", "bool")]))
+    with pytest.raises(SchemaMismatchError, match=r"a\.parquet has the column 'x' more than once"):
+        common_schema([twice], ["y"])
+
+
+def view_of(*scans):
+    names = tuple(f"{number}.file" for number in range(len(scans)))
+    listing = Listing("", "/data", names, tuple(FileStamp(3, 0) for _ in scans))
+    return IndexView("/data", index_bytes(listing, scans))
+
+
+def test_the_schema_of_an_index_is_that_of_its_files():
+    parquet, csv = pa.schema([("x", "double")]), pa.schema([("x", "int64")])
+    view = view_of(Scan("parquet", parquet, []), Scan(EMPTY, None, ()), Scan("csv", csv, []), Scan("csv", csv, []))
+    assert schema_of(view, None) == parquet
+
+
+def test_files_of_one_schema_and_two_formats_are_told_apart():
+    """Types that a CSV file has are a guess, and those of Parquet are not."""
+    integers, strings = pa.schema([("x", "int64")]), pa.schema([("x", "string")])
+    view = view_of(Scan("csv", integers, []), Scan("csv", strings, []))
+    assert schema_of(view, None) == strings
+    view = view_of(Scan("csv", integers, []), Scan("parquet", integers, []), Scan("csv", strings, []))
+    with pytest.raises(SchemaMismatchError, match=r"int64 in .\.file and string in 2\.file"):
+        schema_of(view, None)
+
+
+def test_a_source_of_empty_files_is_an_error_that_names_one():
+    with pytest.raises(NoDataError, match=r"/data/0\.file is empty \(3 bytes\), and so is every other file"):
+        schema_of(view_of(Scan(EMPTY, None, ()), Scan(EMPTY, None, ())), None)
 
 
 @pytest.mark.parametrize("kind", KINDS)

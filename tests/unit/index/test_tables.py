@@ -1,0 +1,86 @@
+"""Tables in memory as a dataset."""
+
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from midepoch.index.tables import TableIndex
+
+
+def table(start, stop, rows=4):
+    values = pa.chunked_array([pa.array(range(at, min(stop, at + rows))) for at in range(start, stop, rows)], "int64")
+    return pa.table({"x": values, "y": pa.chunked_array([[str(value) for value in values.to_pylist()]], "string")})
+
+
+@pytest.fixture
+def index():
+    return TableIndex([table(0, 10), table(10, 13)], table(0, 1).schema)
+
+
+def read(index, wanted):
+    for number in range(len(index.view.block_rows)):
+        file, block = index.view.block(number)
+        yield index.open(file, wanted).read(block)
+
+
+def test_each_table_is_a_file_and_each_record_batch_a_block(index):
+    assert index.view.file_starts.tolist() == [0, 10, 13]
+    assert index.view.block_starts.tolist() == [0, 4, 8, 10, 13]
+    assert [batch["x"].to_pylist() for batch in read(index, index.schema(["x"]))] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9],
+        [10, 11, 12],
+    ]
+    assert index.schema(None).names == ["x", "y"]
+
+
+def test_blocks_are_views_of_the_table(index):
+    (first, *_) = read(index, index.schema(["y"]))
+    source = index._batches[0][0]["y"].buffers()[2]
+    assert first["y"].buffers()[2].address == source.address
+    assert index.open(0, index.schema(["y"])).is_view(first)
+
+
+def test_a_table_is_in_no_store_has_no_other_columns_and_does_not_change(index):
+    assert index.store is None
+    assert index.constants(0) == index.layout == {}
+    assert index.view.saved_at is None
+    index.check(0)
+
+
+def test_a_pickled_index_is_the_same(index):
+    copied = pickle.loads(pickle.dumps(index))
+    assert copied.view.fingerprint == index.view.fingerprint
+    assert [batch.to_pylist() for batch in read(copied, index.schema(None))] == [
+        batch.to_pylist() for batch in read(index, index.schema(None))
+    ]
+
+
+def fingerprint(*tables):
+    return TableIndex(tables, tables[0].schema).view.fingerprint
+
+
+def test_checkpoints_know_tables_by_their_rows_and_batches():
+    same = fingerprint(table(0, 10))
+    assert fingerprint(table(0, 10)) == same
+    assert fingerprint(table(1, 11)) != same
+    assert fingerprint(table(0, 9)) != same
+    assert fingerprint(table(0, 10, rows=5)) != same
+    assert fingerprint(table(0, 10), table(0, 10)) != same
+
+
+def test_the_first_and_the_last_row_are_always_in_the_sample():
+    values = np.arange(100_000)
+    for changed in (0, -1):
+        other = values.copy()
+        other[changed] = -7
+        assert fingerprint(pa.table({"x": other})) != fingerprint(pa.table({"x": values}))
+
+
+def test_a_table_without_rows():
+    empty = TableIndex([table(0, 4).slice(0, 0)], table(0, 1).schema)
+    assert empty.view.rows == 0
+    assert empty.schema(None).names == ["x", "y"]
