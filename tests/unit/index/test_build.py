@@ -9,6 +9,7 @@ import midepoch as me
 from files import values, write_numbers
 from midepoch._common import progress_bar
 from midepoch.index import build
+from midepoch.index.build import open_index
 
 
 def touch_later(path):
@@ -92,3 +93,18 @@ def test_a_terminal_sees_the_progress_of_long_indexing(folder, kept, monkeypatch
     assert shown.endswith("[" + "#" * 30 + "] 3/3 files\n")
     me.read(folder, index_dir=kept)
     assert capsys.readouterr().err == ""
+
+
+def test_a_rescan_reads_all_files_again(folder, kept, scanned):
+    open_index(folder, index_dir=kept)
+    scanned.clear()
+    assert open_index(folder, index_dir=kept, rescan=True).view.rows == 30
+    assert sorted(scanned) == ["0.arrow", "1.arrow", "2.arrow"]
+    scanned.clear()
+    open_index(folder, index_dir=kept)
+    assert scanned == []
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones(folder):
+    with pytest.raises(ValueError, match=r"format is 'xml'; it can be 'arrow', 'parquet'"):
+        open_index(folder, format="xml")

@@ -1,4 +1,4 @@
-"""Blocks of an object: fetched together, and all of one version."""
+"""Blocks of objects: when the version is checked, and which error wins."""
 
 import os
 
@@ -6,10 +6,137 @@ import pyarrow as pa
 import pytest
 
 from midepoch import formats
-from midepoch.errors import DataChangedError
+from midepoch.errors import DataChangedError, DataFormatError, StoreError
 from midepoch.formats import Block, parquet
 from midepoch.index.remote import StoredBlocks
 from objects import parquet_bytes, stored
+
+CHANGED = DataChangedError("the object was replaced")
+BROKEN = DataFormatError("not a file of this format")
+
+
+def batch(number):
+    return pa.record_batch({"x": [number]})
+
+
+BLOCKS = [Block(number, 10 * number, 10, 1) for number in range(3)]
+
+
+class Object:
+    """An object that notes what is done with it."""
+
+    def __init__(self):
+        self.log, self.failure, self.changed, self.fetched_more = [], None, False, False
+
+    def check(self):
+        self.log.append("check")
+        if self.changed:
+            raise CHANGED
+
+    def fetch(self, spans):
+        self.log.append(("fetch", list(spans)))
+        return self
+
+    def open(self):
+        return None
+
+
+class PlainReader:
+    def __init__(self, file):
+        self._file = file
+
+    def read(self, block):
+        self._file.log.append(("read", block.number))
+        return batch(block.number)
+
+    def is_view(self, data):
+        return True
+
+
+class SpannedReader(PlainReader):
+    def spans(self, block):
+        return [(block.offset, block.offset + block.length)]
+
+    def decode(self, block, file):
+        self._file.log.append(("decode", block.number))
+        return batch(block.number)
+
+
+@pytest.fixture
+def file():
+    return Object()
+
+
+@pytest.fixture
+def forgotten():
+    return []
+
+
+@pytest.fixture
+def opened(file, forgotten):
+    def make(reader):
+        return StoredBlocks(file, lambda: reader(file), lambda: forgotten.append(True))
+
+    return make
+
+
+def numbers(batches):
+    return [data["x"][0].as_py() for data in batches]
+
+
+def test_blocks_whose_bytes_are_known_are_fetched_together_and_checked_once(file, opened):
+    assert numbers(opened(SpannedReader).read_all(BLOCKS)) == [0, 1, 2]
+    spans = [(0, 10), (10, 20), (20, 30)]
+    assert file.log == [("fetch", spans), "check", ("decode", 0), ("decode", 1), ("decode", 2)]
+
+
+def test_bytes_that_decoding_fetches_are_checked_too(file, opened):
+    file.fetched_more = True
+    assert numbers(opened(SpannedReader).read_all(BLOCKS[:1])) == [0]
+    assert file.log[-2:] == [("decode", 0), "check"]
+
+
+def test_other_blocks_are_checked_one_by_one(file, opened):
+    assert numbers(opened(PlainReader).read_all(BLOCKS[:2])) == [0, 1]
+    assert file.log == [("read", 0), "check", ("read", 1), "check"]
+    assert opened(PlainReader).read(BLOCKS[2])["x"].to_pylist() == [2]
+
+
+@pytest.mark.parametrize("reader", [PlainReader, SpannedReader])
+def test_no_block_of_a_replaced_object_is_returned_and_its_index_is_forgotten(file, opened, forgotten, reader):
+    blocks = opened(reader)
+    file.changed = True
+    with pytest.raises(DataChangedError, match="replaced"):
+        blocks.read(BLOCKS[0])
+    assert forgotten == [True]
+
+
+def fail(error):
+    raise error
+
+
+def test_an_object_that_looks_broken_because_it_was_replaced_is_reported_as_replaced(file, opened, forgotten):
+    file.changed = True
+    with pytest.raises(DataChangedError, match="replaced"):
+        opened(lambda _: fail(BROKEN))
+    assert forgotten == [True]
+
+
+def test_a_broken_object_is_reported_as_broken_and_its_index_stays(opened, forgotten):
+    with pytest.raises(DataFormatError, match="not a file"):
+        opened(lambda _: fail(BROKEN))
+    assert forgotten == []
+
+
+def test_an_error_of_the_store_is_reported_in_place_of_what_a_format_made_of_it(file, opened, forgotten):
+    file.failure = StoreError("403 Forbidden")
+    with pytest.raises(StoreError, match="403"):
+        opened(lambda _: fail(BROKEN))
+    assert forgotten == []
+
+
+def test_blocks_of_objects_are_never_views(opened):
+    assert not opened(PlainReader).is_view(batch(0))
 
 
 def nested():
@@ -28,7 +155,7 @@ def nested():
     )
 
 
-def opened(content, names):
+def open_object(content, names):
     """An object of row groups, to be read block by block, and the client that remembers requests."""
     file, client = stored(content)
     scan = formats.scan_file(file)
@@ -48,7 +175,7 @@ def test_the_spans_of_a_block_are_all_that_decoding_needs(names, version, tmp_pa
     content = parquet_bytes(table, 10, version=version, data_page_size=3000)
     (tmp_path / "x.parquet").write_bytes(content)
     local = parquet.open_blocks(str(tmp_path / "x.parquet"), table.schema, table.select(names).schema)
-    reader, blocks, client, file = opened(content, names)
+    reader, blocks, client, file = open_object(content, names)
     assert len(blocks) == 6
     wanted = [span for block in blocks[1:5] for span in reader._reader.spans(block)]
     file.fetch(wanted)
@@ -70,9 +197,9 @@ def test_bytes_that_were_not_foreseen_are_fetched_and_checked(monkeypatch):
     monkeypatch.setattr(
         parquet.ParquetBlocks, "spans", lambda self, block: [(begin, end - 1) for begin, end in spans(self, block)]
     )
-    reader, blocks, client, _ = opened(content, table.column_names)
+    reader, blocks, client, _ = open_object(content, table.column_names)
     assert pa.concat_tables(reader.read_all(blocks)).select(["id"]) == table.select(["id"])
-    reader, blocks, client, _ = opened(content, table.column_names)
+    reader, blocks, client, _ = open_object(content, table.column_names)
     rest = reader.read_all(blocks)
     next(rest)
     client.version = "2"

@@ -10,6 +10,7 @@ from files import values, write_numbers
 from midepoch._common.files import TRAILER
 from midepoch._common.world import default_index_dir
 from midepoch.index.build import open_index
+from midepoch.index.saved import SAVED_VERSIONS, forget
 
 
 def index_file(kept):
@@ -121,3 +122,43 @@ def test_an_index_of_the_previous_layout_is_built_again(folder, kept, scanned):
     scanned.clear()
     assert values(me.read(folder, index_dir=kept)) == list(range(30))
     assert len(scanned) == 3
+
+
+def test_an_index_of_other_files_under_the_same_name_is_not_used(folder, kept, scanned):
+    path = Path(open_index(folder, index_dir=kept).view.saved_at)
+    write_numbers(folder / "9.arrow", 0, 1)
+    newer = Path(open_index(folder, index_dir=kept).view.saved_at)
+    newer.write_bytes(path.read_bytes())
+    scanned.clear()
+    assert open_index(folder, index_dir=kept).view.names == ["0.arrow", "1.arrow", "2.arrow", "9.arrow"]
+    assert scanned == ["9.arrow"]
+
+
+def test_forgetting_an_index_removes_all_versions_of_its_source_and_no_other(folder, kept):
+    open_index(folder, index_dir=kept)
+    write_numbers(folder / "9.arrow", 0, 1)
+    saved_at = open_index(folder, index_dir=kept).view.saved_at
+    other = open_index(folder / "0.arrow", index_dir=kept).view.saved_at
+    assert len(list(kept.glob("*.index"))) == 3
+    forget(saved_at)
+    assert [str(path) for path in kept.glob("*.index")] == [other]
+    forget(saved_at)
+    forget(None)
+
+
+def test_what_was_saved_beside_an_old_version_is_removed_with_it(folder, kept):
+    open_index(folder, index_dir=kept)
+    beside = index_file(kept).with_name(f"{index_file(kept).stem}-0123.kept")
+    beside.touch()
+    for number in range(SAVED_VERSIONS + 2):
+        assert beside.exists() == (number < SAVED_VERSIONS + 1)
+        write_numbers(folder / f"new-{number}.arrow", 0, 1)
+        open_index(folder, index_dir=kept)
+
+
+def test_another_format_has_an_index_of_its_own(tmp_path, kept):
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
+    assert open_index(tmp_path / "a.jsonl", index_dir=kept).view.formats == ["jsonl"]
+    assert open_index(tmp_path / "a.jsonl", format="lines", index_dir=kept).view.formats == ["lines"]
+    assert open_index(tmp_path / "a.jsonl", index_dir=kept).view.formats == ["jsonl"]
+    assert len(list(kept.glob("*.index"))) == 2

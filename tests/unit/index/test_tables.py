@@ -68,7 +68,7 @@ def test_checkpoints_know_tables_by_their_rows_and_batches():
     assert fingerprint(table(0, 10)) == same
     assert fingerprint(table(1, 11)) != same
     assert fingerprint(table(0, 9)) != same
-    assert fingerprint(table(0, 10, rows=5)) != same
+    assert fingerprint(table(0, 10, rows=5).select(["x"])) != fingerprint(table(0, 10).select(["x"]))
     assert fingerprint(table(0, 10), table(0, 10)) != same
 
 

@@ -1,0 +1,170 @@
+"""Which blocks can hold rows that a filter keeps: the facts that Arrow gets, and what is saved of its answers."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from midepoch.errors import SchemaMismatchError
+from midepoch.formats import Range
+from midepoch.index import pruning
+from midepoch.index.build import open_index
+from midepoch.index.hive import HiveIndex
+from midepoch.index.pruning import Where, _any_case, _may_match, _of_range, _of_values
+from midepoch.index.tables import TableIndex
+
+field = pc.field
+SCHEMA = pa.schema([("x", "int64"), ("f", "double"), ("g", "double")])
+
+
+def bounds(low, high, nulls=0, rows=10):
+    return Range(pa.scalar(low), pa.scalar(high), nulls, rows)
+
+
+@pytest.mark.parametrize(
+    ("values", "expression", "may"),
+    [
+        (bounds(3, 5), field("x") > 5, False),
+        (bounds(3, 5), field("x") >= 5, True),
+        (bounds(3, 5), field("x").is_null(), False),
+        (bounds(3, 5, nulls=1), field("x").is_null(), True),
+        (bounds(3, 5, nulls=None), field("x").is_null(), True),
+        (bounds(3, 5, nulls=1), field("x") > 5, False),
+        (Range(None, None, 10, 10), field("x") > 0, False),
+        (Range(None, None, 10, 10), field("x").is_null(), True),
+        (Range(None, None, 0, 10), field("x").is_null(), False),
+        (Range(None, None, 0, 10), field("x") > 0, True),
+        (Range(None, None, None, 10), field("x").is_null(), True),
+        (Range(None, None, None, 10), field("x") > 0, True),
+    ],
+)
+def test_statistics_rule_out_only_what_they_exclude(values, expression, may):
+    assert _may_match(expression, SCHEMA, [_of_range("x", values)]).tolist() == [may]
+
+
+def test_values_of_folders_are_facts_and_null_is_one():
+    facts = [_of_values({"x": pa.scalar(3)}), _of_values({"x": pa.scalar(None, "int64")}), _of_values({})]
+    assert _may_match(field("x") == 3, SCHEMA, facts).tolist() == [True, False, True]
+    assert _may_match(field("x").is_null(), SCHEMA, facts).tolist() == [False, True, True]
+
+
+def test_a_fact_for_which_the_filter_cannot_be_computed_rules_nothing_out_and_the_others_do():
+    facts = [_of_values({"x": pa.scalar(number)}) for number in (5, 0, 2, 7, 4)]
+    expression = pc.divide(pc.scalar(8), field("x")) == 4
+    assert _may_match(expression, SCHEMA, facts).tolist() == [False, True, True, False, False]
+
+
+def cases(expression, columns, **ranges):
+    return _any_case(expression, SCHEMA, columns, [(0, pc.scalar(True), ranges)]).tolist()
+
+
+def test_nan_is_expected_in_floats_whatever_the_statistics_say():
+    columns = [SCHEMA.field("f")]
+    assert cases(~(field("f") < 9), columns, f=bounds(1.0, 2.0)) == [True]
+    assert cases(field("f") > 9, columns, f=bounds(1.0, 2.0)) == [False]
+    assert cases(field("f").is_null(), columns, f=bounds(1.0, 2.0)) == [False]
+
+
+def test_one_float_column_may_hold_nan_where_another_does_not():
+    columns = [SCHEMA.field("f"), SCHEMA.field("g")]
+    expression = ~(field("f") < 9) & (field("g") > 9)
+    assert cases(expression, columns, f=bounds(1.0, 2.0), g=bounds(1.0, 20.0)) == [True]
+    assert cases(expression, columns, f=bounds(1.0, 2.0), g=bounds(1.0, 2.0)) == [False]
+
+
+def test_with_many_float_columns_the_statistics_of_the_rest_are_not_used(monkeypatch):
+    monkeypatch.setattr(pruning, "MAX_FLOATS", 1)
+    columns = [SCHEMA.field("f"), SCHEMA.field("g")]
+    assert cases(field("g") > 9, columns, f=bounds(1.0, 2.0), g=bounds(1.0, 2.0)) == [True]
+    assert cases(field("f") > 9, columns, f=bounds(1.0, 2.0), g=bounds(1.0, 2.0)) == [False]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two folders, each with a file of three row groups of ten rows."""
+    for year in (1, 2):
+        folder = tmp_path / "data" / f"year={year}"
+        folder.mkdir(parents=True)
+        table = pa.table({"x": range(30 * year, 30 * year + 30), "f": [math.nan] * 30})
+        pq.write_table(table, folder / "a.parquet", row_group_size=10)
+    return tmp_path / "data"
+
+
+def blocks(index, expression):
+    return np.flatnonzero(Where.of(index, expression).blocks).tolist()
+
+
+def test_blocks_are_chosen_by_folders_and_footers(files, kept):
+    index = HiveIndex(open_index(files, index_dir=kept))
+    assert blocks(index, field("x") < 45) == [0, 1]
+    assert blocks(index, (field("x") < 65) & (field("year") == 2)) == [3]
+    assert blocks(index, field("year") == 1) == [0, 1, 2]
+    assert blocks(index, field("year") == 3) == []
+    assert blocks(index, field("f") == math.nan) == [0, 1, 2, 3, 4, 5]
+
+
+def test_many_files_are_decided_in_several_batches(files, kept, monkeypatch):
+    monkeypatch.setattr(pruning, "FILES_AT_ONCE", 1)
+    assert blocks(open_index(files, index_dir=kept), field("x").isin([31, 89])) == [0, 5]
+
+
+def test_tables_have_no_statistics_so_all_blocks_are_read():
+    table = pa.table({"x": range(4)})
+    where = Where.of(TableIndex([table], table.schema), field("x") > 100)
+    assert where.blocks.tolist() == [True]
+    assert where.describe()["op"] == "where"
+    assert where.describe()["blocks"] == 1
+
+
+def test_a_decision_is_saved_beside_the_index_for_each_filter_and_partitioning(files, kept, monkeypatch):
+    index = open_index(files, index_dir=kept)
+    first = blocks(index, field("x") < 45)
+    assert len(list(kept.glob("*.kept"))) == 1
+    blocks(index, field("x") < 46)
+    assert len(list(kept.glob("*.kept"))) == 2
+    blocks(HiveIndex(index), field("x") < 45)
+    assert len(list(kept.glob("*.kept"))) == 3
+    monkeypatch.setattr(pruning, "_decide", lambda *_: pytest.fail("decided again"))
+    assert blocks(index, field("x") < 45) == first
+
+
+def test_a_saved_decision_that_is_damaged_or_of_another_size_is_not_used(tmp_path):
+    path = tmp_path / "a.kept"
+    mask = np.array([True, False, True] * 5)
+    pruning._save(path, mask)
+    assert pruning._load(path, 15).tolist() == mask.tolist()
+    assert pruning._load(path, 16) is None
+    assert pruning._load(path, 7) is None
+    content = path.read_bytes()
+    for number in range(len(content)):
+        path.write_bytes(content[:number] + bytes([content[number] ^ 1]) + content[number + 1 :])
+        assert pruning._load(path, 15) is None
+    path.write_bytes(content[:-1])
+    assert pruning._load(path, 15) is None
+    assert pruning._load(tmp_path / "missing", 15) is None
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "file").touch()
+    pruning._save(tmp_path / "file" / "a.kept", np.ones(3, bool))
+
+
+def test_a_filter_may_use_columns_that_all_files_share_though_others_differ(tmp_path, kept):
+    pq.write_table(pa.table({"x": [1], "only": [1], "s": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": [2], "s": ["a"]}), tmp_path / "b.parquet")
+    index = open_index(tmp_path, index_dir=kept)
+    assert blocks(index, field("x") == 2) == [1]
+    for name in ("only", "s"):
+        with pytest.raises(SchemaMismatchError, match=rf"the column '{name}', which does not exist\. There are: x\."):
+            Where.of(index, field(name) == 1)
+
+
+def test_folder_columns_stay_usable_when_files_differ(files, kept):
+    pq.write_table(pa.table({"x": [1], "more": [1]}), files / "year=2" / "b.parquet")
+    index = HiveIndex(open_index(files, index_dir=kept))
+    assert blocks(index, field("year") == 1) == [0, 1, 2]
+    with pytest.raises(SchemaMismatchError, match=r"'more', which does not exist\. There are: x, year\."):
+        Where.of(index, field("more") == 1)
