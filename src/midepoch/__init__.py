@@ -85,8 +85,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that importing the package costs next to nothing."""
-    if name in ("distributed", "testing"):
+    """Import a public name when it is first used. So ``import midepoch`` itself takes almost no time."""
+    if name in ("distributed", "extending", "testing"):
         return import_module(f"midepoch.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'midepoch' has no attribute {name!r}")
@@ -96,4 +96,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return __all__

@@ -1,52 +1,52 @@
-"""What midepoch raises.
+"""The exceptions that midepoch raises, all of them subclasses of MidepochError and of a built-in exception.
 
-    MidepochError
-    ├── NoDataError (FileNotFoundError)         nothing to read: no such path, no match, no bytes
-    ├── DataFormatError (ValueError)            a file is truncated, broken or of a format we do not read
-    ├── SchemaMismatchError (ValueError)        two files of one data set disagree, or a column is missing
-    ├── DataChangedError (RuntimeError)         a file is not the one that was indexed
-    ├── StoreError (RuntimeError)               an object store refuses, or does not answer
-    ├── CheckpointMismatchError (ValueError)    a state does not fit: other data, pipeline, seed, version, moment
-    ├── UnknownStateError (RuntimeError)        a state is asked for where nobody knows it
+    MidepochError (Exception)
+    ├── NoDataError (FileNotFoundError)         nothing to read: no such path, no match, an empty file
+    ├── DataFormatError (ValueError)            a file is truncated, damaged, or of an unknown format
+    ├── SchemaMismatchError (ValueError)        two files of one dataset disagree, or a column does not exist
+    ├── DataChangedError (RuntimeError)         a file has changed since it was indexed
+    ├── StoreError (RuntimeError)               an object store refuses access, or does not answer
+    ├── CheckpointMismatchError (ValueError)    a state is of other data, pipeline, seed or version, or comes too late
+    ├── UnknownStateError (RuntimeError)        a state is asked of a process that cannot know it
     └── MissingExtraError (ImportError)         an optional dependency is not installed
 
-Wrong arguments raise plain ``ValueError`` and ``TypeError`` on the line that passes them.
+Wrong arguments raise plain ``ValueError`` and ``TypeError``, on the line that passes them.
 """
 
 
 class MidepochError(Exception):
-    """Everything that midepoch raises about data and checkpoints."""
+    """The base class of all errors about data and checkpoints."""
 
 
 class NoDataError(MidepochError, FileNotFoundError):
-    """There is nothing to read."""
+    """There is nothing to read: the path does not exist, matches no file, or a file is empty."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class DataFormatError(MidepochError, ValueError):
-    """A file is truncated, broken, or not of a format that midepoch reads."""
+    """A file is truncated, damaged, or of a format that midepoch does not read."""
 
 
 class SchemaMismatchError(MidepochError, ValueError):
-    """Two files of one data set disagree about a column, or a column does not exist."""
+    """Two files of one dataset disagree about a column, or a column does not exist."""
 
 
 class DataChangedError(MidepochError, RuntimeError):
-    """A file is no longer the one that was indexed."""
+    """A file has changed since it was indexed."""
 
 
 class StoreError(MidepochError, RuntimeError):
-    """An object store refuses, or does not answer."""
+    """An object store refuses access, or does not answer."""
 
 
 class CheckpointMismatchError(MidepochError, ValueError):
-    """A state does not fit what it is loaded into, or is loaded too late."""
+    """A state does not fit the dataset that loads it, or is loaded too late."""
 
 
 class UnknownStateError(MidepochError, RuntimeError):
-    """A state is asked for that nobody can know."""
+    """A state is asked of a process that cannot know what was delivered."""
 
 
 class MissingExtraError(MidepochError, ImportError):

@@ -1,11 +1,18 @@
+import ast
+import builtins
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 import midepoch
 from files import write_numbers
+from midepoch import errors, extending
+
+ROOT = Path(__file__).parents[2]
 
 
 def run(code, *arguments):
@@ -27,7 +34,11 @@ def test_the_public_names_are_sorted_and_there():
         value = getattr(midepoch, name)
         assert value.__name__ == name
         assert value.__doc__
-    assert set(midepoch.__all__) <= set(dir(midepoch))
+
+
+def test_dir_is_exactly_the_public_names():
+    names = run("import midepoch; first = dir(midepoch); midepoch.read; print(*first); assert dir(midepoch) == first")
+    assert names == midepoch.__all__
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -80,6 +91,27 @@ print(len(list(data.DataLoader(ds, batch_size=None))))
     assert run(code, path) == ["True"] * 3 + ["10"]
 
 
+def test_a_subclass_and_its_copies_are_iterable_datasets_too(path):
+    code = """
+import copy, pickle, sys
+import midepoch as me
+
+class Own(me.Dataset):
+    pass
+
+ds = Own(me.read(sys.argv[1]).plan).batch(2)
+from torch.utils.data import IterableDataset
+print(*(isinstance(one, IterableDataset) for one in (ds, copy.copy(ds), pickle.loads(pickle.dumps(ds)))))
+print(type(ds) is Own, ds.__class__ is Own, issubclass(me.Dataset, IterableDataset))
+"""
+    assert run(code, path) == ["True"] * 6
+
+
+def test_the_class_of_a_dataset_cannot_be_set(path):
+    with pytest.raises(TypeError, match="class cannot be changed"):
+        midepoch.read(path).__class__ = int
+
+
 def test_without_torch_rows_are_read_and_the_form_torch_names_the_extra(path):
     code = """
         import sys
@@ -98,21 +130,85 @@ def test_without_torch_rows_are_read_and_the_form_torch_names_the_extra(path):
     assert "'midepoch[torch]'" in words
 
 
-def test_every_error_is_a_midepoch_error_and_what_callers_expect():
-    builtins = {
-        "CheckpointMismatchError": ValueError,
-        "DataChangedError": RuntimeError,
-        "DataFormatError": ValueError,
-        "MissingExtraError": ImportError,
-        "NoDataError": FileNotFoundError,
-        "SchemaMismatchError": ValueError,
-    }
-    for name, builtin in builtins.items():
-        assert issubclass(getattr(midepoch, name), builtin)
-    for name in (name for name in midepoch.__all__ if name.endswith("Error")):
-        assert issubclass(getattr(midepoch, name), midepoch.MidepochError)
+def test_the_exceptions_are_those_of_the_tree_in_the_docstring():
+    lines = errors.__doc__.splitlines()
+    root, *lines = [line for line in lines if re.match(r" +(├──|└──|MidepochError)", line)]
+    assert root.split() == ["MidepochError", "(Exception)"]
+    tree = dict(re.match(r" +[├└]── (\w+) \((\w+)\)  ", line).groups() for line in lines)
+    assert {"MidepochError", *tree} == {name for name in midepoch.__all__ if name.endswith("Error")}
+    for name, builtin in tree.items():
+        assert getattr(midepoch, name).__bases__ == (midepoch.MidepochError, getattr(builtins, builtin))
 
 
 def test_the_public_modules_need_no_import_of_their_own():
     assert callable(midepoch.testing.assert_resumes)
     assert callable(midepoch.distributed.gather_state)
+    assert callable(midepoch.extending.open_index)
+
+
+def test_the_names_for_extensions_are_sorted_and_documented():
+    page = (ROOT / "docs" / "extending.md").read_text()
+    assert extending.__all__ == sorted(extending.__all__)
+    for name in extending.__all__:
+        assert getattr(extending, name).__doc__
+        assert re.search(rf"`{name}\b", page), f"docs/extending.md does not name {name}"
+    for name, member in re.findall(r"`(Dataset|Loader)\.(\w+)", page):
+        assert getattr(getattr(midepoch, name), member).__doc__
+
+
+INTEGRATIONS = sorted((ROOT / "src" / "midepoch" / "integrations").rglob("*.py"))
+FOREIGN = {("huggingface/dataset.py", "_indices")}
+"""Private names of other libraries, which have no public ones."""
+
+
+def is_private(name):
+    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+def own_names(tree):
+    """The names that a module defines itself: functions, classes, variables, and attributes of self."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            yield node.attr
+
+
+def private_uses(tree, own):
+    """The private names that a module takes from others."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("midepoch"):
+            parts = [part for part in node.module.split(".") if part != "_common"]
+            names = [*parts, *(alias.name for alias in node.names)]
+            yield from ((node.lineno, name) for name in names if is_private(name))
+
+
+def test_front_doors_use_nothing_private():
+    trees = {path: ast.parse(path.read_text()) for path in INTEGRATIONS}
+    own = {name for tree in trees.values() for name in own_names(tree)}
+    uses = [
+        (path.relative_to(INTEGRATIONS[0].parent).as_posix(), line, name)
+        for path, tree in trees.items()
+        for line, name in private_uses(tree, own)
+    ]
+    assert [use for use in uses if (use[0], use[2]) not in FOREIGN] == []
+    assert len(INTEGRATIONS) > 15
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(dataset): return dataset._plan",
+        "class A(Dataset):\n    def f(self): return self._position",
+        "from midepoch.dataset import _helper",
+        "from midepoch._private.dataset import helper",
+        "import midepoch.dataset as d\nd._helper()",
+    ],
+)
+def test_a_private_name_in_a_front_door_would_be_found(code):
+    tree = ast.parse(code)
+    assert len(list(private_uses(tree, set(own_names(tree))))) == 1

@@ -1,1 +1,1 @@
-"""Front doors: other libraries' ways of naming data, opened as midepoch data sets."""
+"""Front doors: other libraries' ways of naming data, opened as midepoch datasets."""
