@@ -1,0 +1,219 @@
+"""Numbered rows in memory, and a model of who delivers which of them: every turn by itself, assumed to be right."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from midepoch.checkpoint.lanes import LanePosition, lane_cuts
+from midepoch.checkpoint.state import LanePositions, State
+from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.pipeline.pipeline import Pipeline
+from midepoch.sources.source import AdoptedCheckpoint
+from midepoch.stages.batch import Batch
+from midepoch.stages.flow import Flow, Items
+
+Item = tuple[Any, ...]
+"""A row as ``(lane, number)``, or a batch: a tuple of rows."""
+
+
+class Opened:
+    """What a reader holds open, which says whether it was closed."""
+
+    def __init__(self, decodes: bool) -> None:
+        self.decodes, self.closed = decodes, False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryRows:
+    """A source whose lane ``l`` has the rows ``(l, 0), (l, 1) …``, less those that are dropped, as by a filter."""
+
+    sizes: tuple[int, ...]
+    dropped: frozenset[tuple[int, int]] | None = None
+    bulk: int = 0
+    """How many items are made at a time; 0 for one by one."""
+    decodes: bool = False
+    opened: list[Opened] = field(default_factory=list, compare=False)
+    begin = (0,)
+    seed = 0
+    label = "memory"
+    has_rows = False
+    item_spec = ("python", False)
+    survives_fork = True
+    schema = None
+
+    @property
+    def uniform(self) -> bool:
+        return self.dropped is None
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        return {"files": 1, "rows": sum(self.sizes), "digest": "00", "list": []}
+
+    def describe(self) -> list[dict[str, Any]]:
+        return []
+
+    def cut(self, *, lanes: int, **_: Any) -> "MemoryLanes":
+        sizes = self.sizes
+        if len(sizes) != lanes:
+            sizes = tuple(end - begin for begin, end in pairwise(lane_cuts(sum(sizes), lanes)))
+        return MemoryLanes(self, sizes)
+
+    def open(self, lanes: int) -> Opened:
+        self.opened.append(Opened(self.decodes))
+        return self.opened[-1]
+
+    def locate(self, key: int) -> tuple[str, int]:
+        return "memory", key
+
+    def adopt(self, then: Any) -> AdoptedCheckpoint:
+        return AdoptedCheckpoint(None, then["pipeline"])
+
+
+@dataclass(frozen=True)
+class MemoryLanes:
+    source: MemoryRows
+    sizes: tuple[int, ...]
+
+    def size(self, lane: int) -> int:
+        return self.sizes[lane]
+
+    def reaches(self, lane: int, cursor: tuple[int, ...], margin: int) -> bool:
+        return cursor[0] < self.sizes[lane] + margin
+
+    def flow(self, opened: Opened, lane: int, cursor: tuple[int, ...], stride: Any) -> Flow:
+        rows = [
+            row
+            for number, row in enumerate(range(cursor[0], self.sizes[lane]))
+            if number // stride.rows >= stride.phase and (number // stride.rows - stride.phase) % stride.stride == 0
+        ]
+        rows = [row for row in rows if (lane, row) not in (self.source.dropped or ())]
+        bulk = self.source.bulk
+        if not bulk:
+            return Flow(single=(((lane, row), (row + 1,), row) for row in rows))
+        return Flow(many=(_items(lane, rows[at : at + bulk]) for at in range(0, len(rows), bulk)))
+
+
+def _items(lane: int, rows: Sequence[int]) -> Items:
+    numbers = np.array(rows, np.int64)
+    return Items([(lane, row) for row in rows], numbers[:, None] + 1, numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryWorld:
+    """Rows in lanes, and the pipeline that makes items of them."""
+
+    sizes: tuple[int, ...]
+    dropped: frozenset[tuple[int, int]] | None = None
+    batch: int = 1
+    drop_last: bool = False
+
+    def pipeline(self, **options: Any) -> Pipeline:
+        source = MemoryRows(sizes=self.sizes, dropped=self.dropped, **options)
+        stages = (Batch(size=self.batch, drop_last=self.drop_last, collate=tuple),) if self.batch > 1 else ()
+        return Pipeline(source=source, stages=stages)
+
+    def start(self, positions: Sequence[LanePosition] | None = None, turn: int = 0) -> State:
+        """A state in which each lane has a position; by default the beginning of an epoch."""
+        lanes = [LanePosition((0,)) for _ in self.sizes] if positions is None else positions
+        packed = LanePositions.pack((1, position) for position in lanes)
+        return State(lanes=len(self.sizes), turn=turn, item_rows=self.batch, positions=packed)
+
+    def items(self, lane: int, cursor: int = 0) -> list[Item]:
+        """The items of a lane from a cursor on."""
+        rows = [(lane, row) for row in range(cursor, self.sizes[lane]) if (lane, row) not in (self.dropped or ())]
+        if self.batch == 1:
+            return rows
+        batches = [tuple(rows[at : at + self.batch]) for at in range(0, len(rows), self.batch)]
+        return [batch for batch in batches if len(batch) == self.batch or not self.drop_last]
+
+    def waiting(self, state: State) -> list[list[Item]]:
+        """The items of each lane that are not delivered by a complete state: what the state means."""
+        assert state.reader_progress is None
+        assert state.lanes == len(self.sizes)
+        return [
+            [
+                item
+                for number, item in enumerate(self.items(lane, position.cursor[0]))
+                if number not in position.delivered_ahead
+            ]
+            for lane, position in enumerate(state.positions.expand())
+        ]
+
+
+def cursor_after(item: Item) -> tuple[int]:
+    """The cursor of its lane after an item."""
+    _, row = item[-1] if isinstance(item[-1], tuple) else item
+    return (row + 1,)
+
+
+class Simulation:
+    """The turns of all readers of a session, one by one: ``turns[reader]`` has the lane and item (or None) of each."""
+
+    def __init__(self, waiting: Sequence[Sequence[Item]], turn: int, readers: int) -> None:
+        self.waiting, self.turn, self.readers = waiting, turn, readers
+        self.turns: list[list[tuple[int, Item | None]]] = [[] for _ in range(readers)]
+        taken = [0] * len(waiting)
+        rounds = readers * (1 + max(map(len, waiting)))
+        for number in range(len(waiting) * rounds):
+            lane = (turn + number) % len(waiting)
+            item = waiting[lane][taken[lane]] if taken[lane] < len(waiting[lane]) else None
+            self.turns[number % readers].append((lane, item))
+            taken[lane] += 1
+
+    def items_of(self, reader: int, turns_taken: int | None = None) -> list[Item]:
+        """The items of a reader's first turns, or of all."""
+        return [item for _, item in self.turns[reader][:turns_taken] if item is not None]
+
+    def turns_for(self, reader: int, items: int) -> int:
+        """The number of turns that a reader takes for its first items, or for all if there are fewer."""
+        items = min(items, len(self.items_of(reader)))
+        return next(turns for turns in range(len(self.turns[reader]) + 1) if len(self.items_of(reader, turns)) == items)
+
+    def left(self, turns_taken: Sequence[int]) -> tuple[int, list[list[Item]]]:
+        """The next turn, and what is left of each lane, after each reader took these numbers of turns."""
+        done = {item for reader, taken in enumerate(turns_taken) for item in self.items_of(reader, taken)}
+        turn = min(self.turn + reader + self.readers * taken for reader, taken in enumerate(turns_taken))
+        return turn, [[item for item in lane if item not in done] for lane in self.waiting]
+
+    def as_turns(self, reader: int, period: int, begin: int = 0, rounds: int = 0) -> Iterator[Turns]:
+        """A reader's turns from ``begin`` on as they are read: one at a time, or at most ``rounds`` of its rotation."""
+        turns = self.turns[reader]
+        while any(item is not None for _, item in turns[begin:]):
+            lanes = [turns[begin + slot :: period] for slot in range(period)] if rounds else [turns[begin:]]
+            ready = [[item for _, item in lane if item is not None] for lane in lanes]
+            count = min([rounds, *(len(lane) for lane in ready if lane)]) if rounds else 1
+            items = [item for _, item in turns[begin : begin + (count * period if rounds else 1)]]
+            cursors = [[cursor_after(item) for item in items[slot :: len(lanes)] if item] for slot in range(len(lanes))]
+            yield Turns([EMPTY if item is None else item for item in items], cursors)
+            begin += len(items)
+
+
+@st.composite
+def memory_worlds(draw: Any, uniform: bool | None = None, batch: int | None = None) -> MemoryWorld:
+    """A few lanes of a few rows, batched or not; where it is not uniform, some rows are dropped."""
+    sizes = tuple(draw(st.lists(st.integers(0, 8), min_size=1, max_size=5)))
+    uniform = draw(st.booleans()) if uniform is None else uniform
+    rows = [(lane, row) for lane, size in enumerate(sizes) for row in range(size)]
+    dropped = None if uniform else frozenset(draw(st.sets(st.sampled_from(rows)))) if rows else frozenset()
+    batch = draw(st.sampled_from([1, 1, 2, 3])) if batch is None else batch
+    return MemoryWorld(sizes=sizes, dropped=dropped, batch=batch, drop_last=batch > 1 and draw(st.booleans()))
+
+
+@st.composite
+def starts(draw: Any, world: MemoryWorld) -> State:
+    """A state that a run can have reached: any cursor and turn, maybe with items delivered ahead."""
+    in_step = draw(st.booleans())
+    positions = []
+    for lane, size in enumerate(world.sizes):
+        cursor = draw(st.integers(0, size))
+        numbers = range(len(world.items(lane, cursor)))
+        ahead = () if in_step or not numbers else tuple(sorted(draw(st.sets(st.sampled_from(numbers), max_size=3))))
+        positions.append(LanePosition((cursor,), ahead))
+    return world.start(positions, draw(st.integers(0, 20)))

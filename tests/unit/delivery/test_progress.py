@@ -1,0 +1,207 @@
+"""Progress: at every cut it is what was handed over, no more and no less, against a simulation of every turn."""
+
+import os
+from itertools import chain, islice
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory import MemoryWorld, Simulation, memory_worlds, starts
+from midepoch.checkpoint.lanes import LanePosition
+from midepoch.checkpoint.merge import merge_states
+from midepoch.checkpoint.state import State
+from midepoch.delivery.progress import EMPTY, Progress, Turns
+from midepoch.delivery.session import Session
+
+quick = settings(max_examples=100, deadline=None)
+FINGERPRINT = {"data": {}, "pipeline": []}
+
+
+@st.composite
+def sessions(draw, uniform=None):
+    """A world, a session of it, the simulation of that, and how many turns are read at a time."""
+    world = draw(memory_worlds(uniform=uniform))
+    start, readers = draw(starts(world)), draw(st.integers(1, 5))
+    simulation = Simulation(world.waiting(start), start.turn, readers)
+    return world, Session(world.pipeline(), start, readers), simulation, draw(st.sampled_from([0, 1, 2, 5]))
+
+
+def deliver(progress, simulation, rounds, items=None):
+    """Hand over items of the simulated turns from where the progress is; all by default."""
+    period = progress.session.assignment.period
+    turns = simulation.as_turns(progress.reader, period, progress.turns_taken, rounds)
+    return list(islice(chain.from_iterable(progress.follow(turns)), items))
+
+
+def cuts(simulation, reader):
+    return range(len(simulation.items_of(reader)) + 1)
+
+
+@quick
+@given(sessions())
+def test_a_reader_hands_over_the_items_of_its_turns_without_empty_ones(drawn):
+    _, session, simulation, rounds = drawn
+    for reader in range(simulation.readers):
+        progress = Progress(session, reader)
+        assert deliver(progress, simulation, rounds) == simulation.items_of(reader)
+        assert progress.items == len(simulation.items_of(reader))
+
+
+@quick
+@given(sessions())
+def test_turns_and_items_are_counted_as_they_are_handed_over(drawn):
+    _, session, simulation, rounds = drawn
+    progress = Progress(session, 0)
+    turns = simulation.as_turns(0, session.assignment.period, 0, rounds)
+    for number, _ in enumerate(chain.from_iterable(progress.follow(turns)), start=1):
+        assert progress.items == number
+        assert progress.turns_taken == simulation.turns_for(0, number)
+        taken = simulation.turns[0][: progress.turns_taken]
+        assert [progress.delivered(slot) for slot in range(session.assignment.period)] == [
+            sum(item is not None for _, item in taken[slot :: session.assignment.period])
+            for slot in range(session.assignment.period)
+        ]
+
+
+@quick
+@given(sessions(uniform=True))
+def test_one_readers_state_of_a_uniform_pipeline_holds_for_all(drawn):
+    world, session, simulation, rounds = drawn
+    for items in cuts(simulation, 0):
+        progress = Progress(session, 0)
+        deliver(progress, simulation, rounds, items)
+        state = progress.state()
+        turns_taken = [simulation.turns_for(reader, items) for reader in range(simulation.readers)]
+        assert (state.turn, world.waiting(state)) == simulation.left(turns_taken)
+
+
+@quick
+@given(sessions(uniform=False), st.data())
+def test_the_states_of_all_readers_of_a_filter_are_merged_into_what_they_delivered(drawn, data):
+    world, session, simulation, rounds = drawn
+    states, turns_taken = [], []
+    for reader in range(simulation.readers):
+        progress = Progress(session, reader)
+        deliver(progress, simulation, rounds, data.draw(st.integers(0, 5)))
+        states.append(progress.state().to_dict(FINGERPRINT))
+        turns_taken.append(progress.turns_taken)
+    merged = State.from_dict(merge_states(states))
+    assert (merged.turn, world.waiting(merged)) == simulation.left(turns_taken)
+
+
+@quick
+@given(sessions(uniform=False))
+def test_a_single_readers_state_of_a_filter_is_complete(drawn):
+    world, session, _, rounds = drawn
+    alone = Session(session.pipeline, session.start, 1)
+    simulation = Simulation(world.waiting(session.start), session.start.turn, 1)
+    for items in cuts(simulation, 0):
+        progress = Progress(alone, 0)
+        deliver(progress, simulation, rounds, items)
+        state = progress.state()
+        assert (state.turn, world.waiting(state)) == simulation.left([progress.turns_taken])
+
+
+@quick
+@given(sessions(), st.data())
+def test_a_resumed_progress_hands_over_the_rest(drawn, data):
+    _, session, simulation, rounds = drawn
+    reader = data.draw(st.integers(0, simulation.readers - 1))
+    for items in cuts(simulation, reader):
+        first = Progress(session, reader)
+        got = deliver(first, simulation, rounds, items)
+        second = first.resumed()
+        assert second.reader_progress() == first.reader_progress()
+        assert second.items == first.items == items
+        assert second.state() == first.state()
+        assert second.upcoming() == first.upcoming()
+        assert got + deliver(second, simulation, rounds) == simulation.items_of(reader)
+
+
+@quick
+@given(sessions(uniform=True), st.data())
+def test_the_upcoming_row_of_a_uniform_pipeline_is_the_first_of_the_next_item(drawn, data):
+    _, session, simulation, rounds = drawn
+    reader = data.draw(st.integers(0, simulation.readers - 1))
+    for items in cuts(simulation, reader):
+        progress = Progress(session, reader)
+        deliver(progress, simulation, rounds, items)
+        following = simulation.items_of(reader)[items : items + 1]
+        first_rows = [item[0] if isinstance(item[0], tuple) else item for item in following]
+        assert progress.upcoming() == (first_rows[0] if first_rows else None)
+
+
+@quick
+@given(sessions(uniform=False), st.data())
+def test_the_upcoming_row_of_a_filter_is_where_its_lane_is_read_on(drawn, data):
+    """That is the row after the lane's last item, or the first, if the lane may have more for this reader."""
+    world, session, simulation, rounds = drawn
+    reader = data.draw(st.integers(0, simulation.readers - 1))
+    progress = Progress(session, reader)
+    deliver(progress, simulation, rounds, data.draw(st.integers(0, 6)))
+    turns = simulation.turns[reader]
+    expected = None
+    for number in range(progress.turns_taken, progress.turns_taken + session.assignment.period):
+        lane = turns[number][0]
+        before = [item for at, item in turns[: progress.turns_taken] if at == lane]
+        items = [item for item in before if item is not None]
+        position = session.positions[lane].cursor[0]
+        if items:
+            position = (items[-1][-1] if isinstance(items[-1][-1], tuple) else items[-1])[1] + 1
+        ran_out = simulation.readers > 1 and None in before
+        if position < world.sizes[lane] and not ran_out:
+            expected = (lane, position)
+            break
+    assert progress.upcoming() == expected
+
+
+def test_nothing_counts_as_delivered_before_it_is_handed_over():
+    world = MemoryWorld(sizes=(4,), dropped=frozenset())
+    progress = Progress(Session(world.pipeline(), world.start(), 1), 0)
+    items = progress.follow(iter([Turns([(0, 0), (0, 1), (0, 2)], [[(1,), (2,), (3,)]])]))
+    some = next(items)
+    assert (progress.items, progress.state().turn) == (0, 0)
+    next(iter(some))
+    assert progress.state().positions.expand() == [LanePosition((1,))]
+    next(iter(some))
+    assert (progress.items, progress.state().turn) == (2, 2)
+    assert progress.state().positions.expand() == [LanePosition((2,))]
+
+
+def test_empty_turns_count_as_turns_but_not_as_items():
+    world = MemoryWorld(sizes=(1, 2), dropped=frozenset())
+    progress = Progress(Session(world.pipeline(), world.start(), 1), 0)
+    turns = [Turns([(0, 0), (1, 0)], [[(1,)], [(1,)]]), Turns([EMPTY, (1, 1)], [[], [(2,)]])]
+    assert list(chain.from_iterable(progress.follow(iter(turns)))) == [(0, 0), (1, 0), (1, 1)]
+    assert (progress.turns_taken, progress.items, progress.limits) == (4, 3, [1, None])
+
+
+def test_repeated_items_are_counted_but_in_no_state():
+    world = MemoryWorld(sizes=(2,))
+    progress = Progress(Session(world.pipeline(), world.start(), 1), 0)
+    deliver(progress, Simulation(world.waiting(world.start()), 0, 1), 0)
+    before = progress.reader_progress()
+    progress.repeated += 1
+    assert progress.items == 3
+    assert progress.reader_progress() == before
+    assert progress.resumed().items == 3
+
+
+def test_the_state_of_one_of_several_workers_is_partial():
+    world = MemoryWorld(sizes=(3, 3))
+    session = Session(world.pipeline(), world.start(), 2)
+    progress = Progress(session, 1, workers=2)
+    deliver(progress, Simulation(world.waiting(world.start()), 0, 2), 0, 2)
+    part = progress.state().reader_progress
+    assert part is not None
+    assert (part.readers, part.workers, part.items, part.reader) == (2, 2, (2,), None)
+
+
+def test_a_progress_belongs_to_its_own_pipeline_and_process(monkeypatch):
+    world = MemoryWorld(sizes=(3,))
+    pipeline = world.pipeline()
+    progress = Progress(Session(pipeline, world.start(), 1), 0)
+    assert progress.belongs_to(pipeline)
+    assert not progress.belongs_to(world.pipeline())
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert not progress.belongs_to(pipeline)

@@ -1,0 +1,141 @@
+"""Reading: the turns that processes take are those of a simulation, however many share them and however items come."""
+
+import logging
+from itertools import chain, islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory import MemoryWorld, Simulation, cursor_after, memory_worlds, starts
+from midepoch.delivery import reader as reading
+from midepoch.delivery.progress import EMPTY, Progress, Turns
+from midepoch.delivery.reader import take_turns, turn_by_turn
+from midepoch.delivery.session import Session
+
+quick = settings(max_examples=100, deadline=None)
+
+
+def without_empty_end(turns):
+    """Turns up to the last that has an item: how many empty ones are read after it makes no difference."""
+    turns = list(turns)
+    while turns and turns[-1] in [(None, None), None]:
+        turns.pop()
+    return turns
+
+
+def expected_turns(simulation, reader, begin=0, step=1):
+    pairs = [item and (cursor_after(item), item) for _, item in simulation.turns[reader][begin::step]]
+    return without_empty_end(pair or (None, None) for pair in pairs)
+
+
+@st.composite
+def sessions(draw):
+    world = draw(memory_worlds())
+    start, readers = draw(starts(world)), draw(st.integers(1, 4))
+    pipeline = world.pipeline(bulk=draw(st.sampled_from([0, 1, 3])))
+    return Session(pipeline, start, readers), Simulation(world.waiting(start), start.turn, readers)
+
+
+@quick
+@given(sessions())
+def test_the_turns_of_each_reader_are_those_of_the_simulation(drawn):
+    session, simulation = drawn
+    for reader in range(simulation.readers):
+        turns = turn_by_turn(take_turns(Progress(session, reader)))
+        assert without_empty_end(turns) == expected_turns(simulation, reader)
+
+
+@quick
+@given(sessions(), st.integers(2, 4), st.integers(0, 5), st.data())
+def test_workers_share_the_turns_of_a_reader_from_any_position(drawn, workers, items, data):
+    session, simulation = drawn
+    reader = data.draw(st.integers(0, simulation.readers - 1))
+    progress = Progress(session, reader)
+    list(islice(chain.from_iterable(progress.follow(take_turns(progress))), items))
+    for worker in range(workers):
+        turns = turn_by_turn(take_turns(progress.resumed(), worker, workers))
+        begin = progress.resumed().turns_taken + worker
+        assert without_empty_end(turns) == expected_turns(simulation, reader, begin, workers)
+
+
+@quick
+@given(sessions(), st.integers(0, 6), st.data())
+def test_a_reader_stops_anywhere_and_continues_there(drawn, items, data):
+    session, simulation = drawn
+    reader = data.draw(st.integers(0, simulation.readers - 1))
+    first = Progress(session, reader)
+    got = list(islice(chain.from_iterable(first.follow(take_turns(first))), items))
+    second = first.resumed()
+    got += chain.from_iterable(second.follow(take_turns(second)))
+    assert got == simulation.items_of(reader)
+
+
+def test_items_that_come_in_bulk_are_handed_on_in_bulk():
+    world = MemoryWorld(sizes=(6, 6))
+    session = Session(world.pipeline(bulk=3), world.start(), 1)
+    sizes = [len(turns.items) for turns in take_turns(Progress(session, 0))]
+    assert sizes == [6, 6]
+    one_lane = Session(world.pipeline(bulk=3), world.start(), 2)
+    assert [len(turns.items) for turns in take_turns(Progress(one_lane, 0))] == [3, 3]
+
+
+def test_a_lane_that_has_run_out_has_empty_turns_until_all_have():
+    for bulk in (0, 2):
+        world = MemoryWorld(sizes=(1, 3))
+        session = Session(world.pipeline(bulk=bulk), world.start(), 1)
+        items = list(chain.from_iterable(turns.items for turns in take_turns(Progress(session, 0))))
+        assert items[:6] == [(0, 0), (1, 0), EMPTY, (1, 1), EMPTY, (1, 2)]
+        assert set(items[6:]) <= {EMPTY}
+
+
+def test_turn_by_turn_pairs_items_with_the_cursors_of_their_lanes():
+    turns = Turns(["a0", "b0", "a1", "b1"], [[(1,), (2,)], [(5,), (7,)]])
+    empty = Turns([EMPTY, "b2"], [[], [(9,)]])
+    assert list(turn_by_turn(iter([turns, empty]))) == [
+        ((1,), "a0"),
+        ((5,), "b0"),
+        ((2,), "a1"),
+        ((7,), "b1"),
+        (None, None),
+        ((9,), "b2"),
+    ]
+
+
+@pytest.mark.parametrize("bulk", [0, 2])
+def test_what_was_opened_is_closed_at_the_end_and_when_a_loop_is_left(bulk):
+    world = MemoryWorld(sizes=(3, 3))
+    for turns_wanted in (2, None):
+        pipeline = world.pipeline(bulk=bulk)
+        turns = take_turns(Progress(Session(pipeline, world.start(), 1), 0))
+        list(islice(turns, turns_wanted and 1))
+        turns.close()
+        assert [opened.closed for opened in pipeline.source.opened] == [True]
+
+
+@pytest.mark.parametrize(
+    ("world", "readers", "reader", "workers", "options", "shared_by"),
+    [
+        (MemoryWorld(sizes=(3, 3), dropped=frozenset()), 4, 0, 1, {}, 2),
+        (MemoryWorld(sizes=(3, 3), dropped=frozenset()), 2, 0, 3, {}, 3),
+        (MemoryWorld(sizes=(3, 3)), 4, 0, 1, {"decodes": True}, 2),
+        (MemoryWorld(sizes=(3, 3)), 4, 0, 1, {}, None),
+        (MemoryWorld(sizes=(3, 3), dropped=frozenset()), 4, 1, 1, {}, None),
+        (MemoryWorld(sizes=(3, 3), dropped=frozenset()), 2, 0, 1, {}, None),
+    ],
+    ids=["filter", "workers", "decoding", "skipping is free", "another reader", "no lane is shared"],
+)
+def test_the_first_reader_warns_if_shared_lanes_cost_work(caplog, world, readers, reader, workers, options, shared_by):
+    reading._warn_once.cache_clear()
+    progress = Progress(Session(world.pipeline(**options), world.start(), readers), reader)
+    with caplog.at_level(logging.WARNING, "midepoch"):
+        for _ in range(2):
+            take_turns(progress, 0, workers).close()
+    messages = [record.message for record in caplog.records]
+    if shared_by is None:
+        assert messages == []
+        return
+    assert len(messages) == 1
+    readers_in_all = readers * workers
+    assert messages[0].startswith(f"{readers_in_all} readers share 2 lanes, so {shared_by} of them process each lane")
+    assert ".lanes(n)" in messages[0]

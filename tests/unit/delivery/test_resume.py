@@ -1,0 +1,175 @@
+"""Resuming: from any state, with any readers, workers and batch size, every row comes once; or it is refused."""
+
+from dataclasses import replace
+from itertools import chain, islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory import MemoryWorld, memory_worlds
+from midepoch.checkpoint.lanes import LanePosition
+from midepoch.checkpoint.merge import merge_states
+from midepoch.checkpoint.state import ReaderProgress, State
+from midepoch.delivery.reader import take_turns
+from midepoch.delivery.resume import begin
+from midepoch.errors import CheckpointMismatchError
+
+quick = settings(max_examples=100, deadline=None)
+FINGERPRINT = {"data": {}, "pipeline": []}
+
+
+def start(world, state, reader=0, readers=1, workers=1, lanes=None, mode="example"):
+    options = {"reader": reader, "readers": readers, "workers": workers, "lanes": lanes, "mode": mode}
+    return begin(world.pipeline(), state, **options)
+
+
+def deliver(progress, items=None):
+    return list(islice(chain.from_iterable(progress.follow(take_turns(progress))), items))
+
+
+def rows_of(items):
+    return [row for item in items for row in (item if isinstance(item[0], tuple) else (item,))]
+
+
+def all_rows(world):
+    return sorted(rows_of(chain.from_iterable(world.items(lane) for lane in range(len(world.sizes)))))
+
+
+@quick
+@given(memory_worlds(), st.data())
+def test_every_row_comes_once_over_any_sessions(world, data):
+    """Sessions with other numbers of readers, which all deliver the same number of items and merge their states."""
+    world = replace(world, drop_last=False)
+    state, got = State(), []
+    for last in (False, False, True):
+        readers = data.draw(st.integers(1, 4))
+        items = None if last else data.draw(st.integers(0, 4))
+        runs = [start(world, state, reader, readers, lanes=len(world.sizes)) for reader in range(readers)]
+        delivered = [deliver(run, items) for run in runs]
+        got += rows_of(chain.from_iterable(delivered))
+        states = [run.state() for run in runs]
+        if world.dropped is None:  # a rank that has run out has left the loop; the others speak for all
+            states = [one for one, some in zip(states, delivered, strict=True) if len(some) == max(map(len, delivered))]
+        state = State.from_dict(merge_states(one.to_dict(FINGERPRINT) for one in states))
+    assert sorted(got) == all_rows(world)
+
+
+@quick
+@given(memory_worlds(uniform=True), st.data())
+def test_every_row_comes_once_though_the_batch_size_changes(world, data):
+    state, got = State(), []
+    for _ in range(3):
+        world = replace(world, batch=data.draw(st.integers(1, 3)), drop_last=False)
+        progress = start(world, state, lanes=len(world.sizes))
+        got += rows_of(deliver(progress, data.draw(st.integers(0, 4))))
+        state = progress.state()
+    assert sorted(got + rows_of(deliver(start(world, state)))) == all_rows(world)
+
+
+@quick
+@given(memory_worlds(uniform=True), st.integers(1, 2), st.integers(1, 3), st.integers(0, 5), st.data())
+def test_the_items_of_all_workers_make_a_complete_state(world, ranks, workers, items, data):
+    """A rank's workers deliver in turn, so the first ones may be one item ahead; then another number of readers."""
+    world = replace(world, batch=1, drop_last=False)
+    counts = tuple((items + workers - 1 - worker) // workers for worker in range(workers))
+    readers = ranks * workers
+    runs = [start(world, State(), reader, readers, workers, len(world.sizes)) for reader in range(readers)]
+    got = [deliver(run, counts[reader // ranks]) for reader, run in enumerate(runs)]
+    part = ReaderProgress(readers=readers, workers=workers, items=counts)
+    state = replace(runs[0].session.start, reader_progress=part)
+    others = data.draw(st.integers(1, 4))
+    rest = [deliver(start(world, state, reader, others)) for reader in range(others)]
+    assert sorted(rows_of(chain(*got, *rest))) == all_rows(world)
+
+
+@quick
+@given(memory_worlds(uniform=False), st.integers(1, 4), st.integers(0, 5))
+def test_a_partial_state_resumes_its_own_reader(world, readers, items):
+    for reader in range(readers):
+        whole = deliver(start(world, State(), reader, readers, lanes=len(world.sizes)))
+        progress = start(world, State(), reader, readers, lanes=len(world.sizes))
+        got = deliver(progress, items)
+        resumed = start(world, progress.state(), reader, readers)
+        assert resumed.state() == progress.state()
+        assert got + deliver(resumed) == whole
+
+
+def test_an_epoch_that_has_not_begun_is_cut_into_as_many_lanes_as_readers():
+    world = MemoryWorld(sizes=(5, 5, 5))
+    progress = start(world, State(epoch=4), readers=3)
+    assert progress.session.start == replace(world.start(), epoch=4)
+    fixed = start(world, State(epoch=4), readers=3, lanes=7, mode="file").session.start
+    assert (fixed.lanes, fixed.mode, len(fixed.positions)) == (7, "file", 7)
+
+
+def test_a_begun_epoch_keeps_its_lanes_mode_and_turn():
+    world = MemoryWorld(sizes=(5, 5, 5))
+    state = replace(world.start([LanePosition((2,))] * 3, turn=6), mode="file")
+    progress = start(world, state, readers=2, lanes=9, mode="example")
+    assert progress.session.start == state
+    assert progress.session.assignment.readers == 2
+
+
+def test_a_short_last_batch_is_not_read_again_in_smaller_ones():
+    """Three batches of 3 reach over the end of 7 rows; batches of 2 must not begin at row 9, nor at row 6."""
+    state = MemoryWorld(sizes=(7, 9), batch=3).start([LanePosition((9,)), LanePosition((6,))], turn=5)
+    progress = start(MemoryWorld(sizes=(7, 9), batch=2), state)
+    assert progress.session.positions == [LanePosition((7,)), LanePosition((6,))]
+    assert progress.session.start.item_rows == 2
+    assert rows_of(deliver(progress)) == [(1, 6), (1, 7), (1, 8)]
+
+
+def test_a_complete_state_of_a_filter_takes_the_new_batch_size():
+    state = MemoryWorld(sizes=(7,), batch=3, dropped=frozenset()).start([LanePosition((4,))], turn=1)
+    progress = start(MemoryWorld(sizes=(7,), batch=2, dropped=frozenset()), state)
+    assert progress.session.start == replace(state, item_rows=2)
+
+
+def uniform_part(**changes):
+    return ReaderProgress(**{"readers": 4, "workers": 2, "items": (3,)} | changes)
+
+
+def filter_part(**changes):
+    return ReaderProgress(**{"readers": 4, "reader": 1, "turns_taken": 0} | changes)
+
+
+@pytest.mark.parametrize(
+    ("part", "now", "message"),
+    [
+        (filter_part(), {"reader": 0, "readers": 2}, "one of 4 readers delivered; now there are 2.*merge_states"),
+        (filter_part(), {"reader": 2, "readers": 4}, "state of reader 1 of 4 was loaded by reader 2.*own state"),
+        (uniform_part(), {"readers": 6, "workers": 2}, "one of 4 readers.*now there are 6.*from_stateful_dataloader"),
+        (uniform_part(), {"readers": 4, "workers": 4}, "one of 4 readers delivered"),
+    ],
+)
+def test_a_partial_state_is_refused_by_other_readers(part, now, message):
+    world = MemoryWorld(sizes=(3, 3), dropped=None if part.reader is None else frozenset())
+    with pytest.raises(CheckpointMismatchError, match=message):
+        start(world, replace(world.start(), reader_progress=part), **now)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "part", "dropped"),
+    [((9, 9), uniform_part(), None), ((9, 9), filter_part(), frozenset())],
+    ids=["one worker", "one of two readers of a lane"],
+)
+def test_a_partial_state_is_refused_with_another_batch_size(sizes, part, dropped):
+    state = replace(MemoryWorld(sizes=sizes, batch=3, dropped=dropped).start(), reader_progress=part)
+    now = MemoryWorld(sizes=sizes, batch=2, dropped=dropped)
+    with pytest.raises(CheckpointMismatchError, match=r"items of 3 rows.*with items of 2 rows.*old batch size"):
+        start(now, state, reader=1, readers=4, workers=2)
+
+
+def test_a_reader_that_shares_no_lane_may_change_its_batch_size():
+    then, now = (MemoryWorld(sizes=(9, 9), batch=size, dropped=frozenset()) for size in (3, 2))
+    progress = start(then, State(), 1, 2, lanes=2)
+    assert deliver(progress, 1) == [((1, 0), (1, 1), (1, 2))]
+    assert rows_of(deliver(start(now, progress.state(), 1, 2))) == [(1, row) for row in range(3, 9)]
+
+
+def test_readers_out_of_step_are_refused_with_another_batch_size():
+    state = MemoryWorld(sizes=(9,), batch=3).start([LanePosition((0,), (1,))])
+    with pytest.raises(CheckpointMismatchError, match=r"ahead of others.*items of 2 rows"):
+        start(MemoryWorld(sizes=(9,), batch=2), state)
+    assert rows_of(deliver(start(MemoryWorld(sizes=(9,), batch=3), state))) == [(0, row) for row in (0, 1, 2, 6, 7, 8)]
