@@ -173,8 +173,8 @@ class Simulation:
 
     def turns_for(self, reader: int, items: int) -> int:
         """The number of turns that a reader takes for its first items, or for all if there are fewer."""
-        items = min(items, len(self.items_of(reader)))
-        return next(turns for turns in range(len(self.turns[reader]) + 1) if len(self.items_of(reader, turns)) == items)
+        having = [number for number, (_, item) in enumerate(self.turns[reader], start=1) if item is not None]
+        return ([0, *having])[min(items, len(having))]
 
     def left(self, turns_taken: Sequence[int]) -> tuple[int, list[list[Item]]]:
         """The next turn, and what is left of each lane, after each reader took these numbers of turns."""

@@ -107,6 +107,16 @@ def test_an_epoch_that_was_set_is_read_to_its_end_and_no_further(position):
     assert position.state() == State(epoch=2)
 
 
+def test_an_epoch_that_was_set_is_forgotten_after_its_loop(position):
+    one = plan()
+    list(islice(run(position, one), 4))
+    finished = position.state_dict(one)
+    position.set_epoch(0)
+    list(run(position, one))
+    position.load_state_dict(one, finished)
+    assert list(run(position, one)) == ROWS
+
+
 def test_set_epoch_moves_to_the_beginning_of_another_epoch_only(position):
     one = plan()
     list(islice(run(position, one), 1))

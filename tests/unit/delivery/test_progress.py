@@ -64,6 +64,18 @@ def test_turns_and_items_are_counted_as_they_are_handed_over(drawn):
 
 
 @quick
+@given(sessions())
+def test_empty_turns_after_the_last_item_add_no_items(drawn):
+    _, session, simulation, rounds = drawn
+    progress = Progress(session, 0)
+    items = len(deliver(progress, simulation, rounds))
+    before = progress.turns_taken
+    for number in range(1, 1 + session.assignment.period):
+        assert list(chain.from_iterable(progress.follow(iter([Turns((EMPTY,), ((),))])))) == []
+        assert (progress.items, progress.turns_taken) == (items, before + number)
+
+
+@quick
 @given(sessions(uniform=True))
 def test_one_readers_state_of_a_uniform_pipeline_holds_for_all(drawn):
     world, session, simulation, rounds = drawn
@@ -153,6 +165,16 @@ def test_the_upcoming_row_of_a_filter_is_where_its_lane_is_read_on(drawn, data):
             expected = (lane, position)
             break
     assert progress.upcoming() == expected
+
+
+def test_the_upcoming_row_is_the_same_once_the_state_is_loaded():
+    """Lane 0 has run out before its last row, which is dropped. A complete state does not have that."""
+    world = MemoryWorld(sizes=(2, 3), dropped=frozenset({(0, 1)}))
+    progress = Progress(Session(world.pipeline(), world.start(), 1), 0)
+    deliver(progress, Simulation(world.waiting(world.start()), 0, 1), 0, 3)
+    assert (progress.turns_taken, progress.limits) == (4, [1, None])
+    loaded = Progress(Session(world.pipeline(), progress.state(), 1), 0)
+    assert loaded.upcoming() == progress.upcoming() == (0, 1)
 
 
 def test_nothing_counts_as_delivered_before_it_is_handed_over():
