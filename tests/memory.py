@@ -14,7 +14,7 @@ from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import AdoptedCheckpoint
 from midepoch.stages.batch import Batch
-from midepoch.stages.flow import Flow, Items
+from midepoch.stages.flow import Flow, ItemRun
 
 Item = tuple[Any, ...]
 """A row as ``(lane, number)``, or a batch: a tuple of rows."""
@@ -96,13 +96,13 @@ class MemoryLanes:
         rows = [row for row in rows if (lane, row) not in (self.source.dropped or ())]
         bulk = self.source.bulk
         if not bulk:
-            return Flow(single=(((lane, row), (row + 1,), row) for row in rows))
-        return Flow(many=(_items(lane, rows[at : at + bulk]) for at in range(0, len(rows), bulk)))
+            return Flow(single_items=(((lane, row), (row + 1,), row) for row in rows))
+        return Flow(item_runs=(_item_run(lane, rows[at : at + bulk]) for at in range(0, len(rows), bulk)))
 
 
-def _items(lane: int, rows: Sequence[int]) -> Items:
+def _item_run(lane: int, rows: Sequence[int]) -> ItemRun:
     numbers = np.array(rows, np.int64)
-    return Items([(lane, row) for row in rows], numbers[:, None] + 1, numbers)
+    return ItemRun([(lane, row) for row in rows], numbers[:, None] + 1, numbers)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,9 +57,9 @@ def turn_by_turn(all_turns: Iterator[Turns]) -> Iterator[tuple[Cursor | None, An
 def _interleaved(flows: list[Flow], opened: OpenSource) -> Iterator[Turns]:
     """One turn at each lane after the other, until all have run out; many at a time unless items are made singly."""
     try:
-        in_bulk = [many for flow in flows if (many := flow.as_item_runs()) is not None]
-        if len(in_bulk) == len(flows):
-            yield from _interleaved_in_bulk(in_bulk)
+        item_runs = [runs for flow in flows if (runs := flow.as_item_runs()) is not None]
+        if len(item_runs) == len(flows):
+            yield from _interleaved_runs(item_runs)
         else:
             yield from _interleaved_singly([flow.as_single_items() for flow in flows])
     finally:
@@ -70,9 +70,10 @@ def _interleaved_singly(lanes: list[Iterator[SingleItem]]) -> Iterator[Turns]:
     alive = [True] * len(lanes)
     while True:
         for slot, lane in enumerate(lanes):
-            emitted = next(lane, None)
-            if emitted is not None:
-                yield Turns((emitted[0],), ((emitted[1],),))
+            single = next(lane, None)
+            if single is not None:
+                item, cursor, _ = single
+                yield Turns((item,), ((cursor,),))
                 continue
             alive[slot] = False
             if not any(alive):
@@ -80,32 +81,32 @@ def _interleaved_singly(lanes: list[Iterator[SingleItem]]) -> Iterator[Turns]:
             yield Turns((EMPTY,), ((),))
 
 
-def _interleaved_in_bulk(lanes: list[Iterator[ItemRun]]) -> Iterator[Turns]:
+def _interleaved_runs(lanes: list[Iterator[ItemRun]]) -> Iterator[Turns]:
     """As many turns at a time as every lane that has not run out has items ready."""
     if len(lanes) == 1:
-        yield from _single_lane_in_bulk(lanes[0])
+        yield from _runs_of_single_lane(lanes[0])
         return
     ready: list[tuple[Sequence[Any], Sequence[Sequence[int]]]] = [((), ()) for _ in lanes]
     while True:
         for slot, lane in enumerate(lanes):
-            if not ready[slot][0] and (some := next(lane, None)) is not None:
-                ready[slot] = _sequence(some.items), some.cursors  # type: ignore[assignment]
-                del some
+            if not ready[slot][0] and (run := next(lane, None)) is not None:
+                ready[slot] = _sequence(run.items), run.cursors  # type: ignore[assignment]
+                del run
         rounds = min((len(items) for items, _ in ready if items), default=0)
         if rounds == 0:
             return
         taken = [items[:rounds] if items else [EMPTY] * rounds for items, _ in ready]
-        cursors = [ends[:rounds] for _, ends in ready]
-        ready = [(items[rounds:], ends[rounds:]) for items, ends in ready]
-        yield Turns(list(chain.from_iterable(zip(*taken, strict=True))), cursors)
+        cursors_taken = [cursors[:rounds] for _, cursors in ready]
+        ready = [(items[rounds:], cursors[rounds:]) for items, cursors in ready]
+        yield Turns(list(chain.from_iterable(zip(*taken, strict=True))), cursors_taken)
         del taken
 
 
-def _single_lane_in_bulk(lane: Iterator[ItemRun]) -> Iterator[Turns]:
+def _runs_of_single_lane(lane: Iterator[ItemRun]) -> Iterator[Turns]:
     """The same for a single lane, where nothing is interleaved."""
-    while (some := next(lane, None)) is not None:
-        turns = Turns(_sequence(some.items), (some.cursors,))  # type: ignore[arg-type]
-        del some
+    while (run := next(lane, None)) is not None:
+        turns = Turns(_sequence(run.items), (run.cursors,))  # type: ignore[arg-type]
+        del run
         yield turns
         del turns  # so that the next items are made in the memory of these, which is still in the cache
 
