@@ -24,7 +24,7 @@ def folder(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _little_at_a_time(monkeypatch):
-    """What is in memory already is the old file's, and rightly delivered; so let little be read at a time."""
+    """Rows that are in memory already are those of the old file, and rightly delivered: read few at a time."""
     monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 64)
     monkeypatch.setattr("midepoch.sources.lane.RUN_ROWS", 64)
 
@@ -71,7 +71,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def read_until_error(dataset, rows):
-    """The values until the error, of an iterator that has been begun, and the error."""
+    """The values up to the error, the error, and the state then."""
     got = []
     with pytest.raises(me.DataChangedError) as caught:
         got.extend(row["x"] for row in rows)
@@ -107,7 +107,7 @@ def test_a_file_that_changes_in_the_middle_is_named_and_the_run_resumes_exactly(
     path = folder / "0.arrow"
     shutil.copytree(folder, tmp_path / "kept")
     dataset = me.read(folder)
-    # Rows are handed on by the thousand: stop where the next is yet to be read.
+    # Rows come in runs of 1,024: stop before the next run is read.
     rows, taken = begin(dataset, 1024)
     change(path)
     got, error, state = read_until_error(dataset, rows)
@@ -155,7 +155,7 @@ def test_a_state_does_not_load_into_a_changed_file(folder, kind):
 
 
 @kinds
-def test_every_later_loop_says_so_too(folder, kind):
+def test_every_later_loop_raises_too(folder, kind):
     path = build(folder, kind)
     dataset = me.read(folder)
     grow(path)
@@ -188,7 +188,7 @@ def test_a_change_inside_one_large_mapped_block_is_noticed(folder, change):
 
 
 def test_truncating_a_large_mapped_block_is_an_error_not_a_crash(folder):
-    """Touching a map behind its file's end kills the process (SIGBUS), so this is tried in another one."""
+    """Reading a map after the end of its file kills the process (SIGBUS), so this runs in another process."""
     path = write_numbers(folder / "0.arrow", 0, 100_000, rows=100_000)
     code = """
 import os, sys
@@ -227,7 +227,7 @@ forms = pytest.mark.parametrize("form", ["numpy", "torch"])
 @forms
 @pytest.mark.parametrize("taken", [1, 3, 30, 31])
 def test_wide_rows_of_a_window_are_not_picked_from_a_file_that_has_changed(folder, monkeypatch, form, change, taken):
-    """They are copied when their batch is made, from a window that was begun while the file was as it was indexed."""
+    """They are copied when their batch is made, from a window that began before the change."""
     monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 2048)
     path = write_wide(folder / "0.arrow", 0, 2048, rows=256)
     dataset = me.read(folder).shuffle(seed=5, window=2048).with_format(form).batch(64)
@@ -241,7 +241,7 @@ def test_wide_rows_of_a_window_are_not_picked_from_a_file_that_has_changed(folde
 @changes
 @forms
 def test_rows_left_over_from_a_window_are_not_picked_from_a_file_that_has_changed(folder, monkeypatch, form, change):
-    """They wait for those of the next window, which may be of other files."""
+    """They wait for rows of the next window, which may be in other files."""
     monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 200)
     for number in range(10):
         write_wide(folder / f"{number}.arrow", 100 * number, 100 * number + 100, rows=100)
@@ -255,7 +255,7 @@ def test_rows_left_over_from_a_window_are_not_picked_from_a_file_that_has_change
         batches = iter(pipeline())
         first = next(batches)["x"].tolist()
         change(folder / f"{number}.arrow")
-        got = [first, *until_changed(batches)]  # of every file, rows are left
+        got = [first, *until_changed(batches)]
         assert got == expected[: len(got)]
         (folder / f"{number}.arrow").write_bytes(kept[0])
         os.utime(folder / f"{number}.arrow", ns=(kept[1].st_atime_ns, kept[1].st_mtime_ns))
@@ -264,7 +264,7 @@ def test_rows_left_over_from_a_window_are_not_picked_from_a_file_that_has_change
 @changes
 @pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
 def test_rows_of_one_shuffled_block_are_not_picked_from_a_file_that_has_changed(folder, monkeypatch, form, change):
-    """A single block need not be copied to be a window, so it is a view of its file until its last row."""
+    """A window of one block is not copied, so it is a view of its file until its last row."""
     monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 4096)
     monkeypatch.setattr("midepoch.sources.lane.NARROW_BYTES", 0)
     path = write_numbers(folder / "0.arrow", 0, 4000, rows=4000)
@@ -276,8 +276,8 @@ def test_rows_of_one_shuffled_block_are_not_picked_from_a_file_that_has_changed(
     batches = iter(pipeline())
     got = [next(batches)["x"] for _ in range(3)]
     change(path)
-    told = pytest.raises(me.DataChangedError, match=r"0\.arrow")
-    with contextlib.nullcontext() if form == "python" else told:  # whose window was made at once
+    raises = pytest.raises(me.DataChangedError, match=r"0\.arrow")
+    with contextlib.nullcontext() if form == "python" else raises:  # python converts a window at once
         got.extend(batch["x"] for batch in batches)
     assert len(got) == (len(expected) if form == "python" else 3)
     assert [one.to_pylist() if form == "arrow" else list(map(int, one)) for one in got] == expected[: len(got)]

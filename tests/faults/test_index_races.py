@@ -1,4 +1,4 @@
-"""Many processes at one index, processes that are killed at it, and what they leave behind."""
+"""Many processes that build one index, and processes that are killed while they do."""
 
 import multiprocessing
 import os
@@ -11,7 +11,7 @@ import pytest
 import midepoch as me
 from files import KINDS, values, write_numbers
 from midepoch.formats import scan_file
-from midepoch.index import build as indexing
+from midepoch.index import build
 
 spawn = multiprocessing.get_context("spawn")
 FILES, ROWS = 12, 20
@@ -56,18 +56,18 @@ def test_eight_processes_that_build_one_index_all_read_the_same(folder, kept):
     assert [path.name for path in kept.iterdir() if path.name.startswith(".")] == []
 
 
-def scan_for_ever(started, folder, kept):
+def scan_forever(started, folder, kept):
     def slow(path, format=None):
         if path.endswith("05.arrow"):
             started.set()
             time.sleep(600)
         return scan_file(path, format)
 
-    indexing.scan_file = slow
+    build.scan_file = slow
     me.read(folder, index_dir=kept)
 
 
-def write_for_ever(started, folder, kept):
+def write_forever(started, folder, kept):
     def half(self, content):
         with open(self, "wb") as file:
             file.write(bytes(content)[: len(content) // 2])
@@ -78,7 +78,7 @@ def write_for_ever(started, folder, kept):
     me.read(folder, index_dir=kept)
 
 
-@pytest.mark.parametrize("stuck", [scan_for_ever, write_for_ever], ids=["while scanning", "while writing"])
+@pytest.mark.parametrize("stuck", [scan_forever, write_forever], ids=["while scanning", "while writing"])
 def test_a_process_that_is_killed_at_the_index_leaves_nothing_harmful(folder, kept, stuck):
     started = spawn.Event()
     process = spawn.Process(target=stuck, args=(started, folder, kept), daemon=True)
@@ -93,7 +93,7 @@ def test_a_process_that_is_killed_at_the_index_leaves_nothing_harmful(folder, ke
 
 
 def test_a_process_waits_for_the_one_that_builds_and_scans_nothing_itself(folder, kept, monkeypatch):
-    """While another holds the lock nothing is scanned; what it leaves is used."""
+    """While another process holds the lock nothing is scanned; the index it leaves is used."""
     me.read(folder, index_dir=kept)
     (path,) = kept.glob("*.index")
     whole = path.read_bytes()
@@ -105,11 +105,11 @@ def test_a_process_waits_for_the_one_that_builds_and_scans_nothing_itself(folder
     import fcntl
 
     monkeypatch.setattr(fcntl, "flock", lambda *_: arrive(None))
-    monkeypatch.setattr(indexing, "scan_file", lambda path, *_: pytest.fail(f"{path} was scanned"))
+    monkeypatch.setattr(build, "scan_file", lambda path, *_: pytest.fail(f"{path} was scanned"))
     assert values(me.read(folder, index_dir=kept)) == list(range(FILES * ROWS))
 
 
-def test_where_locks_do_not_work_the_index_is_built_all_the_same(folder, kept, monkeypatch):
+def test_an_index_is_built_on_file_systems_without_locks(folder, kept, monkeypatch):
     import fcntl
 
     def refuse(*_):
@@ -131,8 +131,8 @@ def test_half_written_temporary_files_are_ignored(folder, kept):
     assert path.read_bytes() == whole
 
 
-def test_an_index_of_a_file_that_changed_while_it_was_scanned_is_not_believed(folder, kept, monkeypatch):
-    """The stamp is taken before the scan, so rows of a newer file never pass for the older one's."""
+def test_an_index_of_a_file_that_changed_while_it_was_scanned_is_not_used(folder, kept, monkeypatch):
+    """The stamp is taken before the scan, so rows of a newer file are never taken for those of the older."""
 
     def change_after(path, format=None):
         scan = scan_file(path, format)
@@ -141,7 +141,7 @@ def test_an_index_of_a_file_that_changed_while_it_was_scanned_is_not_believed(fo
         return scan
 
     with monkeypatch.context() as patched:
-        patched.setattr(indexing, "scan_file", change_after)
+        patched.setattr(build, "scan_file", change_after)
         dataset = me.read(folder, index_dir=kept)
     with pytest.raises(me.DataChangedError, match=r"03\.arrow was changed"):
         list(dataset)

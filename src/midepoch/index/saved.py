@@ -2,7 +2,7 @@
 
 import logging
 import os
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -70,8 +70,11 @@ class SavedIndexes:
 
     def _versions(self) -> list[Path]:
         """The saved indexes of the source, the newest first."""
-        paths = [(path.stat().st_mtime_ns, path) for path in self._folder.glob(f"{self._source}-*.index")]
-        return [path for _, path in sorted(paths, reverse=True)]
+        times: dict[Path, int] = {}
+        for path in self._folder.glob(f"{self._source}-*.index"):
+            with suppress(OSError):  # another process may just have removed it
+                times[path] = path.stat().st_mtime_ns
+        return sorted(times, key=lambda path: (times[path], path), reverse=True)
 
 
 def forget(saved_at: str | None) -> None:
@@ -99,4 +102,4 @@ def digest_of(text: str) -> str:
 def _remove_with_pruning(path: Path) -> None:
     """Remove an index, and what was saved beside it by ``index.pruning``."""
     for file in (path, *path.parent.glob(f"{path.stem}-*.kept")):
-        file.unlink(missing_ok=True)
+        remove(file)

@@ -49,7 +49,7 @@ def test_a_file_of_the_same_size_with_another_time_is_scanned_again(folder, kept
     assert scanned == ["0.arrow"]
 
 
-def test_a_grown_folder_scans_only_the_new_file(folder, kept, scanned):
+def test_only_the_new_file_of_a_folder_is_scanned(folder, kept, scanned):
     me.read(folder, index_dir=kept)
     scanned.clear()
     write_numbers(folder / "00.arrow", 90, 95)

@@ -53,7 +53,7 @@ def test_folders_are_columns_with_types(root):
 
 
 @pytest.mark.parametrize("kinds", [FORMATS, ["orc"], ["jsonl"], ["csv"]])
-def test_every_format_has_them(tmp_path, kinds):
+def test_files_of_every_format_get_the_columns_of_their_folders(tmp_path, kinds):
     for year in (1, 2):
         write_files(tmp_path / "data" / f"year={year}", [20, 7, 9], kinds)
     dataset = me.read(tmp_path / "data", partitioning="hive")
@@ -72,7 +72,7 @@ def test_partition_columns_alone_open_no_file(root, monkeypatch):
     )
 
 
-def test_values_in_other_forms(root):
+def test_columns_of_folders_have_the_dtype_of_every_output_format(root):
     dataset = me.read(root, partitioning="hive")
     (batch,) = dataset.with_format("numpy").batch(16)
     assert batch["year"].dtype == "int64"
@@ -108,7 +108,7 @@ def test_footers_of_files_in_other_folders_are_not_read(root, monkeypatch):
     assert len(seen) == 1
 
 
-def test_a_value_for_which_the_filter_cannot_be_computed_is_told_when_it_is_read(root):
+def test_a_value_for_which_the_filter_cannot_be_computed_is_an_error_when_it_is_read(root):
     put(root / "year=0" / "place=x" / "a.parquet", 100)
     dataset = me.read(root, partitioning="hive", filters=pc.divide(pc.scalar(4047), field("year")) == 2)
     assert dataset._plan.pipeline.source.where.blocks.sum() == 6
@@ -116,14 +116,14 @@ def test_a_value_for_which_the_filter_cannot_be_computed_is_told_when_it_is_read
         list(dataset)
 
 
-def test_they_resume_and_travel(root):
+def test_partitions_resume_exactly_and_can_be_pickled(root):
     dataset = me.read(root, partitioning="hive", filters=field("id") != 3).shuffle(1, window=5).lanes(3)
     assert_resumes(dataset)
     assert_elastic(dataset, [(2, 1), (1, 2)], steps=2)
     assert sorted(ids(pickle.loads(pickle.dumps(dataset)))) == [0, 1, 2, *range(4, 16)]
 
 
-def test_the_state_knows_of_them(root):
+def test_a_state_names_the_partitioning(root):
     state = json.loads(json.dumps(me.read(root, partitioning="hive").state_dict()))
     me.read(root, partitioning="hive").load_state_dict(state)
     with pytest.raises(CheckpointMismatchError, match=r"read\(partitioning='hive'\)"):
@@ -131,7 +131,7 @@ def test_the_state_knows_of_them(root):
 
 
 @pytest.mark.parametrize(
-    ("values", "kind", "found"),
+    ("texts", "kind", "values"),
     [
         (["1", "-2"], "int64", [1, -2]),
         (["01", "2"], "int64", [1, 2]),
@@ -145,15 +145,15 @@ def test_the_state_knows_of_them(root):
         (["١", "2"], "string", ["١", "2"]),
     ],
 )
-def test_types_and_values(tmp_path, values, kind, found):
-    for number, value in enumerate(values):
+def test_types_and_values(tmp_path, texts, kind, values):
+    for number, value in enumerate(texts):
         put(tmp_path / "data" / f"p{number}" / f"key%20one={value}" / "a.parquet", number, rows=1)
     dataset = me.read(tmp_path / "data", partitioning="hive")
     assert str(dataset.schema.field("key one").type) == kind
-    assert [row["key one"] for row in dataset] == found
+    assert [row["key one"] for row in dataset] == values
 
 
-def test_a_folders_value_stands_before_that_of_the_file(tmp_path):
+def test_the_value_of_the_folder_replaces_that_of_the_file(tmp_path):
     put(tmp_path / "data" / "year=1" / "a.parquet", 0, year=["old"] * 4)
     put(tmp_path / "data" / "year=2" / "a.parquet", 4)
     dataset = me.read(tmp_path / "data" / "year=1", columns=["year"])
@@ -164,7 +164,7 @@ def test_a_folders_value_stands_before_that_of_the_file(tmp_path):
     assert list(me.read(tmp_path / "data", partitioning="hive"))[4] == {"id": 4, "year": 2}
 
 
-def test_what_cannot_be(tmp_path, root):
+def test_folders_that_make_no_columns_are_refused(tmp_path, root):
     with pytest.raises(ValueError, match="partitioning is 'spark'"):
         me.read(root, partitioning="spark")
     with pytest.raises(SchemaMismatchError, match="no folder with files is named key=value"):

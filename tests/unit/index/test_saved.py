@@ -31,14 +31,13 @@ def test_flipped_bytes_are_noticed_and_the_index_built_again(folder, kept, scann
     me.read(folder, index_dir=kept)
     path = index_file(kept)
     whole = path.read_bytes()
-    places = sorted({*range(0, len(whole), 97), *range(len(whole) - 16, len(whole))})
-    for place in places:
+    for offset in sorted({*range(0, len(whole), 97), *range(len(whole) - 16, len(whole))}):
         damaged = bytearray(whole)
-        damaged[place] ^= 0x41
+        damaged[offset] ^= 0x41
         path.write_bytes(damaged)
         scanned.clear()
-        assert values(me.read(folder, index_dir=kept)) == list(range(30)), place
-        assert sorted(scanned) == ["0.arrow", "1.arrow", "2.arrow"], place
+        assert values(me.read(folder, index_dir=kept)) == list(range(30)), offset
+        assert sorted(scanned) == ["0.arrow", "1.arrow", "2.arrow"], offset
         assert path.read_bytes() == whole
     assert "cannot be used" in caplog.text
     assert str(path) in caplog.text
@@ -89,7 +88,7 @@ def test_a_full_disk_leaves_no_half_written_index(folder, kept, monkeypatch, cap
     assert values(me.read(folder, index_dir=kept)) == list(range(30))
 
 
-def test_old_versions_of_an_index_are_not_kept_for_ever(folder, kept):
+def test_old_versions_of_an_index_are_removed_in_time(folder, kept):
     for number in range(15):
         write_numbers(folder / f"new-{number}.arrow", 0, 1)
         open_index(folder, index_dir=kept)
@@ -154,6 +153,13 @@ def test_what_was_saved_beside_an_old_version_is_removed_with_it(folder, kept):
         assert beside.exists() == (number < SAVED_VERSIONS + 1)
         write_numbers(folder / f"new-{number}.arrow", 0, 1)
         open_index(folder, index_dir=kept)
+
+
+def test_an_index_that_another_process_just_removed_is_passed_over(folder, kept):
+    path = Path(open_index(folder, index_dir=kept).view.saved_at)
+    path.with_name(f"{path.name.partition('-')[0]}-gone.index").symlink_to("nowhere")
+    write_numbers(folder / "9.arrow", 0, 1)
+    assert open_index(folder, index_dir=kept).view.rows == 31
 
 
 def test_another_format_has_an_index_of_its_own(tmp_path, kept):
