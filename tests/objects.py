@@ -57,7 +57,7 @@ def put(path, content):
 
 
 def parquet_bytes(table, rows, **options):
-    """A table as a Parquet file, with row groups of so many rows."""
+    """A table as a Parquet file, with ``rows`` rows in a row group."""
     sink = io.BytesIO()
     pq.write_table(table, sink, row_group_size=rows, **options)
     return sink.getvalue()

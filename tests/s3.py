@@ -24,7 +24,7 @@ CODES = {403: "AccessDenied", 404: "NoSuchKey", 429: "TooManyRequests", 500: "In
 
 @dataclass(frozen=True)
 class Request:
-    """One request as the proxy saw it. ``key`` is what stands behind the bucket."""
+    """One request as the proxy saw it. ``key`` is the path after the bucket."""
 
     method: str
     key: str

@@ -71,7 +71,7 @@ KINDS = ["jsonl", "json", "csv"]
 
 
 def completed(values_of, shape=None):
-    """Rows with None for each key that others have, at every level: what columns can tell."""
+    """Rows with None for each key that others have, at every level, as columns have them."""
     dicts = [value for value in values_of if isinstance(value, dict)]
     lists = [value for value in values_of if isinstance(value, list)]
     if dicts:

@@ -1,4 +1,4 @@
-"""Data sets in an S3 server on loopback: what is read, how much of it, and by whom."""
+"""Datasets in an S3 server on loopback: what is read, how much of it, and by whom."""
 
 import io
 import logging
@@ -105,7 +105,7 @@ def test_opening_again_reads_nothing(noisy, proxy):
     assert len(proxy.requests) <= 3
 
 
-def test_footers_are_read_side_by_side(s3_port, proxy):
+def test_footers_are_read_in_parallel(s3_port, proxy):
     s3.put_all(s3_port, "footers", {f"d/p-{n:03d}.parquet": parquet(n, n + 1) for n in range(24)})
     proxy.latency = 0.05
     me.read("s3://footers/d", storage_options=proxy.options)
@@ -172,7 +172,7 @@ def test_read_ahead_is_bounded_by_bytes(noisy, proxy, blocks, lanes):
         assert held >= 1 + blocks
 
 
-def test_blocks_are_fetched_side_by_side_and_ahead(noisy, proxy):
+def test_blocks_are_fetched_in_parallel_and_ahead(noisy, proxy):
     dataset = me.read(noisy, storage_options=proxy.options, read_ahead="64MiB")
     proxy.reset()
     proxy.latency = 0.03
@@ -190,7 +190,7 @@ def test_a_pass_in_order_costs_requests_by_files_and_bytes_not_by_row_groups(noi
     dataset = me.read(noisy, storage_options=proxy.options)
     proxy.reset()
     assert ids(dataset) == list(range(320))
-    # For each file its head, its footer, its row groups and a look behind them; the first row group comes alone.
+    # For each file its head, footer, row groups and a version check after them; the first row group comes alone.
     assert len(asked(proxy, "GET")) <= 2 * 4 + 1
     assert len(asked(proxy, "HEAD")) <= 2 * 4 + 1
     assert proxy.body_bytes < 320 * (NOISE + 100) + 4 * LEAST_BYTES
@@ -225,15 +225,15 @@ def numbers(port, bucket, groups):
 
 
 @pytest.mark.parametrize("together", [1, 4, 7])
-def test_row_groups_are_fetched_together_all_the_way_as_read_ahead_goes_on(s3_port, proxy, together):
+def test_row_groups_are_fetched_together_all_the_way_as_read_ahead_continues(s3_port, proxy, together):
     url, size = numbers(s3_port, "long", 100)
-    stretch = int((together + 0.5) * 2 * 8 * 8192)
-    dataset = me.read(url, storage_options=proxy.options, read_ahead=8 * stretch).with_format("arrow").batch(8192)
+    group = int((together + 0.5) * 2 * 8 * 8192)
+    dataset = me.read(url, storage_options=proxy.options, read_ahead=8 * group).with_format("arrow").batch(8192)
     proxy.reset()
     rows = np.concatenate([batch["id"].to_numpy() for batch in dataset])
     assert np.array_equal(rows, np.arange(100 * 8192))
     # The footer, the first row group, the others; one that is not begun when its turn comes may be taken out of its
-    # stretch, but that is rare.
+    # group, but that is rare.
     least = 2 + -(-99 // together)
     assert least <= len(asked(proxy, "GET")) <= least + 3
     assert len(asked(proxy, "HEAD")) <= len(asked(proxy, "GET"))
@@ -282,7 +282,7 @@ def test_pipelines_resume_at_every_item(noisy, proxy):
     assert_resumes(dataset.shuffle(5, window=30).map(plus_one).batch(7))
 
 
-def test_ranks_and_workers_are_cut_and_go_on_as_others(noisy, proxy):
+def test_ranks_and_workers_are_cut_and_resume_as_others(noisy, proxy):
     def loader(ranks, rank, workers):
         dataset = me.read(noisy, storage_options=proxy.options, columns=["id"]).shuffle(7)
         sharded = dataset.lanes(4).shard(num_shards=ranks, index=rank)
@@ -380,7 +380,7 @@ def test_a_small_cache_stays_below_its_limit(noisy, proxy, tmp_path):
         assert 0 < held <= limit
 
 
-def test_read_bytes_of_an_object(s3_port, proxy):
+def test_a_whole_object(s3_port, proxy):
     s3.put_all(s3_port, "small", {"a/b.json": b"{}"})
     files = SmallFiles(proxy.options)
     assert files.read("s3://small/a/b.json") == b"{}"

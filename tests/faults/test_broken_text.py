@@ -1,4 +1,4 @@
-"""Broken text files: each is an error of ours that names the file, the place and the way out, before any row comes."""
+"""Damaged text files: each is an error that names the file, the line and what to do, before any row is delivered."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ from midepoch.formats.text import records as text
 GOOD = "".join(f'{{"a": {number}, "b": "x"}}\n' for number in range(100))
 
 
-def told(path, content, **options):
+def error_of(path, content, **options):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises((me.DataFormatError, me.SchemaMismatchError)) as caught:
         me.read(path, **options)
@@ -48,35 +48,35 @@ def _block_sizes(request):
         ('{"b": "a\tb"}', "line 103: this is no valid JSON object"),
     ],
 )
-def test_a_broken_line_is_told_with_its_number(tmp_path, line, message):
+def test_an_error_names_the_number_of_the_damaged_line(tmp_path, line, message):
     path = tmp_path / "a.jsonl"
     content = f"\n{GOOD}\n{line}\n{GOOD}"
-    assert re.search(message, told(path, content))
-    assert re.search(message, told(tmp_path / "a.jsonl.gz", gzip.compress(content.encode())))
-    assert "open the dataset again" in told(path, content)
+    assert re.search(message, error_of(path, content))
+    assert re.search(message, error_of(tmp_path / "a.jsonl.gz", gzip.compress(content.encode())))
+    assert "open the dataset again" in error_of(path, content)
 
 
 @pytest.mark.usefixtures("_block_sizes")
-def test_bytes_that_are_not_utf8_are_told_with_their_line(tmp_path):
+def test_an_error_names_the_line_of_a_byte_that_is_not_utf8(tmp_path):
     content = GOOD.encode() + b'{"b": "\xe9"}\n'
-    assert "line 101: the byte 0xe9 is not UTF-8" in told(tmp_path / "a.jsonl", content)
+    assert "line 101: the byte 0xe9 is not UTF-8" in error_of(tmp_path / "a.jsonl", content)
     content = b"a,b\n" + b'1,"x\ny"\n' * 10 + b"1,\xe9\n1,2\n"
-    assert "line 22: the byte 0xe9 is not UTF-8" in told(tmp_path / "a.csv", content)
-    assert "a.csv" in told(tmp_path / "a.csv", b"a,\xe9\n1,2\n")
+    assert "line 22: the byte 0xe9 is not UTF-8" in error_of(tmp_path / "a.csv", content)
+    assert "a.csv" in error_of(tmp_path / "a.csv", b"a,\xe9\n1,2\n")
 
 
 def test_a_clash_of_types_names_field_and_lines(tmp_path):
     path = tmp_path / "a.jsonl"
     bad = GOOD + '{"a": "x", "b": "y"}\n'
-    assert "line 101: the field 'a' is a string here and a number before" in told(path, bad)
+    assert "line 101: the field 'a' is a string here and a number before" in error_of(path, bad)
     with patch.object(text, "BLOCK_RECORDS", 10):
-        message = told(path, bad)
+        message = error_of(path, bad)
     assert "lines 101 to 101: the field 'a' is string here and int64 before" in message
     with patch.object(text, "BLOCK_RECORDS", 1):
         nested = '{"a": {"b": [1]}}\n{"a": {"b": [true]}}'
-        assert "lines 2 to 2: the field 'a.b[]' is bool here and int64 before" in told(path, nested)
+        assert "lines 2 to 2: the field 'a.b[]' is bool here and int64 before" in error_of(path, nested)
         nested = '[{"a": {"b": [1]}}, {"a": {"b": [true]}}]'
-        assert "elements 2 to 2: the field 'a.b[]'" in told(tmp_path / "a.json", nested)
+        assert "elements 2 to 2: the field 'a.b[]'" in error_of(tmp_path / "a.json", nested)
 
 
 @pytest.mark.usefixtures("_block_sizes")
@@ -97,11 +97,11 @@ def test_a_clash_of_types_names_field_and_lines(tmp_path):
     ],
 )
 def test_a_broken_array(tmp_path, content, message):
-    assert message in told(tmp_path / "a.json", content)
+    assert message in error_of(tmp_path / "a.json", content)
 
 
-def test_a_single_object_over_several_lines_is_no_data_set(tmp_path):
-    assert "line 1: this is no valid JSON object" in told(tmp_path / "a.json", json.dumps({"a": 1}, indent=2))
+def test_a_single_object_over_several_lines_is_refused(tmp_path):
+    assert "line 1: this is no valid JSON object" in error_of(tmp_path / "a.json", json.dumps({"a": 1}, indent=2))
 
 
 @pytest.mark.usefixtures("_block_sizes")
@@ -118,12 +118,12 @@ def test_a_single_object_over_several_lines_is_no_data_set(tmp_path):
     ],
 )
 def test_a_broken_csv(tmp_path, content, message):
-    assert message in told(tmp_path / "a.csv", content)
+    assert message in error_of(tmp_path / "a.csv", content)
 
 
 def test_a_quote_that_is_never_closed_is_not_read_into_memory_without_end(tmp_path):
     with patch.multiple(text, MOST_RECORD_BYTES=10_000, READ_BYTES=100):
-        assert "has a record of more than" in told(tmp_path / "a.csv", 'a\n1\n"' + "x\n" * 50_000)
+        assert "has a record of more than" in error_of(tmp_path / "a.csv", 'a\n1\n"' + "x\n" * 50_000)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.json"])
@@ -136,15 +136,15 @@ def test_a_truncated_or_damaged_compressed_file(tmp_path, name, suffix, pack):
     path.write_bytes(whole)
     assert len(me.read(path)) >= 99
     for size in (4, 8, 20, len(whole) // 2, len(whole) - 1):
-        message = told(path, whole[:size])
+        message = error_of(path, whole[:size])
         assert "cannot be decompressed" in message
         assert "copy or write it again" in message
     damaged = bytearray(whole)
     damaged[len(whole) // 2 : len(whole) // 2 + 8] = b"\xff" * 8
-    told(path, bytes(damaged))
+    error_of(path, bytes(damaged))
 
 
-def test_random_damage_gives_an_error_of_ours_or_rows_never_another(tmp_path):
+def test_random_damage_is_a_named_error_or_readable_rows(tmp_path):
     random = np.random.default_rng(0)
     wholes = {
         "a.jsonl": GOOD.encode(),
@@ -168,7 +168,7 @@ def test_random_damage_gives_an_error_of_ours_or_rows_never_another(tmp_path):
     assert all(name in message for name, message in messages)
 
 
-def test_bytes_that_changed_behind_the_index_are_an_error(tmp_path):
+def test_bytes_that_changed_after_indexing_are_an_error(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n{"a": 2}\n')
     schema = pa.schema([("a", pa.int64())])

@@ -84,7 +84,7 @@ def now_and_then(what, share):
 
 
 @pytest.mark.parametrize("what", [500, 503, 429, "drop", "cut"])
-def test_what_passes_is_waited_for(url, proxy, what):
+def test_temporary_errors_are_retried(url, proxy, what):
     proxy.spoil = now_and_then([what], 0.3)
     dataset = me.read(url, storage_options=proxy.options)
     assert ids(dataset) == list(range(120))
@@ -106,7 +106,7 @@ def test_every_request_may_fail_once(url, proxy):
 
 
 @pytest.mark.parametrize("when", ["opening", "reading", "reading ahead"])
-def test_a_store_that_does_not_come_back_is_told(url, proxy, when):
+def test_a_store_that_does_not_come_back_is_a_named_error(url, proxy, when):
     if when == "opening":
         proxy.spoil = lambda request: 503 if request.is_read else None
         with pytest.raises(
@@ -122,18 +122,18 @@ def test_a_store_that_does_not_come_back_is_told(url, proxy, when):
     proxy.spoil = lambda request: 503 if "p-1" in request.key and request.is_read else None
     with pytest.raises(me.StoreError, match=r"does not answer for s3://faulty/d/p-1\.parquet"):
         seen += (row["id"] for row in rows)
-    # All that was before it came, and the run goes on behind that.
+    # All rows before the failure came, and the run resumes after them.
     proxy.reset()
     assert seen + ids(dataset) == list(range(120))
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "told"),
+    ("status", "error", "message"),
     [(403, me.StoreError, "refuses access to s3://faulty/d"), (404, me.NoDataError, "s3://faulty/d does not exist")],
 )
-def test_what_will_not_pass_is_told_at_once(url, proxy, status, error, told):
+def test_a_lasting_error_is_raised_at_once(url, proxy, status, error, message):
     proxy.spoil = lambda request: status
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         me.read(url, storage_options=proxy.options)
     assert len(proxy.requests) <= 3
     proxy.reset()
@@ -182,7 +182,7 @@ def test_a_changed_object_is_noticed_before_its_rows_are_mixed(s3_port, proxy, k
     assert ids(now) == list(range(120))
 
 
-# Row groups one by one; in stretches of two; all of an object at once.
+# Row groups one by one; in groups of two; all of an object at once.
 ONE, TWO, ALL = 0, 8 * 500_000, "1GiB"
 
 
@@ -224,17 +224,17 @@ def test_whenever_an_object_changes_no_row_of_the_new_one_comes(s3_port, proxy, 
                 s3.put_all(s3_port, "whenever", {"d/p-1.parquet": new})
 
         proxy.spoil = replace
-        seen, told = [], None
+        seen, message = [], None
         try:
             seen += dataset
         except me.DataChangedError as error:
-            told = str(error)
+            message = str(error)
         proxy.reset()
         assert seen == expected[: len(seen)]
-        assert (told is None) == (len(seen) == len(expected))
-        assert told is None or "s3://whenever/d/p-1.parquet was changed" in told
-        outcomes.add(told is None)
-        if told is None:  # it was asked for no longer
+        assert (message is None) == (len(seen) == len(expected))
+        assert message is None or "s3://whenever/d/p-1.parquet was changed" in message
+        outcomes.add(message is None)
+        if message is None:  # it was asked for no longer
             break
     assert outcomes == {True, False}
 
@@ -248,7 +248,7 @@ def numbers(seed):
     return sink.getvalue()
 
 
-def test_stretches_of_before_a_change_are_delivered_and_none_of_after_it(s3_port, proxy):
+def test_groups_from_before_a_change_are_delivered_and_none_from_after_it(s3_port, proxy):
     s3.put_all(s3_port, "between", {"p.parquet": numbers(0)})
     ahead = 8 * int(3.5 * 2 * 8 * 8192)
     dataset = me.read("s3://between/p.parquet", storage_options=proxy.options, read_ahead=ahead)
@@ -278,7 +278,7 @@ def test_a_replaced_object_is_noticed_by_one_that_reads_on(url, proxy, s3_port):
 def test_an_object_replaced_before_it_is_opened_is_noticed(s3_port, proxy, tmp_path, cached):
     s3.put_all(s3_port, "early", {f"d/p-{n}.parquet": parquet(n * 2000, n * 2000 + 40) for n in range(2)})
     cache = tmp_path / "cache" if cached else None
-    if cached:  # blocks of before are blocks of another version, and must not be taken for those of now
+    if cached:  # blocks of the earlier version must not be used for the present one
         list(me.read("s3://early/d", storage_options=proxy.options, cache_dir=cache))
     dataset = me.read("s3://early/d", storage_options=proxy.options, read_ahead=0)
     rows = iter(dataset)
@@ -287,11 +287,11 @@ def test_an_object_replaced_before_it_is_opened_is_noticed(s3_port, proxy, tmp_p
     with pytest.raises(me.DataChangedError, match=r"s3://early/d/p-1\.parquet was changed.*another version"):
         seen += rows
     assert max(ids(seen)) < 40
-    anew = list(me.read("s3://early/d", storage_options=proxy.options, cache_dir=cache))
-    assert [row["noise"] for row in anew[40:]] == table(2000, 2040, seed=1)["noise"].to_pylist()
+    again = list(me.read("s3://early/d", storage_options=proxy.options, cache_dir=cache))
+    assert [row["noise"] for row in again[40:]] == table(2000, 2040, seed=1)["noise"].to_pylist()
 
 
-def test_an_object_that_is_gone_is_told(url, proxy, s3_port):
+def test_a_missing_object_is_a_named_error(url, proxy, s3_port):
     dataset = me.read(url, storage_options=proxy.options, read_ahead=0)
     rows = iter(dataset)
     assert next(rows)["id"] == 0
@@ -300,7 +300,7 @@ def test_an_object_that_is_gone_is_told(url, proxy, s3_port):
         list(rows)
 
 
-def test_an_object_that_became_shorter_is_told(s3_port, proxy):
+def test_an_object_that_became_shorter_is_a_named_error(s3_port, proxy):
     s3.put_all(s3_port, "shrinking", {"p.arrow": stream(0, 200)})
     rows = iter(me.read("s3://shrinking/p.arrow", storage_options=proxy.options, read_ahead=0))
     assert next(rows)["id"] == 0
@@ -309,14 +309,14 @@ def test_an_object_that_became_shorter_is_told(s3_port, proxy):
         list(rows)
 
 
-def test_a_broken_object_is_told_as_such(s3_port, proxy):
+def test_a_damaged_object_is_a_format_error(s3_port, proxy):
     s3.put_all(s3_port, "broken", {"p.parquet": parquet(0, 40)[:-5], "q.orc": b"ORC" + bytes(99)})
     for name in ("p.parquet", "q.orc"):
         with pytest.raises(me.DataFormatError, match=f"s3://broken/{name}"):
             me.read(f"s3://broken/{name}", storage_options=proxy.options)
 
 
-def test_a_denied_read_of_orc_is_not_told_as_a_broken_file(s3_port, proxy):
+def test_a_denied_read_of_orc_is_not_reported_as_a_damaged_file(s3_port, proxy):
     s3.put_all(s3_port, "denied", {"p.orc": stripes(0, 100)})
     dataset = me.read("s3://denied/p.orc", storage_options=proxy.options, read_ahead=0)
     proxy.spoil = lambda request: 403 if request.is_read else None

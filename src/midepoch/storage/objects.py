@@ -25,7 +25,7 @@ class StoredFile:
         self._recent: tuple[tuple[int, pa.Buffer], ...] = ()
         self._fetches = self._checked = 0
         self.failure: MidepochError | None = None
-        """The last error of the store. A library between may raise another error in its place."""
+        """The last error of the store. A library that reads through this file may have replaced it by its own."""
 
     def __str__(self) -> str:
         return self._url

@@ -43,7 +43,7 @@ class Store:
 
     @property
     def survives_fork(self) -> bool:
-        """True if a forked process must find the store as it is: one in memory, which no other process can reach."""
+        """True for a store in memory: a forked process has its objects, a spawned one would not."""
         return self.scheme == "memory"
 
     @property

@@ -28,8 +28,8 @@ def test_integers_below_the_least_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("told", "size"),
+    ("given", "size"),
     [(7, 7), ("7", 7), ("256MiB", 256 << 20), ("1GB", 10**9), ("1.5 kb", 1500), ("2g", 2 << 30), (0, 0)],
 )
-def test_sizes_are_numbers_of_bytes_or_strings_with_a_unit(told, size):
-    assert parse_size("read_ahead", told) == size
+def test_sizes_are_numbers_of_bytes_or_strings_with_a_unit(given, size):
+    assert parse_size("read_ahead", given) == size

@@ -12,7 +12,7 @@ from texts import BOM, rows_of, zstd
 
 @pytest.mark.parametrize("name", ["a.arrow", "a.parquet", "a.bin", "a"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_are_told_apart_by_their_bytes_not_their_names(tmp_path, kind, name):
+def test_the_bytes_of_a_file_decide_not_its_name(tmp_path, kind, name):
     path = write_numbers(tmp_path / name, 0, 10, kind)
     assert values(me.read(path)) == list(range(10))
 
@@ -92,3 +92,17 @@ def test_json_as_a_format_means_arrays_and_lines(tmp_path):
     (tmp_path / "a.json").write_bytes(b'[{"x": 1}]')
     (tmp_path / "b.json").write_bytes(b'{"x": 2}\n')
     assert values(me.read(tmp_path, format="json")) == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "A.CSV", "a.csv.gz", "a.csv.bak", "a.csv.json", "a.tsv"])
+def test_a_name_says_csv_even_with_one_more_suffix(tmp_path, name):
+    (tmp_path / name).write_text("x\n1\n")
+    assert scan_file(str(tmp_path / name)).format == "csv"
+
+
+@pytest.mark.parametrize("name", ["a.csv.1.bak", "a.csv-1", "csv", "a.csv.d/a"])
+def test_other_names_do_not_say_csv(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("x\n1\n")
+    with pytest.raises(me.DataFormatError, match="has no known format"):
+        scan_file(str(tmp_path / name))

@@ -100,7 +100,7 @@ def test_what_was_abandoned_is_removed(tmp_path):
     assert new.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_told_once(tmp_path, caplog):
+def test_one_warning_says_that_the_folder_cannot_be_written(tmp_path, caplog):
     (tmp_path / "file").write_text("no folder")
     cache = BlockCache(tmp_path / "file", 1 << 20)
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_a_block_of_an_earlier_release_is_still_read(tmp_path):
     assert (tmp_path / f"b{SUFFIX}").read_bytes() == content
 
 
-def test_keys_tell_their_parts_apart():
+def test_keys_differ_where_their_parts_do():
     assert block_key("a", "b") != block_key("ab")
     assert block_key("a", 1) != block_key("a", 2)
     assert block_key("a", 1) == block_key("a", 1)

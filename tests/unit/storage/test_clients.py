@@ -27,7 +27,7 @@ def test_options_have_their_usual_names():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             {"sekret": "hush-hush"},
@@ -38,8 +38,8 @@ def test_options_have_their_usual_names():
         ({"anon": "hush-hush"}, "anon in storage_options must be True or False, not a str"),
     ],
 )
-def test_an_error_names_a_wrong_option_but_not_its_value(options, told):
-    with pytest.raises(TypeError, match=re.escape(told)) as error:
+def test_an_error_names_a_wrong_option_but_not_its_value(options, message):
+    with pytest.raises(TypeError, match=re.escape(message)) as error:
         Store("s3://bucket/x", options)
     assert "hush" not in str(error.value)
 

@@ -1,3 +1,5 @@
+"""Listing: which files a source names, in which order, and what an error says when there are none."""
+
 import os
 import re
 from pathlib import Path
@@ -7,7 +9,6 @@ import pytest
 import midepoch as me
 from files import values, write_numbers
 from midepoch.errors import NoDataError
-from midepoch.storage.local import FileStamp, check_unchanged
 from objects import find, numbered, put, put_rows
 from worlds import ids, write_files
 
@@ -123,7 +124,7 @@ def test_an_empty_folder_says_so(tmp_path):
         me.read(tmp_path)
 
 
-def test_a_folder_of_other_files_names_one_and_the_way_out(tmp_path):
+def test_a_folder_of_other_files_names_one_and_says_what_to_do(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(me.NoDataError, match=r"it holds 1 other, such as notes\.txt\).*pass a glob"):
         me.read(tmp_path)
@@ -135,20 +136,7 @@ def test_a_file_that_is_named_twice_is_refused(folder, twice):
         me.read([folder / one for one in twice])
 
 
-def test_check_unchanged_says_what_changed(tmp_path):
-    path = write_numbers(tmp_path / "a.arrow", 0, 3)
-    found = find(path).stamps[0]
-    check_unchanged(str(path), found)
-    with pytest.raises(me.DataChangedError, match=r"a\.arrow was changed while it was in use \(9 bytes then, "):
-        check_unchanged(str(path), FileStamp(9, found.mtime_ns))
-    with pytest.raises(me.DataChangedError, match=r"\(same size\)"):
-        check_unchanged(str(path), FileStamp(found.size, found.mtime_ns - 1))
-    path.unlink()
-    with pytest.raises(me.DataChangedError, match=r"a\.arrow cannot be read.*restore it"):
-        check_unchanged(str(path), found)
-
-
-def test_json_beside_other_data_is_taken_for_a_note_about_it(tmp_path, caplog):
+def test_json_beside_other_data_counts_as_metadata(tmp_path, caplog):
     write_numbers(tmp_path / "data-00000.arrow", 0, 5)
     (tmp_path / "state.json").write_text('{"x": 9}')
     (tmp_path / "sub").mkdir()
@@ -182,17 +170,17 @@ def test_files_lists_and_globs_of_memory():
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         ("memory://nothing", "memory://nothing does not exist"),
         ("memory://data/*.csv", "memory://data/*.csv matches no object below memory://data"),
         ("memory://other", "has no file that ends in"),
     ],
 )
-def test_a_url_with_nothing_to_read_says_why(source, told):
+def test_a_url_with_nothing_to_read_says_why(source, message):
     put_rows()
     put("/other/readme.txt", b"text")
-    with pytest.raises(NoDataError, match=re.escape(told)):
+    with pytest.raises(NoDataError, match=re.escape(message)):
         me.read(source)
 
 

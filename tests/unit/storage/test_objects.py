@@ -52,7 +52,7 @@ def test_a_fetch_is_checked_once(monkeypatch):
     file.read_at(4, 0)
     file.check()
     file.check()
-    assert len(opened) == 2  # to read it, and behind it
+    assert len(opened) == 2  # to read it, and to check it afterwards
     file._recent = ()
     file.read_at(4, 0)
     file.check()

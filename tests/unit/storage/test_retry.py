@@ -60,18 +60,18 @@ def test_temporary_errors_are_retried_and_others_raised_at_once(caplog):
 
         return act
 
-    def told(kind, text):
+    def make_error(kind, text):
         return StoreError(f"{kind}: {text}")
 
-    assert with_retries(action(ConnectionError("very/secret+value"), 2), told, store.redact, QUICK) == "there"
+    assert with_retries(action(ConnectionError("very/secret+value"), 2), make_error, store.redact, QUICK) == "there"
     asked = itertools.count(1)
     with pytest.raises(StoreError, match=r"temporary: ConnectionError: \*\*\* \(tried 3 times\)") as error:
-        with_retries(action(ConnectionError("AKIA12345"), 9), told, store.redact, QUICK)
+        with_retries(action(ConnectionError("AKIA12345"), 9), make_error, store.redact, QUICK)
     assert error.value.__cause__ is None
     assert error.value.__context__ is None
     asked = itertools.count(1)
     with pytest.raises(StoreError, match="denied: PermissionError: no"):
-        with_retries(action(PermissionError("no"), 9), told, store.redact, QUICK)
+        with_retries(action(PermissionError("no"), 9), make_error, store.redact, QUICK)
     assert next(asked) == 2
     assert "tried again" in caplog.text
     assert not any(value in caplog.text for value in SECRETS.values())

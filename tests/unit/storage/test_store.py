@@ -25,8 +25,8 @@ def test_a_store_never_shows_its_options():
 
 def test_the_values_of_options_are_redacted_in_texts_of_clients():
     store = Store("abfs://c/x", {"account": {"keys": ["nested-value"]}, "url": "https://hidden.host/x", "n": 12345})
-    told = store.redact("at hidden.host/x with nested-value, and https://hidden.host/x")
-    assert told == f"at {REDACTED} with {REDACTED}, and {REDACTED}"
+    redacted = store.redact("at hidden.host/x with nested-value, and https://hidden.host/x")
+    assert redacted == f"at {REDACTED} with {REDACTED}, and {REDACTED}"
 
 
 def test_stores_with_other_endpoints_have_another_identity():

@@ -50,9 +50,9 @@ def test_one_warning_says_that_compressed_files_cannot_seek_and_what_to_do(tmp_p
     text_file(tmp_path / "d.jsonl", ROWS)
     with caplog.at_level(logging.WARNING, "midepoch"):
         assert len(rows_of(tmp_path)) == 200
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith("3 of 4 files, such as a.jsonl.gz, cannot seek: compressed as a whole")
-    assert "convert them to Parquet" in told
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("3 of 4 files, such as a.jsonl.gz, cannot seek: compressed as a whole")
+    assert "convert them to Parquet" in message
     caplog.clear()
     assert rows_of(tmp_path / "d.jsonl") == ROWS
     assert not caplog.records

@@ -17,14 +17,14 @@ def test_lines_as_text_take_fields_of_any_type(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("a.json", b'[{"a": 1}]', "a.json is json, but format='lines' was asked for"),
         ("a.csv", b"a\n1\n", "a.csv is csv, but format='lines' was asked for"),
         ("a.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', "a.jsonl, line 2: the byte 0xff is not UTF-8"),
     ],
 )
-def test_files_that_are_no_json_lines_are_refused(tmp_path, name, content, told):
+def test_files_that_are_no_json_lines_are_refused(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(me.DataFormatError, match=told):
+    with pytest.raises(me.DataFormatError, match=message):
         me.read(tmp_path / name, format="lines")
