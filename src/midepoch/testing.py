@@ -1,11 +1,12 @@
-"""Proofs for your own pipelines: that stopping and resuming, on the same readers or on others, changes nothing.
+"""Checks for your own pipelines: stopping and resuming, on the same readers or on others, must not change the items.
 
     from midepoch.testing import assert_elastic, assert_resumes
 
     assert_resumes(dataset.take(100))
     assert_elastic(dataset.take(100).lanes(4), [(2, 2), (3, 1), (1, 3)])
 
-Both leave the data set as it was, read one epoch of it many times over, and say which item differed.
+Both read one epoch many times, so pass a small dataset. They do not move it, and raise an AssertionError that names the
+first item that differs.
 """
 
 import copy
@@ -14,9 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from midepoch._common.checks import check_integer
+from midepoch._common.text import count
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
@@ -25,86 +27,98 @@ from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.delivery.reader import take_turns, turn_by_turn
 
 Layout = tuple[int, int]
-"""How many ranks there are, and how many workers each has."""
+"""The number of ranks, and the number of workers of each rank."""
 
 
 def assert_resumes(dataset: Dataset, *, every: int = 1) -> None:
-    """Stop after every item (or every ``every``-th), resume, stop after one more, resume again: nothing changes."""
+    """Check that a resume after any item continues with exactly the items of an uninterrupted run.
+
+    Stops after every item, or after every ``every``-th one, resumes from the state, stops after one more item, and
+    resumes again. Also checks that a state survives JSON, and that loading and saving it returns the same state.
+
+        assert_resumes(me.read("data/*.parquet").shuffle(seed=1).map(tokenize).take(100), every=10)
+    """
+    check_integer("every", every, least=1)
     epoch = dataset.epoch
-    whole = list(_pass(_fresh(dataset, epoch), epoch))
-    for cut in range(0, len(whole), every):
+    expected = list(_rest_of(_fresh(dataset, epoch), epoch))
+    for stop in range(0, len(expected), every):
         first = _fresh(dataset, epoch)
-        got = list(islice(iter(first), cut))
-        second = _resumed(dataset, first.state_dict(), f"after item {cut}")
+        got = list(islice(iter(first), stop))
+        second = _resumed(dataset, first.state_dict(), stop)
         got += list(islice(iter(second), 1))
-        third = _resumed(dataset, second.state_dict(), f"after item {cut + 1}")
-        if cut + 1 < len(whole):
-            got += _pass(third, epoch)
-        _assert_same(got, whole, f"stopped after item {cut} and again after item {cut + 1}")
+        third = _resumed(dataset, second.state_dict(), stop + 1)
+        if stop + 1 < len(expected):
+            got += _rest_of(third, epoch)
+        _assert_same(got, expected, f"a run that stopped after {count('item', stop)} and again after {stop + 1}")
 
 
 def assert_elastic(dataset: Dataset, layouts: Sequence[Layout], *, steps: int | None = None) -> None:
-    """Run through ``layouts`` of (ranks, workers) one after the other in one epoch: every item comes once.
+    """Check that an epoch stays the same when the numbers of ranks and workers change in the middle of it.
 
-    Each layout but the last delivers ``steps`` items a rank, by default an even part of the epoch. The items of all
-    ranks together must be those of one process, in its order, as long as no lane runs out before the others.
+    Runs through ``layouts`` of (ranks, workers), one after the other, and passes the state from each to the next. Each
+    layout but the last delivers ``steps`` items per rank, by default an even share of the epoch. All items must be
+    those of one process, each once, and in its order as long as no lane runs out before the others.
+
+        assert_elastic(dataset.take(100).lanes(4), [(2, 2), (3, 1), (1, 3)])
     """
+    if not layouts:
+        raise ValueError("assert_elastic needs at least one layout, such as [(2, 2), (3, 1)].")
     plan, epoch = dataset.plan, dataset.epoch
     lanes = plan.lanes or layouts[0][0] * layouts[0][1]
     alone = Dataset(_with(plan, ranks=1, rank=0, lanes=lanes))
-    whole = list(_pass(_fresh(alone, epoch), epoch))
+    expected = list(_rest_of(_fresh(alone, epoch), epoch))
     got: list[Any] = []
     state: Mapping[str, Any] = Dataset(_with(plan, ranks=1, rank=0, lanes=lanes)).state_dict() | {"epoch": epoch}
-    in_step = True
+    in_order = True
     for number, (ranks, workers) in enumerate(layouts):
         last = number == len(layouts) - 1
-        share = None if last else steps if steps is not None else len(whole) // (len(layouts) * ranks)
+        share = None if last else steps if steps is not None else len(expected) // (len(layouts) * ranks)
         runs = [
             RankRun(Dataset(_with(plan, ranks=ranks, rank=rank, lanes=lanes)), state, workers) for rank in range(ranks)
         ]
         delivered = [list(run.deliver(share)) for run in runs]
         got += [item for _, item in sorted(chain.from_iterable(delivered), key=lambda pair: pair[0])]
-        in_step = in_step and (last or not any(run.passed_empty for run in runs))
+        in_order = in_order and (last or not any(run.passed_empty for run in runs))
         if not last:
             states = [json.loads(json.dumps(run.state_dict())) for run in runs]
-            if plan.pipeline.uniform:  # ranks that have run out have left the loop; those still in it speak for all
-                most = max(map(len, delivered))
-                states = [one for one, items in zip(states, delivered, strict=True) if len(items) == most]
+            if plan.pipeline.uniform:  # ranks without items left have ended their loop; the others have the state
+                longest = max(map(len, delivered))
+                states = [state for state, items in zip(states, delivered, strict=True) if len(items) == longest]
             state = merge_states(states)
-    how = " → ".join(f"{ranks}×{workers}" for ranks, workers in layouts)
-    if in_step:
-        _assert_same(got, whole, f"run as {how} (ranks×workers)")
+    how = "a run on " + ", then ".join(f"{count('rank', r)} of {count('worker', w)}" for r, w in layouts)
+    if in_order:
+        _assert_same(got, expected, how)
     else:
-        _assert_same(sorted(got, key=_text), sorted(whole, key=_text), f"run as {how}, both sorted")
+        _assert_same(sorted(got, key=_sort_key), sorted(expected, key=_sort_key), f"{how} (both runs sorted)")
 
 
 class RankRun:
-    """A rank whose workers are run side by side in this process, as a loader would run them."""
+    """One rank, whose workers run interleaved in this process, as a loader would run them in others."""
 
     def __init__(self, dataset: Dataset, state: Mapping[str, Any], workers: int) -> None:
         dataset.load_state_dict(state)
         self._dataset = dataset
         self._progress = dataset.plan.begin(State.from_dict(state))
-        self._steps = _side_by_side([take_turns(self._progress, worker, workers) for worker in range(workers)])
+        self._steps = _interleaved([take_turns(self._progress, worker, workers) for worker in range(workers)])
 
     def deliver(self, items: int | None) -> Iterator[tuple[int, Any]]:
-        """Hand over some items, each with its turn."""
+        """Deliver up to ``items`` items, or all that are left, each with its turn."""
         assignment, progress = self._progress.session.assignment, self._progress
         for item in islice(chain.from_iterable(progress.follow(self._steps)), items):
             yield assignment.turn + progress.reader + assignment.readers * (progress.turns_taken - 1), item
 
     @property
     def passed_empty(self) -> bool:
-        """Whether some turn found its lane run out."""
+        """True if a turn was empty, because its lane had run out."""
         return self._progress.items < self._progress.turns_taken
 
     def state_dict(self) -> dict[str, Any]:
-        """The rank's state."""
+        """The state of the rank after what it has delivered."""
         return self._progress.state().to_dict(self._dataset.plan.pipeline.fingerprint)
 
 
-def _side_by_side(workers: list[Iterator[Turns]]) -> Iterator[Turns]:
-    """One turn of each worker in turn; a worker that has ended has only empty turns."""
+def _interleaved(workers: list[Iterator[Turns]]) -> Iterator[Turns]:
+    """One turn of each worker after the other. A worker that has ended has only empty turns."""
     turns = [turn_by_turn(worker) for worker in workers]
     alive = [True] * len(workers)
     while any(alive):
@@ -121,17 +135,21 @@ def _fresh(dataset: Dataset, epoch: int) -> Dataset:
     return fresh
 
 
-def _resumed(dataset: Dataset, state: Mapping[str, Any], when: str) -> Dataset:
-    """A new data set at a state that has been through JSON, which it must give back unchanged."""
+def _resumed(dataset: Dataset, state: Mapping[str, Any], items: int) -> Dataset:
+    """A new dataset that resumes from a state, which went through JSON and must come back unchanged."""
     resumed = _fresh(dataset, 0)
-    carried = json.loads(json.dumps(state))
-    resumed.load_state_dict(carried)
-    if resumed.state_dict() != carried:
-        raise AssertionError(f"The state {when} changed by loading and saving it: {carried} → {resumed.state_dict()}")
+    loaded = json.loads(json.dumps(state))
+    resumed.load_state_dict(loaded)
+    saved = resumed.state_dict()
+    if saved != loaded:
+        raise AssertionError(
+            f"The state after {count('item', items)} changed when it was loaded and saved again:\n"
+            f"  loaded {loaded}\n  saved  {saved}"
+        )
     return resumed
 
 
-def _pass(dataset: Dataset, epoch: int) -> Iterator[Any]:
+def _rest_of(dataset: Dataset, epoch: int) -> Iterator[Any]:
     """What is left of an epoch."""
     for item in dataset:
         if dataset.epoch != epoch:
@@ -143,19 +161,29 @@ def _with(plan: Plan, **changes: Any) -> Plan:
     return Plan(**{**{name: getattr(plan, name) for name in Plan.__dataclass_fields__}, **changes})
 
 
-def _assert_same(got: Sequence[Any], whole: Sequence[Any], how: str) -> None:
-    for number, (one, other) in enumerate(zip(got, whole, strict=False)):
-        if not same(one, other):
+def _assert_same(got: Sequence[Any], expected: Sequence[Any], how: str) -> None:
+    for number, (item, other) in enumerate(zip(got, expected, strict=False)):
+        if not same(item, other):
             raise AssertionError(
-                f"Item {number} differs from the uninterrupted run's when {how}:\n"
-                f"  expected {_text(other)}\n  got      {_text(one)}"
+                f"Item {number} of {how} differs from the uninterrupted run{_differing_keys(item, other)}:\n"
+                f"  expected {_text(other)}\n  got      {_text(item)}"
             )
-    if len(got) != len(whole):
-        raise AssertionError(f"{len(got)} items instead of {len(whole)} when {how}.")
+    if len(got) != len(expected):
+        number = min(len(got), len(expected))
+        missing = len(got) < len(expected)
+        raise AssertionError(
+            f"Item {number} {'is missing from' if missing else 'is one too many in'} {how}, which has "
+            f"{count('item', len(got))} instead of {len(expected):,}:\n"
+            f"  {'expected' if missing else 'got     '} {_text((expected if missing else got)[number])}"
+        )
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two items are equal, arrays and tensors included. NaN equals NaN."""
+    """True if two items are equal in values, types and shapes, also of arrays and tensors. NaN equals NaN.
+
+    same({"x": np.array([1.0, np.nan])}, {"x": np.array([1.0, np.nan])})  # True
+    same({"x": np.array([1.0])}, {"x": [1.0]})  # False
+    """
     if type(one) is not type(other):
         return False
     if isinstance(one, Mapping):
@@ -163,14 +191,32 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, pa.RecordBatch):
-        return bool(one.equals(other))
-    if hasattr(one, "numpy"):
-        return same(one.numpy(), other.numpy())
-    if isinstance(one, np.ndarray):
-        if one.dtype != other.dtype or one.shape != other.shape:
-            return False
-        return same(one.tolist(), other.tolist())
+        return bool(one.equals(other)) or (one.schema == other.schema and same(one.to_pylist(), other.to_pylist()))
+    if hasattr(one, "tolist") and hasattr(one, "dtype"):
+        return one.dtype == other.dtype and one.shape == other.shape and same(one.tolist(), other.tolist())
     return bool(one == other or (one != one and other != other))
+
+
+def _differing_keys(item: Any, other: Any) -> str:
+    """Which keys differ, for items that are dicts with the same keys."""
+    if not isinstance(item, Mapping) or not isinstance(other, Mapping) or list(item) != list(other):
+        return ""
+    return " in " + ", ".join(repr(key) for key in item if not same(item[key], other[key]))
+
+
+def _sort_key(item: Any) -> str:
+    """The whole item as text. ``repr`` of an array would leave out the middle of a long one."""
+    return repr(_plain(item))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, pa.RecordBatch):
+        return value.to_pydict()
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _text(item: Any) -> str:
