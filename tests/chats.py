@@ -1,4 +1,4 @@
-"""Rows of chat messages with real images, some of them broken, a real tokenizer, and processors of samples."""
+"""Chat messages with real images, some of them broken; a real tokenizer; and functions that process samples."""
 
 import json
 from dataclasses import dataclass
@@ -18,30 +18,30 @@ BROKEN = b"\x89PNG no picture"
 
 
 def words(number: int, count: int) -> str:
-    """A text of so many words, another for each number."""
-    return " ".join(WORDS[(number * 7 + place * (number % 5 + 1)) % len(WORDS)] for place in range(count))
+    """A text of ``count`` words, different for each number."""
+    return " ".join(WORDS[(number * 7 + position * (number % 5 + 1)) % len(WORDS)] for position in range(count))
 
 
 @cache
 def tokenizer() -> Tokenizer:
-    """Pieces of words, learned from texts of this vocabulary."""
-    made = Tokenizer(models.BPE(unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    """A BPE tokenizer trained on texts of these words."""
+    trained = Tokenizer(models.BPE(unk_token="<unk>"))
+    trained.pre_tokenizer = pre_tokenizers.Whitespace()
     trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=["<unk>", "<image>"], show_progress=False)
-    made.train_from_iterator((words(number, 12) for number in range(40)), trainer)
-    return made
+    trained.train_from_iterator((words(number, 12) for number in range(40)), trainer)
+    return trained
 
 
 @dataclass(frozen=True)
 class Chat:
-    """A row: how many words its text has, how many images, and whether one of them is broken."""
+    """One row: the number of words of its text, its number of images, and whether the last image is broken."""
 
     words: int
     images: int = 0
     broken: bool = False
 
     def row(self, number: int) -> dict[str, Any]:
-        files = [picture(number + 1 + place, ("PNG", "JPEG")[place % 2]) for place in range(self.images)]
+        files = [picture(number + 1 + index, ("PNG", "JPEG")[index % 2]) for index in range(self.images)]
         if self.broken:
             files = [*files[:-1], BROKEN] if files else [BROKEN]
         content = [{"type": "image"} for _ in files] + [{"type": "text", "text": words(number, self.words)}]
@@ -85,22 +85,22 @@ def write_parquet(folder: Path, chats: list[Chat], files: int = 2, block: int = 
 
 
 def write_jsonl(folder: Path, chats: list[Chat]) -> Path:
-    """Lines whose contents are text in one message and parts in another, and images are files below the folder."""
+    """JSON lines with a system message of plain text and a user message of parts. Images are files in a subfolder."""
     (folder / "images").mkdir(parents=True, exist_ok=True)
     with (folder / "chats.jsonl").open("w") as file:
         for number, chat in enumerate(chats):
             row = chat.row(number)
-            for place, stored in enumerate(row.pop("images")):
-                name = f"images/{number}-{place}.png"
+            for index, stored in enumerate(row.pop("images")):
+                name = f"images/{number}-{index}.png"
                 (folder / name).write_bytes(stored["bytes"])
-                row["messages"][0]["content"][place] = {"type": "image_url", "image_url": {"url": name}}
+                row["messages"][0]["content"][index] = {"type": "image_url", "image_url": {"url": name}}
             row["messages"].insert(0, {"role": "system", "content": "you see"})
             file.write(json.dumps(row) + "\n")
     return folder / "chats.jsonl"
 
 
 def process(sample: dict[str, Any]) -> dict[str, Any]:
-    """Tokens of the text, one token for each image, and the images' pixels."""
+    """One token for each image, then the tokens of the text, and the pixels of the images."""
     content = sample["messages"][-1]["content"]
     text = "".join(part["text"] for part in content if part["type"] == "text")
     tokens = [1] * len(sample["images"]) + tokenizer().encode(text).ids
@@ -116,7 +116,7 @@ def process(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def cropped(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """The same, with crops at random places."""
+    """The same, with random crops of the images."""
     crops = []
     for image in sample["images"]:
         left, top = int(rng.integers(4)), int(rng.integers(3))
@@ -125,5 +125,5 @@ def cropped(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 
 def ids(items: list[Any]) -> list[int]:
-    """The rows in samples or packs."""
+    """The ids of samples or packs."""
     return [number for item in items for number in (item["id"] if isinstance(item["id"], list) else [item["id"]])]

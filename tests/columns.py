@@ -1,4 +1,4 @@
-"""A column of every Arrow type, with the Python values that it must give."""
+"""Columns of every Arrow type, with the Python values that reading them must return."""
 
 import datetime as dt
 from decimal import Decimal
@@ -63,17 +63,21 @@ NESTED = {
     "dictionary": (pa.dictionary(pa.int8(), pa.string()), ["a", "b", "a", "c", "b"]),
     "dictionary_of_ints": (pa.dictionary(pa.int32(), pa.int64()), [7, 8, 7, 9, 8]),
     "list_of_dictionary": (pa.list_(pa.dictionary(pa.int8(), pa.string())), [["a"], ["b", "a"], [], ["c"], ["a"]]),
-    "struct_of_dictionary": (pa.struct({"d": pa.dictionary(pa.int8(), pa.string())}), [{"d": one} for one in "abaca"]),
+    "struct_of_dictionary": (
+        pa.struct({"d": pa.dictionary(pa.int8(), pa.string())}),
+        [{"d": letter} for letter in "abaca"],
+    ),
 }
 TYPES = SCALARS | NESTED
 
 
 def table_of(kind, values):
-    """Rows with such a column, in three batches that are slices of one, so that none begins at offset 0."""
+    """Rows with a column of this type, in three batches: slices of one batch, so that none starts at offset 0."""
     column = pa.array([None, *values, None], kind)
     whole = pa.record_batch({"id": pa.array(range(-1, 6)), "v": column})
     return [whole.slice(1, 2), whole.slice(3, 1), whole.slice(4, 2)]
 
 
 def with_nulls(values):
+    """The values, with every third one replaced by None."""
     return [value if number % 3 != 1 else None for number, value in enumerate(values)]

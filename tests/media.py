@@ -1,4 +1,4 @@
-"""Small real files for tests: pictures, sounds and videos, and what they decode to."""
+"""Small real files for tests: images, audio and video."""
 
 import base64
 import io
@@ -12,28 +12,28 @@ import soundfile
 
 
 def picture(shade: int, kind: str = "PNG", size: tuple[int, int] = (6, 4)) -> bytes:
-    """A picture of one shade with a black corner."""
+    """The bytes of an image of one shade with a black corner."""
     file = io.BytesIO()
-    made = PIL.Image.new("RGB", size, (shade % 256, 0, 255))
-    made.putpixel((0, 0), (0, 0, 0))
-    made.save(file, kind)
+    image = PIL.Image.new("RGB", size, (shade % 256, 0, 255))
+    image.putpixel((0, 0), (0, 0, 0))
+    image.save(file, kind)
     return file.getvalue()
 
 
 def shade_of(image: Any) -> int:
-    """Which shade a picture was made with."""
+    """The shade that an image was made with."""
     return int(np.asarray(image)[-1, -1, 0])
 
 
 def tone(samples: int = 40, rate: int = 8000, kind: str = "WAV") -> bytes:
-    """A rising sound."""
+    """The bytes of an audio file whose samples rise evenly."""
     file = io.BytesIO()
     soundfile.write(file, np.linspace(-0.5, 0.5, samples, dtype=np.float32), rate, format=kind)
     return file.getvalue()
 
 
 def film(path: Path, frames: int = 10, codec: str = "mpeg4", size: tuple[int, int] = (32, 16)) -> Path:
-    """A video whose frames grow lighter, 20 steps of grey each."""
+    """A video whose frames become lighter by 20 levels of grey each."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=5)
         stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"

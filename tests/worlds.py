@@ -1,4 +1,4 @@
-"""Small data sets and pipelines for tests: files with numbered rows, and hypothesis strategies over them."""
+"""Small datasets and pipelines for tests: files with numbered rows, and hypothesis strategies over them."""
 
 import csv
 import gzip
@@ -39,12 +39,12 @@ def table(first: int, rows: int) -> pa.Table:
 
 
 def plain_table(first: int, rows: int, lists: bool) -> pa.Table:
-    """The same, of types that text has too, and texts of several lines; without the list where it cannot be written."""
+    """The same rows with types that text formats have, and texts of several lines; the list column is optional."""
     ids = range(first, first + rows)
     texts = [f"row {number}" + ('\n"of two", lines' if number % 3 == 0 else "") for number in ids]
-    found = table(first, rows).drop_columns([] if lists else ["tokens"])
+    plain = table(first, rows).drop_columns([] if lists else ["tokens"])
     schema = pa.schema([("id", "int64"), ("text", "string"), ("tokens", pa.list_(pa.int64())), ("maybe", "int64")])
-    return found.cast(pa.schema([schema.field(name) for name in found.column_names])).set_column(
+    return plain.cast(pa.schema([schema.field(name) for name in plain.column_names])).set_column(
         1, schema.field("text"), pa.array(texts, pa.string())
     )
 
@@ -63,7 +63,7 @@ def text_bytes(rows: pa.Table, kind: str) -> bytes:
 
 
 def write(path: Path, rows: pa.Table, kind: str, block: int) -> None:
-    """One file of blocks of ``block`` rows; those of text files are cut when they are scanned."""
+    """One file in blocks of ``block`` rows. Text files get their blocks when they are scanned."""
     if kind in TEXTS:
         path.write_bytes(text_bytes(rows, kind))
         return
@@ -79,7 +79,7 @@ def write(path: Path, rows: pa.Table, kind: str, block: int) -> None:
 
 
 def write_files(folder: Path, sizes: Sequence[int], kinds: Sequence[str] = FORMATS, block: int = 10) -> Path:
-    """Files with these numbers of rows, whose ids run through all of them."""
+    """One file for each size. The ids of their rows count through all files."""
     folder.mkdir(parents=True, exist_ok=True)
     first = 0
     for number, size in enumerate(sizes):
@@ -92,7 +92,7 @@ def write_files(folder: Path, sizes: Sequence[int], kinds: Sequence[str] = FORMA
 
 
 def ids(items: Any) -> list[int]:
-    """The row numbers in items that are rows or batches of rows."""
+    """The ids of items, which are rows or batches of rows."""
     found: list[int] = []
     for item in items:
         value = item["id"]
@@ -126,7 +126,7 @@ def keep_even(columns: dict[str, Any]) -> list[bool]:
 
 
 def spread(columns: dict[str, Any]) -> dict[str, Any]:
-    """No, one or two rows for each."""
+    """Zero, one or two rows for each row."""
     return {"id": [number for number in columns["id"] for _ in range(number % 3)]}
 
 
@@ -136,7 +136,7 @@ def batch_is_kept(item: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class World:
-    """Files and a pipeline over them, to be built as often as one likes."""
+    """Files and a pipeline over them, which can be built many times."""
 
     sizes: list[int]
     kinds: list[str]
@@ -187,7 +187,7 @@ BATCH_STAGES = [("filter", (batch_is_kept,), {}), ("batch", (2,), {})]
 
 
 def _files_after_rows(steps: list[tuple[str, Any, dict[str, Any]]]) -> bool:
-    """Whether files would have to be shuffled after their rows were scattered, which is refused."""
+    """True if files would be shuffled after their rows, which raises."""
     levels = [options["level"] for name, _, options in steps if name == "shuffle"]
     return any(level == "file" and set(levels[:number]) & {"row", "block"} for number, level in enumerate(levels))
 
@@ -246,12 +246,12 @@ def documents(first: int, lengths: Sequence[int]) -> pa.Table:
 def write_documents(
     folder: Path, lengths: Sequence[int], kinds: Sequence[str] = FORMATS, block: int = 4, files: int = 3
 ) -> Path:
-    """Files of documents of these lengths."""
+    """Documents of these lengths, spread over ``files`` files."""
     folder.mkdir(parents=True, exist_ok=True)
     each = -(-len(lengths) // files)
     for number in range(files):
-        kind, some = kinds[number % len(kinds)], lengths[number * each : (number + 1) * each]
-        write(folder / f"part-{number:04d}{SUFFIXES[kind]}", documents(number * each, some), kind, block)
+        kind, own_lengths = kinds[number % len(kinds)], lengths[number * each : (number + 1) * each]
+        write(folder / f"part-{number:04d}{SUFFIXES[kind]}", documents(number * each, own_lengths), kind, block)
     return folder
 
 
@@ -260,7 +260,7 @@ def as_arrays(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def halves(columns: dict[str, Any]) -> dict[str, Any]:
-    """Two documents of each: its first half, and the rest."""
+    """Two documents for each: its first half, and the rest."""
     cut = {
         name: [part for one in columns[name] for part in (one[: len(one) // 2], one[len(one) // 2 :])]
         for name in ("input_ids", "loss_mask")
@@ -319,7 +319,7 @@ class PackWorld:
 
 @st.composite
 def pack_worlds(draw: Any, around: bool = True) -> PackWorld:
-    """Documents of random lengths, packed in a random way, maybe with stages before and after."""
+    """Documents of random lengths, packed in a random way, with or without stages before and after."""
     lengths = draw(st.lists(st.sampled_from([0, 0, 1, 2, 3, 5, 8, 13, 40]), min_size=1, max_size=40))
     strategy = draw(st.sampled_from(["best_fit", "first_fit", "balanced", "concat"]))
     options = {
@@ -342,6 +342,6 @@ def pack_worlds(draw: Any, around: bool = True) -> PackWorld:
 
 
 def _fitting(stages: list[Any]) -> list[Any]:
-    """The stages up to a batch, behind which items are no packs."""
+    """The stages up to a batch: items after it are not packs any more."""
     names = [name for name, _, _ in stages]
     return stages[: names.index("batch") + 1] if "batch" in names else stages
