@@ -1,0 +1,121 @@
+"""Flows and sources of numbered rows, without files: for tests of stages and pipelines."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint
+from midepoch.stages.flow import Context, Flow, RowRun
+from midepoch.values.rows import Rows
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+CONTEXT = Context(seed=3, epoch=0, rows_until=9, locate=lambda key: ("memory", key))
+
+
+def batch_of(numbers):
+    """Rows of these ids."""
+    return pa.record_batch([pa.array(numbers, pa.int64()), pa.array([f"t{number}" for number in numbers])], SCHEMA)
+
+
+def run_of(numbers, form="python"):
+    """A run of rows whose number, key and position in the lane are the same."""
+    numbers = np.asarray(numbers, np.int64)
+    return RowRun(Rows(batch_of(numbers.tolist()), form), numbers[:, None] + 1, numbers)
+
+
+def flow_of(sizes, *, start=0, form="python", single=False):
+    """A flow of runs of these sizes, or of the same rows as single items, from row ``start`` on."""
+    bounds = np.cumsum([0, *sizes])
+    numbers = [np.arange(begin, end) for begin, end in pairwise(bounds)]
+    runs = (run_of(some[some >= start], form) for some in numbers if (some >= start).any())
+    if not single:
+        return Flow(row_runs=runs, form=form, schema=SCHEMA)
+    return Flow(single_items=Flow(row_runs=runs, form=form).as_single_items(), form=form, schema=SCHEMA)
+
+
+def items_of(flow):
+    return [item for item, _, _ in flow.as_single_items()]
+
+
+def ids_of(flow):
+    return [item["id"] for item in items_of(flow)]
+
+
+def assert_resumes_anywhere(stage, sizes, **options):
+    """Opened at the cursor after any output, a stage yields exactly the outputs that follow, with the same cursors."""
+
+    def outputs(cursor):
+        inputs = flow_of(sizes, start=cursor[0], **options)
+        return list(stage.flow(inputs, cursor, CONTEXT).as_single_items())
+
+    whole = outputs((0, 0) if stage.many_outputs else (0,))
+    for number, (_, cursor, _) in enumerate(whole, start=1):
+        assert repr(outputs(cursor)) == repr(whole[number:])
+    return whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumbersSource:
+    """A source of ``rows`` numbered rows, cut evenly into lanes."""
+
+    rows: int
+    name: str = "numbers"
+    uniform = True
+    begin = (0,)
+    seed = 3
+    has_rows = True
+    item_spec = ("python", False)
+    survives_fork = True
+    schema = SCHEMA
+
+    @property
+    def label(self):
+        return self.name
+
+    @property
+    def fingerprint(self):
+        return {"rows": self.rows, "name": self.name}
+
+    def describe(self):
+        return []
+
+    def cut(self, *, epoch, lanes, mode, appended=()):
+        return NumberLanes(np.array_split(np.arange(self.rows), lanes))
+
+    def open(self, lanes):
+        return Opened()
+
+    def locate(self, key):
+        return self.name, key
+
+    def adopt(self, then):
+        assert then["data"] == self.fingerprint, "the data differs"
+        return AdoptedCheckpoint(None, then["pipeline"])
+
+
+@dataclass(frozen=True)
+class NumberLanes:
+    lanes: list
+
+    def size(self, lane):
+        return len(self.lanes[lane])
+
+    def reaches(self, lane, cursor, margin):
+        return cursor[0] < self.size(lane) + margin
+
+    def flow(self, opened, lane, cursor, stride=ALL_ROWS):
+        numbers = self.lanes[lane][cursor[0] :]
+        taken = np.arange(len(numbers)) // stride.rows % stride.stride == stride.phase
+        positions = (cursor[0] + 1 + np.arange(len(numbers)))[taken]
+        run = run_of(numbers[taken])
+        return Flow(row_runs=iter([RowRun(run.rows, positions[:, None], run.keys)] if len(run) else []))
+
+
+class Opened:
+    decodes = False
+    closed = False
+
+    def close(self):
+        self.closed = True

@@ -1,0 +1,180 @@
+"""A mixture of in-memory pipelines: its cursors, its lanes, and checkpoints of other mixtures."""
+
+from dataclasses import replace
+
+import pytest
+
+import midepoch as me
+from in_memory import SCHEMA, NumbersSource, ids_of
+from midepoch.pipeline.draws import PartPosition
+from midepoch.pipeline.mixture import Mixture, OpenMixture, join_positions
+from midepoch.pipeline.pipeline import Pipeline
+from midepoch.stages.batch import FilterBatches
+from midepoch.stages.transform import Convert, Filter
+
+
+def part(name, rows=12, stage=None):
+    of = Pipeline(source=NumbersSource(rows=rows, name=name))
+    return of if stage is None else replace(of, stages=(stage(of),))
+
+
+def odd(of):
+    return Filter(call=of.call("filter", lambda item: item["id"] % 2))
+
+
+def odd_batches(of):
+    return FilterBatches(call=of.call("filter", lambda columns: [number % 2 for number in columns["id"]]), size=3)
+
+
+def mixture(parts=None, weights=None, **options):
+    parts = {"a": part("a"), "b": part("b", 6, odd_batches)} if parts is None else parts
+    weights = [2, 1] if weights is None else weights
+    return Mixture(
+        parts=tuple(parts.values()), names=tuple(parts), weights=tuple(weights), **({"named": True} | options)
+    )
+
+
+def flow(of, lane=0, cursor=None, lanes=2):
+    cut = of.cut(epoch=0, lanes=lanes, mode="example")
+    return cut.flow(of.open(lanes), lane, of.begin if cursor is None else cursor)
+
+
+def fingerprint(of):
+    return Pipeline(source=of).fingerprint
+
+
+def test_a_cursor_holds_the_position_in_each_part():
+    of = mixture()
+    assert of.begin == (0, 0, 0, 0, 0, 0, 0)
+    positions = [PartPosition(5, 1, (7,)), PartPosition(3, 0, (8, 2))]
+    assert join_positions(positions) == (5, 1, 7, 3, 0, 8, 2)
+    assert of.part_positions((5, 1, 7, 3, 0, 8, 2)) == positions
+
+
+@pytest.mark.parametrize("stop", ["first", "all"])
+@pytest.mark.parametrize("other", [None, odd, odd_batches])
+def test_a_lane_resumes_after_any_item(stop, other):
+    of = mixture({"a": part("a"), "b": part("b", 8, other)}, stop=stop)
+    whole = list(flow(of, lane=1).as_single_items())
+    assert whole
+    for number, (_, cursor, _) in enumerate(whole, start=1):
+        assert list(flow(of, 1, cursor).as_single_items()) == whole[number:]
+
+
+def test_equal_rows_are_drawn_in_runs_and_give_the_same_items():
+    plain = mixture({"a": part("a"), "b": part("b")}, stop="all")
+    kept = mixture({"a": part("a"), "b": part("b", stage=lambda of: Filter(call=of.call("filter", bool)))}, stop="all")
+    assert plain.schema.equals(SCHEMA)
+    assert kept.schema is None
+    assert (flow(plain).row_runs is None, flow(kept).row_runs is None) == (False, True)
+    assert list(flow(plain).as_single_items()) == list(flow(kept).as_single_items())
+
+
+def test_forms_keep_the_runs():
+    of = mixture({"a": part("a", stage=lambda of: Convert(form="numpy")), "b": part("b")})
+    assert of.schema is not None
+
+
+def test_parts_have_their_share_of_the_draws():
+    of = mixture({"a": part("a", 40), "b": part("b", 40)}, [3, 1])
+    draws = [cursor for _, cursor, _ in flow(of, lanes=1).as_single_items()]
+    for number, cursor in enumerate(draws, start=1):
+        first, second = of.part_positions(cursor)
+        assert first.drawn + second.drawn == number
+        assert abs(first.drawn - 0.75 * number) < 1
+
+
+def test_a_part_without_weight_is_never_drawn():
+    assert ids_of(flow(mixture({"a": part("a", 4), "b": part("b", 4)}, [1, 0]), lanes=1)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("cursor", [(0, 0, 99, 0, 0, 0, 0), (9, 0, 1, 0, 0, 0, 0)])
+def test_a_position_that_no_run_can_have_reached_is_known(cursor):
+    cut = mixture().cut(epoch=0, lanes=2, mode="example")
+    assert cut.reaches(0, mixture().begin, 1)
+    assert not cut.reaches(0, cursor, 1)
+
+
+def test_the_rows_of_a_lane_are_those_of_all_parts():
+    assert mixture().cut(epoch=0, lanes=2, mode="example").size(0) == 6 + 3
+
+
+def test_a_state_with_appended_files_is_refused():
+    with pytest.raises(me.CheckpointMismatchError, match="files were appended to a mixture"):
+        mixture().cut(epoch=0, lanes=1, mode="example", appended=(((0, 1),),))
+
+
+def test_closing_closes_every_part():
+    opened = mixture().open(2)
+    assert isinstance(opened, OpenMixture)
+    opened.close()
+    assert [each.closed for each in opened.parts] == [True, True]
+
+
+def test_a_checkpoint_of_the_same_mixture_needs_no_move():
+    adopted = mixture().adopt(fingerprint(mixture()))
+    assert (adopted.move, adopted.changes) == (None, ())
+
+
+def test_other_weights_begin_another_schedule_and_keep_every_position():
+    adopted = mixture(weights=[1, 1]).adopt(fingerprint(mixture()))
+    assert adopted.changes == ("a has weight 1 instead of 2",)
+    assert adopted.move((4, 0, 4, 2, 1, 3, 1)) == (0, 0, 4, 0, 1, 3, 1)
+
+
+def test_a_new_part_starts_from_its_beginning_and_a_removed_one_is_forgotten():
+    changed = mixture({"b": part("b", 6, odd_batches), "c": part("c")})
+    adopted = changed.adopt(fingerprint(mixture()))
+    assert adopted.changes == (
+        "b has weight 2 instead of 1",
+        "c is new and starts from its beginning, with weight 1",
+        "a was removed",
+    )
+    assert adopted.move((4, 0, 4, 2, 1, 3, 1)) == (0, 1, 3, 1, 0, 0, 0)
+
+
+def test_parts_in_another_order_keep_their_positions():
+    swapped = mixture({"b": part("b", 6, odd_batches), "a": part("a")}, [1, 2])
+    adopted = swapped.adopt(fingerprint(mixture()))
+    assert adopted.changes == ("its parts are in another order",)
+    assert adopted.move((4, 0, 4, 2, 1, 3, 1)) == (0, 1, 3, 1, 0, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (mixture(stop="all"), "had stop='first' and has stop='all'"),
+        (mixture({"x": part("a"), "y": part("b")}), "had the parts a, b and has x, y.*passing a dict"),
+        (mixture({"a": part("a"), "c": part("c")}, named=False), "Whether c is new or a changed old part is unknown"),
+        (mixture({"a": part("a", stage=odd), "b": part("b", 6, odd_batches)}), "The part 'a' .*give that another name"),
+    ],
+)
+def test_changes_that_are_refused(changed, message):
+    with pytest.raises(me.CheckpointMismatchError, match=message):
+        changed.adopt(fingerprint(mixture()))
+
+
+def test_a_checkpoint_of_something_else_is_refused():
+    with pytest.raises(me.CheckpointMismatchError, match="not of a mixture"):
+        mixture().adopt(part("a").fingerprint)
+
+
+def test_a_cursor_of_another_width_is_refused():
+    adopted = mixture(weights=[1, 1]).adopt(fingerprint(mixture()))
+    with pytest.raises(me.CheckpointMismatchError, match="a cursor has 3 numbers, which do not fit the parts a, b"):
+        adopted.move((1, 2, 3))
+
+
+def test_a_description_whose_lists_disagree_is_damaged():
+    damaged = fingerprint(mixture())
+    damaged["pipeline"][0]["names"] = ["a"]
+    with pytest.raises(ValueError, match="lists of parts have different lengths"):
+        mixture().adopt(damaged)
+
+
+def test_the_parts_that_are_left_share_the_draws_from_zero():
+    of = mixture({"a": part("a", 4), "b": part("b", 20), "c": part("c", 20)}, [2, 1, 1], stop="all")
+    positions = [of.part_positions(cursor) for _, cursor, _ in flow(of, lanes=1).as_single_items()]
+    left = [(second.drawn, third.drawn) for first, second, third in positions if first.times_ended][:20]
+    assert [sum(counts) for counts in left] == list(range(1, 21))
+    assert all(abs(second - third) <= 1 for second, third in left)
