@@ -43,7 +43,7 @@ def through_json(state):
 
 
 @pytest.mark.parametrize("kind", ["rows", "filtered"])
-def test_a_loader_goes_on_with_other_workers_wherever_it_was_cut(build, kind):
+def test_a_loader_resumes_with_other_workers_wherever_it_was_cut(build, kind):
     whole = ids(build(kind))
     for cut in range(1, len(whole) - 1, 9):
         first = me.Loader(build(kind), num_workers=2)
@@ -60,7 +60,7 @@ def test_a_loader_of_batches_and_the_next_epoch(build):
     assert [ids(loader), ids(loader)] == [ids(plain), ids(plain)]
 
 
-def test_a_loader_goes_on_with_another_mixture(build):
+def test_a_loader_resumes_with_another_mixture(build):
     first = me.Loader(build(), num_workers=2)
     got = ids(islice(first, 17))
     second = me.Loader(build(weights=(1, 1)), num_workers=3)

@@ -1,4 +1,4 @@
-"""Packs through real worker processes: killed, cut, and gone on with by others, they are those of one process."""
+"""Packs through real worker processes: killed, cut and resumed by others, they are those of one process."""
 
 import io
 import json
@@ -99,7 +99,7 @@ def test_C4_stateful_dataloader_with_two_workers(build):
         assert same(got + list(second), whole)
 
 
-def test_C5_stateful_dataloaders_checkpoint_goes_on_with_three_workers(build):
+def test_C5_stateful_dataloaders_checkpoint_resumes_with_three_workers(build):
     first = StatefulDataLoader(build(lanes=None), num_workers=2, batch_size=None, collate_fn=one_item)
     whole = list(build(lanes=2))
     got = list(islice(iter(first), 9))
@@ -108,7 +108,7 @@ def test_C5_stateful_dataloaders_checkpoint_goes_on_with_three_workers(build):
     assert same(got + list(loader), whole)
 
 
-def test_C5_two_ranks_go_on_as_three(build):
+def test_C5_two_ranks_resume_as_three(build):
     whole = list(build())
     ranks = [me.Loader(build().shard(2, rank), num_workers=1) for rank in range(2)]
     got = [pack for rank in ranks for pack in islice(rank, 6)]

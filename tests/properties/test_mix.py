@@ -140,7 +140,7 @@ def source_of(item: Any) -> int:
 
 
 def lane_of_model(world: MixedWorld, parts: list[list[Any]], lane: int, epoch: int) -> list[Any]:
-    """A lane of a mixture in plain Python, for parts that are lists and do not begin again."""
+    """A lane of a mixture in plain Python, for parts that are lists and do not start over."""
     whole, waiting = integer_weights(world.weights), [list(part) for part in parts]
     over, got = [False] * len(parts), []
     while True:
@@ -190,7 +190,7 @@ def test_the_items_are_those_of_a_plain_model_and_each_part_has_its_share(world,
 
 @many
 @given(mixtures(stops=("never",), behind=False), st.integers(0, 1), st.data())
-def test_never_goes_on_in_new_epochs_and_every_pass_is_complete(world, epoch, data):
+def test_never_continues_in_new_epochs_and_every_pass_is_complete(world, epoch, data):
     with tempfile.TemporaryDirectory() as folder:
         path = world.write(Path(folder))
         passes = 12
@@ -228,7 +228,7 @@ def folder(tmp_path):
     return world.write(tmp_path / "data")
 
 
-def test_never_shuffles_anew_in_every_pass(folder):
+def test_never_shuffles_again_in_every_pass(folder):
     mixture = me.mix([me.read(folder / "0").shuffle(1, window=8), me.read(folder / "2").shuffle(1)], stop="never")
     small = [number for number in ids(islice(mixture, 80)) if number >= 2 * APART]
     passes = [tuple(small[at : at + 10]) for at in range(0, 40, 10)]
@@ -302,7 +302,7 @@ def test_whole_files_to_each_rank(tmp_path, stop, mode):
 @pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
 @pytest.mark.parametrize("order", [[], ORDERS[1]])
 def test_runs_and_single_items_are_the_same(tmp_path, form, order):
-    """Parts of equal columns are drawn in runs; a function on one of them makes that item by item."""
+    """Parts of equal columns are drawn in runs; a function on one of them has them drawn item by item."""
     world = MixedWorld([[40], [30], [20]], list(FORMATS), 7, [order] * 3, [0.5, 0.3, 0.2], 1, "all", 2)
     path = world.write(tmp_path / "data")
 

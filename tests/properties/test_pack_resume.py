@@ -1,4 +1,4 @@
-"""Packs after a resume are those of the uninterrupted run, bit for bit, wherever it was cut and whoever goes on."""
+"""Packs after a resume are those of the uninterrupted run, bit for bit, wherever it was cut and whoever resumes."""
 
 import json
 import tempfile
@@ -80,7 +80,7 @@ def test_C3_every_token_once_and_no_pack_too_long(world: PackWorld) -> None:
 
 
 def check_what_is_inside(one, real, eos, pad):
-    """Each piece is a stretch of one document, with the columns that go along, and padding is none of them."""
+    """Each piece is consecutive tokens of one document, with the columns along the tokens; padding is no piece."""
     ends = one["cu_seqlens"].tolist()
     assert ends == sorted(set(ends))
     for number, (begin, end) in enumerate(pairwise(ends)):
@@ -129,7 +129,7 @@ def test_C4_at_every_pack_the_state_is_ints_and_small_and_the_next_packs_are_the
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_C4_a_map_behind_packs_draws_the_same_random_numbers(folder, strategy):
+def test_C4_a_map_after_packs_draws_the_same_random_numbers(folder, strategy):
     dataset = packing(folder, strategy).map(pack_noise, with_rng=True)
     noise = [one["noise"] for one in dataset]
     assert len(set(noise)) == len(noise)

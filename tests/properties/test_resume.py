@@ -63,7 +63,7 @@ def test_ranks_that_are_out_of_step_lose_nothing(world: World, data: st.DataObje
 @many
 @given(worlds(uniform=True), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=2, max_size=4))
 def test_the_batch_size_may_change_at_every_resume(world: World, legs: list[tuple[int, int]]) -> None:
-    """Three batches a rank in each leg, until some rank has none left; then one process reads the rest."""
+    """Three batches a rank in each session, until some rank has none left; then one process reads the rest."""
     with tempfile.TemporaryDirectory() as folder:
         path = world.write(Path(folder))
         rows = World(world.sizes, world.kinds, world.block, [call for call in world.calls if call[0] != "batch"])

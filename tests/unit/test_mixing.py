@@ -1,4 +1,4 @@
-"""mix(): what it refuses, and what may change between a checkpoint and the run that goes on from it."""
+"""mix(): what it refuses, and what may change between a checkpoint and the run that resumes from it."""
 
 import json
 import math
@@ -69,7 +69,7 @@ class TestRefused:
             me.mix([part("a")], stop="last")
 
     @pytest.mark.parametrize(
-        ("weights", "error", "told"),
+        ("weights", "error", "message"),
         [
             ([1], ValueError, "1 weight for 2 datasets"),
             ([1, 2, 3], ValueError, "3 weights for 2 datasets"),
@@ -85,8 +85,8 @@ class TestRefused:
             ([None, 1], TypeError, "pass a number for each"),
         ],
     )
-    def test_weights(self, part, weights, error, told):
-        with pytest.raises(error, match=told):
+    def test_weights(self, part, weights, error, message):
+        with pytest.raises(error, match=message):
             me.mix({"a": part("a"), "b": part("b")}, weights)
 
     def test_a_dict_of_weights_needs_names(self, part):
@@ -157,7 +157,7 @@ STARTS = {
 
 
 class TestChanges:
-    """Each part goes on at its next row, whatever else is different."""
+    """Each part resumes at its next row, whatever else is different."""
 
     many = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
@@ -222,13 +222,13 @@ class TestChanges:
         got = ids(islice(dataset, 21))
         return got, dataset.state_dict()
 
-    def check(self, caplog, got, state, mixture, told):
-        """What goes on is whole, and told in one line."""
+    def check(self, caplog, got, state, mixture, changes):
+        """The resumed run is complete, and one log line names the changes."""
         caplog.clear()
         rest = ids(resumed(mixture, state))
         lines = [record.getMessage() for record in caplog.records]
         assert len(lines) == 1
-        for one in told:
+        for one in changes:
             assert one in lines[0]
         assert "resumes with changes" in lines[0]
         return got + rest
@@ -280,12 +280,12 @@ class TestChanges:
         )
         got = ids(islice(dataset, 25))
         other = me.mix({"new": part("d"), "z": part("c"), "x": part("a")}, [1, 1, 1], seed=2, stop="all")
-        told = ["new is new", "x has weight 1 instead of 2", "y was removed", "seed is 2 instead of 0"]
-        whole = self.check(caplog, got, dataset.state_dict(), other, told)
+        changes = ["new is new", "x has weight 1 instead of 2", "y was removed", "seed is 2 instead of 0"]
+        whole = self.check(caplog, got, dataset.state_dict(), other, changes)
         for name in "acd":
             assert sorted(of(name, whole)) == list(range(FIRST[name], FIRST[name] + SIZES[name]))
 
-    def test_nothing_changed_is_nothing_told(self, part, cut, caplog):
+    def test_nothing_is_logged_if_nothing_changed(self, part, cut, caplog):
         got, state = cut
         whole = ids(me.mix([part("a"), part("b")], [2, 1], stop="all"))
         assert got + ids(resumed(me.mix([part("a"), part("b")], [2, 1], stop="all"), state)) == whole
@@ -304,9 +304,9 @@ class TestChanges:
         for name in "abc":
             assert of(name, whole) == list(range(FIRST[name], FIRST[name] + SIZES[name]))
         alternating = [number // APART == 0 for number in whole[:60]]
-        assert alternating == alternating[:2] * 30  # the schedule of the outer one goes on as it was
+        assert alternating == alternating[:2] * 30  # the schedule of the outer one continues unchanged
 
-    def test_never_goes_on_in_the_pass_it_was_in(self, part):
+    def test_never_resumes_in_the_pass_it_was_in(self, part):
         def build(weights):
             return me.mix([part("a").shuffle(1), part("d").shuffle(2)], weights, stop="never")
 
@@ -320,7 +320,7 @@ class TestChanges:
         assert of("d", got) == plain[: len(of("d", got))]
         assert len(of("d", got)) > 36
 
-    def test_a_weight_of_zero_leaves_a_part_where_it_stands(self, part):
+    def test_a_weight_of_zero_does_not_move_a_part(self, part):
         def build(*weights):
             return me.mix([part("a"), part("b")], weights, stop="all")
 
@@ -383,9 +383,9 @@ class TestRefusedChanges:
         list(islice(dataset, 8))
         return through_json(dataset.state_dict())
 
-    def refused(self, mixture, state, told):
+    def refused(self, mixture, state, message):
         before = mixture.state_dict()
-        with pytest.raises(me.CheckpointMismatchError, match=told):
+        with pytest.raises(me.CheckpointMismatchError, match=message):
             mixture.load_state_dict(state)
         assert mixture.state_dict() == before
 
@@ -406,14 +406,14 @@ class TestRefusedChanges:
         dataset = me.mix([part("a"), part("b")])
         list(islice(dataset, 8))
         for changed in (part("b").filter(is_kept), part("b").shuffle(1), part("c")):
-            told = r"had the parts a.arrow~\w+, b.arrow~\w+ and has .*is unknown.*passing a dict"
-            self.refused(me.mix([part("a"), changed]), dataset.state_dict(), told)
+            message = r"had the parts a.arrow~\w+, b.arrow~\w+ and has .*is unknown.*passing a dict"
+            self.refused(me.mix([part("a"), changed]), dataset.state_dict(), message)
 
     def test_nothing_in_common(self, part, state):
         self.refused(me.mix({"x": part("c"), "y": part("d")}), state, "a changed old part is unknown")
         self.refused(me.mix([part("c")]), state, "a changed old part is unknown")
 
-    def test_inside_a_group_behind_the_mixture(self, part, caplog):
+    def test_inside_a_group_after_the_mixture(self, part, caplog):
         def build(*weights):
             mixture = me.mix([part("a"), part("b")], weights, stop="all")
             return mixture.map(spread, **SPREAD)
@@ -440,7 +440,7 @@ class TestRefusedChanges:
             next(iter(other))
             self.refused(me.mix([part("a"), part("b")]), other.state_dict(), "The checkpoint is not of a mixture")
 
-    def test_a_stage_behind_the_mixture(self, part, state):
+    def test_a_stage_after_the_mixture(self, part, state):
         mixture = me.mix({"a": part("a"), "b": part("b").filter(is_kept)}, [1, 1]).map(plus_one)
         self.refused(mixture, state, r"stage 2, map\(fn='plus_one'\), was added")
 
@@ -452,12 +452,12 @@ class TestRefusedChanges:
         for wrong in (cursor[:-1], [*cursor, 0], [9, *cursor[1:]], [*cursor[:2], 99, *cursor[3:]], 3):
             for mixture in (build(2, 1), build(1, 1)):
                 if wrong == [9, *cursor[1:]] and mixture._plan.pipeline.source.weights == (1, 1):
-                    continue  # counts are begun anew with other weights
+                    continue  # counts start from 0 with other weights
                 self.refused(mixture, {**state, "cursors": [[count, wrong]]}, "damaged")
-        told = state["fingerprint"]["pipeline"][0]
+        description = state["fingerprint"]["pipeline"][0]
         for key in ("names", "weights", "widths", "parts", "stop"):
             for value in (None, 3, []):
-                broken = {**state, "fingerprint": {**state["fingerprint"], "pipeline": [{**told, key: value}]}}
+                broken = {**state, "fingerprint": {**state["fingerprint"], "pipeline": [{**description, key: value}]}}
                 with pytest.raises(me.CheckpointMismatchError):
                     build(1, 1).load_state_dict(broken)
 

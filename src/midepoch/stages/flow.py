@@ -77,7 +77,7 @@ class Context:
     locate: Callable[[int], tuple[str, int]]
 
     def name_row(self, stage: int, key: int, *, single: bool = False) -> str:
-        """Say where an input of a stage comes from, as far as its key tells.
+        """Say where an input of a stage comes from, as far as its key says.
 
         The stage that makes groups names the first row of the group, unless the key is that of a ``single`` input.
         """
@@ -192,7 +192,7 @@ def check_delivered(delivered: int, outputs: int) -> None:
 
 
 def outputs_of(group: RowRun, start: Cursor, outputs: Rows) -> RowRun:
-    """The outputs of one group, with the cursors that the resume rule gives them."""
+    """The outputs of one group, with the cursors of the resume rule."""
     return RowRun(outputs, *cursors_and_keys(group, start, len(outputs)))
 
 

@@ -39,7 +39,7 @@ def drawn(monkeypatch):
 
 
 def one_by_one(parts):
-    """The same mixture of parts that are no rows of files any more, which is drawn item by item."""
+    """The same mixture with a function on each part, which is drawn item by item."""
     return me.mix({name: part.map(lambda row: row) for name, part in parts.items()}, WEIGHTS, stop="all")
 
 

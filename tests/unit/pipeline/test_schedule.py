@@ -44,7 +44,7 @@ def test_after_any_number_of_draws_every_source_is_within_one_of_its_exact_share
         assert all(abs(one) < 1 for one in off)
         deviations.append(off)
     assert all(count == 0 for count, weight in zip(counts, whole, strict=True) if weight == 0)
-    for per_source in zip(*deviations, strict=True):  # over any stretch: the difference of two prefixes
+    for per_source in zip(*deviations, strict=True):  # over any consecutive draws: the difference of two prefixes
         assert max([0, *per_source]) - min([0, *per_source]) < 2
 
 

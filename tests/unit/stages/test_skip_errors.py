@@ -1,4 +1,4 @@
-"""Broken samples are left out and noted, the machine's failures are not; and what notes them leaves nothing behind."""
+"""Broken samples are skipped and logged, errors of the machine are raised, and the log removes its file."""
 
 import copy
 import errno
@@ -51,7 +51,7 @@ def no_thirds(row):
     return {"id": row["id"]}
 
 
-def test_C1_broken_samples_are_left_out_and_noted_with_file_and_row(rows, caplog):
+def test_C1_broken_samples_are_skipped_and_logged_with_file_and_row(rows, caplog):
     dataset, stage = skipping_errors(rows, no_thirds)
     assert [item["id"] for item in dataset] == [number for number in range(20) if number % 3]
     noted = stage.skip_log.lines()
@@ -60,9 +60,9 @@ def test_C1_broken_samples_are_left_out_and_noted_with_file_and_row(rows, caplog
         *(f"row {row} of part-1.parquet" for row in (2, 5, 8)),
     ]
     assert noted[1] == {"epoch": 0, "where": "row 3 of part-0.parquet", "error": "ValueError: 3 is a third"}
-    told = [record.getMessage() for record in caplog.records]
-    assert told[0] == "A broken sample is skipped: row 0 of part-0.parquet: ValueError: 0 is a third"
-    assert told[3:] == ["Skipped 7 broken samples, of 20 samples of a lane, in epoch 0; metrics() names them."], (
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged[0] == "A broken sample is skipped: row 0 of part-0.parquet: ValueError: 0 is a third"
+    assert logged[3:] == ["Skipped 7 broken samples, of 20 samples of a lane, in epoch 0; metrics() names them."], (
         "after three, only their number"
     )
 
@@ -93,7 +93,7 @@ def test_the_length_is_unknown_where_samples_may_be_left_out(rows):
         len(dataset)
 
 
-def test_behind_groups_there_is_no_row_to_name(rows, caplog):
+def test_after_groups_there_is_no_row_to_name(rows, caplog):
     caplog.set_level(logging.CRITICAL)
     dataset, stage = skipping_errors(rows.map(lambda columns: columns, batched=True, batch_size=4), no_thirds)
     assert len(list(dataset)) == 13
@@ -151,8 +151,11 @@ def test_errors_of_reading_are_no_broken_samples(rows, tmp_path):
 
 def test_a_state_knows_the_function_and_whether_failures_are_left_out(rows):
     skipping, raising = skipping_errors(rows, no_thirds)[0], skipping_errors(rows, no_thirds, skip=False)[0]
-    told = [dataset.state_dict()["fingerprint"]["pipeline"] for dataset in (skipping, raising)]
-    assert told == [[{"op": "process", "fn": "no_thirds", "on_error": "skip"}], [{"op": "process", "fn": "no_thirds"}]]
+    descriptions = [dataset.state_dict()["fingerprint"]["pipeline"] for dataset in (skipping, raising)]
+    assert descriptions == [
+        [{"op": "process", "fn": "no_thirds", "on_error": "skip"}],
+        [{"op": "process", "fn": "no_thirds"}],
+    ]
     with pytest.raises(me.CheckpointMismatchError, match="on_error"):
         raising.load_state_dict(skipping.state_dict())
 
@@ -220,7 +223,7 @@ def test_a_line_that_was_cut_short_is_passed_over(temporary):
     assert len(log.lines()) == 1
 
 
-def test_no_folder_to_write_to_is_told(monkeypatch):
+def test_no_folder_to_write_to_raises(monkeypatch):
     def refuse(**_):
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 

@@ -196,7 +196,7 @@ def test_batches_of_padded_packs_are_stacked_and_of_others_lists_always(write):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "told"),
+    ("arguments", "error", "message"),
     [
         ({"length": 0}, ValueError, "length is 0; a pack needs room"),
         ({"length": 2.5}, TypeError, "length must be an integer"),
@@ -217,8 +217,8 @@ def test_batches_of_padded_packs_are_stacked_and_of_others_lists_always(write):
         ({"column": "text"}, me.SchemaMismatchError, "'text', but it holds string. Tokenise first, with map"),
     ],
 )
-def test_what_cannot_be_packed_is_refused_when_it_is_asked_for(write, arguments, error, told):
-    with pytest.raises(error, match=told):
+def test_what_cannot_be_packed_is_refused_when_it_is_asked_for(write, arguments, error, message):
+    with pytest.raises(error, match=message):
         write(table()).pack(**{"length": 5, **arguments})
 
 
@@ -239,7 +239,7 @@ def test_pack_packs_rows_and_what_acts_on_rows_comes_before_it(write):
 
 @pytest.mark.parametrize("strategy", ["best_fit", "concat"])
 @pytest.mark.parametrize(
-    ("function", "told", "row"),
+    ("function", "message", "row"),
     [
         (lambda row: {"labels": [1]}, "'labels' has 1 value and 'input_ids' has 3 tokens in one row", 0),
         (lambda row: {"input_ids": row["text"]}, "'input_ids', but it holds a str. Tokenise first", 0),
@@ -255,9 +255,9 @@ def test_pack_packs_rows_and_what_acts_on_rows_comes_before_it(write):
         ),
     ],
 )
-def test_a_row_that_cannot_be_packed_is_named(write, strategy, function, told, row):
+def test_a_row_that_cannot_be_packed_is_named(write, strategy, function, message, row):
     packs = write(table()).map(function).pack(64, strategy=strategy)
-    with pytest.raises(ValueError, match=told) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         list(packs)
     assert caught.value.__notes__ == [f"midepoch: in pack, at row {row} of part.parquet"]
 
@@ -291,7 +291,7 @@ def test_items_that_are_no_rows_and_tokens_that_do_not_fit(write):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"length": 7}, "length of stage 1, pack, was 6 then and is 7 now"),
         ({"eos": 3}, "eos of stage 1, pack, was None then and is 3 now"),
@@ -300,11 +300,11 @@ def test_items_that_are_no_rows_and_tokens_that_do_not_fit(write):
         ({"labels": "input_ids"}, "labels of stage 1, pack, was None"),
     ],
 )
-def test_C4_a_state_of_other_packs_is_refused_and_says_what_differs(write, strategy, change, told):
+def test_C4_a_state_of_other_packs_is_refused_and_says_what_differs(write, strategy, change, message):
     dataset = write(table())
     first = dataset.pack(6, strategy=strategy)
     next(iter(first))
-    with pytest.raises(me.CheckpointMismatchError, match=told):
+    with pytest.raises(me.CheckpointMismatchError, match=message):
         dataset.pack(**{"length": 6, "strategy": strategy, **change}).load_state_dict(first.state_dict())
     other = "first_fit" if strategy == "best_fit" else "best_fit"
     with pytest.raises(me.CheckpointMismatchError, match=f"strategy of stage 1, pack, was '{strategy}' then"):
@@ -443,7 +443,7 @@ def test_batches_of_packs_with_others_are_lists_of_arrays(write):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"others": "join"}, r"no document may be cut: pass overlong='drop' or 'alone'"),
         (
@@ -453,12 +453,12 @@ def test_batches_of_packs_with_others_are_lists_of_arrays(write):
         ({"others": "all"}, "others is 'all'; it can be 'drop' or 'join'"),
     ],
 )
-def test_others_that_cannot_be_joined_are_refused(write, options, told):
-    with pytest.raises(ValueError, match=told):
+def test_others_that_cannot_be_joined_are_refused(write, options, message):
+    with pytest.raises(ValueError, match=message):
         write(table()).pack(5, **options)
 
 
-def test_others_of_unequal_shapes_are_told(write):
+def test_others_of_unequal_shapes_are_named(write):
     rows = write(table()).map(lambda row: {"pixels": np.ones((1, len(row["text"]) + len(row["input_ids"])))})
     with pytest.raises(ValueError, match=r"'pixels' has arrays of the shapes \('n', 8\) and \('n', 9\)"):
         list(rows.pack(5, strategy="first_fit", overlong="drop", others="join"))
