@@ -466,7 +466,7 @@ def test_B8_another_pipeline_is_refused_and_told(folder, then, now, told):
     _, dataset = create(folder, **now)
     with pytest.raises(me.CheckpointMismatchError, match=told) as error:
         dataset.load_state_dict(state)
-    assert "start anew" in str(error.value)
+    assert "start over" in str(error.value)
 
 
 def test_B8_changed_files_are_named_with_their_rows(tmp_path):
