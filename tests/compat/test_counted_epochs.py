@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 
 
 def run(way, dataset, state, first_epoch, batches):
-    """Train for so many batches from a state; what they held, the state behind them, and the epoch of that."""
+    """Train on some batches from a state; return their contents, the state after them, and its epoch."""
     loader = WAYS[way](dataset)
     if state is not None:
         loader.load_state_dict(state)

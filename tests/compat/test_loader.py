@@ -234,15 +234,15 @@ def test_even_needs_a_known_number_of_items(build):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "told"),
+    ("options", "error", "message"),
     [
         ({"even": "yes"}, ValueError, "'yes'; it can be 'pad', 'drop' or None"),
         ({"drop_last": True}, ValueError, "drop_last needs a batch_size"),
         ({"batch_size": 0}, ValueError, "at least 1, got 0|batch_size should be a positive"),
     ],
 )
-def test_wrong_arguments_are_told(build, options, error, told):
-    with pytest.raises(error, match=told):
+def test_wrong_arguments_are_refused(build, options, error, message):
+    with pytest.raises(error, match=message):
         me.Loader(build("rows"), **options)
 
 
@@ -264,10 +264,10 @@ def test_a_failing_function_names_worker_file_and_row_and_the_state_resumes(fold
     with pytest.raises(ZeroDivisionError) as caught:  # noqa: PT012
         for row in loader:
             got.append(row["id"])
-    told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
-    assert "row 0 of part-0002.parquet" in told
+    message = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert "row 0 of part-0002.parquet" in message
     if workers:
-        assert "worker process 0" in told
+        assert "worker process 0" in message
     whole = ids(me.read(folder).lanes(2))
     assert got == whole[: whole.index(20)]
     state = through_json(loader.state_dict())
@@ -291,8 +291,8 @@ def test_a_killed_worker_is_named_and_nothing_is_lost(build):
         with pytest.raises(RuntimeError) as caught:  # noqa: PT012
             for row in iterator:
                 got.append(row["id"])
-        told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
-        assert re.search(r"worker \d of 2 \(pid \d+, exit code -9\) died. Nothing is lost", told)
+        message = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+        assert re.search(r"worker \d of 2 \(pid \d+, exit code -9\) died. Nothing is lost", message)
         del iterator
         resumed = me.Loader(build("filtered"), num_workers=3)
         resumed.load_state_dict(through_json(loader.state_dict()))
@@ -322,7 +322,7 @@ def test_repeat_runs_on_through_workers(build):
     assert got + ids(resumed) == whole
 
 
-def test_each_batch_can_come_with_the_state_behind_it(build):
+def test_each_batch_can_come_with_the_state_after_it(build):
     whole = ids(build("filtered"))
     ahead = list(islice(me.Loader(build("filtered"), num_workers=2).with_states(), 12))
     for number, (_, state) in enumerate(ahead, start=1):
@@ -345,7 +345,7 @@ def test_a_loader_is_true_even_if_its_length_is_unknown(build):
 
 
 def test_one_rank_that_leaves_its_loop_and_goes_on_stays_in_step(folder):
-    """Lanes of whole files run out at different turns, which ranks pass over; each must go on in its own deal."""
+    """Lanes of whole files run out at different turns, which ranks pass over; each must continue its own session."""
 
     def loader(rank, workers=0):
         return me.Loader(me.read(folder).lanes(3).shard(2, rank, "file"), num_workers=workers)
@@ -390,7 +390,7 @@ def test_an_epoch_must_be_an_integer(build):
 
 
 @pytest.mark.parametrize("even", [None, "pad", "drop"])
-def test_a_loop_left_behind_its_last_batch_is_followed_by_the_next_epoch(build, even):
+def test_a_loop_left_after_its_last_batch_is_followed_by_the_next_epoch(build, even):
     def loader():
         return me.Loader(build("rows").shard(2, 0), batch_size=5, even=even)
 

@@ -68,7 +68,7 @@ def test_a_loop_that_was_left_skips_nothing(folder):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_state_that_nobody_knows_is_refused(folder, method):
+def test_an_unknown_state_is_refused(folder, method):
     dataset = me.read(folder)
     loader = DataLoader(dataset, num_workers=1, batch_size=None, collate_fn=list_ids, multiprocessing_context=method)
     iterator = iter(loader)

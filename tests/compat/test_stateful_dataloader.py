@@ -1,4 +1,4 @@
-"""torchdata's StatefulDataLoader over a data set: exact, and its checkpoints can leave their number of workers."""
+"""torchdata's StatefulDataLoader: exact, and its checkpoints can be resumed with other numbers of workers."""
 
 import io
 import json
@@ -202,7 +202,7 @@ def test_whole_files_between_snapshots_are_refused(folder):
         me.from_stateful_dataloader(state, batch_size=2)
 
 
-def test_damaged_checkpoints_are_told():
+def test_damaged_checkpoints_are_refused():
     for damaged in (None, {"_snapshot": None}, {"_snapshot": {"_worker_snapshots": {"worker_0": {}}}}):
         with pytest.raises(me.CheckpointMismatchError, match="not the checkpoint of a StatefulDataLoader"):
             me.from_stateful_dataloader(damaged)

@@ -55,7 +55,7 @@ class Runs:
         self.out, self.kept, self.begun = out, [], 0
 
     def leg_ended(self, *, killed):
-        """Take in the steps since the last checkpoint that the next leg goes on from, in the order of turns."""
+        """Add the steps since the last checkpoint, from which the next session resumes, in the order of turns."""
         until = torch.load(self.out / "checkpoint.pt", weights_only=True)["step"] if killed else 10**9
         steps = []
         for path in self.out.glob("ids-*.jsonl"):

@@ -122,6 +122,7 @@ class State:
         """Read a state of any version back. Raises ``CheckpointMismatchError`` if it is damaged or newer."""
         values = upgrade(values)
         try:
+            _check_fingerprint(values["fingerprint"])
             state = cls(
                 epoch=_integer(values["epoch"]),
                 lanes=None if values["lanes"] is None else _integer(values["lanes"], least=1, most=MOST),
@@ -141,6 +142,13 @@ class State:
                 f"The state is damaged ({type(error).__name__}: {error}). Load an earlier checkpoint."
             ) from error
         return state
+
+
+def _check_fingerprint(value: Any) -> None:
+    """Raise unless it has the parts that every fingerprint has. What they say is compared by the pipeline."""
+    parts = (value["data"], value["pipeline"]) if isinstance(value, Mapping) else (None, None)
+    if not isinstance(parts[0], Mapping) or not isinstance(parts[1], list | tuple):
+        raise ValueError(f"no fingerprint of its data and pipeline, got {shortened(value)}")
 
 
 def _write_cursor(cursor: Cursor) -> int | list[int]:
