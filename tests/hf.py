@@ -22,7 +22,7 @@ def write_parquet(folder, sizes, first=0):
 
 
 def numbered(rows, first=0):
-    """A data set in memory."""
+    """A dataset in memory."""
     return datasets.Dataset(table(first, rows))
 
 

@@ -19,7 +19,7 @@ from worlds import ids, is_kept, plus_one, table
 
 @pytest.fixture(scope="module")
 def mapped(tmp_path_factory):
-    """A data set in files of the cache, of several record batches."""
+    """A dataset in files of the cache, of several record batches."""
     path = tmp_path_factory.mktemp("hf")
     write_parquet(path / "data", [30, 20, 10])
     loaded = datasets.load_dataset("parquet", data_dir=str(path / "data"), cache_dir=str(path / "cache"), split="train")
@@ -168,7 +168,7 @@ REBUILD = """
 """
 
 
-def test_a_new_process_that_builds_the_same_goes_on(tmp_path):
+def test_a_new_process_that_builds_the_same_resumes(tmp_path):
     numbered(60).save_to_disk(tmp_path / "saved", num_shards=3)
 
     def build():
@@ -192,7 +192,7 @@ def test_a_new_process_that_builds_the_same_goes_on(tmp_path):
         (lambda ds: numbered(61).shuffle(seed=1), "rows"),
     ],
 )
-def test_another_selection_or_table_is_told(other, message):
+def test_another_selection_or_table_raises(other, message):
     dataset = me.from_hf(numbered(60).shuffle(seed=1))
     next(iter(dataset))
     with pytest.raises(me.CheckpointMismatchError, match=message):
@@ -200,7 +200,7 @@ def test_another_selection_or_table_is_told(other, message):
 
 
 @pytest.mark.parametrize("row", [0, 30, 59])
-def test_another_table_of_the_same_size_is_told(row):
+def test_another_table_of_the_same_size_raises(row):
     values = list(range(60))
     dataset = me.from_hf(datasets.Dataset.from_dict({"id": values}))
     state = dataset.state_dict()
@@ -209,7 +209,7 @@ def test_another_table_of_the_same_size_is_told(row):
             me.from_hf(datasets.Dataset.from_dict({"id": other})).load_state_dict(state)
 
 
-def test_a_table_in_other_batches_is_told():
+def test_a_table_in_other_batches_raises():
     """The order of a shuffle by blocks depends on them."""
     state = me.from_hf(datasets.Dataset(table(0, 60))).shuffle(1).state_dict()
     cut = pa.concat_tables([table(0, 25), table(25, 35)])

@@ -59,16 +59,16 @@ def asked(monkeypatch):
 
 
 @pytest.fixture
-def told(caplog):
+def warnings(caplog):
     """What was logged since it was last asked."""
     caplog.set_level(logging.WARNING, "midepoch")
 
-    def told():
+    def warnings():
         messages = [record.getMessage() for record in caplog.records if record.name == "midepoch"]
         caplog.clear()
         return messages
 
-    return told
+    return warnings
 
 
 def test_A1_the_signature_is_the_promised_one():
@@ -150,7 +150,7 @@ def features(*names):
     return datasets.Features({**found, "tokens": datasets.List(datasets.Value("int32"))})
 
 
-def test_A3_every_argument_that_differs_gives_another_record(tmp_path, load, data, asked):
+def test_A3_every_argument_that_differs_has_another_record(tmp_path, load, data, asked):
     other = write_parquet(tmp_path / "other", [5], first=100)
     calls = [
         {},
@@ -189,7 +189,7 @@ def test_A3_every_argument_that_differs_gives_another_record(tmp_path, load, dat
     assert asked[len(calls) :] == []
 
 
-def test_A3_what_changes_no_row_gives_no_other_record(load, tmp_path, asked):
+def test_A3_arguments_that_change_no_row_share_a_record(load, tmp_path, asked):
     secret = "hf_thisisverysecret"
     load(token=secret)
     load(token="another", verification_mode="no_checks", num_proc=1)
@@ -234,7 +234,7 @@ def change(data):
 
 @pytest.mark.parametrize("how", [grow, change], ids=["a new file", "a changed file"])
 @pytest.mark.parametrize("named_by", ["pattern", "data_dir", "path", "dict"])
-def test_A3_data_that_grew_is_noticed(load, data, asked, told, how, named_by):
+def test_A3_data_that_grew_is_noticed(load, data, asked, warnings, how, named_by):
     call = {
         "pattern": {},
         "data_dir": {"data_dir": str(data)},
@@ -242,13 +242,13 @@ def test_A3_data_that_grew_is_noticed(load, data, asked, told, how, named_by):
         "dict": {"data_files": {"train": [str(data / "*.parquet")]}},
     }[named_by]
     assert sorted(ids(load(**call))) == list(range(60))
-    assert told() == []
+    assert warnings() == []
     how(data)
     assert sorted(ids(load(**call))) == list(range(67))
-    (message,) = told()
+    (message,) = warnings()
     assert "loaded and indexed again: its source files have changed. There were" in message
     assert sorted(ids(load(**call))) == list(range(67))
-    assert (len(asked), told()) == (2, [])
+    assert (len(asked), warnings()) == (2, [])
 
 
 @pytest.mark.parametrize("pattern", ["zip://*.parquet::{}", "file://{}", "{}"])
@@ -313,29 +313,29 @@ def spoil(content):
     ],
     ids=["cache", "file", "rewritten", "truncated", "garbage", "list", "witness", "splits", "version"],
 )
-def test_A3_what_does_not_hold_any_more_is_found_anew(tmp_path, load, asked, told, harm, message):
+def test_A3_a_record_that_is_out_of_date_is_written_again(tmp_path, load, asked, warnings, harm, message):
     first = load()
     harm(tmp_path, first)
     assert ids(load()) == list(range(60))
-    assert [message in one for one in told()] == [True]
+    assert [message in one for one in warnings()] == [True]
     assert ids(load()) == list(range(60))
-    assert (len(asked), told()) == (2, [])
+    assert (len(asked), warnings()) == (2, [])
 
 
-def test_A3_one_of_several_arrow_files_is_gone(tmp_path, load, asked, told):
+def test_A3_one_of_several_arrow_files_is_missing(tmp_path, load, asked, warnings):
     first = load(num_proc=3)
     assert len(first.arrow_files) == 3
     rows = ids(first)
     os.unlink(first.arrow_files[1])
     assert ids(load(num_proc=3)) == rows
-    assert "Arrow files are missing from the cache: 1 of 3" in told()[0]
+    assert "Arrow files are missing from the cache: 1 of 3" in warnings()[0]
     assert len(asked) == 2
 
 
-def test_A3_where_nothing_can_be_remembered_it_works_all_the_same(tmp_path, load, told):
+def test_A3_without_a_writable_folder_it_works_too(tmp_path, load, warnings):
     (tmp_path / "file").write_text("no folder")
     assert ids(load(index_dir=tmp_path / "file" / "index")) == list(range(60))
-    messages = told()
+    messages = warnings()
     assert any("No record can be written to" in one for one in messages)
     assert any("The index cannot be kept in" in one for one in messages)
 
@@ -455,7 +455,7 @@ def test_A4_a_folder_that_was_moved_loads_the_same_state(tmp_path, saved):
     assert got + ids(second) == whole
 
 
-def test_A4_a_saved_folder_that_is_not_whole_is_told(saved):
+def test_A4_an_incomplete_saved_folder_raises(saved):
     os.unlink(saved / "train" / "data-00002-of-00004.arrow")
     with pytest.raises(me.NoDataError, match=r"data-00002-of-00004\.arrow is missing from a save_to_disk folder of 4"):
         me.fast_load_iterable_dataset(saved, split="train")
@@ -511,7 +511,7 @@ def test_A4_split_expressions_share_one_index(tmp_path, load, asked):
         ({"split": "train[5]"}, "write it as"),
     ],
 )
-def test_A4_what_is_not_possible_is_told(load, options, message):
+def test_A4_arguments_that_are_not_possible_raise(load, options, message):
     with pytest.raises(ValueError, match=message):
         load(**options)
 
@@ -550,7 +550,7 @@ def test_A2_features_are_known_without_datasets(tmp_path):
     assert fresh(code, tmp_path / "saved") == [["no", "yes"], False]
 
 
-def test_a_split_without_files_is_told(tmp_path):
+def test_a_split_without_files_raises(tmp_path):
     numbered(0).save_to_disk(tmp_path / "empty")
     with pytest.raises(me.NoDataError, match=r"has no rows in the split train. Choose another"):
         me.fast_load_iterable_dataset(tmp_path / "empty")
@@ -576,7 +576,7 @@ def test_A3_a_pattern_that_matches_nothing_is_named(tmp_path):
         me.fast_load_iterable_dataset("json", data_files=str(tmp_path / "none" / "*.json"), split="train")
 
 
-def test_what_load_dataset_does_not_find_is_told_with_what_may_be_asked_for(tmp_path):
-    with pytest.raises(FileNotFoundError) as told:
+def test_an_error_of_load_dataset_has_a_note_on_possible_paths(tmp_path):
+    with pytest.raises(FileNotFoundError) as error:
         me.fast_load_iterable_dataset(str(tmp_path / "nowhere"), split="train", index_dir=tmp_path / "index")
-    assert any(str(tmp_path / "nowhere") in note and "save_to_disk" in note for note in told.value.__notes__)
+    assert any(str(tmp_path / "nowhere") in note and "save_to_disk" in note for note in error.value.__notes__)

@@ -88,7 +88,7 @@ def expected_steps(kills):
     ],
     ids=["loop", "stateful"],
 )
-def test_A14_A16_a_killed_example_goes_on_with_the_same_rows(tmp_path, example, first, layouts):
+def test_A14_A16_a_killed_example_resumes_with_the_same_rows(tmp_path, example, first, layouts):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     starts = [[*layout, kill_after] for layout, kill_after in zip(layouts, KILLS, strict=True)]
     plan = {str(whole): [[*first, None]], str(killed): starts}

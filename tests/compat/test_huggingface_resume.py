@@ -1,4 +1,4 @@
-"""Hugging Face data sets in training loops: order, shards, maps, states, and resuming on the same and other readers."""
+"""Hugging Face datasets in training loops: order, shards, maps, states, and resuming on the same and other readers."""
 
 import io
 import json
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A data set that `datasets` saved."""
+    """A dataset that `datasets` saved."""
     path = tmp_path_factory.mktemp("saved") / "data"
     datasets.DatasetDict({"train": numbered(60)}).save_to_disk(path, num_shards={"train": 4})
     return path
@@ -136,7 +136,7 @@ def next_of(items):
 
 
 def cuts(make):
-    """For each cut of an epoch: a data set that stands there, what is left, and what the next epoch begins with."""
+    """For each cut of an epoch: a dataset at that position, what is left, and what the next epoch begins with."""
     once = make()
     whole = list(once)
     following = list(once)
@@ -182,7 +182,7 @@ def test_A9_the_next_example_is_named_at_every_cut(build, level, pipeline):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("shard", [(1, 0), (2, 1)])
-def test_A9_behind_a_filter_the_row_is_named_at_which_reading_goes_on(build, level, shard):
+def test_A9_after_a_filter_the_state_names_the_row_at_which_reading_continues(build, level, shard):
     order = build(level).shard(*shard)
     raw = [ids(order), ids(order)]
     whole = [[row for row in rows if is_kept({"id": row})] for rows in raw]
@@ -352,7 +352,7 @@ def test_A15_the_state_of_rank_0_restores_all(build, level):
 
 
 def test_A15_real_ranks(saved, tmp_path):
-    """Two ranks take six steps, rank 0 alone saves, and both go on from that in new data sets."""
+    """Two ranks take six steps, rank 0 alone saves, and both resume from that in new datasets."""
     done = subprocess.run(
         [
             sys.executable,
@@ -382,7 +382,7 @@ def test_A16_other_ranks_and_workers(build, level):
     assert_elastic(build(level).filter(is_kept).lanes(4), layouts, steps=3)
 
 
-def test_A16_a_loader_goes_on_with_other_workers(build):
+def test_A16_a_loader_resumes_with_other_workers(build):
     first = me.Loader(build("file").lanes(4), batch_size=2, num_workers=2)
     iterator = iter(first)
     got = ids(islice(iterator, 5))
@@ -393,8 +393,8 @@ def test_A16_a_loader_goes_on_with_other_workers(build):
     assert sorted(got + ids(resumed)) == list(range(ROWS))
 
 
-def test_a_loaders_state_and_a_data_sets_are_one(build):
-    """What the promised keys add is for people; the rest is the state of any data set."""
+def test_a_loader_and_its_dataset_have_the_same_state(build):
+    """What the promised keys add is for people; the rest is the state of any dataset."""
     dataset = build("file")
     loader = me.Loader(build("file"))
     list(islice(iter(dataset), 9))

@@ -71,7 +71,7 @@ def test_a_snapshot_is_read_and_resumed(config, order):
     assert got + ids(again) == whole
 
 
-def test_a_table_that_grew_goes_on_at_its_old_snapshot(config):
+def test_a_table_that_grew_resumes_at_its_old_snapshot(config):
     whole = ids(create(config)[0])
     loader, dataset = create(config)
     got = ids(islice(loader, 5))
@@ -122,8 +122,8 @@ def test_position_deletes_are_applied_once(config, order, scan_filter, monkeypat
     table = table_of(config)
     files = {task.file.record_count: task.file.file_path for task in table.scan().plan_files()}
     gone = [(files[40], 0), (files[40], 7), (files[40], 8), (files[40], 39), (files[30], 11), (files[30], 11)]
-    told = pa.table({"file_path": [path for path, _ in gone], "pos": pa.array([at for _, at in gone], pa.int64())})
-    pq.write_table(told, tmp_path / "deletes.parquet")
+    deletes = pa.table({"file_path": [path for path, _ in gone], "pos": pa.array([at for _, at in gone], pa.int64())})
+    pq.write_table(deletes, tmp_path / "deletes.parquet")
     with_deletes(table, monkeypatch, DataFileContent.POSITION_DELETES, f"file://{tmp_path}/deletes.parquet")
     options = {"table": table, "scan_filter": scan_filter, **order}
     left = [number for number in range(70) if number not in (0, 7, 8, 39, 51) and (scan_filter is None or number >= 35)]
@@ -137,7 +137,7 @@ def test_position_deletes_are_applied_once(config, order, scan_filter, monkeypat
     assert got + ids(again) == whole
 
 
-def test_what_cannot_be_read_is_told(config, monkeypatch, tmp_path):
+def test_tables_that_cannot_be_read_raise(config, monkeypatch, tmp_path):
     from pyiceberg.manifest import DataFileContent
 
     with pytest.raises(ValueError, match="pass catalog_config too"):

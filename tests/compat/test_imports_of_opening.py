@@ -1,4 +1,4 @@
-"""Opening an indexed data set and reading its first row imports nothing heavy, also where that is installed."""
+"""Opening an indexed dataset and reading its first row imports nothing heavy, also where that is installed."""
 
 import subprocess
 import sys

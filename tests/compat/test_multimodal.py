@@ -97,7 +97,7 @@ def source(request, folder, tmp_path):
     return hugging_face().with_format("numpy" if kind == "numpy datasets" else None), None
 
 
-def test_C1_every_source_gives_the_same_samples(source, folder):
+def test_C1_every_source_yields_the_same_samples(source, folder):
     rows, images = source
     options = {"packing": False, "shuffle": False, "lanes": 1}
     samples = list(build(rows, data_folder=images, **options))
@@ -136,7 +136,7 @@ def hear_and_see(sample):
     }
 
 
-def test_C1_sounds_and_videos_by_path(tmp_path):
+def test_C1_audio_and_video_by_path(tmp_path):
     film(tmp_path / "a.mp4")
     (tmp_path / "a.wav").write_bytes(tone())
     parts = [[{"type": "audio", "path": "a.wav"}], [{"type": "video", "path": "a.mp4"}], [{"type": "text", "text": ""}]]
@@ -184,7 +184,7 @@ def test_C1_C4_a_worker_killed_inside_a_window(folder):
     assert loader.dataset.metrics()["skipped"] <= len(BROKEN)
 
 
-def test_C2_each_workers_snapshot_shows_where_it_stands(folder):
+def test_C2_the_snapshot_of_each_worker_has_its_position(folder):
     def stateful():
         return StatefulDataLoader(build(folder, lanes=None), num_workers=2, batch_size=None, collate_fn=one_item)
 
@@ -219,7 +219,7 @@ def test_C2_each_workers_snapshot_shows_where_it_stands(folder):
     assert moved[-1] > 0
 
 
-def test_C2_cur_idx_is_the_row_at_which_reading_goes_on(folder):
+def test_C2_cur_idx_is_the_row_at_which_reading_continues(folder):
     plain = build(folder, lanes=None, packing=False, on_error="raise", processor=one_item, shuffle=False).take(0)
     assert plain.state_dict()["cur_idx"] is None
     dataset = me.MultiModalIterableDataset(me.read(folder).take(7), processor=_number, shuffle=False)
@@ -254,8 +254,8 @@ def test_C1_a_broken_sample_raises_with_file_and_row_unless_asked_otherwise(fold
     for workers in (0, 2):
         with pytest.raises(PIL.UnidentifiedImageError) as caught:
             list(me.Loader(build(folder, on_error="raise", shuffle=False, lanes=1), num_workers=workers))
-        told = " ".join([*getattr(caught.value, "__notes__", ()), str(caught.value)])
-        assert "midepoch: in process(process), at row 7 of part-0.parquet" in told
+        message = " ".join([*getattr(caught.value, "__notes__", ()), str(caught.value)])
+        assert "midepoch: in process(process), at row 7 of part-0.parquet" in message
 
 
 def test_same_crops_after_a_resume_with_the_processors_own_rng(folder):
@@ -365,7 +365,7 @@ def test_C1_batches_by_the_collator_resume_too(folder, padding, packing):
 
 def test_states_of_other_settings_are_refused(folder):
     state = build(folder).state_dict()
-    for change, told in (
+    for change, message in (
         ({"packing_length": 41}, "length"),
         ({"packing_window": 9}, "window"),
         ({"data_seed": 1}, "seed"),
@@ -374,14 +374,14 @@ def test_states_of_other_settings_are_refused(folder):
         ({"video_frames": 3}, "video_frames"),
         ({"filter_overlong": False}, "overlong"),
     ):
-        with pytest.raises(me.CheckpointMismatchError, match=told):
+        with pytest.raises(me.CheckpointMismatchError, match=message):
             build(folder, **change).load_state_dict(state)
     moved = build(folder, data_folder="/elsewhere")
     moved.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "told"),
+    ("options", "error", "message"),
     [
         ({"on_error": "ignore"}, ValueError, "on_error is 'ignore'; it can be 'raise' or 'skip'"),
         ({"processor": None}, TypeError, "processor must be a function of a sample, got None"),
@@ -396,8 +396,8 @@ def test_states_of_other_settings_are_refused(folder):
         ({"packing_strategy": "concat"}, ValueError, "'concat' cuts documents"),
     ],
 )
-def test_what_cannot_be_is_refused_when_it_is_built(folder, options, error, told):
-    with pytest.raises(error, match=told):
+def test_wrong_arguments_raise_when_the_dataset_is_built(folder, options, error, message):
+    with pytest.raises(error, match=message):
         build(folder, **options)
 
 

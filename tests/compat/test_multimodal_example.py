@@ -21,19 +21,19 @@ def start(folder, workers, kill_after=None):
             env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder.parent)},
             check=False,
         )
-    told = (folder.parent / "said.txt").read_text()
-    assert run.returncode == (0 if kill_after is None else -signal.SIGKILL), told[-5000:]
-    return told
+    output = (folder.parent / "said.txt").read_text()
+    assert run.returncode == (0 if kill_after is None else -signal.SIGKILL), output[-5000:]
+    return output
 
 
 def steps(folder):
     return [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
 
 
-def test_C1_C4_C5_a_killed_example_goes_on_with_the_same_pixels(tmp_path):
-    told = start(tmp_path / "whole", 0)
-    assert "row 30 of chats.jsonl" in told
-    assert "row 61 of chats.jsonl" in told
+def test_C1_C4_C5_a_killed_example_resumes_with_the_same_pixels(tmp_path):
+    output = start(tmp_path / "whole", 0)
+    assert "row 30 of chats.jsonl" in output
+    assert "row 61 of chats.jsonl" in output
     whole = steps(tmp_path / "whole")
     assert [one["step"] for one in whole] == list(range(1, 31))
     first_epoch = [number for one in whole for number in one["ids"]][:94]

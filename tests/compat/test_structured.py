@@ -60,7 +60,7 @@ def flat(steps):
     return [number for step in steps for number in step]
 
 
-def test_B1_a_loader_and_its_data_set(folder):
+def test_B1_a_loader_and_its_dataset(folder):
     loader, dataset = create(folder, output_format="numpy")
     assert isinstance(loader, torch.utils.data.DataLoader)
     assert isinstance(loader, me.Loader)
@@ -91,7 +91,7 @@ def test_B1_collate_fn_gets_the_rows_of_a_batch(folder):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"output_format": "pandas"}, "output_format is 'pandas'"),
         ({"split_bytes": "many"}, "split_bytes is 'many'"),
@@ -102,8 +102,8 @@ def test_B1_collate_fn_gets_the_rows_of_a_batch(folder):
         ({"rank": 2, "num_ranks": None}, "pass both"),
     ],
 )
-def test_B1_wrong_arguments_are_told_at_once(folder, options, told):
-    with pytest.raises(ValueError, match=told):
+def test_B1_wrong_arguments_raise_at_once(folder, options, message):
+    with pytest.raises(ValueError, match=message):
         create(folder, **options)
 
 
@@ -120,13 +120,13 @@ def test_B1_rank_and_num_ranks_come_from_the_launcher(folder, monkeypatch):
     ("rank", "world"), [("one", "2"), ("0", "two"), ("", "2"), ("2", "2"), ("-1", "2"), ("0", "0")]
 )
 @pytest.mark.parametrize("names", [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")])
-def test_B1_a_rank_that_makes_no_sense_is_told(folder, monkeypatch, rank, world, names):
+def test_B1_an_impossible_rank_raises(folder, monkeypatch, rank, world, names):
     monkeypatch.setenv(names[0], rank)
     monkeypatch.setenv(names[1], world)
-    told = f"{names[0]} is {rank!r} and {names[1]} is {world!r} in the environment.*unset them"
-    with pytest.raises(ValueError, match=told):
+    message = f"{names[0]} is {rank!r} and {names[1]} is {world!r} in the environment.*unset them"
+    with pytest.raises(ValueError, match=message):
         create(folder, rank=None, num_ranks=None)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         me.read(folder).shard()
     assert ids(create(folder)[0]) == list(range(ROWS))
 
@@ -163,7 +163,7 @@ class Terminal:
         pass
 
 
-def test_B1_show_progress_tells_a_terminal_and_changes_nothing(folder, monkeypatch):
+def test_B1_show_progress_writes_to_a_terminal_and_changes_nothing(folder, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setitem(sys.modules, "tqdm", None)
@@ -291,10 +291,10 @@ def test_B6_completed_splits_are_those_whose_rows_were_all_delivered(folder, ord
         assert state["epoch"] == 0
         assert state["_num_workers"] == workers
         assert state["_shuffle_seed"] == order.get("shuffle_seed")
-        told = [split for shard in state["completed_shards"] for split in shard["splits"]]
-        assert len(told) <= 32
-        finished |= {json.dumps(split) for split in told}
-        assert all(rows_of(split) <= delivered for split in told)
+        splits = [split for shard in state["completed_shards"] for split in shard["splits"]]
+        assert len(splits) <= 32
+        finished |= {json.dumps(split) for split in splits}
+        assert all(rows_of(split) <= delivered for split in splits)
         assert sum(shard["splits_done"] for shard in state["completed_shards"]) == state["splits_done"]
         done = set().union(*(rows_of(json.loads(split)) for split in finished))
         under_way = state["splits_under_way"]
@@ -418,7 +418,7 @@ def test_B7_six_times_in_a_row_across_epochs(folder):
     assert sum(map(len, got)) > 2 * ROWS
 
 
-def test_B7_the_end_of_an_epoch_goes_on_with_the_next(folder):
+def test_B7_a_state_of_the_end_of_an_epoch_starts_the_next(folder):
     loader, dataset = create(folder, **SHUFFLED)
     batches = iter(loader)
     for _ in range(len(loader)):
@@ -460,11 +460,11 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("then", "now", "told"), CHANGES)
-def test_B8_another_pipeline_is_refused_and_told(folder, then, now, told):
+@pytest.mark.parametrize(("then", "now", "message"), CHANGES)
+def test_B8_another_pipeline_is_refused_and_named(folder, then, now, message):
     state = saved(folder, **then)
     _, dataset = create(folder, **now)
-    with pytest.raises(me.CheckpointMismatchError, match=told) as error:
+    with pytest.raises(me.CheckpointMismatchError, match=message) as error:
         dataset.load_state_dict(state)
     assert "start over" in str(error.value)
 
@@ -529,7 +529,7 @@ def test_B9_other_ranks_workers_and_batch_sizes(folder, order, legs):
     assert sorted(got + ids(loader)) == list(range(ROWS))
 
 
-def test_B9_the_order_goes_on_as_it_was(folder):
+def test_B9_the_order_stays_the_same(folder):
     whole = flat(in_lockstep(ranks_of(folder, 2, **SHUFFLED, num_workers=2)))
     pairs = ranks_of(folder, 2, **SHUFFLED, num_workers=2)
     got = flat(in_lockstep(pairs, 4))
@@ -655,7 +655,7 @@ def test_metrics_count_what_is_read(folder):
     assert metrics["seconds"] == metrics["workers"][0]["seconds"] > 0
 
 
-def test_a_data_set_without_a_loader(folder):
+def test_a_dataset_without_a_loader(folder):
     dataset = me.StructuredDataset(folder, "parquet", **SHUFFLED, columns=["id"])
     whole = ids(dataset)
     assert sorted(whole) == list(range(ROWS))
@@ -685,7 +685,7 @@ GROWTH = [([131, 90], [131, 90, 77]), ([14] * 16, [14] * 20)]
 @pytest.mark.parametrize(("then", "now"), GROWTH, ids=["listed", "many"])
 @pytest.mark.parametrize("order", ORDERS, ids=["sequential", "shuffled"])
 @pytest.mark.parametrize("percent", [10, 50, 97, 100])
-def test_appended_files_come_behind_what_the_epoch_was(tmp_path, then, now, order, percent):
+def test_appended_files_come_after_the_rows_of_the_epoch(tmp_path, then, now, order, percent):
     write_files(tmp_path, then, ["parquet"])
     old, new = sum(then), sum(now)
     whole = flat(in_lockstep(ranks_of(tmp_path, 2, **order)))
@@ -754,7 +754,7 @@ def test_files_can_be_appended_twice_in_an_epoch_and_between_others(tmp_path):
     assert state["grown"] == [[[0, 1], [3, 4]], [[2, 3]]]
 
 
-def test_what_append_cannot_do_is_told(tmp_path):
+def test_appending_that_is_not_possible_raises(tmp_path):
     write_files(tmp_path, [30, 20], ["parquet"])
     states = {
         "filters leave out": (
@@ -763,9 +763,9 @@ def test_what_append_cannot_do_is_told(tmp_path):
         ),
     }
     write_files(tmp_path, [30, 20, 5], ["parquet"])
-    for told, (state, options) in states.items():
+    for message, (state, options) in states.items():
         _, dataset = create(tmp_path, **options)
-        with pytest.raises(me.CheckpointMismatchError, match=f"new_files='append' is not possible: {told}"):
+        with pytest.raises(me.CheckpointMismatchError, match=f"new_files='append' is not possible: {message}"):
             dataset.load_state_dict(state, new_files="append")
 
 

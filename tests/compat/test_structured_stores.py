@@ -43,7 +43,7 @@ def _hurried(monkeypatch):
 
 @pytest.fixture(scope="module")
 def shared(s3_port):
-    """One proxy for all tests here: an index is one of an endpoint, so another would have every object scanned anew."""
+    """One proxy for all tests here. Another endpoint would be another index, and every object scanned again."""
     with s3.proxying(s3_port) as made:
         yield made
 
@@ -99,7 +99,7 @@ def in_lockstep(pairs, steps=None):
 
 
 def uninterrupted(folder, *, lanes=4, batch_size=6, **options):
-    """What readers of so many lanes receive together, read by one of them from local files."""
+    """What the readers of ``lanes`` lanes receive together, read by one of them from local files."""
     dataset = me.StructuredDataset(folder, "parquet", columns=["id"], output_format="numpy", **options)
     return ids(me.Loader(dataset.lanes(lanes), batch_size=batch_size))
 
@@ -323,7 +323,7 @@ def test_B8_an_object_that_changes_in_the_middle_of_an_epoch(s3_port, store, tmp
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=["sequential", "shuffled"])
-def test_B8_objects_that_are_appended_come_behind_the_epoch(s3_port, store, tmp_path, order):
+def test_B8_appended_objects_come_after_the_epoch(s3_port, store, tmp_path, order):
     bucket = f"growing-{len(order)}"
     write_files(tmp_path / "d", [EACH] * 6, ["parquet"])
     put_folder(s3_port, bucket, tmp_path / "d")

@@ -1,4 +1,4 @@
-"""The data set's own behaviour: what each method gives, what it refuses, and where iteration stands."""
+"""The dataset itself: what each method returns, what it refuses, and the position of the iteration."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ def test_one_process_reads_file_after_file_row_after_row(folder):
     assert ids(me.read(folder)) == list(range(60))
 
 
-def test_every_method_leaves_the_data_set_as_it_was(folder):
+def test_every_method_leaves_the_dataset_unchanged(folder):
     dataset = me.read(folder)
     dataset.shuffle(1).take(3).lanes(2).map(plus_one).batch(2).repeat(2)
     assert ids(dataset) == list(range(60))
@@ -48,7 +48,7 @@ def test_a_loop_that_was_left_is_gone_on_with(folder):
 
 
 @pytest.mark.parametrize("size", [None, 4])
-def test_an_iterator_that_met_an_error_has_ended_and_stands_where_it_was(folder, size):
+def test_an_iterator_that_raised_has_ended_and_keeps_its_position(folder, size):
     def fail_at_30(row):
         if row["id"] == 30:
             raise ValueError("bad row")
@@ -109,12 +109,12 @@ def test_repeat_runs_through_epochs_and_resumes_in_each(folder):
         assert got + ids(second) == whole
 
 
-def test_repeat_for_ever_goes_on(folder):
+def test_repeat_without_a_number_never_ends(folder):
     endless = iter(me.read(folder).take(3).repeat())
     assert [next(endless)["id"] for _ in range(10)] == [0, 1, 2] * 3 + [0]
 
 
-def test_an_empty_data_set_ends(folder):
+def test_an_empty_dataset_ends(folder):
     assert list(me.read(folder).take(0)) == []
     assert list(me.read(folder).take(0).repeat()) == []
     assert list(me.read(folder).take(0).shuffle(level="row")) == []
@@ -139,7 +139,7 @@ def test_the_length_of_a_shard_is_the_number_of_its_items(folder, ranks):
         assert [len(part) for part in parts] == [len(list(part)) for part in parts]
 
 
-def test_a_length_that_only_reading_tells_is_refused(folder):
+def test_a_length_that_is_only_known_by_reading_raises(folder):
     for dataset, what in (
         (me.read(folder).filter(is_kept), "filter"),
         (me.read(folder).map(spread, batched=True), "map"),
@@ -168,7 +168,7 @@ def test_a_batched_map_may_return_more_and_fewer_rows(folder):
     )
 
 
-def test_a_batched_map_that_forgets_columns_is_told_so(folder):
+def test_a_batched_map_that_forgets_columns_raises(folder):
     with pytest.raises(ValueError, match=r"different lengths.*remove_columns"):
         list(me.read(folder).map(spread, batched=True, batch_size=4))
 
@@ -248,7 +248,7 @@ def test_shard_takes_the_launchers_environment(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "told"),
+    ("call", "error", "message"),
     [
         (lambda ds: ds.shuffle(level="rows"), ValueError, "'rows'; it can be 'file', 'block' or 'row'"),
         (lambda ds: ds.shuffle(seed=1.5), TypeError, "seed must be an integer, got 1.5"),
@@ -273,8 +273,8 @@ def test_shard_takes_the_launchers_environment(folder, monkeypatch):
         ),
     ],
 )
-def test_wrong_arguments_are_told_where_they_are_passed(folder, call, error, told):
-    with pytest.raises(error, match=told):
+def test_wrong_arguments_raise_where_they_are_passed(folder, call, error, message):
+    with pytest.raises(error, match=message):
         call(me.read(folder))
 
 
@@ -307,7 +307,7 @@ def test_shared_lanes_are_warned_of_once_with_the_factor(folder, caplog):
     assert len(caplog.records) == 1
 
 
-def test_a_data_set_survives_pickling_with_its_position(folder):
+def test_a_dataset_survives_pickling_with_its_position(folder):
     dataset = me.read(folder).shuffle(1).map(plus_one)
     iterator = iter(dataset)
     got = [next(iterator)["id"] for _ in range(10)]
@@ -352,7 +352,7 @@ def test_columns_of_a_batched_function_may_be_of_any_kind(folder):
         ]
 
 
-def test_a_batched_function_with_changing_columns_is_told_so(folder):
+def test_a_batched_function_with_changing_columns_raises(folder):
     def moody(columns):
         return {"a" if columns["id"][0] == 0 else "b": columns["id"]}
 

@@ -46,7 +46,7 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = midepoch.nothing
 
 
-def test_a_star_import_gives_the_public_names():
+def test_a_star_import_has_the_public_names():
     names = run("from midepoch import *; print(*[name for name in dir() if not name.startswith('__')])")
     assert names == sorted(midepoch.__all__)
 

@@ -16,7 +16,7 @@ COUNTS = st.fixed_dictionaries(
 
 
 def of_datasets(expression, counts):
-    """What `datasets` makes of an expression, as (split, first row, row behind the last).
+    """What `datasets` makes of an expression, as (split, first row, row after the last).
 
     Term by term: `datasets` refuses some sums of percents and rows, of which we know the rows all the same.
     """

@@ -15,7 +15,7 @@ def sample(*tokens, **others):
 
 
 def pack(*sizes, pad=0, **others):
-    """A pack of documents of these sizes, with so much padding behind."""
+    """A pack of documents of these sizes, with padding after them."""
     ends = np.cumsum([0, *sizes]).astype(np.int32)
     total = int(ends[-1]) + pad
     positions, documents = ids_within(ends, total)
@@ -163,7 +163,7 @@ def test_labels_that_nobody_has():
 
 
 @pytest.mark.parametrize(
-    ("items", "told"),
+    ("items", "message"),
     [
         ([sample(1), sample(1, more=2)], r"same keys, but one has \['input_ids', 'labels'\] and another .*'more'"),
         ([{"labels": [1]}], "A sample has no 'input_ids'; it has: labels"),
@@ -178,8 +178,8 @@ def test_labels_that_nobody_has():
         ),
     ],
 )
-def test_what_cannot_be_a_batch_is_told(items, told):
-    with pytest.raises(ValueError, match=told):
+def test_samples_that_cannot_be_a_batch_raise(items, message):
+    with pytest.raises(ValueError, match=message):
         MultiModalCollator()(items)
 
 

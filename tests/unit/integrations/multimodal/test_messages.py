@@ -139,7 +139,7 @@ def test_files_of_a_store_are_read_through_one_client(monkeypatch):
         {"type": "audio", "audio": {"array": np.zeros(40, np.float32), "sampling_rate": 8000}},
     ],
 )
-def test_C1_sounds(tmp_path, part):
+def test_C1_audio(tmp_path, part):
     (tmp_path / "a.wav").write_bytes(tone())
     found, sample = one(part, data_folder=str(tmp_path))
     assert found["type"] == "audio"
@@ -172,7 +172,7 @@ def test_a_column_of_one_file(stored):
     assert shade_of(read({"messages": user({"type": "image"}), "images": stored})["images"][0]) == 5
 
 
-def test_files_that_no_part_stands_for_belong_to_the_sample():
+def test_files_that_no_part_refers_to_belong_to_the_sample():
     row = {"messages": [{"role": "user", "content": "<image> what is it?"}], "pic": [picture(1), picture(2)]}
     sample = read(row, columns={"image": "pic"})
     assert [shade_of(one) for one in sample["images"]] == [1, 2]
@@ -212,7 +212,7 @@ def test_arrow_structs_whose_other_fields_are_none_are_as_if_they_had_them_not()
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ({"id": 1, "chat": []}, "There is no column 'messages' with messages; the row has: id, chat"),
         ({"messages": None}, "The messages must be a list of dicts, got None"),
@@ -250,8 +250,8 @@ def test_arrow_structs_whose_other_fields_are_none_are_as_if_they_had_them_not()
         ({"messages": user({"type": "image", "url": "data:image/svg+xml,<svg/>"})}, "A data URL must hold base64, got"),
     ],
 )
-def test_what_is_wrong_is_told(row, told):
-    with pytest.raises(ValueError, match=told):
+def test_wrong_messages_raise(row, message):
+    with pytest.raises(ValueError, match=message):
         read(row)
 
 

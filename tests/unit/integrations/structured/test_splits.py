@@ -15,7 +15,7 @@ from midepoch.order.orders import Sequential
 
 
 def index_of(files):
-    """Blocks of so many rows, in files; a row has 10 bytes."""
+    """Blocks of these numbers of rows, in files; a row has 10 bytes."""
     blocks = np.array([rows for file in files for rows in file], np.int64)
     starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
     first_blocks = np.concatenate([[0], np.cumsum([len(file) for file in files])]).astype(np.int64)
@@ -30,7 +30,7 @@ FILES = st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=5
 
 
 @given(FILES, st.integers(1, 30))
-def test_a_split_is_a_stretch_of_whole_blocks_of_one_file(files, most):
+def test_a_split_is_several_whole_blocks_of_one_file(files, most):
     index = index_of(files)
     by_rows = Splitting(index=index, most_rows=most).cut(base_of(index)).piece_starts("file")
     by_bytes = Splitting(index=index, most_bytes=10 * most).cut(base_of(index)).piece_starts("file")
@@ -44,7 +44,7 @@ def test_a_split_is_a_stretch_of_whole_blocks_of_one_file(files, most):
 
 
 @given(FILES, st.integers(1, 30), st.integers(1, 40), st.integers(0, 3), st.sets(st.integers(0, 100)))
-def test_a_group_gives_the_rows_of_its_splits_and_no_others(files, most, window, epoch, gone):
+def test_a_group_has_the_rows_of_its_splits_and_no_others(files, most, window, epoch, gone):
     index = index_of(files)
     splitting = Splitting(index=index, most_rows=most)
     step = ShuffleSplits(seed=3, window=window, splitting=splitting)
@@ -71,7 +71,7 @@ def test_small_splits_share_a_window_and_large_ones_have_several():
     assert len(step.apply(base_of(index), 0, 0).piece_starts("block")) > len(sizes) + 3
 
 
-@pytest.mark.parametrize("told", ["", "many", 0, -1, "12 parsecs", True, "MiB", None, "1iB"])
-def test_no_byte_sizes(told):
+@pytest.mark.parametrize("size", ["", "many", 0, -1, "12 parsecs", True, "MiB", None, "1iB"])
+def test_a_wrong_size_raises(size):
     with pytest.raises((ValueError, TypeError), match="split_bytes is"):
-        me.StructuredDataset("nowhere", split_bytes=told)
+        me.StructuredDataset("nowhere", split_bytes=size)
