@@ -5,10 +5,10 @@ from itertools import product
 
 import pytest
 
-from memory import MemoryWorld
 from midepoch.checkpoint.state import State
 from midepoch.delivery import plan as plans
 from midepoch.delivery.plan import Plan
+from simulation import MemoryWorld
 
 WORLD = MemoryWorld(sizes=(4, 4, 4, 4, 4, 4))
 

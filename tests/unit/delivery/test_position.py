@@ -4,7 +4,6 @@ from itertools import islice
 
 import pytest
 
-from memory import MemoryWorld
 from midepoch.checkpoint.state import State
 from midepoch.delivery import plan as plans
 from midepoch.delivery import position as positions
@@ -13,6 +12,7 @@ from midepoch.delivery.position import Position
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.workers import SharedWithWorkers
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
+from simulation import MemoryWorld
 
 ROWS = [(0, 0), (0, 1), (0, 2), (0, 3)]
 

@@ -6,12 +6,12 @@ from itertools import chain, islice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory import MemoryWorld, Simulation, memory_worlds, starts
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.session import Session
+from simulation import MemoryWorld, Simulation, memory_worlds, starts
 
 quick = settings(max_examples=100, deadline=None)
 FINGERPRINT = {"data": {}, "pipeline": []}

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory import MemoryWorld, memory_worlds
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.resume import begin
 from midepoch.errors import CheckpointMismatchError
+from simulation import MemoryWorld, memory_worlds
 
 quick = settings(max_examples=100, deadline=None)
 FINGERPRINT = {"data": {}, "pipeline": []}

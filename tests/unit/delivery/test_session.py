@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory import MemoryWorld, Simulation, memory_worlds, starts
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.session import Session
 from midepoch.errors import CheckpointMismatchError
+from simulation import MemoryWorld, Simulation, memory_worlds, starts
 
 quick = settings(max_examples=100, deadline=None)
 
@@ -78,6 +78,14 @@ def test_the_state_after_workers_that_are_at_different_items(drawn, data):
     turns_taken = [simulation.turns_for(reader, items[reader // ranks]) for reader in range(simulation.readers)]
     assert (state.turn, world.waiting(state)) == simulation.left(turns_taken)
     assert state.reader_progress is None
+
+
+def test_worker_w_of_all_ranks_delivered_the_same():
+    """Two ranks of two workers: readers 0 and 1 are the first workers, readers 2 and 3 the second ones."""
+    world = MemoryWorld(sizes=(4, 4, 4, 4))
+    state = Session(world.pipeline(), world.start(), 4).after_each([2, 1])
+    assert [position.cursor for position in state.positions.expand()] == [(2,), (2,), (1,), (1,)]
+    assert state.turn == 6
 
 
 @quick
