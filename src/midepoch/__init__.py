@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         NoDataError,
         SchemaMismatchError,
+        StaleIteratorError,
         StoreError,
         UnknownStateError,
     )
@@ -47,6 +48,7 @@ _HOMES = {
     "NoDataError": "errors",
     "SchemaMismatchError": "errors",
     "SimpleArrowIterableDataset": "integrations.huggingface.dataset",
+    "StaleIteratorError": "errors",
     "StoreError": "errors",
     "StructuredDataset": "integrations.structured.dataset",
     "UnknownStateError": "errors",
@@ -72,6 +74,7 @@ __all__ = [
     "NoDataError",
     "SchemaMismatchError",
     "SimpleArrowIterableDataset",
+    "StaleIteratorError",
     "StoreError",
     "StructuredDataset",
     "UnknownStateError",

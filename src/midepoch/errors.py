@@ -6,7 +6,8 @@
     ├── SchemaMismatchError (ValueError)        two files of one dataset disagree, or a column does not exist
     ├── DataChangedError (RuntimeError)         a file has changed since it was indexed
     ├── StoreError (RuntimeError)               an object store refuses access, or does not answer
-    ├── CheckpointMismatchError (ValueError)    a state is of other data, pipeline, seed or version, or comes too late
+    ├── CheckpointMismatchError (ValueError)    a state is of other data, pipeline, seed or version
+    ├── StaleIteratorError (RuntimeError)       an iterator is older than the state or epoch that was set
     ├── UnknownStateError (RuntimeError)        a state is asked of a process that cannot know it
     └── MissingExtraError (ImportError)         an optional dependency is not installed
 
@@ -43,6 +44,10 @@ class StoreError(MidepochError, RuntimeError):
 
 class CheckpointMismatchError(MidepochError, ValueError):
     """A state does not fit the dataset that loads it, or is loaded too late."""
+
+
+class StaleIteratorError(MidepochError, RuntimeError):
+    """An iterator is advanced after a state was loaded or another epoch was set, or in a forked process."""
 
 
 class UnknownStateError(MidepochError, RuntimeError):

@@ -11,13 +11,15 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from midepoch._common.text import count
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.dataset import Dataset
-from midepoch.delivery.plan import Plan
+from midepoch.delivery.passes import Pass, PassIterator
+from midepoch.delivery.plan import Even, Plan
+from midepoch.delivery.position import Position
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.reader import take_turns, turn_by_turn
 from midepoch.delivery.session import Session
@@ -32,7 +34,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
 
-Even = Literal["pad", "drop"]
+EVEN: tuple[Even, Even] = ("drop", "pad")
 ResumePoint = tuple[State, ReaderProgress]
 """Where a session of all ranks started, and what this rank has delivered of it."""
 Delivery = tuple[int, tuple[int, ...] | None, Any]
@@ -44,8 +46,9 @@ class Loader(DataLoader[Any]):
 
     ``batch_size=n`` is ``dataset.batch(n)``, or, with a ``collate_fn``, that function of ``n`` items; without a batch
     size ``collate_fn`` gets each item. Nothing else is converted: use ``dataset.with_format("torch")`` for tensors.
-    Iterating continues from the position of the dataset; after a full pass that is the next epoch. ``even`` gives every
-    rank the same number of batches in an epoch, by repeating ("pad") or leaving out ("drop") at most one per rank.
+    A loop starts at the beginning of the epoch, or at the state that was loaded; after a full loop that is the next
+    epoch. ``even`` gives every rank the same number of batches in an epoch, by repeating ("pad") or leaving out
+    ("drop") at most one per rank.
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
     an object store are started by forkserver, unless ``multiprocessing_context`` is set.
     """
@@ -98,12 +101,11 @@ class Loader(DataLoader[Any]):
         )
         stages = (*plan.pipeline.stages, *_batching(batch_size, drop_last, collate_fn))
         lanes = plan.lanes or plan.ranks * max(1, num_workers)
-        self._plan = replace(plan, lanes=lanes, pipeline=replace(plan.pipeline, stages=stages))
+        self._plan = replace(plan, lanes=lanes, even=even, pipeline=replace(plan.pipeline, stages=stages))
         if even is None and plan.passes != 1 and plan.pipeline.uniform:
             _check_even(self._plan)
-        self._position = dataset.position
-        self._even = even
-        self._pool: WorkerPool | None = None
+        self._position = dataset.position.for_loader()
+        self._idle_pool: WorkerPool | None = None
 
     @property
     def plan(self) -> Plan:
@@ -113,30 +115,46 @@ class Loader(DataLoader[Any]):
     @property
     def epoch(self) -> int:
         """The present epoch."""
-        return self._position.state().epoch
+        return self._position.epoch
+
+    @property
+    def position(self) -> Position:
+        """Where the next pass starts, and which pass delivered last."""
+        return self._position
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch. If it is the present epoch, the position does not change.
+        """Start the next loop at the beginning of an epoch. If a state of that epoch was loaded, it starts there.
 
-        The next loop yields what is left of that epoch.
+        The next loop yields what is left of that epoch. Iterators in other epochs are out of date.
         """
         self._position.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the loop has received, including its present batch, and nothing else."""
-        return self._position.state_dict(self._plan)
+        """What the loop has received, including its present batch, and nothing else.
+
+        With several iterators it is the state of the open one that delivered last, else of the last that was left;
+        before any, of the start point.
+        """
+        return self.describe_state(self._position.latest(self._plan))
+
+    def describe_state(self, run: Pass) -> dict[str, Any]:
+        """The state of a pass as plain values."""
+        return run.state().to_dict(run.plan.pipeline.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the position of a state. If the state does not fit, raise and change nothing."""
+        """Start from a state. If it does not fit, this raises, says what differs, and changes nothing.
+
+        It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
+        """
         self._position.load_state_dict(self._plan, state)
 
     def __len__(self) -> int:
         """The number of batches that this rank gets in a loop, known without reading."""
-        if self._even is None:
+        if self._plan.even is None:
             return len(Dataset(self._plan))
         if self._plan.passes is None:
             raise TypeError("The length is unknown: repeat() never ends.")
-        return self._plan.passes * _even_items(self._plan.begin(State()).session, self._even)
+        return self._plan.passes * (self._plan.items_per_rank(self._plan.begin(State()).session) or 0)
 
     def __bool__(self) -> bool:
         """True, even if the length is unknown."""
@@ -144,29 +162,37 @@ class Loader(DataLoader[Any]):
 
     def with_states(self) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Each batch with the state after it, for callers that read ahead of what they train on."""
-        for batch in self:
-            yield batch, self.state_dict()
+        batches = iter(self)
+        for batch in batches:
+            yield batch, batches.state_dict()
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """The batches from the present position on."""
-        return self._position.run(self._plan, self._items, self._is_over)
+    def __iter__(self) -> PassIterator:  # type: ignore[override]
+        """A pass from the start point: the beginning of the epoch, or the state that was loaded.
 
-    def _is_over(self, session: Session) -> bool:
-        """True if a session started with nothing left for any rank."""
-        return _even_items(session, "drop") == 0 if self._even == "drop" else session.is_over()
+        A pass that reaches its end moves the start point to the next epoch. One that is left early does not. Iterators
+        are independent of each other, and each has a ``state_dict`` of its own.
+        """
+        run = self._position.begin(self._plan)
+        return PassIterator.over(run, self.batches(run), self.describe_state)
 
-    def _items(self, progress: Progress) -> Iterator[Iterable[Any]]:
-        """The rest of an epoch's items for this rank, many at a time."""
-        if self._even is None:
-            yield from progress.follow(self._turns(progress))
-            return
-        target = _even_items(progress.session, self._even)
-        turns = self._turns(progress) if target else iter(())
-        for item in chain.from_iterable(progress.follow(turns)):
-            yield (item,)
-            if progress.items == target:
+    def batches(self, run: Pass) -> Iterator[Iterable[Any]]:
+        """The batches of a pass, many at a time."""
+        with run:
+            for progress in run.epochs():
+                batches_per_rank = self._plan.items_per_rank(progress.session)
+                if batches_per_rank is None:
+                    yield from run.deliver(self._turns(progress))
+                else:
+                    yield from self._even_batches(run, progress, batches_per_rank)
+
+    def _even_batches(self, run: Pass, progress: Progress, count: int) -> Iterator[Iterable[Any]]:
+        """The batches of an epoch, ``count`` on every rank."""
+        turns = self._turns(progress) if count else iter(())
+        for batch in chain.from_iterable(run.deliver(turns)):
+            yield (batch,)
+            if progress.items == count:
                 return
-        while progress.items < target:
+        while progress.items < count:
             progress.repeated += 1
             yield (self._first_item(progress.session),)
 
@@ -191,13 +217,17 @@ class Loader(DataLoader[Any]):
 
     def _receive(self, resume_point: ResumePoint) -> Iterator[Delivery]:
         """What the workers send when they all start from a resume point."""
-        pool = self._pool or WorkerPool(self, self._plan)
-        self._pool = pool if self.persistent_workers else None
+        pool: WorkerPool | None = self._idle_pool or WorkerPool(self, self._plan)
+        self._idle_pool = None  # so that another pass meanwhile starts workers of its own
+        assert pool is not None
         try:
             yield from pool.work(resume_point)
         except Exception:
-            self._pool = None
+            pool = None
             raise
+        finally:
+            if self.persistent_workers and self._idle_pool is None:
+                self._idle_pool = pool
 
 
 class WorkerPool:
@@ -242,7 +272,7 @@ class WorkerPool:
             if dead:
                 error.add_note(
                     f"midepoch: {', '.join(dead)} died. Nothing is lost: the loader's state is that of the last batch "
-                    "received. Iterate again, or load that state in a new process, to continue after it."
+                    "received. To continue after it, load that state and iterate again, here or in a new process."
                 )
             if hasattr(deliveries, "_shutdown_workers"):  # the traceback would keep them alive beside the next ones
                 deliveries._shutdown_workers()
@@ -288,16 +318,10 @@ def _batching(size: int | None, drop_last: bool, collate: Callable[..., Any] | N
     return () if collate is None else (Collate(function=collate),)
 
 
-def _even_items(session: Session, even: Even) -> int:
-    """The number of items that every rank gets from a session."""
-    items = [sum(session.reader_items(reader)) for reader in range(session.assignment.readers)]
-    return max(items) if even == "pad" else min(items)
-
-
 def _check_even(plan: Plan) -> None:
     """Raise if ranks would begin the next epoch at different steps: then no rank's state would hold for all ranks."""
     session = plan.begin(State()).session
-    least, most = _even_items(session, "drop"), _even_items(session, "pad")
+    least, most = (replace(plan, even=even).items_per_rank(session) or 0 for even in EVEN)
     if least != most:
         raise ValueError(
             f"repeat() over {plan.ranks} ranks needs even='pad' or even='drop': some ranks have "

@@ -5,14 +5,15 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
 from midepoch._common.world import is_starting_a_process, torch_worker
 from midepoch.checkpoint.state import State
+from midepoch.delivery.passes import Pass, PassIterator
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.position import Position
-from midepoch.delivery.progress import Progress
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.workers import SharedWithWorkers
 from midepoch.order.orders import OrderStep, Slice
@@ -24,7 +25,7 @@ from midepoch.values.collate import standalone
 
 
 class PlannedDataset:
-    """A frozen plan, and the position of the iteration, which is the only thing that changes."""
+    """A frozen plan, and the position of its iterations, which is the only thing that changes."""
 
     def __init__(self, plan: Plan) -> None:
         """Start at the beginning of a plan. Users call :func:`midepoch.read`."""
@@ -54,7 +55,7 @@ class PlannedDataset:
 
     @property
     def position(self) -> Position:
-        """How far the iteration has come. A loader moves the position of its dataset."""
+        """Where the next pass starts, and which pass delivered last. A Loader has a position of its own."""
         return self._position
 
     def file_rows(self, purpose: str) -> FileRows:
@@ -93,7 +94,7 @@ class PlannedDataset:
     @property
     def epoch(self) -> int:
         """The epoch of the next item."""
-        return self._position.state().epoch
+        return self._position.epoch
 
     def __len__(self) -> int:
         """How many items this rank gets in one loop, known without reading."""
@@ -117,36 +118,51 @@ class PlannedDataset:
         return f"<midepoch.{type(self).__name__} of {pipeline.source}{steps and ': '}{steps}>"
 
     def __iter__(self) -> Iterator[Any]:
-        """Continue from the position: the beginning, the end of the last loop, or what a state or epoch set."""
-        self._position.enter_worker()
-        return self._position.run(self._plan, _read_here)
+        """A pass from the start point: the beginning of the epoch, or the state that was loaded.
+
+        A pass that reaches its end moves the start point to the next epoch. One that is left early does not. Iterators
+        are independent of each other, and each has a ``state_dict`` of its own.
+        """
+        run = self._position.begin(self._plan)
+        return PassIterator.over(run, _read_here(run), self.describe_state)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch. If the dataset is in that epoch already, it stays at its position.
+        """Start the next loop at the beginning of an epoch. If a state of that epoch was loaded, it starts there.
 
-        The next loop yields what is left of that epoch, so a loop that counts epochs can be resumed anywhere.
+        The next loop yields what is left of that epoch, so a loop that counts epochs can be resumed anywhere. Iterators
+        in other epochs are out of date.
         """
         self._position.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the loop has received, and nothing that it has not. Plain values, about 1 KB."""
-        return self._position.state_dict(self._plan)
+        """What the loop has received, and nothing that it has not. Plain values, about 1 KB.
+
+        With several iterators it is the state of the open one that delivered last, else of the last that was left;
+        before any, of the start point.
+        """
+        self._position.check_known()
+        return self.describe_state(self._position.latest(self._plan))
+
+    def describe_state(self, run: Pass) -> dict[str, Any]:
+        """The state of a pass as plain values. A subclass may add keys of its own."""
+        return run.state().to_dict(run.plan.pipeline.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume at a state. If it does not fit, this raises, says what differs, and changes nothing."""
+        """Start from a state. If it does not fit, this raises, says what differs, and changes nothing.
+
+        It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
+        """
         self._position.load_state_dict(self._plan, state)
 
     def __getstate__(self) -> dict[str, Any]:
-        position = self._position
-        values = {"plan": self._plan, "state": position.state(), "requested_epoch": position.requested_epoch}
+        values: dict[str, Any] = {"plan": self._plan, "position": self._position}
         if self._position.workers is not None and is_starting_a_process():
             values["workers"] = self._position.workers
         return values
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._plan = values["plan"]
-        self._position = Position(values["state"])
-        self._position.requested_epoch = values.get("requested_epoch")
+        self._position = copy(values["position"])
         self._position.workers = values.get("workers")
 
     @property
@@ -166,6 +182,8 @@ class PlannedDataset:
         raise TypeError("A Dataset's class cannot be changed.")
 
 
-def _read_here(progress: Progress) -> Iterator[Iterable[Any]]:
-    items_in_bulk = progress.follow(take_turns(progress))
-    return items_in_bulk if torch_worker() is None else (map(standalone, items) for items in items_in_bulk)
+def _read_here(run: Pass) -> Iterator[Iterable[Any]]:
+    with run:
+        for progress in run.epochs():
+            items_in_bulk = run.deliver(take_turns(progress))
+            yield from items_in_bulk if torch_worker() is None else (map(standalone, items) for items in items_in_bulk)

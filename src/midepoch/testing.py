@@ -131,7 +131,7 @@ def _interleaved(workers: list[Iterator[Turns]]) -> Iterator[Turns]:
 
 def _fresh(dataset: Dataset, epoch: int) -> Dataset:
     fresh = copy.copy(dataset)
-    fresh.position.start_epoch(epoch)
+    fresh.set_epoch(epoch)
     return fresh
 
 

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import signal
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 import torch
@@ -85,34 +85,84 @@ def test_the_state_in_the_loop_counts_the_batch_in_hand_and_no_later_one(build):
             assert ids(resumed) == whole[number:]
 
 
-def test_a_loop_that_was_left_is_gone_on_with(build):
+def go_on(loader):
+    """Continue after the last batch of a loop that was left."""
+    loader.load_state_dict(through_json(loader.state_dict()))
+    return loader
+
+
+def test_a_loop_that_was_left_starts_again_unless_its_state_is_loaded(build):
     whole = ids(build("filtered"))
     for workers in WORKERS:
         loader = me.Loader(build("filtered"), **workers)
-        got = []
-        for count in (5, 1, 7):
-            got += ids(islice(loader, count))
-        assert got + ids(loader) == whole
+        assert [ids(islice(loader, count)) for count in (5, 5)] == [whole[:5], whole[:5]]
+        got = ids(islice(loader, 5))
+        for count in (1, 7):
+            got += ids(islice(go_on(loader), count))
+        assert got + ids(go_on(loader)) == whole
         assert loader.epoch == 1
 
 
-def test_the_data_set_and_its_loader_stand_at_one_place(build):
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+def test_E5_a_peek_inside_the_training_loop_changes_no_checkpoint(build, workers):
+    whole = ids(build("filtered"))
+    loader, got = me.Loader(build("filtered"), **workers), []
+    for number, row in enumerate(loader, start=1):
+        got.append(row["id"])
+        if number % 10 == 5:
+            assert next(iter(loader))["id"] == whole[0]
+            resumed = build("filtered")
+            resumed.load_state_dict(through_json(loader.state_dict()))
+            assert got + ids(resumed) == whole
+    assert got == whole
+    assert loader.epoch == 1
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+def test_E5_a_validation_loader_that_is_left_starts_at_the_same_row_each_time(folder, workers):
+    loader = me.Loader(me.read(folder).lanes(2), batch_size=5, **workers)
+    assert len({tuple(ids(islice(loader, 2))) for _ in range(3)}) == 1
+
+
+def test_E5_two_loaders_of_one_dataset_do_not_share_a_position(build):
     dataset = build("rows")
-    loader = me.Loader(dataset, num_workers=2)
-    whole = ids(build("rows"))
-    got = ids(islice(loader, 7))
-    assert dataset.state_dict() == loader.state_dict()
-    assert got + ids(dataset) == whole
+    whole = ids(dataset)
+    dataset.set_epoch(0)
+    first, second = me.Loader(dataset, num_workers=1), me.Loader(dataset)
+    got = ids(islice(first, 7))
+    assert ids(second) == whole
+    assert got + ids(go_on(first)) == whole
+    with pytest.raises(me.UnknownStateError, match="use the Loader's state_dict"):
+        dataset.state_dict()
+    with pytest.raises(me.CheckpointMismatchError, match=r"Call the Loader's load_state_dict"):
+        dataset.load_state_dict(first.state_dict())
+    dataset.set_epoch(4)
+    assert (first.epoch, second.epoch) == (4, 4)
 
 
-def test_loading_too_late_is_an_error(build):
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+def test_E5_iterators_of_one_loader_are_independent(build, workers):
+    whole = ids(build("filtered"))
+    loader = me.Loader(build("filtered"), **workers)
+    first, second = iter(loader), iter(loader)
+    got = ids(islice(first, 5)), ids(islice(second, 9))
+    got[0].extend(ids(islice(first, 2)))
+    for iterator, rows in zip((first, second), got, strict=True):
+        resumed = build("filtered")
+        resumed.load_state_dict(through_json(iterator.state_dict()))
+        assert rows + ids(resumed) == whole
+    assert got[0] + ids(first) == got[1] + ids(second) == whole
+
+
+def test_a_state_may_be_loaded_at_any_time_and_older_iterators_say_so(build):
     loader = me.Loader(build("rows"), num_workers=1)
     state = loader.state_dict()
     iterator = iter(loader)
-    next(iterator)
-    with pytest.raises(me.CheckpointMismatchError, match="too late"):
-        loader.load_state_dict(state)
-    assert len(list(iterator)) == 59
+    whole = [next(iterator)["id"]]
+    loader.load_state_dict(state)
+    with pytest.raises(me.StaleIteratorError, match="a state was loaded after it was started"):
+        next(iterator)
+    assert ids(loader)[:1] == whole
 
 
 def test_a_state_after_the_last_batch_starts_the_next_epoch(build):
@@ -151,7 +201,7 @@ def test_other_start_methods(build, method):
     resumed = me.Loader(build("filtered"), num_workers=1, multiprocessing_context=method)
     resumed.load_state_dict(through_json(loader.state_dict()))
     assert got + ids(resumed) == whole
-    assert got + ids(loader) == whole
+    assert got + ids(go_on(loader)) == whole
 
 
 def test_a_function_that_cannot_be_sent_is_named(build):
@@ -297,7 +347,7 @@ def test_a_killed_worker_is_named_and_nothing_is_lost(build):
         resumed = me.Loader(build("filtered"), num_workers=3)
         resumed.load_state_dict(through_json(loader.state_dict()))
         assert got + ids(resumed) == whole
-        assert got + ids(loader) == whole
+        assert got + ids(go_on(loader)) == whole
     logging.disable(logging.NOTSET)
 
 
@@ -344,8 +394,8 @@ def test_a_loader_is_true_even_if_its_length_is_unknown(build):
     assert build("filtered")
 
 
-def test_one_rank_that_leaves_its_loop_and_goes_on_stays_in_step(folder):
-    """Lanes of whole files run out at different turns, which ranks pass over; each must continue its own session."""
+def test_ranks_that_leave_their_loops_at_one_step_go_on_in_step(folder):
+    """Lanes of whole files run out at different turns, which ranks pass over."""
 
     def loader(rank, workers=0):
         return me.Loader(me.read(folder).lanes(3).shard(2, rank, "file"), num_workers=workers)
@@ -354,8 +404,11 @@ def test_one_rank_that_leaves_its_loop_and_goes_on_stays_in_step(folder):
     assert sorted(whole[0] + whole[1]) == list(range(60))
     for cut in range(1, len(whole[0]) - 2, 4):
         for workers in (0, 2):
-            one = loader(0, workers)
-            assert ids(islice(one, cut)) + ids(islice(one, 1)) + ids(one) == whole[0]
+            ranks = [loader(rank, workers) for rank in range(2)]
+            got = [ids(islice(rank, cut)) for rank in ranks]
+            got += [ids(islice(go_on(rank), 1)) for rank in ranks]
+            got += [ids(go_on(rank)) for rank in ranks]
+            assert sorted(chain.from_iterable(got)) == list(range(60))
 
 
 def test_repeat_goes_on_after_a_resume_at_the_end_of_an_epoch(folder):
@@ -399,4 +452,4 @@ def test_a_loop_left_after_its_last_batch_is_followed_by_the_next_epoch(build, e
     left = loader()
     assert ids(islice(left, len(left))) == epochs[0]
     assert left.epoch == 0
-    assert ids(left) == epochs[1]
+    assert ids(go_on(left)) == epochs[1]

@@ -1,8 +1,10 @@
 """The dataset itself: what each method returns, what it refuses, and the position of the iteration."""
 
+import copy
 import json
 import logging
 import pickle
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -39,12 +41,40 @@ def test_epochs_follow_each_other(folder):
     assert ids(dataset) == first
 
 
-def test_a_loop_that_was_left_is_gone_on_with(folder):
+def test_a_loop_that_was_left_starts_again_unless_its_state_is_loaded(folder):
     dataset = me.read(folder)
-    for row in dataset:
-        if row["id"] == 9:
-            break
+    for _ in range(2):
+        for row in dataset:
+            if row["id"] == 9:
+                break
+        assert row["id"] == 9
+    dataset.load_state_dict(dataset.state_dict())
     assert ids(dataset) == list(range(10, 60))
+    assert dataset.epoch == 1
+
+
+def test_E5_a_peek_inside_a_loop_changes_no_checkpoint(folder):
+    dataset = me.read(folder).shuffle(1).map(plus_one).batch(4)
+    whole = [ids([batch]) for batch in copy.copy(dataset)]
+    for cut, _ in enumerate(dataset, start=1):
+        next(iter(dataset))
+        state = dataset.state_dict()
+        resumed = copy.copy(dataset)
+        resumed.load_state_dict(state)
+        assert [ids([batch]) for batch in resumed][: len(whole) - cut] == whole[cut:]
+        assert resumed.epoch == (1 if cut < len(whole) else 2)
+
+
+def test_E5_each_iterator_has_a_state_of_its_own(folder):
+    dataset = me.read(folder).shuffle(1)
+    whole = ids(copy.copy(dataset))
+    first, second = iter(dataset), iter(dataset)
+    got = ids([*islice(first, 7)]), ids([*islice(second, 21)])
+    for iterator, rows in zip((first, second), got, strict=True):
+        resumed = copy.copy(dataset)
+        resumed.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
+        assert rows + ids(resumed) == whole
+    assert not hasattr(first, "load_state_dict")
 
 
 @pytest.mark.parametrize("size", [None, 4])
@@ -307,10 +337,11 @@ def test_shared_lanes_are_warned_of_once_with_the_factor(folder, caplog):
     assert len(caplog.records) == 1
 
 
-def test_a_dataset_survives_pickling_with_its_position(folder):
+def test_a_dataset_survives_pickling_with_its_start_point(folder):
     dataset = me.read(folder).shuffle(1).map(plus_one)
-    iterator = iter(dataset)
-    got = [next(iterator)["id"] for _ in range(10)]
+    got = [row["id"] for row in islice(dataset, 10)]
+    dataset.load_state_dict(dataset.state_dict())
+    next(iter(dataset))
     copied = pickle.loads(pickle.dumps(dataset))
     assert got + ids(copied) == ids(me.read(folder).shuffle(1))
 

@@ -12,13 +12,15 @@ Size = int | str
 """A number of bytes, or a string such as "256MiB"."""
 
 
-def check_integer(name: str, value: Any, *, least: int | None = 0) -> int:
-    """The value as an int; ``TypeError`` if it is not an integer, ``ValueError`` if it is below ``least``."""
+def check_integer(name: str, value: Any, *, least: int | None = 0, most: int | None = None) -> int:
+    """The value as an int; ``TypeError`` if it is not an integer, ``ValueError`` if it is out of bounds."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {value!r}.")
     number = int(value.__index__())
     if least is not None and number < least:
         raise ValueError(f"{name} is {number}; it must be at least {least}.")
+    if most is not None and number > most:
+        raise ValueError(f"{name} is {number}; it must be at most {most}.")
     return number
 
 

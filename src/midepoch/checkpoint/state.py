@@ -12,6 +12,8 @@ from midepoch.errors import CheckpointMismatchError
 
 AppendedFiles = tuple[tuple[tuple[int, int], ...], ...]
 """Files were appended to an epoch under way: the files that it had before each time, as ranges of their numbers."""
+MOST_EPOCHS = 1 << 53
+"""The last epoch that set_epoch accepts."""
 MOST = 1 << 20
 """More lanes or readers than any cluster has; a state that names more is damaged."""
 

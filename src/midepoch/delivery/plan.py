@@ -7,9 +7,11 @@ from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.delivery.progress import Progress
 from midepoch.delivery.resume import begin
+from midepoch.delivery.session import Session
 from midepoch.pipeline.pipeline import Pipeline
 
 ShardMode = Literal["file", "example"]
+Even = Literal["pad", "drop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,8 @@ class Plan:
     mode: ShardMode = "example"
     lanes: int | None = None
     passes: int | None = 1
+    even: Even | None = None
+    """Gives all ranks the same number of items in an epoch, by repeating or leaving out at most one per rank."""
 
     def begin(self, state: State) -> Progress:
         """The progress of this process, which may be a worker of a DataLoader, when it starts from a state."""
@@ -31,15 +35,29 @@ class Plan:
             self.pipeline, state, reader=reader, readers=readers, workers=workers, lanes=self.lanes, mode=self.mode
         )
 
-    def ends_loop(self, start: State, progress: Progress, *, empty: bool, over: bool, requested: bool) -> bool:
-        """True if a loop that has read the rest of an epoch, from ``start``, ends there.
+    def items_per_rank(self, session: Session) -> int | None:
+        """The number of items that every rank gets from a session, or None if ranks may get different numbers."""
+        if self.even is None:
+            return None
+        items = [sum(session.reader_items(reader)) for reader in range(session.assignment.readers)]
+        return max(items) if self.even == "pad" else min(items)
 
-        If a resumed epoch is already finished for all readers, the loop continues with the next one, unless set_epoch
-        requested this epoch. A loop of many epochs continues anyway. Whether anything is left for other readers is
-        known for uniform pipelines only: ``over`` says so.
+    def ends_pass(self, start: State, progress: Progress, *, empty: bool, requested: bool) -> bool:
+        """True if a pass that has read the rest of an epoch, from ``start``, ends there.
+
+        ``empty`` means that nothing was left for this reader. If the epoch was already finished for all readers, the
+        pass continues with the next one, unless set_epoch ``requested`` this epoch. A pass of many epochs continues
+        anyway. Whether anything is left for other readers is known for uniform pipelines only.
         """
         if requested and self.passes == 1:
             return True
-        if empty and start.lanes is not None and (over or progress.session.assignment.readers == 1 or self.passes != 1):
+        if empty and start.lanes is not None and (self.passes != 1 or self._is_over(start, progress)):
             return False
         return empty or (self.passes is not None and (start.epoch + 1) % self.passes == 0)
+
+    def _is_over(self, start: State, progress: Progress) -> bool:
+        """True if an epoch had nothing left for any reader."""
+        if progress.session.assignment.readers == 1:
+            return True
+        session = self.begin(start).session
+        return self.pipeline.uniform and (self.items_per_rank(session) == 0 or session.is_over())

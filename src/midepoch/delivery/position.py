@@ -1,147 +1,186 @@
-"""The position of an iteration, and the loop that moves it: the only thing about a dataset that changes."""
+"""The start point of a dataset or a Loader, and the passes that were started from there."""
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+import logging
+from collections.abc import Mapping
 from typing import Any
+from weakref import WeakSet
 
 from midepoch._common.checks import check_integer
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.migrations import upgrade
-from midepoch.checkpoint.state import State
+from midepoch.checkpoint.state import MOST_EPOCHS, State
+from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.progress import Progress
-from midepoch.delivery.session import Session
 from midepoch.delivery.workers import SharedWithWorkers
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
 
+log = logging.getLogger("midepoch")
+
 
 class Position:
-    """The position of an iteration: a state, or the progress of the loop that is running."""
+    """Where the next pass starts, and which pass delivered last.
 
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._progress: Progress | None = None
-        self._running_loops = 0
-        self._refused: CheckpointMismatchError | None = None
-        self.requested_epoch: int | None = None  # by set_epoch, for the next loop
+    A pass starts at the beginning of an epoch, or at a state that was loaded. Only a pass that reaches its end moves
+    the start point: to the next epoch. Passes do not disturb each other.
+    """
+
+    def __init__(self, start: State, requested_epoch: int | None = None) -> None:
+        self._start = start
+        self._requested_epoch = requested_epoch  # by set_epoch, for the next pass
+        self._started: WeakSet[Pass] = WeakSet()
+        self._last_started: Pass | None = None
+        self._open: list[Pass] = []  # those that have delivered, in the order of their last delivery
+        self._left: Pass | None = None  # the last one that was closed after delivering
+        self._alone: tuple[Pass, tuple[int, int]] | None = None  # the pass that delivers in bulk, and its last mark
+        self._delivered = False
+        self._warned = False
+        self._loaders: WeakSet[Position] = WeakSet()
         self.workers: SharedWithWorkers | None = None
 
-    def state(self) -> State:
-        """The state, as a value."""
-        return self._state if self._progress is None else self._progress.state()
+    def __getstate__(self) -> dict[str, Any]:
+        return {"start": self._start, "requested_epoch": self._requested_epoch}
 
-    def progress(self, plan: Plan) -> Progress:
-        """The progress of the loop that is running, or of one that would start now."""
-        return plan.begin(self._state) if self._progress is None else self._progress
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        Position.__init__(self, **values)
 
-    def start_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch."""
-        self._state, self._progress = State(epoch=epoch), None
+    def for_loader(self) -> "Position":
+        """A position of its own for a Loader, from the same start point. ``set_epoch`` reaches it."""
+        made = Position(self._start, self._requested_epoch)
+        self._loaders.add(made)
+        return made
 
-    def run(
-        self,
-        plan: Plan,
-        items_of: Callable[[Progress], Iterator[Iterable[Any]]],
-        is_over: Callable[[Session], bool] = Session.is_over,
-    ) -> Iterator[Any]:
-        """The items from this position to the end of the loop.
+    def begin(self, plan: Plan) -> Pass:
+        """Start a pass from the start point, as it is now."""
+        error = None
+        if torch_worker() is not None:
+            error = self._enter_worker()
+        elif self._left is not None and self._left.start is self._start and not self._warned:
+            self._warned = True
+            log.warning(
+                "The last pass was left before its end, and this one starts again at the same point. To continue after "
+                "the last item instead, call x.load_state_dict(x.state_dict()) first; for another epoch, set_epoch."
+            )
+        requested, self._requested_epoch = self._requested_epoch == self._start.epoch, None
+        run = Pass(self, plan, self._start, requested=requested, error=error)
+        self._started.add(run)
+        self._last_started = run
+        return run
 
-        ``items_of`` yields those of the rest of an epoch, many at a time so that no Python code runs for a single one.
-        ``is_over`` returns True if a session of a uniform pipeline started with nothing left for any reader.
-        """
-        return chain.from_iterable(self._run(plan, items_of, is_over))
+    def delivers(self, run: Pass) -> bool:
+        """Note that a pass is about to deliver. True if no other pass is open."""
+        self._note_bulk()
+        self._open = [one for one in self._open if one is not run and one.is_of_this_process]
+        alone = not self._open
+        self._open.append(run)
+        self._left, self._delivered = None, True
+        if alone:
+            self._alone = run, run.mark
+        return alone
 
-    def _run(
-        self,
-        plan: Plan,
-        items_of: Callable[[Progress], Iterator[Iterable[Any]]],
-        is_over: Callable[[Session], bool],
-    ) -> Iterator[Iterable[Any]]:
-        """The same, many items at a time.
+    def ended(self, run: Pass) -> None:
+        """Note that a pass is closed. At its end it moves the start point to the next epoch."""
+        self._note_bulk()
+        if run in self._open:
+            self._open.remove(run)
+            if not self._open:
+                self._left = run
+        if self._alone is not None and self._alone[0] is run:
+            self._alone = None
+        if run.is_finished and run in self._started and torch_worker() is None:
+            self._start, self._left = run.state(), None
+        self._started.discard(run)
 
-        A loop after one that was left early continues its session, so that this reader stays in step with the others.
-        """
-        if self._refused is not None:
-            raise self._refused
-        self._running_loops += 1
-        requested, self.requested_epoch = self.requested_epoch, None
-        try:
-            while True:
-                start = self.state()
-                earlier = self._progress
-                if earlier is not None and earlier.belongs_to(plan.pipeline):
-                    progress = earlier.resumed()
-                else:
-                    progress = plan.begin(start)
-                self._progress = progress
-                before = progress.items
-                yield from items_of(progress)
-                if self._progress is not progress:
-                    return  # another loop, or set_epoch, has moved the position
-                empty = progress.items == before
-                over = empty and plan.pipeline.uniform and is_over(plan.begin(start).session)
-                ends = plan.ends_loop(start, progress, empty=empty, over=over, requested=start.epoch == requested)
-                if not (ends and torch_worker()):
-                    self.start_epoch(start.epoch + 1)
-                if ends:
-                    return
-        finally:
-            self._running_loops -= 1
+    def _note_bulk(self) -> None:
+        """Put the pass that delivers in bulk last, if it has delivered since the last note."""
+        if self._alone is not None:
+            run, mark = self._alone
+            if run.mark != mark and run in self._open:
+                self._open.remove(run)
+                self._open.append(run)
+                self._alone = run, run.mark
+
+    def latest(self, plan: Plan) -> Pass:
+        """The open pass that delivered last; else the last that was left; else one from the start point."""
+        self._note_bulk()
+        if self._open:
+            return self._open[-1]
+        return self._left if self._left is not None else Pass(self, plan, self._start)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the pass that delivered last, or of the start point."""
+        self._note_bulk()
+        run = self._open[-1] if self._open else self._left
+        return self._start.epoch if run is None else run.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, unless it is the present one.
+        """Start from the beginning of an epoch. If the start point is in that epoch already, it stays.
 
-        The next loop yields what is left of that epoch, which is nothing after its last item. Otherwise a training
-        loop that counts epochs would get the next epoch twice.
+        The next pass yields what is left of that epoch, which is nothing after its last item. Otherwise a training
+        loop that counts epochs would get the next epoch twice. Passes in other epochs are out of date.
         """
-        epoch = check_integer("epoch", epoch)
-        self._request(epoch)
+        epoch = check_integer("epoch", epoch, most=MOST_EPOCHS)
+        self._go_to(epoch)
         if self.workers is not None and torch_worker() is None:
             self.workers.set_epoch(epoch)
+        for loader in self._loaders:
+            loader.set_epoch(epoch)
 
-    def _request(self, epoch: int) -> None:
-        self.requested_epoch = epoch
-        if epoch != self.state().epoch:
-            self.start_epoch(epoch)
+    def _go_to(self, epoch: int) -> None:
+        self._requested_epoch = epoch
+        self._expire([run for run in self._started if run.epoch != epoch], f"set_epoch({epoch}) was called")
+        if self._left is not None and self._left.epoch != epoch:
+            self._left = None
+        if self._start.epoch != epoch:
+            self._start = State(epoch=epoch)
 
-    def state_dict(self, plan: Plan) -> dict[str, Any]:
-        """The state as plain values."""
+    def _expire(self, runs: list[Pass], reason: str) -> None:
+        for run in runs:
+            run.expire(reason)
+            self._started.discard(run)
+        self._open = [run for run in self._open if run not in runs]
+
+    def check_known(self) -> None:
+        """Raise if the state is known to others only: to workers of a DataLoader, or to a Loader."""
         if self.workers is not None and self.workers.have_read and torch_worker() is None:
             raise UnknownStateError(
                 "Workers of a DataLoader have read this dataset, and this process does not know what they delivered: "
                 "any state would be wrong. Use midepoch.Loader, or torchdata's StatefulDataLoader and its state_dict()."
             )
-        return self.state().to_dict(plan.pipeline.fingerprint)
+        if not self._delivered and any(loader._delivered for loader in self._loaders):
+            raise UnknownStateError(
+                "A Loader of this dataset has delivered items, and the dataset itself has not: use the Loader's "
+                "state_dict()."
+            )
 
     def load_state_dict(self, plan: Plan, values: Mapping[str, Any]) -> None:
-        """Go to the position of a state. If the state does not fit, raise and change nothing."""
-        if self._running_loops:
+        """Start from a state. If it does not fit, raise and change nothing. Passes from before are out of date."""
+        if len(self._loaders):
             raise CheckpointMismatchError(
-                "load_state_dict was called too late: a loop is running and would continue from where it is. "
-                "Load the state before the loop, or del its iterator first."
+                "A Loader of this dataset has a position of its own, which this would not change. Call the Loader's "
+                "load_state_dict(), or load the state before the Loader is built."
             )
         values = upgrade(values)
         state = plan.pipeline.adopt(State.from_dict(values), values.get("fingerprint"))
         plan.begin(state).session.check()
-        self._state, self._progress = state, None
+        self._expire(list(self._started), "a state was loaded")
+        self._start, self._left, self._last_started = state, None, None
         if self.workers is not None and torch_worker() is None:
             self.workers.state_loaded()
 
-    def enter_worker(self) -> None:
-        """Prepare a loop in a worker of a plain DataLoader, where the main process chooses the epoch.
+    def _enter_worker(self) -> CheckpointMismatchError | None:
+        """Prepare a pass in a worker of a plain DataLoader, where the main process chooses the epoch.
 
-        A worker that has run a loop begins its epoch again, as a newly started one would: what it had read ahead when
-        that loop was left is not skipped. If another epoch was set since, it goes there.
+        A worker that has started a pass before begins its epoch again, as a newly started worker would. Returns the
+        error that the pass raises, since a DataLoader only passes on errors of the loop itself.
         """
-        if torch_worker() is None:
-            return
-        if self._progress is not None and self._progress.process == os.getpid():
-            self.start_epoch(self.state().epoch)
+        earlier = self._last_started
+        if earlier is not None and earlier.is_of_this_process:
+            self._start, self._left = State(epoch=earlier.epoch), None
         try:
             epoch = self.workers.enter() if self.workers is not None else None
         except CheckpointMismatchError as error:
-            self._refused = error  # raised by the loop itself, where the DataLoader passes errors on
-            return
+            return error
         if epoch is not None:
-            self._request(epoch)
+            self._go_to(epoch)
+        return None

@@ -1,16 +1,14 @@
 """What one reader has delivered."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from operator import length_hint
 from typing import Any, NamedTuple
 
+from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
 from midepoch.delivery.session import Session
-from midepoch.pipeline.pipeline import Pipeline
 
 
 class Turns(NamedTuple):
@@ -37,7 +35,6 @@ class Progress:
         self.rotation = assignment.rotation(reader)
         self.uniform = session.pipeline.uniform
         self.repeated = 0
-        self.process = os.getpid()
         self._current: Turns | None = None
         self._remaining: Iterator[Any] = iter(())
         self.cursors: list[Cursor] = [session.positions[lane].cursor for lane in self.rotation]
@@ -63,16 +60,6 @@ class Progress:
             items = (end - 1 - assignment.phase(self.reader, slot)) // assignment.stride + 1 if end else 0
             if items < assignment.turns_at(slot, delivered.turns_taken):
                 self.limits[slot] = items
-
-    def belongs_to(self, pipeline: Pipeline) -> bool:
-        """True if this is the progress of that pipeline, by a reader of this process."""
-        return self.session.pipeline is pipeline and self.process == os.getpid()
-
-    def resumed(self) -> "Progress":
-        """A new progress of the same reader and session, from what this one has delivered."""
-        resumed = Progress(self.session, self.reader, workers=self.workers, delivered=self.reader_progress())
-        resumed.repeated = self.repeated
-        return resumed
 
     def reader_progress(self) -> ReaderProgress:
         """What this reader has delivered of its session, as a value."""
@@ -108,6 +95,16 @@ class Progress:
             self._settle()
             self._turns_before_current, self._current = self.turns_taken, None
             del turns  # so that the next rows are made in the memory of these, which is still in the cache
+
+    def cut_off(self) -> None:
+        """Hand over none of the items that are ready. Those that were handed over stay delivered."""
+        if self._current is None:
+            return
+        self._settle()
+        items = self._current.items
+        self._turns_before_current, self._current = self.turns_taken, None
+        if isinstance(items, list):
+            items.clear()  # which ends the iterator that hands them over
 
     def _settle(self) -> None:
         """Move the cursors to the turns that are taken."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 
+from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LaneDelivery, LanePosition
 from midepoch.checkpoint.merge import state_after
 from midepoch.checkpoint.state import State

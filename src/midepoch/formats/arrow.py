@@ -6,12 +6,12 @@ one walk over the headers finds every record batch without reading any.
 
 import struct
 from collections.abc import Iterator
-from functools import cached_property
 from threading import Lock
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from midepoch._common.lazy import cached_property
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Format, Scan, as_read, read_as
 from midepoch.storage.location import Location, open_bytes, open_file

@@ -6,13 +6,13 @@ a dataset of a million blocks opens at once.
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from midepoch._common.files import unframed
+from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.errors import DataChangedError

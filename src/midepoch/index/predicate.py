@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from midepoch._common.hashing import digest
+from midepoch._common.lazy import cached_property
 from midepoch.errors import SchemaMismatchError
 
 Mask: TypeAlias = npt.NDArray[np.bool_]

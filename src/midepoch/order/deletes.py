@@ -1,12 +1,12 @@
 """An order without the rows that a table says were deleted after their files were written."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from midepoch._common.hashing import digest
+from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.order.orders import Order, PieceLevel
 

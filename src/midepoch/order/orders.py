@@ -7,13 +7,13 @@ reader that reads ahead fetches it as one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from midepoch._common.hashing import key_of
+from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.order.permutation import permute
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch._common.hashing import digest
+from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.order.orders import Order, PieceLevel, equal_pieces, scattered_files_error
 

@@ -7,11 +7,12 @@ function of the weights, the seed, the lane and those counts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Self, get_args
 
 import pyarrow as pa
 
+from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError

@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from math import prod
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from midepoch._common.lazy import cached_property
 from midepoch._common.text import count
 from midepoch.checkpoint.fingerprint import pipeline_difference
 from midepoch.checkpoint.lanes import Cursor, LanePosition

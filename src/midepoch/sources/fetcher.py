@@ -3,13 +3,13 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
 from threading import Lock
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from midepoch._common.lazy import cached_property
 from midepoch.formats import EMPTY, FORMATS, BlockReader, read_all
 from midepoch.index.files import is_mapped
 from midepoch.index.index import Index

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from midepoch._common.lazy import cached_property
 from midepoch._common.text import count
 from midepoch.checkpoint.fingerprint import data_difference
 from midepoch.checkpoint.lanes import Cursor, lane_cuts

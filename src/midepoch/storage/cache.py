@@ -10,13 +10,13 @@ import logging
 import os
 import struct
 import time
-from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
 
 from midepoch._common.files import exclusive_lock, framed, remove, temporary_name, unframed
 from midepoch._common.hashing import digest
+from midepoch._common.lazy import cached_property
 
 log = logging.getLogger("midepoch")
 

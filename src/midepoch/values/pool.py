@@ -6,7 +6,7 @@ seldom as the form allows: as Python values once for the whole pool, as wide arr
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy.typing as npt
 import pyarrow as pa
 
+from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.values.arrow import arrow_batches, arrow_columns, even_array, is_list, without_copy
 from midepoch.values.collate import concat_batches

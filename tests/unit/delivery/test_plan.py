@@ -9,6 +9,7 @@ from midepoch.checkpoint.state import State
 from midepoch.delivery import plan as plans
 from midepoch.delivery.plan import Plan
 from simulation import MemoryWorld
+from midepoch.delivery.session import Session
 
 WORLD = MemoryWorld(sizes=(4, 4, 4, 4, 4, 4))
 
@@ -41,8 +42,10 @@ def test_an_epoch_gets_the_lanes_and_mode_of_the_plan():
 
 def ends(passes, readers, *, epoch=0, begun=True, empty=False, over=False, requested=False):
     one = plan(passes=passes, ranks=readers, lanes=6)
-    start = replace(WORLD.start(), epoch=epoch) if begun else State(epoch=epoch)
-    return one.ends_loop(start, one.begin(start), empty=empty, over=over, requested=requested)
+    begun_at = Session(WORLD.pipeline(), WORLD.start(), 1)
+    reached = begun_at.after(sum(begun_at.reader_items(0))) if over else WORLD.start()
+    start = replace(reached, epoch=epoch) if begun else State(epoch=epoch)
+    return one.ends_pass(start, one.begin(start), empty=empty, requested=requested)
 
 
 @pytest.mark.parametrize("readers", [1, 2])

@@ -1,18 +1,22 @@
-"""The position of an iteration: where loops start, where they end, and what moves it."""
+"""The start point, and passes that are independent of each other."""
 
+import copy
+import gc
+import os
 from itertools import islice
 
 import pytest
 
+from simulation import MemoryWorld
 from midepoch.checkpoint.state import State
-from midepoch.delivery import plan as plans
+from midepoch.delivery import passes, plan as plans
 from midepoch.delivery import position as positions
+from midepoch.delivery.passes import PassIterator
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.position import Position
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.workers import SharedWithWorkers
-from midepoch.errors import CheckpointMismatchError, UnknownStateError
-from simulation import MemoryWorld
+from midepoch.errors import CheckpointMismatchError, StaleIteratorError, UnknownStateError
 
 ROWS = [(0, 0), (0, 1), (0, 2), (0, 3)]
 
@@ -21,8 +25,31 @@ def plan(sizes=(4,), dropped=None, **options):
     return Plan(pipeline=MemoryWorld(sizes=sizes, dropped=dropped).pipeline(), **options)
 
 
-def run(position, plan):
-    return position.run(plan, lambda progress: progress.follow(take_turns(progress)))
+def read(run):
+    with run:
+        for progress in run.epochs():
+            yield from run.deliver(take_turns(progress))
+
+
+def describe(run):
+    return run.state().to_dict(run.plan.pipeline.fingerprint)
+
+
+def start(position, plan):
+    """An iterator, as datasets and Loaders make it."""
+    run = position.begin(plan)
+    return PassIterator.over(run, read(run), describe)
+
+
+def state_of(position, plan):
+    position.check_known()
+    return describe(position.latest(plan))
+
+
+def at(position, plan):
+    """The epoch and the turn of the state."""
+    state = state_of(position, plan)
+    return state["epoch"], state["turn"]
 
 
 @pytest.fixture
@@ -30,125 +57,218 @@ def position():
     return Position(State())
 
 
+@pytest.fixture(params=[None, frozenset()], ids=["uniform", "filter"])
+def one(request):
+    return plan(dropped=request.param)
+
+
 @pytest.fixture
 def in_worker(monkeypatch):
     """What runs after a call of this is run as by a worker, or, with None, in the main process."""
 
     def enter(worker=(0, 1)):
-        for module in (positions, plans):
+        for module in (positions, plans, passes):
             monkeypatch.setattr(module, "torch_worker", lambda: worker)
 
     return enter
 
 
-@pytest.mark.parametrize("dropped", [None, frozenset()], ids=["uniform", "filter"])
-def test_the_state_moves_with_the_items_that_the_loop_receives(position, dropped):
-    turns = []
-    for _ in run(position, plan(dropped=dropped)):
-        turns.append((position.state().epoch, position.state().turn))
+def test_the_state_moves_with_the_items_that_the_loop_receives(position, one):
+    turns = [at(position, one) for _ in start(position, one)]
     assert turns == [(0, 1), (0, 2), (0, 3), (0, 4)]
-    assert position.state() == State(epoch=1)
+    assert state_of(position, one) == describe(Position(State(epoch=1)).latest(one))
 
 
-def test_a_loop_after_one_that_was_left_continues_it(position):
-    one = plan()
-    assert list(islice(run(position, one), 1)) == ROWS[:1]
-    assert list(islice(run(position, one), 2)) == ROWS[1:3]
-    assert list(run(position, one)) == ROWS[3:]
-    assert list(run(position, one)) == ROWS
+def test_a_pass_that_is_left_early_does_not_move_the_start_point(position, one, caplog):
+    for items in (1, 3, 2):
+        assert list(islice(start(position, one), items)) == ROWS[:items]
+        assert at(position, one) == (0, items)
+    assert list(start(position, one)) == ROWS
+    assert position.epoch == 1
+    assert [record.message for record in caplog.records if "starts again at the same point" in record.message] != []
+    assert len(caplog.records) == 1
 
 
-def test_a_reader_that_leaves_a_loop_alone_stays_in_its_session():
-    """A state of reader 0 of 2 would else begin a session in which the other reader is as far as this one."""
-    position, one = Position(State()), plan((4, 4), frozenset(), ranks=2, lanes=2)
-    list(islice(run(position, one), 1))
-    session = position.progress(one).session
-    list(islice(run(position, one), 1))
-    assert position.progress(one).session is session
-    part = position.state().reader_progress
-    assert part is not None
-    assert part.turns_taken == 2
+def test_going_on_after_a_pass_that_was_left(position, one):
+    list(islice(start(position, one), 3))
+    position.load_state_dict(one, state_of(position, one))
+    assert list(start(position, one)) == ROWS[3:]
+    assert list(start(position, one)) == ROWS
 
 
-def test_another_pipeline_starts_a_session_of_its_own(position):
-    list(islice(run(position, plan()), 1))
-    assert list(run(position, plan())) == ROWS[1:]
+def test_no_warning_without_a_repeat(position, one, caplog):
+    list(start(position, one))
+    list(islice(start(position, one), 1))
+    position.set_epoch(3)
+    list(start(position, one))
+    list(start(position, one))
+    assert not caplog.records
 
 
-def test_loops_of_several_epochs_end_after_the_last(position):
-    assert list(run(position, plan(passes=2))) == ROWS * 2
-    assert position.state() == State(epoch=2)
-    assert list(islice(run(position, plan(passes=None)), 10)) == (ROWS * 3)[:10]
-    assert position.state().epoch == 4
+def test_iterators_are_independent(position, one):
+    first, second = start(position, one), start(position, one)
+    got = [[next(first)], [next(second)]]
+    got[0] += [next(first), next(first)]
+    got[1] += list(second)
+    got[0] += list(first)
+    assert got == [ROWS, ROWS]
+    assert position.epoch == 1
 
 
-def test_a_loop_over_nothing_ends(position):
-    for passes in (1, 2, None):
-        assert list(run(position, plan(sizes=(0,), passes=passes))) == []
+def test_a_peek_inside_a_loop_changes_no_state(position, one):
+    turns = []
+    for _ in start(position, one):
+        before = state_of(position, one)
+        next(start(position, one))
+        assert state_of(position, one) == before
+        turns.append(before["turn"])
+    assert turns == [1, 2, 3, 4]
+    assert position.epoch == 1
 
 
-def test_a_loaded_state_with_nothing_left_starts_the_next_epoch(position):
-    one = plan()
-    list(islice(run(position, one), 4))
-    state = position.state_dict(one)
-    resumed = Position(State())
-    resumed.load_state_dict(one, state)
-    assert resumed.state_dict(one) == state
-    assert list(run(resumed, one)) == ROWS
-    assert resumed.state().epoch == 2
+@pytest.mark.parametrize("order", ["abab", "aabb", "abba", "bbaa", "aaab", "baaa"])
+def test_the_state_is_that_of_the_open_iterator_that_delivered_last(position, one, order):
+    iterators = {"a": start(position, one), "b": start(position, one)}
+    counts = {"a": 0, "b": 0}
+    for name in order:
+        assert next(iterators[name]) == ROWS[counts[name]]
+        counts[name] += 1
+        assert at(position, one) == (0, counts[name])
+        assert {name: iterators[name].state_dict()["turn"] for name in counts} == counts
+    del iterators[order[-1]]
+    other = "ab".replace(order[-1], "")
+    assert at(position, one) == (0, counts[other])
 
 
-def test_an_epoch_that_was_set_is_read_to_its_end_and_no_further(position):
-    one = plan()
-    list(islice(run(position, one), 4))
+def test_without_an_open_iterator_the_state_is_that_of_the_one_that_delivered_last(position, one):
+    first, second = start(position, one), start(position, one)
+    next(first)
+    next(second)
+    next(second)
+    del second
+    assert at(position, one) == (0, 1)
+    del first
+    assert at(position, one) == (0, 1)
+
+
+def test_an_iterator_starts_from_where_the_start_point_was_when_it_was_made(position, one):
+    early = start(position, one)
+    list(start(position, one))
+    assert position.epoch == 1
+    assert early.state_dict()["epoch"] == 0
+    assert list(early) == ROWS
+
+
+def test_an_old_iterator_raises_after_a_state_was_loaded(position, one):
+    state = state_of(position, one)
+    waiting, running = start(position, one), start(position, one)
+    next(running)
+    position.load_state_dict(one, state)
+    for iterator in (running, waiting):
+        with pytest.raises(StaleIteratorError, match=r"a state was loaded after it was started\. Call iter\(\) again"):
+            next(iterator)
+    assert state_of(position, one) == state
+    assert list(start(position, one)) == ROWS
+    assert position.epoch == 1
+
+
+def test_an_old_iterator_keeps_its_own_state(position, one):
+    items = start(position, one)
+    next(items)
+    next(items)
+    before = items.state_dict()
+    position.set_epoch(4)
+    assert items.state_dict() == before
+    with pytest.raises(StaleIteratorError, match=r"set_epoch\(4\) was called"):
+        next(items)
+    assert items.state_dict() == before
+
+
+def test_set_epoch_to_the_present_epoch_changes_nothing(position, one):
+    items = start(position, one)
+    next(items)
     position.set_epoch(0)
-    assert list(run(position, one)) == []
-    assert list(run(position, one)) == ROWS
-    assert position.state() == State(epoch=2)
+    assert at(position, one) == (0, 1)
+    assert list(items) == ROWS[1:]
+    assert position.epoch == 1
+    position.set_epoch(1)
+    assert list(start(position, one)) == ROWS
+    assert position.epoch == 2
 
 
-def test_an_epoch_that_was_set_is_forgotten_after_its_loop(position):
-    one = plan()
-    list(islice(run(position, one), 4))
-    finished = position.state_dict(one)
-    position.set_epoch(0)
-    list(run(position, one))
-    position.load_state_dict(one, finished)
-    assert list(run(position, one)) == ROWS
-
-
-def test_set_epoch_moves_to_the_beginning_of_another_epoch_only(position):
-    one = plan()
-    list(islice(run(position, one), 1))
-    position.set_epoch(0)
-    assert list(islice(run(position, one), 1)) == ROWS[1:2]
+def test_set_epoch_moves_to_the_beginning_of_another_epoch(position, one):
+    list(islice(start(position, one), 1))
     position.set_epoch(5)
-    assert position.state() == State(epoch=5)
-    assert list(run(position, one)) == ROWS
-    for wrong, error in ((-1, ValueError), (1.5, TypeError), ("1", TypeError)):
+    assert at(position, one) == (5, 0)
+    assert list(start(position, one)) == ROWS
+    for wrong, error in ((-1, ValueError), (2**62 + 1, ValueError), (1.5, TypeError), ("1", TypeError)):
         with pytest.raises(error, match="epoch"):
             position.set_epoch(wrong)
 
 
-def test_a_loop_under_way_ends_when_the_position_is_moved(position):
-    items = run(position, plan())
-    next(items)
-    position.set_epoch(3)
-    assert list(items) == ROWS[1:]
-    assert position.state() == State(epoch=3)
+def test_every_epoch_that_can_be_set_can_be_saved(position, one):
+    position.set_epoch(2**53)
+    assert list(start(position, one)) == ROWS
+    position.load_state_dict(one, state_of(position, one))
+    assert position.epoch == 2**53 + 1
 
 
-def test_a_state_is_not_loaded_while_a_loop_is_running(position):
+def test_loops_of_several_epochs_end_after_the_last(position):
+    assert list(start(position, plan(passes=2))) == ROWS * 2
+    assert position.epoch == 2
+    assert list(islice(start(position, plan(passes=None)), 10)) == (ROWS * 3)[:10]
+    assert position.epoch == 4
+
+
+def test_a_loop_over_nothing_ends(position):
+    for passes_ in (1, 2, None):
+        assert list(start(position, plan(sizes=(0,), passes=passes_))) == []
+
+
+def test_a_loaded_state_with_nothing_left_starts_the_next_epoch(position, one):
+    list(islice(start(position, one), 4))
+    state = state_of(position, one)
+    resumed = Position(State())
+    resumed.load_state_dict(one, state)
+    assert state_of(resumed, one) == state
+    assert list(start(resumed, one)) == ROWS
+    assert resumed.epoch == 2
+
+
+def test_an_epoch_that_was_set_is_read_to_its_end_and_no_further(position, one):
+    list(islice(start(position, one), 4))
+    position.load_state_dict(one, state_of(position, one))
+    position.set_epoch(0)
+    assert list(start(position, one)) == []
+    assert list(start(position, one)) == ROWS
+    assert position.epoch == 2
+
+
+def test_an_epoch_that_was_set_is_forgotten_after_its_loop(position, one):
+    list(islice(start(position, one), 4))
+    finished = state_of(position, one)
+    position.load_state_dict(one, finished)
+    position.set_epoch(0)
+    list(start(position, one))
+    position.load_state_dict(one, finished)
+    assert list(start(position, one)) == ROWS
+
+
+def test_a_loop_that_failed_does_not_move_the_start_point(position):
     one = plan()
-    state = position.state_dict(one)
-    items = run(position, one)
-    next(items)
-    with pytest.raises(CheckpointMismatchError, match=r"too late.*Load the state before the loop"):
-        position.load_state_dict(one, state)
-    assert next(items) == ROWS[1]
-    del items
-    position.load_state_dict(one, state)
-    assert list(run(position, one)) == ROWS
+
+    def broken(run):
+        with run:
+            for progress in run.epochs():
+                turns = take_turns(progress)
+                yield from run.deliver(islice(turns, 1))
+                raise OSError("the disk is gone")
+
+    run = position.begin(one)
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(PassIterator.over(run, broken(run), describe))
+    assert position.epoch == 0
+    assert list(start(position, one)) == ROWS
 
 
 @pytest.mark.parametrize(
@@ -165,68 +285,128 @@ def test_a_state_is_not_loaded_while_a_loop_is_running(position):
 )
 def test_a_state_that_does_not_fit_changes_nothing(position, damage):
     one = plan()
-    list(islice(run(position, one), 2))
-    state = position.state_dict(one)
+    items = start(position, one)
+    list(islice(items, 2))
+    state = state_of(position, one)
     with pytest.raises(CheckpointMismatchError):
         position.load_state_dict(one, {**state, **damage})
-    assert position.state_dict(one) == state
-    assert list(run(position, one)) == ROWS[2:]
+    assert state_of(position, one) == state
+    assert list(items) == ROWS[2:]
 
 
-def test_states_are_unknown_once_workers_have_read(position, in_worker):
-    one = plan()
-    state = position.state_dict(one)
-    position.workers = SharedWithWorkers()
-    in_worker()
-    position.enter_worker()
-    assert position.state_dict(one) == state
-    in_worker(None)
-    with pytest.raises(UnknownStateError, match=r"Use midepoch\.Loader"):
-        position.state_dict(one)
-    position.set_epoch(0)
-    assert position.state_dict(one) == state
+def test_closed_iterators_are_forgotten(position, one):
+    """A position that is used for years must not collect what was left."""
+    for _ in range(20):
+        next(start(position, one))
+    gc.collect()
+    assert len(position._started) + len(position._open) <= 1
 
 
-def test_a_worker_begins_its_epoch_again_in_every_loop(position, in_worker):
-    one = plan()
-    in_worker()
-    for _ in range(2):
-        position.enter_worker()
-        assert list(islice(run(position, one), 3)) == ROWS[:3]
-        assert position.state().turn == 3
-    position.enter_worker()
-    assert list(run(position, one)) == ROWS
-    position.enter_worker()
-    assert position.state().epoch == 0
+def test_a_copy_has_the_start_point_and_passes_of_its_own(position, one):
+    list(start(position, one))
+    items = start(position, one)
+    next(items)
+    copied = copy.copy(position)
+    assert at(copied, one) == (1, 0)
+    copied.set_epoch(7)
+    assert list(items) == ROWS[1:]
 
 
-def test_a_worker_goes_to_the_epoch_that_the_main_process_set(position, in_worker):
-    position.workers = SharedWithWorkers()
-    position.workers._numbers[:2] = [1, 6]  # as set_epoch(6) in the main process leaves it
-    in_worker()
-    position.enter_worker()
-    assert (position.state(), position.requested_epoch) == (State(epoch=6), 6)
+class TestLoaders:
+    def test_a_loader_has_a_position_of_its_own(self, position, one):
+        position.set_epoch(2)
+        loader = position.for_loader()
+        assert loader.epoch == 2
+        list(islice(start(loader, one), 1))
+        assert list(start(position, one)) == ROWS
+        assert (position.epoch, at(loader, one)) == (3, (2, 1))
+
+    def test_set_epoch_reaches_the_loaders(self, position, one):
+        loaders = [position.for_loader(), position.for_loader()]
+        position.set_epoch(4)
+        assert [loader.epoch for loader in loaders] == [4, 4]
+        loaders[0].set_epoch(1)
+        assert (position.epoch, loaders[1].epoch) == (4, 4)
+
+    def test_a_state_is_loaded_into_the_loader(self, position, one):
+        state = state_of(position, one)
+        loader = position.for_loader()
+        with pytest.raises(CheckpointMismatchError, match=r"Call the Loader's load_state_dict\(\)"):
+            position.load_state_dict(one, state)
+        loader.load_state_dict(one, state)
+        del loader
+        position.load_state_dict(one, state)
+
+    def test_the_state_is_asked_of_the_loader(self, position, one):
+        loader = position.for_loader()
+        state_of(position, one)
+        list(islice(start(loader, one), 1))
+        with pytest.raises(UnknownStateError, match=r"use the Loader's state_dict\(\)"):
+            state_of(position, one)
+        next(start(position, one))
+        assert at(position, one) == (0, 1)
 
 
-def test_a_loaded_state_reaches_a_worker_that_starts_later_only(position, in_worker):
-    one = plan()
-    list(islice(run(position, one), 2))
-    state = position.state_dict(one)
-    started_later, running = Position(State()), Position(State())
-    started_later.load_state_dict(one, state)
-    running.workers = SharedWithWorkers()
-    running.workers._numbers[2] = 1  # as load_state_dict in the main process leaves it
-    in_worker()
-    started_later.enter_worker()
-    assert list(run(started_later, one)) == ROWS[2:]
-    running.enter_worker()
-    with pytest.raises(CheckpointMismatchError, match="persistent workers"):
-        next(run(running, one))
+class TestWorkers:
+    def test_states_are_unknown_once_workers_have_read(self, position, one, in_worker):
+        state = state_of(position, one)
+        position.workers = SharedWithWorkers()
+        in_worker()
+        position.begin(one)
+        assert state_of(position, one) == state
+        in_worker(None)
+        with pytest.raises(UnknownStateError, match=r"Use midepoch\.Loader"):
+            state_of(position, one)
+        position.set_epoch(0)
+        assert state_of(position, one) == state
 
+    def test_a_worker_begins_its_epoch_again_in_every_loop(self, position, one, in_worker):
+        in_worker()
+        for _ in range(2):
+            assert list(islice(start(position, one), 3)) == ROWS[:3]
+            assert at(position, one) == (0, 3)
+        assert list(start(position, one)) == ROWS
+        assert position.epoch == 0
+        assert list(start(position, one)) == ROWS
 
-def test_the_main_process_is_no_worker(position):
-    list(islice(run(position, plan()), 2))
-    position.workers = SharedWithWorkers()
-    position.enter_worker()
-    assert position.state().turn == 2
-    assert not position.workers.have_read
+    def test_a_worker_that_has_not_delivered_yet_is_at_the_beginning(self, position, one, in_worker):
+        in_worker()
+        list(start(position, one))
+        start(position, one)
+        assert at(position, one) == (0, 0)
+
+    def test_a_worker_that_loads_a_state_starts_from_it(self, position, one, in_worker):
+        in_worker()
+        list(islice(start(position, one), 3))
+        position.load_state_dict(one, state_of(position, one))
+        assert list(start(position, one)) == ROWS[3:]
+
+    def test_a_worker_goes_to_the_epoch_that_the_main_process_set(self, position, one, in_worker):
+        position.workers = SharedWithWorkers()
+        position.workers._numbers[:2] = [1, 6]  # as set_epoch(6) in the main process leaves it
+        in_worker()
+        items = start(position, one)
+        assert position.epoch == 6
+        assert list(items) == ROWS
+
+    def test_a_loaded_state_reaches_a_worker_that_starts_later_only(self, position, one, in_worker):
+        list(islice(start(position, one), 2))
+        state = state_of(position, one)
+        started_later, running = Position(State()), Position(State())
+        started_later.load_state_dict(one, state)
+        running.workers = SharedWithWorkers()
+        running.workers._numbers[2] = 1  # as load_state_dict in the main process leaves it
+        in_worker()
+        assert list(start(started_later, one)) == ROWS[2:]
+        with pytest.raises(CheckpointMismatchError, match="persistent workers"):
+            next(start(running, one))
+
+    def test_a_forked_process_does_not_continue_its_parents_iterator(self, position, monkeypatch):
+        one = plan(dropped=frozenset())  # items come one by one
+        items = start(position, one)
+        next(items)
+        child = os.getpid() + 1
+        monkeypatch.setattr(passes.os, "getpid", lambda: child)
+        with pytest.raises(StaleIteratorError, match=rf"cannot continue in process {child}"):
+            list(items)
+        assert list(start(position, one)) == ROWS

@@ -1,6 +1,5 @@
 """Progress: at every cut it is what was handed over, no more and no less, against a simulation of every turn."""
 
-import os
 from itertools import chain, islice
 
 from hypothesis import given, settings
@@ -122,7 +121,7 @@ def test_a_resumed_progress_hands_over_the_rest(drawn, data):
     for items in cuts(simulation, reader):
         first = Progress(session, reader)
         got = deliver(first, simulation, rounds, items)
-        second = first.resumed()
+        second = Progress(session, reader, delivered=first.reader_progress())
         assert second.reader_progress() == first.reader_progress()
         assert second.items == first.items == items
         assert second.state() == first.state()
@@ -206,7 +205,6 @@ def test_repeated_items_are_counted_but_in_no_state():
     progress.repeated += 1
     assert progress.items == 3
     assert progress.reader_progress() == before
-    assert progress.resumed().items == 3
 
 
 def test_the_state_of_one_of_several_workers_is_partial():
@@ -219,11 +217,16 @@ def test_the_state_of_one_of_several_workers_is_partial():
     assert (part.readers, part.workers, part.items, part.reader) == (2, 2, (2,), None)
 
 
-def test_a_progress_belongs_to_its_own_pipeline_and_process(monkeypatch):
-    world = MemoryWorld(sizes=(3,))
-    pipeline = world.pipeline()
-    progress = Progress(Session(pipeline, world.start(), 1), 0)
-    assert progress.belongs_to(pipeline)
-    assert not progress.belongs_to(world.pipeline())
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert not progress.belongs_to(pipeline)
+@quick
+@given(sessions(), st.data())
+def test_a_progress_that_is_cut_off_hands_over_nothing_more(drawn, data):
+    _, session, simulation, rounds = drawn
+    reader = data.draw(st.integers(0, simulation.readers - 1))
+    for items in cuts(simulation, reader):
+        whole, cut = Progress(session, reader), Progress(session, reader)
+        expected = deliver(whole, simulation, rounds, items)
+        handed_over = chain.from_iterable(cut.follow(simulation.as_turns(reader, session.assignment.period, 0, rounds)))
+        got = list(islice(handed_over, items))
+        cut.cut_off()
+        assert got == expected
+        assert cut.state() == whole.state()

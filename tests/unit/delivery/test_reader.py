@@ -54,8 +54,12 @@ def test_workers_share_the_turns_of_a_reader_from_any_position(drawn, workers, i
     progress = Progress(session, reader)
     list(islice(chain.from_iterable(progress.follow(take_turns(progress))), items))
     for worker in range(workers):
-        turns = turn_by_turn(take_turns(progress.resumed(), worker, workers))
-        begin = progress.resumed().turns_taken + worker
+        turns = turn_by_turn(
+            take_turns(
+                Progress(progress.session, progress.reader, delivered=progress.reader_progress()), worker, workers
+            )
+        )
+        begin = Progress(progress.session, progress.reader, delivered=progress.reader_progress()).turns_taken + worker
         assert without_empty_end(turns) == expected_turns(simulation, reader, begin, workers)
 
 
@@ -66,7 +70,7 @@ def test_a_reader_stops_anywhere_and_continues_there(drawn, items, data):
     reader = data.draw(st.integers(0, simulation.readers - 1))
     first = Progress(session, reader)
     got = list(islice(chain.from_iterable(first.follow(take_turns(first))), items))
-    second = first.resumed()
+    second = Progress(first.session, first.reader, delivered=first.reader_progress())
     got += chain.from_iterable(second.follow(take_turns(second)))
     assert got == simulation.items_of(reader)
 

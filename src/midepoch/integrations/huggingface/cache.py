@@ -11,12 +11,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from glob import glob
 from pathlib import Path
 from typing import Any
 
 from midepoch._common.files import exclusive_lock, write_atomically
+from midepoch._common.lazy import cached_property
 from midepoch._common.text import count
 from midepoch.errors import MissingExtraError, NoDataError
 from midepoch.index.saved import digest_of

@@ -14,6 +14,7 @@ from midepoch._common.hashing import digest
 from midepoch._common.text import count
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
+from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
 from midepoch.errors import DataChangedError, NoDataError
 from midepoch.index.build import SCAN_THREADS, open_index
@@ -145,17 +146,17 @@ class SimpleArrowIterableDataset(Dataset):
     def shuffled_files(self) -> list[str]:
         """The Arrow files in the order of the current epoch; in the order of the dataset, if rows are shuffled too."""
         view = self.file_rows("shuffled_files").index.view
-        return [view.path(file) for file in self._file_order(self._next_row()[0]).files]
+        return [view.path(file) for file in self._file_order(self._next_row(self.position.latest(self.plan))[0]).files]
 
-    def state_dict(self) -> dict[str, Any]:
+    def describe_state(self, run: Pass) -> dict[str, Any]:
         """What the loop has received, with the file and the example that come next.
 
         ``current_file_index`` is an index into ``shuffled_files``, ``current_example_index`` a row of that file. The
         state has a count and a digest of the two lists of files; the lists themselves are :attr:`arrow_files` and
         :attr:`shuffled_files`.
         """
-        state = super().state_dict()
-        epoch, row = self._next_row()
+        state = super().describe_state(run)
+        epoch, row = self._next_row(run)
         rows = self.file_rows("state_dict")
         index = rows.index.view
         files, slots, digest = self._file_order(epoch)
@@ -171,9 +172,9 @@ class SimpleArrowIterableDataset(Dataset):
             "shuffled_files": {"count": len(files), "digest": digest},
         }
 
-    def _next_row(self) -> tuple[int, int]:
+    def _next_row(self, run: Pass) -> tuple[int, int]:
         """The epoch and the row that come next; after the end of an epoch, the first row of the next one."""
-        progress = self.position.progress(self.plan)
+        progress = run.progress()
         upcoming = progress.upcoming()
         if upcoming is None:
             progress = self.plan.begin(State(epoch=progress.session.start.epoch + 1))

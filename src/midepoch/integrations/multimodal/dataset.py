@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from midepoch._common.checks import check_integer
 from midepoch.dataset import Dataset
+from midepoch.delivery.passes import Pass
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.integrations.huggingface.dataset import from_hf
 from midepoch.integrations.multimodal.messages import Messages
@@ -113,14 +114,14 @@ class MultiModalIterableDataset(Dataset):
         lines = [] if process is None or process.skip_log is None else process.skip_log.lines()
         return {"skipped": len(lines), "skipped_samples": lines}
 
-    def state_dict(self) -> dict[str, Any]:
+    def describe_state(self, run: Pass) -> dict[str, Any]:
         """What the loop has received, with the next row of the next lane.
 
         ``cur_idx`` is the position in that lane at which reading continues; None if all is delivered. ``packer`` has
         the number of packs that were delivered of the window that begins there; None without packing.
         """
-        state = super().state_dict()
-        progress = self.position.progress(self.plan)
+        state = super().describe_state(run)
+        progress = run.progress()
         lane, position = progress.upcoming() or (None, None)
         packer = None
         if self.plan.pipeline.find(PackWindows) is not None:

@@ -9,6 +9,7 @@ from midepoch._common.checks import Size, check_integer
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
+from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
 from midepoch.integrations.structured.append import with_appended_files
 from midepoch.integrations.structured.metrics import Counters, Measure
@@ -124,8 +125,11 @@ class StructuredDataset(Dataset):
         dataset = self._measured(num_workers)
         loader = StructuredLoader(dataset, num_workers=num_workers, **others)
         loader.show_progress = show_progress
-        dataset._loader_plan, dataset._num_workers = loader.plan, loader.num_workers
+        dataset._share_position_of(loader)
         return loader, dataset
+
+    def _share_position_of(self, loader: "StructuredLoader") -> None:
+        self._loader_plan, self._num_workers, self._position = loader.plan, loader.num_workers, loader.position
 
     def _measured(self, num_workers: int) -> Self:
         """This dataset with a first stage that counts rows, bytes and time."""
@@ -136,14 +140,19 @@ class StructuredDataset(Dataset):
         return self.with_plan(replace(self.plan, pipeline=replace(pipeline, stages=(meter, *pipeline.stages))))
 
     def state_dict(self) -> dict[str, Any]:
-        """What the loop has received, and nothing that it has not, with the splits that are done.
+        """What the loop has received, and nothing else. The loader of :meth:`create_dataloader` has the same state."""
+        self.position.check_known()
+        return self.describe_state(self.position.latest(self._loader_plan or self.plan))
+
+    def describe_state(self, run: Pass) -> dict[str, Any]:
+        """The state of a pass as plain values, with the splits that are done.
 
         ``completed_shards`` has, for each lane, the number of splits done and the last of them by name;
         ``splits_under_way`` has the splits of which some rows are delivered. Both stay small with any number of splits.
         """
-        state = self.position.state_dict(self._loader_plan or self.plan)
+        state = super().describe_state(run)
         own = {"_num_workers": self._num_workers, "_shuffle_seed": self._shuffle_seed}
-        return {**state, **own, **self._split_report(self.position.state())}
+        return {**state, **own, **self._split_report(run.state())}
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
         """Resume at a state. If it does not fit, this raises, says what differs, and changes nothing.

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from midepoch._common.lazy import cached_property
 from midepoch._common.world import is_starting_a_process
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.index.index import IndexView

@@ -1,0 +1,150 @@
+"""A pass: one iteration over a dataset or a Loader, independent of every other."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from midepoch._common.world import torch_worker
+from midepoch.checkpoint.state import State
+from midepoch.delivery.plan import Plan
+from midepoch.delivery.progress import Progress, Turns
+from midepoch.errors import MidepochError, StaleIteratorError
+
+
+class Owner(Protocol):
+    """What a pass reports to."""
+
+    def delivers(self, run: "Pass") -> bool:
+        """Note that a pass is about to deliver. True if no other pass is open."""
+
+    def ended(self, run: "Pass") -> None:
+        """Note that a pass is closed: it reached its end, was left, or failed."""
+
+
+class Pass:
+    """Where one iteration started, and what it has delivered.
+
+    Use it as a context manager. Inside, :meth:`epochs` yields the progress of each epoch, and :meth:`deliver` hands
+    over the items of that epoch.
+    """
+
+    def __init__(
+        self, owner: Owner, plan: Plan, start: State, *, requested: bool = False, error: MidepochError | None = None
+    ) -> None:
+        """Start from a state. ``requested`` means that set_epoch named its epoch; ``error`` is raised at once."""
+        self.plan, self.start = plan, start
+        self.is_finished = False
+        self._owner, self._requested, self._error = owner, requested, error
+        self._state, self._progress = start, None
+        self._process = os.getpid()
+
+    _progress: Progress | None
+
+    def state(self) -> State:
+        """The state after the last item that was delivered."""
+        return self._state if self._progress is None else self._progress.state()
+
+    def progress(self) -> Progress:
+        """The progress in the present epoch."""
+        return self.plan.begin(self._state) if self._progress is None else self._progress
+
+    @property
+    def epoch(self) -> int:
+        """The present epoch."""
+        return self._state.epoch
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """A value that differs from an earlier one if items were delivered in between."""
+        return self._state.epoch, 0 if self._progress is None else self._progress.turns_taken
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False in a process that was forked from the one that started the pass."""
+        return self._process == os.getpid()
+
+    def expire(self, reason: str) -> None:
+        """Deliver nothing more. The next item that is asked for raises, and says why."""
+        self._error = StaleIteratorError(
+            f"This iterator is out of date: {reason} after it was started. Call iter() again to start from there."
+        )
+        if self._progress is not None:
+            self._progress.cut_off()
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.is_of_this_process:
+            self._owner.ended(self)
+
+    def epochs(self) -> Iterator[Progress]:
+        """The rest of the epoch from which the pass starts; with ``repeat``, the following epochs too.
+
+        If a resumed epoch is already finished for all readers, the pass continues with the next one.
+        """
+        while True:
+            start = self._state
+            progress = self._progress = self.plan.begin(start)
+            before = progress.items
+            yield progress
+            empty = progress.items == before
+            last = self.plan.ends_pass(start, progress, empty=empty, requested=self._requested)
+            # In a worker of a plain DataLoader the main process chooses the next epoch.
+            if not (last and torch_worker()):
+                self._state, self._progress = State(epoch=start.epoch + 1), None
+            self._requested = False
+            if last:
+                self.is_finished = True
+                return
+
+    def deliver(self, all_turns: Iterable[Turns]) -> Iterator[Iterable[Any]]:
+        """Hand over the items of the present epoch's turns, many at a time. Each iterable is used up before the next.
+
+        No Python code runs for a single item, unless several passes are open: then each item is noted, so that it is
+        known which pass delivered last.
+        """
+        for items in self.progress().follow(all_turns):
+            if self._owner.delivers(self):
+                yield items
+                self._check()
+                continue
+            for item in items:
+                self._owner.delivers(self)
+                yield (item,)
+                self._check()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if not self.is_of_this_process:
+            raise StaleIteratorError(
+                f"This iterator was started in process {self._process} and cannot continue in process {os.getpid()}, "
+                "which was forked from it. Call iter() again there."
+            )
+
+
+class PassIterator(chain[Any]):
+    """The items of a pass. Its :meth:`state_dict` is always that of this pass."""
+
+    _run: Pass
+    _describe: Callable[[Pass], dict[str, Any]]
+
+    @classmethod
+    def over(
+        cls, run: Pass, items_in_bulk: Iterator[Iterable[Any]], describe: Callable[[Pass], dict[str, Any]]
+    ) -> "PassIterator":
+        """Iterate over a pass; ``describe`` makes its state plain values. A subclass of ``chain`` stays as fast."""
+        made = cls.from_iterable(items_in_bulk)
+        assert isinstance(made, PassIterator)
+        made._run, made._describe = run, describe
+        return made
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this iterator has delivered. Load it into the dataset or the Loader: iterators load no state."""
+        return self._describe(self._run)
