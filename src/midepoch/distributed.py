@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from midepoch.checkpoint.merge import merge_states
 from midepoch.errors import MissingExtraError
+from midepoch.loader import Loader
 
 try:
     import torch.distributed
@@ -29,12 +30,19 @@ def gather_state(loader: Stateful | Mapping[str, Any]) -> dict[str, Any]:
     All ranks must call this at the same step: it communicates. Without an initialised process group it returns the
     loader's own state. The state of a uniform pipeline is complete on every rank; this checks that the ranks agree.
     """
-    state = dict(loader) if isinstance(loader, Mapping) else loader.state_dict()
+    state = dict(loader) if isinstance(loader, Mapping) else _own_state(loader)
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return state
     states: list[dict[str, Any]] = [{} for _ in range(torch.distributed.get_world_size())]
     torch.distributed.all_gather_object(states, state)
     return merge_states(states)
+
+
+def _own_state(loader: Stateful) -> dict[str, Any]:
+    """The loader's own state, without its warning that it is only one rank's."""
+    if isinstance(loader, Loader) and type(loader).state_dict is Loader.state_dict:
+        return loader.describe_state(loader.position.latest(loader.plan))
+    return loader.state_dict()
 
 
 class Complete:

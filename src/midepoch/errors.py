@@ -7,6 +7,7 @@
     ├── DataChangedError (RuntimeError)         a file has changed since it was indexed
     ├── StoreError (RuntimeError)               an object store refuses access, or does not answer
     ├── CheckpointMismatchError (ValueError)    a state is of other data, pipeline, seed or version
+    ├── RanksDisagreeError (RuntimeError)       ranks read other data, pipelines or lanes, or start elsewhere
     ├── StaleIteratorError (RuntimeError)       an iterator is older than the state or epoch that was set
     ├── UnknownStateError (RuntimeError)        a state is asked of a process that cannot know it
     └── MissingExtraError (ImportError)         an optional dependency is not installed
@@ -44,6 +45,10 @@ class StoreError(MidepochError, RuntimeError):
 
 class CheckpointMismatchError(MidepochError, ValueError):
     """A state does not fit the dataset that loads it, or is loaded too late."""
+
+
+class RanksDisagreeError(MidepochError, RuntimeError):
+    """The ranks of a process group do not read the same, so rows would be lost and repeated."""
 
 
 class StaleIteratorError(MidepochError, RuntimeError):

@@ -5,18 +5,22 @@ when the loop receives the item, so what is prefetched and never received is not
 has run out, is sent without an item, which keeps the workers in step, and is dropped here.
 """
 
+import logging
 import pickle
 import queue
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import chain
+from itertools import count as count_from
 from typing import Any, Protocol
 
 from midepoch._common.text import count
-from midepoch._common.world import torch_worker
+from midepoch._common.world import launched_rank, process_group_store, torch_worker
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.dataset import Dataset
+from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.passes import Pass, PassIterator
 from midepoch.delivery.plan import Even, Plan
 from midepoch.delivery.position import Position
@@ -34,6 +38,9 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
 
+log = logging.getLogger("midepoch")
+_numbers = count_from(0)
+"""Numbers the Loaders of several ranks in this process. All ranks build them in the same order."""
 EVEN: tuple[Even, Even] = ("drop", "pad")
 ResumePoint = tuple[State, ReaderProgress]
 """Where a session of all ranks started, and what this rank has delivered of it."""
@@ -48,7 +55,8 @@ class Loader(DataLoader[Any]):
     size ``collate_fn`` gets each item. Nothing else is converted: use ``dataset.with_format("torch")`` for tensors.
     A loop starts at the beginning of the epoch, or at the state that was loaded; after a full loop that is the next
     epoch. ``even`` gives every rank the same number of batches in an epoch, by repeating ("pad") or leaving out
-    ("drop") at most one per rank.
+    ("drop") at most one per rank. In a process group of torch the ranks compare what they read when a loop starts, and
+    raise if it differs; ``check_ranks=False`` switches that off.
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
     an object store are started by forkserver, unless ``multiprocessing_context`` is set.
     """
@@ -68,6 +76,7 @@ class Loader(DataLoader[Any]):
         even: Even | None = None,
         worker_init_fn: Callable[[int], None] | None = None,
         timeout: float = 0,
+        check_ranks: bool = True,
     ) -> None:
         if not isinstance(dataset, Dataset):
             raise TypeError(
@@ -106,6 +115,9 @@ class Loader(DataLoader[Any]):
             _check_even(self._plan)
         self._position = dataset.position.for_loader()
         self._idle_pool: WorkerPool | None = None
+        self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
+        self._warned_of_saving = False
+        _warn_if_not_sharded(plan)
 
     @property
     def plan(self) -> Plan:
@@ -135,6 +147,14 @@ class Loader(DataLoader[Any]):
         With several iterators it is the state of the open one that delivered last, else of the last that was left;
         before any, of the start point.
         """
+        if self._plan.ranks > 1 and not self._plan.pipeline.uniform and not self._warned_of_saving:
+            self._warned_of_saving = True
+            log.warning(
+                "This state holds what rank %s of %s delivered, and restores that rank only, because the pipeline "
+                "filters, packs or mixes. Save midepoch.distributed.gather_state(loader), or every rank's state.",
+                self._plan.rank,
+                self._plan.ranks,
+            )
         return self.describe_state(self._position.latest(self._plan))
 
     def describe_state(self, run: Pass) -> dict[str, Any]:
@@ -178,6 +198,9 @@ class Loader(DataLoader[Any]):
     def batches(self, run: Pass) -> Iterator[Iterable[Any]]:
         """The batches of a pass, many at a time."""
         with run:
+            store = None if self._number is None else process_group_store()
+            if store is not None and self._number is not None:
+                check_ranks_agree(store, run, loader=self._number, rank=(launched_rank() or (run.plan.rank,))[0])
             for progress in run.epochs():
                 batches_per_rank = self._plan.items_per_rank(progress.session)
                 if batches_per_rank is None:
@@ -310,6 +333,24 @@ class WorkerDataset(IterableDataset[Delivery]):
         for cursor, item in turn_by_turn(take_turns(progress, worker, workers)):
             yield turn, cursor, standalone(item)
             turn += workers
+
+
+def _warn_if_not_sharded(plan: Plan) -> None:
+    """Warn if several ranks were launched and each would read everything."""
+    try:
+        launched = launched_rank()
+    except ValueError:  # shard() reports an environment that makes no sense
+        return
+    if plan.ranks == 1 and launched is not None and launched[1] > 1:
+        _warn_once(
+            f"{launched[1]} ranks were launched, and this Loader's dataset is not sharded: every rank reads all rows. "
+            "Use Loader(dataset.shard(), ...). If all ranks should read everything, use dataset.shard(1, 0)."
+        )
+
+
+@cache
+def _warn_once(message: str) -> None:
+    log.warning(message)
 
 
 def _batching(size: int | None, drop_last: bool, collate: Callable[..., Any] | None) -> tuple[Stage, ...]:

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def launched_rank() -> tuple[int, int] | None:
@@ -22,6 +23,15 @@ def launched_rank() -> tuple[int, int] | None:
             )
         return int(rank), int(world)
     return None
+
+
+def process_group_store() -> Any | None:
+    """The key-value store of torch's process group, or None without one. torch has no public name for it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    accessor = getattr(distributed.distributed_c10d, "_get_default_store", None)
+    return None if accessor is None else accessor()
 
 
 def torch_worker() -> tuple[int, int] | None:

@@ -31,10 +31,20 @@ class Pass:
     """
 
     def __init__(
-        self, owner: Owner, plan: Plan, start: State, *, requested: bool = False, error: MidepochError | None = None
+        self,
+        owner: Owner,
+        plan: Plan,
+        start: State,
+        *,
+        revision: int = 0,
+        requested: bool = False,
+        error: MidepochError | None = None,
     ) -> None:
-        """Start from a state. ``requested`` means that set_epoch named its epoch; ``error`` is raised at once."""
-        self.plan, self.start = plan, start
+        """Start from a state. ``requested`` means that set_epoch named its epoch; ``error`` is raised at once.
+
+        ``revision`` is how often a state was loaded or another epoch set before.
+        """
+        self.plan, self.start, self.revision = plan, start, revision
         self.is_finished = False
         self._owner, self._requested, self._error = owner, requested, error
         self._state, self._progress = start, None

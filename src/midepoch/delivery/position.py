@@ -33,6 +33,7 @@ class Position:
         self._left: Pass | None = None  # the last one that was closed after delivering
         self._alone: tuple[Pass, tuple[int, int]] | None = None  # the pass that delivers in bulk, and its last mark
         self._delivered = False
+        self._revision = 0
         self._warned = False
         self._loaders: WeakSet[Position] = WeakSet()
         self.workers: SharedWithWorkers | None = None
@@ -61,7 +62,7 @@ class Position:
                 "the last item instead, call x.load_state_dict(x.state_dict()) first; for another epoch, set_epoch."
             )
         requested, self._requested_epoch = self._requested_epoch == self._start.epoch, None
-        run = Pass(self, plan, self._start, requested=requested, error=error)
+        run = Pass(self, plan, self._start, revision=self._revision, requested=requested, error=error)
         self._started.add(run)
         self._last_started = run
         return run
@@ -133,6 +134,7 @@ class Position:
             self._left = None
         if self._start.epoch != epoch:
             self._start = State(epoch=epoch)
+            self._revision += 1
 
     def _expire(self, runs: list[Pass], reason: str) -> None:
         for run in runs:
@@ -165,6 +167,7 @@ class Position:
         plan.begin(state).session.check()
         self._expire(list(self._started), "a state was loaded")
         self._start, self._left, self._last_started = state, None, None
+        self._revision += 1
         if self.workers is not None and torch_worker() is None:
             self.workers.state_loaded()
 

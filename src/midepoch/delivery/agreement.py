@@ -1,0 +1,94 @@
+"""Whether all ranks read the same: they compare what they read through the store of their process group."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from midepoch._common.hashing import digest
+from midepoch.checkpoint.fingerprint import pipeline_difference
+from midepoch.delivery.passes import Pass
+from midepoch.errors import RanksDisagreeError
+
+REMEDIES = {
+    "data": "Open the same files on all ranks. A list of files may differ while a network file system catches up",
+    "pipeline": "Build the same pipeline, with the same seeds, on all ranks",
+    "number of lanes": "Pass the same num_workers on all ranks, or fix the lanes with dataset.lanes(n)",
+    "rows per batch": "Pass the same batch size on all ranks",
+    "shard mode": "Call shard with the same mode on all ranks",
+    "epochs per loop": "Call repeat with the same number on all ranks",
+    "even": "Pass the same even= on all ranks",
+    "start": "Load the same state, or set the same epoch, on all ranks",
+}
+
+
+class Store(Protocol):
+    """A key-value store that all ranks reach, such as torch's TCPStore."""
+
+    def check(self, keys: list[str]) -> bool:
+        """True if all keys are there. It does not wait."""
+
+    def get(self, key: str) -> bytes:
+        """The value of a key that is there."""
+
+    def set(self, key: str, value: str) -> None:
+        """Write a value."""
+
+
+def check_ranks_agree(store: Store, run: Pass, *, loader: int, rank: int) -> None:
+    """Write what this rank reads, and raise if a rank that wrote before reads something else.
+
+    Nothing waits for other ranks: of two that differ, the later one raises. A rank compares with its neighbours and
+    with the first, which is enough to find any difference. Ranks with the same shard index, such as tensor-parallel
+    peers, compare with each other. ``loader`` is the number of the Loader in this process, ``rank`` the global rank.
+    """
+    plan = run.plan
+    place = f"midepoch/{loader}/{plan.ranks}/{run.revision}/{run.start.epoch}"
+    mine = {"rank": rank, "reads": _facts(run)}
+    own_key = f"{place}/{plan.rank}"
+    for index in dict.fromkeys([plan.rank, 0, (plan.rank - 1) % plan.ranks, (plan.rank + 1) % plan.ranks]):
+        key = f"{place}/{index}"
+        if store.check([key]):
+            _compare(json.loads(store.get(key)), mine)
+    if not store.check([own_key]):
+        store.set(own_key, json.dumps(mine))
+
+
+def _facts(run: Pass) -> dict[str, Any]:
+    """What all ranks must have in common, by name."""
+    plan, start = run.plan, run.progress().session.start
+    fingerprint = plan.pipeline.fingerprint
+    positions = json.dumps(start.to_dict(fingerprint)["cursors"])
+    return {
+        "data": fingerprint["data"],
+        "pipeline": fingerprint["pipeline"],
+        "number of lanes": start.lanes,
+        "rows per batch": plan.pipeline.item_rows,
+        "shard mode": plan.mode,
+        "epochs per loop": plan.passes,
+        "even": plan.even,
+        "start": f"epoch {start.epoch}, turn {start.turn}, cursors {digest(positions.encode()).hex()}",
+    }
+
+
+def _compare(other: dict[str, Any], mine: dict[str, Any]) -> None:
+    for name, value in mine["reads"].items():
+        there = other["reads"].get(name)
+        if json.dumps(there) == json.dumps(value):
+            continue
+        difference = _difference(name, there, value, (f"rank {other['rank']}", f"rank {mine['rank']}"))
+        raise RanksDisagreeError(
+            f"The ranks do not read the same, so rows would be lost and repeated: {difference}. {REMEDIES[name]}. If "
+            "this is intended, pass check_ranks=False to the Loader."
+        )
+
+
+def _difference(name: str, there: Any, here: Any, ranks: Sequence[str]) -> str:
+    if name == "pipeline":
+        difference = pipeline_difference(there, here)
+        return f"on {ranks[1]} (now), compared with {ranks[0]} (then), {difference}"
+    return f"the {name} is {_short(there)} on {ranks[0]} and {_short(here)} on {ranks[1]}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 200 else text[:197] + "..."

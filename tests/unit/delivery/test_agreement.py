@@ -1,0 +1,120 @@
+"""Ranks compare what they read through a store: of two that differ, the later one raises."""
+
+import pytest
+
+import midepoch as me
+from midepoch.checkpoint.state import State
+from midepoch.delivery.agreement import check_ranks_agree
+from midepoch.delivery.position import Position
+from worlds import write_files
+
+
+class DictStore(dict):
+    """A store in memory. It raises on a key that is not there, where a real one would wait."""
+
+    def check(self, keys):
+        return all(key in self for key in keys)
+
+    def get(self, key):
+        return self[key].encode()
+
+    def set(self, key, value):
+        self[key] = value
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_files(tmp_path / "data", [20, 7, 33])
+
+
+def begin(dataset, *, state=None, epoch=None, **options):
+    """A pass of a dataset."""
+    plan = dataset.lanes(4).plan if dataset.plan.lanes is None else dataset.plan
+    position = Position(State())
+    if state is not None:
+        position.load_state_dict(plan, state)
+    if epoch is not None:
+        position.set_epoch(epoch)
+    return position.begin(plan)
+
+
+def compare(runs, ranks=None):
+    store = DictStore()
+    for number, run in enumerate(runs):
+        check_ranks_agree(store, run, loader=0, rank=number if ranks is None else ranks[number])
+
+
+def shards(folder, ranks, change=lambda dataset, rank: dataset):
+    return [change(me.read(folder).shuffle(3), rank).shard(ranks, rank) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_ranks_that_read_the_same_agree(folder, ranks):
+    runs = [begin(dataset) for dataset in shards(folder, ranks)]
+    compare(runs)
+    compare(runs[::-1])
+    compare(runs[::2] + runs[1::2])
+
+
+@pytest.mark.parametrize("odd", [0, 3, 6, 7])
+@pytest.mark.parametrize("order", [1, -1], ids=["rising", "falling"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.lanes(5), r"the number of lanes is \d on rank \d and \d on rank \d.*dataset\.lanes\(n\)"),
+        (lambda d: d.shuffle(4), r"stage 2, shuffle\(.*the same seeds"),
+        (lambda d: d.batch(3), r"rows per batch is \d on rank \d and \d on rank \d.*the same batch size"),
+        (lambda d: d.repeat(2), r"epochs per loop is \d on rank"),
+        (lambda d: d.take(30), r"stage 2"),
+    ],
+    ids=["lanes", "seed", "batch", "repeat", "take"],
+)
+def test_any_rank_that_differs_is_found_in_any_order(folder, odd, order, change, message):
+    runs = [begin(one) for one in shards(folder, 8, lambda dataset, rank: change(dataset) if rank == odd else dataset)]
+    numbers = list(range(8))[::order]
+    with pytest.raises(me.RanksDisagreeError, match=message):
+        compare([runs[number] for number in numbers], numbers)
+
+
+def test_other_files_are_found(folder, tmp_path):
+    other = write_files(tmp_path / "other", [20, 7])
+    with pytest.raises(me.RanksDisagreeError, match=r"the data is .* network file system"):
+        compare([begin(me.read(path).shard(2, rank)) for rank, path in enumerate((folder, other))])
+
+
+def test_another_start_is_found(folder):
+    first = me.read(folder).lanes(4).shard(2, 0)
+    items = iter(first)
+    next(items)
+    with pytest.raises(me.RanksDisagreeError, match=r"the start is epoch 0, turn 0.*turn 2.*Load the same state"):
+        compare(
+            [begin(me.read(folder).shard(2, 0)), _with_revision(begin(first.shard(1, 0), state=first.state_dict()), 0)]
+        )
+
+
+def _with_revision(run, revision):
+    run.revision = revision
+    return run
+
+
+def test_peers_with_one_shard_index_compare_with_each_other(folder):
+    same = [begin(me.read(folder).shuffle(1).shard(2, 0)) for _ in range(2)]
+    compare(same)
+    with pytest.raises(me.RanksDisagreeError, match="seed"):
+        compare([same[0], begin(me.read(folder).shuffle(2).shard(2, 0))])
+
+
+def test_a_loop_that_starts_again_compares_with_nothing_old(folder):
+    """After a state was loaded, ranks that have not loaded it yet are not taken for ones that disagree."""
+    store = DictStore()
+    dataset = me.read(folder).lanes(4).shard(2, 0)
+    plan = dataset.plan
+    for rank in (0, 1):
+        check_ranks_agree(store, begin(me.read(folder).shard(2, rank)), loader=0, rank=rank)
+    position = Position(State())
+    items = iter(dataset)
+    next(items)
+    position.load_state_dict(plan, dataset.state_dict())
+    check_ranks_agree(store, position.begin(plan), loader=0, rank=0)
+    position.set_epoch(3)
+    check_ranks_agree(store, position.begin(plan), loader=0, rank=0)
