@@ -42,7 +42,7 @@ class Pass:
     ) -> None:
         """Start from a state. ``requested`` means that set_epoch named its epoch; ``error`` is raised at once.
 
-        ``revision`` is how often a state was loaded or another epoch set before.
+        ``revision`` is how often a state was loaded or another epoch set after items had been delivered.
         """
         self.plan, self.start, self.revision = plan, start, revision
         self.is_finished = False

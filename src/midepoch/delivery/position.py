@@ -134,7 +134,7 @@ class Position:
             self._left = None
         if self._start.epoch != epoch:
             self._start = State(epoch=epoch)
-            self._revision += 1
+            self._revision += self._delivered
 
     def _expire(self, runs: list[Pass], reason: str) -> None:
         for run in runs:
@@ -167,7 +167,7 @@ class Position:
         plan.begin(state).session.check()
         self._expire(list(self._started), "a state was loaded")
         self._start, self._left, self._last_started = state, None, None
-        self._revision += 1
+        self._revision += self._delivered
         if self.workers is not None and torch_worker() is None:
             self.workers.state_loaded()
 

@@ -8,8 +8,8 @@ import pytest
 from midepoch.checkpoint.state import State
 from midepoch.delivery import plan as plans
 from midepoch.delivery.plan import Plan
-from simulation import MemoryWorld
 from midepoch.delivery.session import Session
+from simulation import MemoryWorld
 
 WORLD = MemoryWorld(sizes=(4, 4, 4, 4, 4, 4))
 

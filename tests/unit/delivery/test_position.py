@@ -7,9 +7,9 @@ from itertools import islice
 
 import pytest
 
-from simulation import MemoryWorld
 from midepoch.checkpoint.state import State
-from midepoch.delivery import passes, plan as plans
+from midepoch.delivery import passes
+from midepoch.delivery import plan as plans
 from midepoch.delivery import position as positions
 from midepoch.delivery.passes import PassIterator
 from midepoch.delivery.plan import Plan
@@ -17,6 +17,7 @@ from midepoch.delivery.position import Position
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.workers import SharedWithWorkers
 from midepoch.errors import CheckpointMismatchError, StaleIteratorError, UnknownStateError
+from simulation import MemoryWorld
 
 ROWS = [(0, 0), (0, 1), (0, 2), (0, 3)]
 
