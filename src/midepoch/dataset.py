@@ -31,8 +31,8 @@ class Dataset(PlannedDataset):
         dataset = midepoch.read("data/*.parquet").shuffle(seed=42).map(tokenize).batch(8)
         for batch in dataset: ...
 
-    A loop continues where the last one stopped, or where ``load_state_dict`` or ``set_epoch`` put the dataset. After a
-    full pass the next loop is the next epoch.
+    A loop starts at the beginning of the epoch, or at the state that ``load_state_dict`` set. After a full loop the
+    next one is the next epoch. A loop that is left early changes nothing: the next one starts at the same point.
     """
 
     def shuffle(self, seed: int | None = None, *, level: Level = "block", window: int = 8192) -> Self:
@@ -197,7 +197,7 @@ class Dataset(PlannedDataset):
 
     def repeat(self, n: int | None = None) -> Self:
         """Let one loop run through ``n`` epochs, or forever, each with its own shuffle."""
-        return self.with_plan(replace(self.plan, passes=None if n is None else check_integer("n", n, least=1)))
+        return self.with_plan(replace(self.plan, epochs_per_loop=None if n is None else check_integer("n", n, least=1)))
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""Complete states of all ranks, gathered by torch.distributed. Nothing else in midepoch communicates."""
+"""Complete states of all ranks, gathered by torch.distributed. Nothing else in midepoch waits for other ranks."""
 
 import json
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def gather_state(loader: Stateful | Mapping[str, Any]) -> dict[str, Any]:
 def _own_state(loader: Stateful) -> dict[str, Any]:
     """The loader's own state, without its warning that it is only one rank's."""
     if isinstance(loader, Loader) and type(loader).state_dict is Loader.state_dict:
-        return loader.describe_state(loader.position.latest(loader.plan))
+        return loader.describe_state(loader.start_point.latest(loader.plan))
     return loader.state_dict()
 
 

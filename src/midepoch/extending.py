@@ -4,7 +4,7 @@
 """
 
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.position import Position
+from midepoch.delivery.start_point import StartPoint
 from midepoch.index.build import open_index
 from midepoch.index.tables import TableIndex
 from midepoch.order.orders import Order, OrderStep
@@ -21,8 +21,8 @@ __all__ = [
     "OrderStep",
     "Pipeline",
     "Plan",
-    "Position",
     "Stage",
+    "StartPoint",
     "TableIndex",
     "open_index",
 ]

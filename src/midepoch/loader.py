@@ -1,40 +1,37 @@
 """Loader: a torch DataLoader that knows what it has delivered.
 
-Workers take a rank's turns in parallel and send, with each item, its turn and the cursor after it. The state moves
-when the loop receives the item, so what is prefetched and never received is not consumed. An empty turn, at a lane that
-has run out, is sent without an item, which keeps the workers in step, and is dropped here.
+The state moves when the loop receives a batch, so what is prefetched and never received is not consumed.
+:mod:`midepoch.worker_pool` has what the workers run.
 """
 
 import logging
-import pickle
-import queue
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import chain
 from itertools import count as count_from
-from typing import Any, Protocol
+from typing import Any
 
 from midepoch._common.text import count
-from midepoch._common.world import launched_rank, process_group_store, torch_worker
-from midepoch.checkpoint.state import ReaderProgress, State
+from midepoch._common.world import launched_rank, process_group_store
+from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.passes import Pass, PassIterator
 from midepoch.delivery.plan import Even, Plan
-from midepoch.delivery.position import Position
 from midepoch.delivery.progress import EMPTY, Progress, Turns
-from midepoch.delivery.reader import take_turns, turn_by_turn
+from midepoch.delivery.reader import take_turns
 from midepoch.delivery.session import Session
+from midepoch.delivery.start_point import StartPoint
 from midepoch.errors import MissingExtraError
 from midepoch.stages.batch import Batch, Collate
-from midepoch.stages.stage import Stage, name_of
-from midepoch.values.collate import standalone
+from midepoch.stages.stage import Stage
 
 try:
     import torch.multiprocessing
-    from torch.utils.data import DataLoader, IterableDataset
+    from torch.utils.data import DataLoader
+
+    from midepoch.worker_pool import Delivery, ResumePoint, WorkerPool
 except ImportError as error:
     raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
 
@@ -42,10 +39,6 @@ log = logging.getLogger("midepoch")
 _numbers = count_from(0)
 """Numbers the Loaders of several ranks in this process. All ranks build them in the same order."""
 EVEN: tuple[Even, Even] = ("drop", "pad")
-ResumePoint = tuple[State, ReaderProgress]
-"""Where a session of all ranks started, and what this rank has delivered of it."""
-Delivery = tuple[int, tuple[int, ...] | None, Any]
-"""The number of a turn of the rank, the cursor after its item (None for an empty turn), and the item."""
 
 
 class Loader(DataLoader[Any]):
@@ -111,9 +104,9 @@ class Loader(DataLoader[Any]):
         stages = (*plan.pipeline.stages, *_batching(batch_size, drop_last, collate_fn))
         lanes = plan.lanes or plan.ranks * max(1, num_workers)
         self._plan = replace(plan, lanes=lanes, even=even, pipeline=replace(plan.pipeline, stages=stages))
-        if even is None and plan.passes != 1 and plan.pipeline.uniform:
+        if even is None and plan.epochs_per_loop != 1 and plan.pipeline.uniform:
             _check_even(self._plan)
-        self._position = dataset.position.for_loader()
+        self._start_point = dataset.start_point.for_loader()
         self._idle_pool: WorkerPool | None = None
         self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
         self._warned_of_saving = False
@@ -127,19 +120,19 @@ class Loader(DataLoader[Any]):
     @property
     def epoch(self) -> int:
         """The present epoch."""
-        return self._position.epoch
+        return self._start_point.epoch
 
     @property
-    def position(self) -> Position:
+    def start_point(self) -> StartPoint:
         """Where the next pass starts, and which pass delivered last."""
-        return self._position
+        return self._start_point
 
     def set_epoch(self, epoch: int) -> None:
         """Start the next loop at the beginning of an epoch. If a state of that epoch was loaded, it starts there.
 
         The next loop yields what is left of that epoch. Iterators in other epochs are out of date.
         """
-        self._position.set_epoch(epoch)
+        self._start_point.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """What the loop has received, including its present batch, and nothing else.
@@ -155,7 +148,7 @@ class Loader(DataLoader[Any]):
                 self._plan.rank,
                 self._plan.ranks,
             )
-        return self.describe_state(self._position.latest(self._plan))
+        return self.describe_state(self._start_point.latest(self._plan))
 
     def describe_state(self, run: Pass) -> dict[str, Any]:
         """The state of a pass as plain values."""
@@ -166,15 +159,15 @@ class Loader(DataLoader[Any]):
 
         It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
         """
-        self._position.load_state_dict(self._plan, state)
+        self._start_point.load_state_dict(self._plan, state)
 
     def __len__(self) -> int:
         """The number of batches that this rank gets in a loop, known without reading."""
         if self._plan.even is None:
             return len(Dataset(self._plan))
-        if self._plan.passes is None:
+        if self._plan.epochs_per_loop is None:
             raise TypeError("The length is unknown: repeat() never ends.")
-        return self._plan.passes * (self._plan.items_per_rank(self._plan.begin(State()).session) or 0)
+        return self._plan.epochs_per_loop * (self._plan.items_per_rank(self._plan.begin(State()).session) or 0)
 
     def __bool__(self) -> bool:
         """True, even if the length is unknown."""
@@ -192,7 +185,7 @@ class Loader(DataLoader[Any]):
         A pass that reaches its end moves the start point to the next epoch. One that is left early does not. Iterators
         are independent of each other, and each has a ``state_dict`` of its own.
         """
-        run = self._position.begin(self._plan)
+        run = self._start_point.begin(self._plan)
         return PassIterator.over(run, self.batches(run), self.describe_state)
 
     def batches(self, run: Pass) -> Iterator[Iterable[Any]]:
@@ -253,88 +246,6 @@ class Loader(DataLoader[Any]):
                 self._idle_pool = pool
 
 
-class WorkerPool:
-    """The processes that read for a loader; persistent workers stay for all epochs."""
-
-    def __init__(self, loader: Loader, plan: Plan) -> None:
-        workers = loader.num_workers
-        context = loader.multiprocessing_context or torch.multiprocessing
-        if workers and context.get_start_method() != "fork":
-            _check_sendable(plan, context.get_start_method())
-        inboxes: list[Inbox] = [context.SimpleQueue() for _ in range(workers)] or [queue.SimpleQueue()]
-        self._inboxes, self._round = inboxes, 0
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch has already warned about these arguments of the loader
-            self._inner = DataLoader(
-                WorkerDataset(plan, inboxes),
-                batch_size=None,
-                num_workers=workers,
-                collate_fn=_unchanged,  # type: ignore[arg-type]
-                pin_memory=loader.pin_memory,
-                timeout=loader.timeout,
-                worker_init_fn=loader.worker_init_fn,
-                multiprocessing_context=loader.multiprocessing_context,
-                prefetch_factor=loader.prefetch_factor,
-                persistent_workers=loader.persistent_workers,
-            )
-
-    def work(self, resume_point: ResumePoint) -> Iterator[Delivery]:
-        """Start all workers from a resume point, and receive what they send, in the order of the rank's turns."""
-        self._round += 1
-        deliveries = iter(self._inner)
-        for inbox in self._inboxes:
-            inbox.put((self._round, resume_point))
-        try:
-            yield from deliveries
-        except Exception as error:
-            dead = [
-                f"worker {number} of {len(self._inboxes)} (pid {process.pid}, exit code {process.exitcode})"
-                for number, process in enumerate(getattr(deliveries, "_workers", ()))
-                if process.exitcode is not None
-            ]
-            if dead:
-                error.add_note(
-                    f"midepoch: {', '.join(dead)} died. Nothing is lost: the loader's state is that of the last batch "
-                    "received. To continue after it, load that state and iterate again, here or in a new process."
-                )
-            if hasattr(deliveries, "_shutdown_workers"):  # the traceback would keep them alive beside the next ones
-                deliveries._shutdown_workers()
-            raise
-
-
-class Inbox(Protocol):
-    """A queue through which the main process sends a worker its resume point, with the number of the round."""
-
-    def put(self, message: tuple[int, ResumePoint]) -> None:
-        """Send without waiting."""
-
-    def get(self) -> tuple[int, ResumePoint]:
-        """Wait for the next message."""
-
-
-class WorkerDataset(IterableDataset[Delivery]):
-    """What each worker runs: its part of the rank's turns, from a resume point on."""
-
-    def __init__(self, plan: Plan, inboxes: list[Inbox]) -> None:
-        self._plan, self._inboxes, self._round = plan, inboxes, 0
-
-    def __iter__(self) -> Iterator[Delivery]:
-        """The deliveries of the next round. A worker skips resume points of rounds that it was never asked for."""
-        self._round += 1
-        return self._deliveries(self._round)
-
-    def _deliveries(self, wanted_round: int) -> Iterator[Delivery]:
-        worker, workers = torch_worker() or (0, 1)
-        round_number, (start, delivered) = self._inboxes[worker].get()
-        while round_number < wanted_round:
-            round_number, (start, delivered) = self._inboxes[worker].get()
-        progress = Progress(Session(self._plan.pipeline, start, self._plan.ranks), self._plan.rank, delivered=delivered)
-        turn = progress.turns_taken + worker
-        for cursor, item in turn_by_turn(take_turns(progress, worker, workers)):
-            yield turn, cursor, standalone(item)
-            turn += workers
-
-
 def _warn_if_not_sharded(plan: Plan) -> None:
     """Warn if several ranks were launched and each would read everything."""
     try:
@@ -371,18 +282,6 @@ def _check_even(plan: Plan) -> None:
         )
 
 
-def _check_sendable(plan: Plan, method: str) -> None:
-    """Raise, naming the function, if a pipeline cannot be sent to a process that is not forked."""
-    for function in plan.pipeline.functions:
-        try:
-            pickle.dumps(function)
-        except Exception as error:
-            raise TypeError(
-                f"The function {name_of(function)} cannot be sent to workers started by {method!r}: {error}. "
-                "Define it at the top level of a module, or pass multiprocessing_context='fork'."
-            ) from error
-
-
 def _context_without_fork() -> Any:
     """The default start method of workers that read an object store, whose clients do not survive a fork."""
     if torch.multiprocessing.get_start_method() != "fork":
@@ -390,7 +289,3 @@ def _context_without_fork() -> Any:
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", "midepoch.loader"])  # else every worker imports torch again
     return context
-
-
-def _unchanged(delivery: Delivery) -> Delivery:
-    return delivery

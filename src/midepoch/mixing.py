@@ -65,7 +65,7 @@ def _check_part(part: Dataset) -> None:
     for value, default, method in (
         (part.plan.ranks, 1, "shard"),
         (part.plan.lanes, None, "lanes"),
-        (part.plan.passes, 1, "repeat"),
+        (part.plan.epochs_per_loop, 1, "repeat"),
     ):
         if value != default:
             remedy = "Use stop='never' instead." if method == "repeat" else f"Use {method} on the mixture."

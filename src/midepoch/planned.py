@@ -12,10 +12,10 @@ from typing import Any, Self
 from midepoch._common.world import is_starting_a_process, torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.delivery.passes import Pass, PassIterator
+from midepoch.delivery.plain_dataloader import SharedWithWorkers
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.position import Position
 from midepoch.delivery.reader import take_turns
-from midepoch.delivery.workers import SharedWithWorkers
+from midepoch.delivery.start_point import StartPoint
 from midepoch.order.orders import OrderStep, Slice
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
@@ -30,7 +30,7 @@ class PlannedDataset:
     def __init__(self, plan: Plan) -> None:
         """Start at the beginning of a plan. Users call :func:`midepoch.read`."""
         self._plan = plan
-        self._position = Position(State())
+        self._start_point = StartPoint(State())
 
     @classmethod
     def from_source(cls, source: Source) -> Self:
@@ -54,9 +54,9 @@ class PlannedDataset:
         return self._plan
 
     @property
-    def position(self) -> Position:
+    def start_point(self) -> StartPoint:
         """Where the next pass starts, and which pass delivered last. A Loader has a position of its own."""
-        return self._position
+        return self._start_point
 
     def file_rows(self, purpose: str) -> FileRows:
         """The source: the index, columns and order of files. Raises on a mixture; ``purpose`` is for the message."""
@@ -94,7 +94,7 @@ class PlannedDataset:
     @property
     def epoch(self) -> int:
         """The epoch of the next item."""
-        return self._position.epoch
+        return self._start_point.epoch
 
     def __len__(self) -> int:
         """How many items this rank gets in one loop, known without reading."""
@@ -103,10 +103,10 @@ class PlannedDataset:
             source = "read(filters=...)" if isinstance(plan.pipeline.source, FileRows) else "a mixture"
             what = plan.pipeline.first_uncounted or source
             raise TypeError(f"The length is unknown: how many items {what} yields is only known by reading the rows.")
-        if plan.passes is None:
+        if plan.epochs_per_loop is None:
             raise TypeError("The length is unknown: repeat() never ends.")
         fresh = plan.begin(State())
-        return plan.passes * sum(limit for limit in fresh.limits if limit is not None)
+        return plan.epochs_per_loop * sum(limit for limit in fresh.limits if limit is not None)
 
     def __bool__(self) -> bool:
         """True, also if the length is unknown."""
@@ -123,7 +123,7 @@ class PlannedDataset:
         A pass that reaches its end moves the start point to the next epoch. One that is left early does not. Iterators
         are independent of each other, and each has a ``state_dict`` of its own.
         """
-        run = self._position.begin(self._plan)
+        run = self._start_point.begin(self._plan)
         return PassIterator.over(run, _read_here(run), self.describe_state)
 
     def set_epoch(self, epoch: int) -> None:
@@ -132,7 +132,7 @@ class PlannedDataset:
         The next loop yields what is left of that epoch, so a loop that counts epochs can be resumed anywhere. Iterators
         in other epochs are out of date.
         """
-        self._position.set_epoch(epoch)
+        self._start_point.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """What the loop has received, and nothing that it has not. Plain values, about 1 KB.
@@ -140,8 +140,8 @@ class PlannedDataset:
         With several iterators it is the state of the open one that delivered last, else of the last that was left;
         before any, of the start point.
         """
-        self._position.check_known()
-        return self.describe_state(self._position.latest(self._plan))
+        self._start_point.check_known()
+        return self.describe_state(self._start_point.latest(self._plan))
 
     def describe_state(self, run: Pass) -> dict[str, Any]:
         """The state of a pass as plain values. A subclass may add keys of its own."""
@@ -152,18 +152,18 @@ class PlannedDataset:
 
         It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
         """
-        self._position.load_state_dict(self._plan, state)
+        self._start_point.load_state_dict(self._plan, state)
 
     def __getstate__(self) -> dict[str, Any]:
-        values: dict[str, Any] = {"plan": self._plan, "position": self._position}
-        if self._position.workers is not None and is_starting_a_process():
-            values["workers"] = self._position.workers
+        values: dict[str, Any] = {"plan": self._plan, "start_point": self._start_point}
+        if self._start_point.workers is not None and is_starting_a_process():
+            values["workers"] = self._start_point.workers
         return values
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._plan = values["plan"]
-        self._position = copy(values["position"])
-        self._position.workers = values.get("workers")
+        self._start_point = copy(values["start_point"])
+        self._start_point.workers = values.get("workers")
 
     @property
     def __class__(self) -> type:
@@ -173,8 +173,8 @@ class PlannedDataset:
         data = sys.modules.get("torch.utils.data")
         if data is not None and hasattr(data, "IterableDataset"):
             data.IterableDataset.register(PlannedDataset)
-            if self._position.workers is None:
-                self._position.workers = SharedWithWorkers()
+            if self._start_point.workers is None:
+                self._start_point.workers = SharedWithWorkers()
         return type(self)
 
     @__class__.setter

@@ -203,7 +203,7 @@ def test_front_doors_use_nothing_private():
     "code",
     [
         "def f(dataset): return dataset._plan",
-        "class A(Dataset):\n    def f(self): return self._position",
+        "class A(Dataset):\n    def f(self): return self._start_point",
         "from midepoch.dataset import _helper",
         "from midepoch._private.dataset import helper",
         "import midepoch.dataset as d\nd._helper()",

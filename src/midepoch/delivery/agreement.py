@@ -64,7 +64,7 @@ def _facts(run: Pass) -> dict[str, Any]:
         "number of lanes": start.lanes,
         "rows per batch": plan.pipeline.item_rows,
         "shard mode": plan.mode,
-        "epochs per loop": plan.passes,
+        "epochs per loop": plan.epochs_per_loop,
         "even": plan.even,
         "start": f"epoch {start.epoch}, turn {start.turn}, cursors {digest(positions.encode()).hex()}",
     }

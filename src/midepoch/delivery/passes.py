@@ -16,10 +16,10 @@ from midepoch.errors import MidepochError, StaleIteratorError
 class Owner(Protocol):
     """What a pass reports to."""
 
-    def delivers(self, run: "Pass") -> bool:
+    def note_delivery(self, run: "Pass") -> bool:
         """Note that a pass is about to deliver. True if no other pass is open."""
 
-    def ended(self, run: "Pass") -> None:
+    def closed(self, run: "Pass") -> None:
         """Note that a pass is closed: it reached its end, was left, or failed."""
 
 
@@ -40,9 +40,10 @@ class Pass:
         requested: bool = False,
         error: MidepochError | None = None,
     ) -> None:
-        """Start from a state. ``requested`` means that set_epoch named its epoch; ``error`` is raised at once.
+        """Start from a state. ``requested`` means that set_epoch named its epoch.
 
-        ``revision`` is how often a state was loaded or another epoch set after items had been delivered.
+        ``revision`` counts the states that were loaded and the epochs that were set after a delivery: ranks use it to
+        compare the same loop. ``error`` is raised when the first item is asked for.
         """
         self.plan, self.start, self.revision = plan, start, revision
         self.is_finished = False
@@ -67,7 +68,7 @@ class Pass:
 
     @property
     def mark(self) -> tuple[int, int]:
-        """A value that differs from an earlier one if items were delivered in between."""
+        """Changes whenever items are delivered: compare two marks to see if any were."""
         return self._state.epoch, 0 if self._progress is None else self._progress.turns_taken
 
     @property
@@ -91,7 +92,7 @@ class Pass:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.is_of_this_process:
-            self._owner.ended(self)
+            self._owner.closed(self)
 
     def epochs(self) -> Iterator[Progress]:
         """The rest of the epoch from which the pass starts; with ``repeat``, the following epochs too.
@@ -120,12 +121,12 @@ class Pass:
         known which pass delivered last.
         """
         for items in self.progress().follow(all_turns):
-            if self._owner.delivers(self):
+            if self._owner.note_delivery(self):
                 yield items
                 self._check()
                 continue
             for item in items:
-                self._owner.delivers(self)
+                self._owner.note_delivery(self)
                 yield (item,)
                 self._check()
 

@@ -23,7 +23,7 @@ class Plan:
     rank: int = 0
     mode: ShardMode = "example"
     lanes: int | None = None
-    passes: int | None = 1
+    epochs_per_loop: int | None = 1
     even: Even | None = None
     """Gives all ranks the same number of items in an epoch, by repeating or leaving out at most one per rank."""
 
@@ -49,11 +49,11 @@ class Plan:
         pass continues with the next one, unless set_epoch ``requested`` this epoch. A pass of many epochs continues
         anyway. Whether anything is left for other readers is known for uniform pipelines only.
         """
-        if requested and self.passes == 1:
+        if requested and self.epochs_per_loop == 1:
             return True
-        if empty and start.lanes is not None and (self.passes != 1 or self._is_over(start, progress)):
+        if empty and start.lanes is not None and (self.epochs_per_loop != 1 or self._is_over(start, progress)):
             return False
-        return empty or (self.passes is not None and (start.epoch + 1) % self.passes == 0)
+        return empty or (self.epochs_per_loop is not None and (start.epoch + 1) % self.epochs_per_loop == 0)
 
     def _is_over(self, start: State, progress: Progress) -> bool:
         """True if an epoch had nothing left for any reader."""

@@ -122,7 +122,7 @@ class Progress:
         """The lane of the next turn that may have an item, and the position in it from which reading continues."""
         self._settle()
         assignment, positions = self.session.assignment, self.session.positions
-        # Only reading finds that a lane has run out before its last row, and only a partial state keeps it. The answer
+        # That a lane ends early is learned by reading only, and only a partial state stores it. The answer
         # must be the same before a state is saved and after it is loaded.
         limits_are_kept = self.uniform or assignment.readers > 1
         for turns_taken in range(self.turns_taken, self.turns_taken + len(self.rotation)):

@@ -24,7 +24,7 @@ def begin(
     """The progress of a reader that starts from a state.
 
     A complete state starts a new session, with any number of readers. A partial state continues its session, and only
-    for the reader that saved it. ``lanes`` and ``mode`` are those of an epoch that has not begun.
+    for the reader that saved it. ``lanes`` and ``mode`` are used if the epoch has not begun.
     """
     delivered = state.reader_progress
     complete = replace(state, reader_progress=None)
@@ -75,7 +75,7 @@ def _with_item_rows_of(pipeline: Pipeline, state: State) -> State:
         raise _other_item_rows(state.item_rows, pipeline.item_rows)
     if not pipeline.uniform:
         return replace(state, item_rows=pipeline.item_rows)
-    # The cursor after a short last batch counts a full one, and would be that of another batch now.
+    # After a short last batch the cursor is past the lane's end. With another batch size that would be wrong.
     lanes = Lanes(pipeline, epoch=state.epoch, lanes=len(state.positions), mode=state.mode, appended=state.appended)
     within = [
         (1, LanePosition((min(position.cursor[0], lanes.size(lane)), *position.cursor[1:])))

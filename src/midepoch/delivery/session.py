@@ -1,4 +1,4 @@
-"""A session: part of a run with the same readers. What each reader delivers is counted from its start."""
+"""A session: part of a run with the same readers. What each reader delivers is counted from the session's start."""
 
 from collections.abc import Sequence
 from dataclasses import replace

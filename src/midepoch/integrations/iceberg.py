@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from midepoch._common.checks import Size
 from midepoch._common.types import I64
 from midepoch.dataset import Dataset
+from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
 from midepoch.errors import (
     CheckpointMismatchError,
@@ -208,9 +209,9 @@ class IcebergDataset(StructuredDataset):
         )
         return dataset._with_loader(**loader_options(arguments))
 
-    def state_dict(self) -> dict[str, Any]:
+    def describe_state(self, run: Pass) -> dict[str, Any]:
         """What the loop has received, with the snapshot that is read."""
-        return {**super().state_dict(), "snapshot_id": self._snapshot_id}
+        return {**super().describe_state(run), "snapshot_id": self._snapshot_id}
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
         """Resume at a state of the same snapshot. For a state of another one, open that, by its ``snapshot_id``."""

@@ -5,7 +5,7 @@ import pytest
 import midepoch as me
 from midepoch.checkpoint.state import State
 from midepoch.delivery.agreement import check_ranks_agree
-from midepoch.delivery.position import Position
+from midepoch.delivery.start_point import StartPoint
 from worlds import write_files
 
 
@@ -30,12 +30,12 @@ def folder(tmp_path):
 def begin(dataset, *, state=None, epoch=None, **options):
     """A pass of a dataset."""
     plan = dataset.lanes(4).plan if dataset.plan.lanes is None else dataset.plan
-    position = Position(State())
+    start_point = StartPoint(State())
     if state is not None:
-        position.load_state_dict(plan, state)
+        start_point.load_state_dict(plan, state)
     if epoch is not None:
-        position.set_epoch(epoch)
-    return position.begin(plan)
+        start_point.set_epoch(epoch)
+    return start_point.begin(plan)
 
 
 def compare(runs, ranks=None):
@@ -104,12 +104,12 @@ def test_a_loop_that_starts_again_compares_with_nothing_old(folder):
     plan = dataset.plan
     for rank in (0, 1):
         check_ranks_agree(store, begin(me.read(folder).shard(2, rank)), loader=0, rank=rank)
-    position = Position(State())
-    run = position.begin(plan)
-    position.delivers(run)
+    start_point = StartPoint(State())
+    run = start_point.begin(plan)
+    start_point.note_delivery(run)
     items = iter(dataset)
     next(items)
-    position.load_state_dict(plan, dataset.state_dict())
-    check_ranks_agree(store, position.begin(plan), loader=0, rank=0)
-    position.set_epoch(3)
-    check_ranks_agree(store, position.begin(plan), loader=0, rank=0)
+    start_point.load_state_dict(plan, dataset.state_dict())
+    check_ranks_agree(store, start_point.begin(plan), loader=0, rank=0)
+    start_point.set_epoch(3)
+    check_ranks_agree(store, start_point.begin(plan), loader=0, rank=0)

@@ -40,8 +40,8 @@ def test_an_epoch_gets_the_lanes_and_mode_of_the_plan():
     assert (start.epoch, start.lanes, start.mode) == (2, 6, "file")
 
 
-def ends(passes, readers, *, epoch=0, begun=True, empty=False, over=False, requested=False):
-    one = plan(passes=passes, ranks=readers, lanes=6)
+def ends(epochs_per_loop, readers, *, epoch=0, begun=True, empty=False, over=False, requested=False):
+    one = plan(epochs_per_loop=epochs_per_loop, ranks=readers, lanes=6)
     begun_at = Session(WORLD.pipeline(), WORLD.start(), 1)
     reached = begun_at.after(sum(begun_at.reader_items(0))) if over else WORLD.start()
     start = replace(reached, epoch=epoch) if begun else State(epoch=epoch)
@@ -69,8 +69,8 @@ def test_an_epoch_that_was_requested_is_not_passed_over():
 
 
 def test_a_dataset_without_items_ends_its_loop():
-    for passes, readers in product([1, 3, None], [1, 2]):
-        assert ends(passes, readers, begun=False, empty=True, over=True)
+    for epochs_per_loop, readers in product([1, 3, None], [1, 2]):
+        assert ends(epochs_per_loop, readers, begun=False, empty=True, over=True)
 
 
 def test_a_loop_of_several_epochs_ends_after_the_last_of_them():
@@ -79,6 +79,6 @@ def test_a_loop_of_several_epochs_ends_after_the_last_of_them():
 
 
 def test_a_loop_of_several_epochs_continues_after_a_finished_one():
-    for passes, readers in product([3, None], [1, 2]):
-        assert not ends(passes, readers, epoch=1, empty=True)
-        assert not ends(passes, readers, epoch=1, empty=True, requested=True)
+    for epochs_per_loop, readers in product([3, None], [1, 2]):
+        assert not ends(epochs_per_loop, readers, epoch=1, empty=True)
+        assert not ends(epochs_per_loop, readers, epoch=1, empty=True, requested=True)

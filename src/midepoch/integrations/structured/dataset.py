@@ -129,7 +129,7 @@ class StructuredDataset(Dataset):
         return loader, dataset
 
     def _share_position_of(self, loader: "StructuredLoader") -> None:
-        self._loader_plan, self._num_workers, self._position = loader.plan, loader.num_workers, loader.position
+        self._loader_plan, self._num_workers, self._start_point = loader.plan, loader.num_workers, loader.start_point
 
     def _measured(self, num_workers: int) -> Self:
         """This dataset with a first stage that counts rows, bytes and time."""
@@ -141,8 +141,8 @@ class StructuredDataset(Dataset):
 
     def state_dict(self) -> dict[str, Any]:
         """What the loop has received, and nothing else. The loader of :meth:`create_dataloader` has the same state."""
-        self.position.check_known()
-        return self.describe_state(self.position.latest(self._loader_plan or self.plan))
+        self.start_point.check_known()
+        return self.describe_state(self.start_point.latest(self._loader_plan or self.plan))
 
     def describe_state(self, run: Pass) -> dict[str, Any]:
         """The state of a pass as plain values, with the splits that are done.
@@ -165,7 +165,7 @@ class StructuredDataset(Dataset):
         plan = self._loader_plan or self.plan
         if new_files == "append":
             state = with_appended_files(state, plan.pipeline)
-        self.position.load_state_dict(plan, state)
+        self.start_point.load_state_dict(plan, state)
 
     def get_metrics(self) -> dict[str, Any]:
         """Rows read, their bytes in the files, and the seconds that reading took: the sums, and for each worker.

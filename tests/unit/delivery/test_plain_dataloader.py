@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from midepoch.delivery.workers import SharedWithWorkers
+from midepoch.delivery.plain_dataloader import SharedWithWorkers
 from midepoch.errors import CheckpointMismatchError
 
 

@@ -10,14 +10,14 @@ from midepoch._common.world import torch_worker
 from midepoch.checkpoint.migrations import upgrade
 from midepoch.checkpoint.state import MOST_EPOCHS, State
 from midepoch.delivery.passes import Pass
+from midepoch.delivery.plain_dataloader import SharedWithWorkers
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.workers import SharedWithWorkers
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
 
 log = logging.getLogger("midepoch")
 
 
-class Position:
+class StartPoint:
     """Where the next pass starts, and which pass delivered last.
 
     A pass starts at the beginning of an epoch, or at a state that was loaded. Only a pass that reaches its end moves
@@ -31,23 +31,23 @@ class Position:
         self._last_started: Pass | None = None
         self._open: list[Pass] = []  # those that have delivered, in the order of their last delivery
         self._left: Pass | None = None  # the last one that was closed after delivering
-        self._alone: tuple[Pass, tuple[int, int]] | None = None  # the pass that delivers in bulk, and its last mark
+        self._alone: tuple[Pass, tuple[int, int]] | None = None  # the only open pass, and its mark when we last looked
         self._delivered = False
         self._revision = 0
         self._warned = False
-        self._loaders: WeakSet[Position] = WeakSet()
+        self._of_loaders: WeakSet[StartPoint] = WeakSet()
         self.workers: SharedWithWorkers | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"start": self._start, "requested_epoch": self._requested_epoch}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
-        Position.__init__(self, **values)
+        StartPoint.__init__(self, **values)
 
-    def for_loader(self) -> "Position":
-        """A position of its own for a Loader, from the same start point. ``set_epoch`` reaches it."""
-        made = Position(self._start, self._requested_epoch)
-        self._loaders.add(made)
+    def for_loader(self) -> "StartPoint":
+        """A copy for a Loader. ``set_epoch`` of this one also sets the epoch of the Loader."""
+        made = StartPoint(self._start, self._requested_epoch)
+        self._of_loaders.add(made)
         return made
 
     def begin(self, plan: Plan) -> Pass:
@@ -67,7 +67,7 @@ class Position:
         self._last_started = run
         return run
 
-    def delivers(self, run: Pass) -> bool:
+    def note_delivery(self, run: Pass) -> bool:
         """Note that a pass is about to deliver. True if no other pass is open."""
         self._note_bulk()
         self._open = [one for one in self._open if one is not run and one.is_of_this_process]
@@ -78,8 +78,8 @@ class Position:
             self._alone = run, run.mark
         return alone
 
-    def ended(self, run: Pass) -> None:
-        """Note that a pass is closed. At its end it moves the start point to the next epoch."""
+    def closed(self, run: Pass) -> None:
+        """Called when a pass is closed. If it reached its end, the start point moves to the next epoch."""
         self._note_bulk()
         if run in self._open:
             self._open.remove(run)
@@ -92,7 +92,7 @@ class Position:
         self._started.discard(run)
 
     def _note_bulk(self) -> None:
-        """Put the pass that delivers in bulk last, if it has delivered since the last note."""
+        """If the only open pass has delivered more since we last looked, move it to the end of ``_open``."""
         if self._alone is not None:
             run, mark = self._alone
             if run.mark != mark and run in self._open:
@@ -101,7 +101,7 @@ class Position:
                 self._alone = run, run.mark
 
     def latest(self, plan: Plan) -> Pass:
-        """The open pass that delivered last; else the last that was left; else one from the start point."""
+        """The open pass that delivered last. If none is open, the last that was left early, else a new one."""
         self._note_bulk()
         if self._open:
             return self._open[-1]
@@ -117,14 +117,15 @@ class Position:
     def set_epoch(self, epoch: int) -> None:
         """Start from the beginning of an epoch. If the start point is in that epoch already, it stays.
 
-        The next pass yields what is left of that epoch, which is nothing after its last item. Otherwise a training
-        loop that counts epochs would get the next epoch twice. Passes in other epochs are out of date.
+        The next pass yields what is left of that epoch, which is nothing after its last item. If it continued with the
+        next epoch there, a loop that sets epoch e and then e + 1 would read e + 1 twice. Passes in other epochs are
+        out of date.
         """
         epoch = check_integer("epoch", epoch, most=MOST_EPOCHS)
         self._go_to(epoch)
         if self.workers is not None and torch_worker() is None:
             self.workers.set_epoch(epoch)
-        for loader in self._loaders:
+        for loader in self._of_loaders:
             loader.set_epoch(epoch)
 
     def _go_to(self, epoch: int) -> None:
@@ -143,13 +144,13 @@ class Position:
         self._open = [run for run in self._open if run not in runs]
 
     def check_known(self) -> None:
-        """Raise if the state is known to others only: to workers of a DataLoader, or to a Loader."""
+        """Raise if only workers of a DataLoader, or a Loader, know the state."""
         if self.workers is not None and self.workers.have_read and torch_worker() is None:
             raise UnknownStateError(
                 "Workers of a DataLoader have read this dataset, and this process does not know what they delivered: "
                 "any state would be wrong. Use midepoch.Loader, or torchdata's StatefulDataLoader and its state_dict()."
             )
-        if not self._delivered and any(loader._delivered for loader in self._loaders):
+        if not self._delivered and any(loader._delivered for loader in self._of_loaders):
             raise UnknownStateError(
                 "A Loader of this dataset has delivered items, and the dataset itself has not: use the Loader's "
                 "state_dict()."
@@ -157,7 +158,7 @@ class Position:
 
     def load_state_dict(self, plan: Plan, values: Mapping[str, Any]) -> None:
         """Start from a state. If it does not fit, raise and change nothing. Passes from before are out of date."""
-        if len(self._loaders):
+        if len(self._of_loaders):
             raise CheckpointMismatchError(
                 "A Loader of this dataset has a position of its own, which this would not change. Call the Loader's "
                 "load_state_dict(), or load the state before the Loader is built."
@@ -175,7 +176,7 @@ class Position:
         """Prepare a pass in a worker of a plain DataLoader, where the main process chooses the epoch.
 
         A worker that has started a pass before begins its epoch again, as a newly started worker would. Returns the
-        error that the pass raises, since a DataLoader only passes on errors of the loop itself.
+        error that the pass raises, because a DataLoader reports an error only if it is raised while iterating.
         """
         earlier = self._last_started
         if earlier is not None and earlier.is_of_this_process:

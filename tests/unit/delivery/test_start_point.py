@@ -1,0 +1,413 @@
+"""The start point, and passes that are independent of each other."""
+
+import copy
+import gc
+import os
+from itertools import islice
+
+import pytest
+
+from midepoch.checkpoint.state import State
+from midepoch.delivery import passes
+from midepoch.delivery import plan as plans
+from midepoch.delivery import start_point as start_points
+from midepoch.delivery.passes import PassIterator
+from midepoch.delivery.plain_dataloader import SharedWithWorkers
+from midepoch.delivery.plan import Plan
+from midepoch.delivery.reader import take_turns
+from midepoch.delivery.start_point import StartPoint
+from midepoch.errors import CheckpointMismatchError, StaleIteratorError, UnknownStateError
+from simulation import MemoryWorld
+
+ROWS = [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+
+def plan(sizes=(4,), dropped=None, **options):
+    return Plan(pipeline=MemoryWorld(sizes=sizes, dropped=dropped).pipeline(), **options)
+
+
+def read(run):
+    with run:
+        for progress in run.epochs():
+            yield from run.deliver(take_turns(progress))
+
+
+def describe(run):
+    return run.state().to_dict(run.plan.pipeline.fingerprint)
+
+
+def start(start_point, plan):
+    """An iterator, as datasets and Loaders make it."""
+    run = start_point.begin(plan)
+    return PassIterator.over(run, read(run), describe)
+
+
+def state_of(start_point, plan):
+    start_point.check_known()
+    return describe(start_point.latest(plan))
+
+
+def at(start_point, plan):
+    """The epoch and the turn of the state."""
+    state = state_of(start_point, plan)
+    return state["epoch"], state["turn"]
+
+
+@pytest.fixture
+def start_point():
+    return StartPoint(State())
+
+
+@pytest.fixture(params=[None, frozenset()], ids=["uniform", "filter"])
+def one(request):
+    return plan(dropped=request.param)
+
+
+@pytest.fixture
+def in_worker(monkeypatch):
+    """What runs after a call of this is run as by a worker, or, with None, in the main process."""
+
+    def enter(worker=(0, 1)):
+        for module in (start_points, plans, passes):
+            monkeypatch.setattr(module, "torch_worker", lambda: worker)
+
+    return enter
+
+
+def test_the_state_moves_with_the_items_that_the_loop_receives(start_point, one):
+    turns = [at(start_point, one) for _ in start(start_point, one)]
+    assert turns == [(0, 1), (0, 2), (0, 3), (0, 4)]
+    assert state_of(start_point, one) == describe(StartPoint(State(epoch=1)).latest(one))
+
+
+def test_a_pass_that_is_left_early_does_not_move_the_start_point(start_point, one, caplog):
+    for items in (1, 3, 2):
+        assert list(islice(start(start_point, one), items)) == ROWS[:items]
+        assert at(start_point, one) == (0, items)
+    assert list(start(start_point, one)) == ROWS
+    assert start_point.epoch == 1
+    assert [record.message for record in caplog.records if "starts again at the same point" in record.message] != []
+    assert len(caplog.records) == 1
+
+
+def test_going_on_after_a_pass_that_was_left(start_point, one):
+    list(islice(start(start_point, one), 3))
+    start_point.load_state_dict(one, state_of(start_point, one))
+    assert list(start(start_point, one)) == ROWS[3:]
+    assert list(start(start_point, one)) == ROWS
+
+
+def test_no_warning_without_a_repeat(start_point, one, caplog):
+    list(start(start_point, one))
+    list(islice(start(start_point, one), 1))
+    start_point.set_epoch(3)
+    list(start(start_point, one))
+    list(start(start_point, one))
+    assert not caplog.records
+
+
+def test_iterators_are_independent(start_point, one):
+    first, second = start(start_point, one), start(start_point, one)
+    got = [[next(first)], [next(second)]]
+    got[0] += [next(first), next(first)]
+    got[1] += list(second)
+    got[0] += list(first)
+    assert got == [ROWS, ROWS]
+    assert start_point.epoch == 1
+
+
+def test_a_peek_inside_a_loop_changes_no_state(start_point, one):
+    turns = []
+    for _ in start(start_point, one):
+        before = state_of(start_point, one)
+        next(start(start_point, one))
+        assert state_of(start_point, one) == before
+        turns.append(before["turn"])
+    assert turns == [1, 2, 3, 4]
+    assert start_point.epoch == 1
+
+
+@pytest.mark.parametrize("order", ["abab", "aabb", "abba", "bbaa", "aaab", "baaa"])
+def test_the_state_is_that_of_the_open_iterator_that_delivered_last(start_point, one, order):
+    iterators = {"a": start(start_point, one), "b": start(start_point, one)}
+    counts = {"a": 0, "b": 0}
+    for name in order:
+        assert next(iterators[name]) == ROWS[counts[name]]
+        counts[name] += 1
+        assert at(start_point, one) == (0, counts[name])
+        assert {name: iterators[name].state_dict()["turn"] for name in counts} == counts
+    del iterators[order[-1]]
+    other = "ab".replace(order[-1], "")
+    assert at(start_point, one) == (0, counts[other])
+
+
+def test_without_an_open_iterator_the_state_is_that_of_the_one_that_delivered_last(start_point, one):
+    first, second = start(start_point, one), start(start_point, one)
+    next(first)
+    next(second)
+    next(second)
+    del second
+    assert at(start_point, one) == (0, 1)
+    del first
+    assert at(start_point, one) == (0, 1)
+
+
+def test_an_iterator_starts_from_where_the_start_point_was_when_it_was_made(start_point, one):
+    early = start(start_point, one)
+    list(start(start_point, one))
+    assert start_point.epoch == 1
+    assert early.state_dict()["epoch"] == 0
+    assert list(early) == ROWS
+
+
+def test_an_old_iterator_raises_after_a_state_was_loaded(start_point, one):
+    state = state_of(start_point, one)
+    waiting, running = start(start_point, one), start(start_point, one)
+    next(running)
+    start_point.load_state_dict(one, state)
+    for iterator in (running, waiting):
+        with pytest.raises(StaleIteratorError, match=r"a state was loaded after it was started\. Call iter\(\) again"):
+            next(iterator)
+    assert state_of(start_point, one) == state
+    assert list(start(start_point, one)) == ROWS
+    assert start_point.epoch == 1
+
+
+def test_an_old_iterator_keeps_its_own_state(start_point, one):
+    items = start(start_point, one)
+    next(items)
+    next(items)
+    before = items.state_dict()
+    start_point.set_epoch(4)
+    assert items.state_dict() == before
+    with pytest.raises(StaleIteratorError, match=r"set_epoch\(4\) was called"):
+        next(items)
+    assert items.state_dict() == before
+
+
+def test_set_epoch_to_the_present_epoch_changes_nothing(start_point, one):
+    items = start(start_point, one)
+    next(items)
+    start_point.set_epoch(0)
+    assert at(start_point, one) == (0, 1)
+    assert list(items) == ROWS[1:]
+    assert start_point.epoch == 1
+    start_point.set_epoch(1)
+    assert list(start(start_point, one)) == ROWS
+    assert start_point.epoch == 2
+
+
+def test_set_epoch_moves_to_the_beginning_of_another_epoch(start_point, one):
+    list(islice(start(start_point, one), 1))
+    start_point.set_epoch(5)
+    assert at(start_point, one) == (5, 0)
+    assert list(start(start_point, one)) == ROWS
+    for wrong, error in ((-1, ValueError), (2**62 + 1, ValueError), (1.5, TypeError), ("1", TypeError)):
+        with pytest.raises(error, match="epoch"):
+            start_point.set_epoch(wrong)
+
+
+def test_every_epoch_that_can_be_set_can_be_saved(start_point, one):
+    start_point.set_epoch(2**53)
+    assert list(start(start_point, one)) == ROWS
+    start_point.load_state_dict(one, state_of(start_point, one))
+    assert start_point.epoch == 2**53 + 1
+
+
+def test_loops_of_several_epochs_end_after_the_last(start_point):
+    assert list(start(start_point, plan(epochs_per_loop=2))) == ROWS * 2
+    assert start_point.epoch == 2
+    assert list(islice(start(start_point, plan(epochs_per_loop=None)), 10)) == (ROWS * 3)[:10]
+    assert start_point.epoch == 4
+
+
+def test_a_loop_over_nothing_ends(start_point):
+    for passes_ in (1, 2, None):
+        assert list(start(start_point, plan(sizes=(0,), epochs_per_loop=passes_))) == []
+
+
+def test_a_loaded_state_with_nothing_left_starts_the_next_epoch(start_point, one):
+    list(islice(start(start_point, one), 4))
+    state = state_of(start_point, one)
+    resumed = StartPoint(State())
+    resumed.load_state_dict(one, state)
+    assert state_of(resumed, one) == state
+    assert list(start(resumed, one)) == ROWS
+    assert resumed.epoch == 2
+
+
+def test_an_epoch_that_was_set_is_read_to_its_end_and_no_further(start_point, one):
+    list(islice(start(start_point, one), 4))
+    start_point.load_state_dict(one, state_of(start_point, one))
+    start_point.set_epoch(0)
+    assert list(start(start_point, one)) == []
+    assert list(start(start_point, one)) == ROWS
+    assert start_point.epoch == 2
+
+
+def test_an_epoch_that_was_set_is_forgotten_after_its_loop(start_point, one):
+    list(islice(start(start_point, one), 4))
+    finished = state_of(start_point, one)
+    start_point.load_state_dict(one, finished)
+    start_point.set_epoch(0)
+    list(start(start_point, one))
+    start_point.load_state_dict(one, finished)
+    assert list(start(start_point, one)) == ROWS
+
+
+def test_a_loop_that_failed_does_not_move_the_start_point(start_point):
+    one = plan()
+
+    def broken(run):
+        with run:
+            for progress in run.epochs():
+                turns = take_turns(progress)
+                yield from run.deliver(islice(turns, 1))
+                raise OSError("the disk is gone")
+
+    run = start_point.begin(one)
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(PassIterator.over(run, broken(run), describe))
+    assert start_point.epoch == 0
+    assert list(start(start_point, one)) == ROWS
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": 99},
+        {"epoch": -1},
+        {"fingerprint": None},
+        {"cursors": [[1, 5]]},
+        {"cursors": [[1, [1, 1]]]},
+        {"part": {"readers": 2, "workers": 2, "items": 1}},
+    ],
+    ids=str,
+)
+def test_a_state_that_does_not_fit_changes_nothing(start_point, damage):
+    one = plan()
+    items = start(start_point, one)
+    list(islice(items, 2))
+    state = state_of(start_point, one)
+    with pytest.raises(CheckpointMismatchError):
+        start_point.load_state_dict(one, {**state, **damage})
+    assert state_of(start_point, one) == state
+    assert list(items) == ROWS[2:]
+
+
+def test_closed_iterators_are_forgotten(start_point, one):
+    """A position that is used for years must not collect what was left."""
+    for _ in range(20):
+        next(start(start_point, one))
+    gc.collect()
+    assert len(start_point._started) + len(start_point._open) <= 1
+
+
+def test_a_copy_has_the_start_point_and_passes_of_its_own(start_point, one):
+    list(start(start_point, one))
+    items = start(start_point, one)
+    next(items)
+    copied = copy.copy(start_point)
+    assert at(copied, one) == (1, 0)
+    copied.set_epoch(7)
+    assert list(items) == ROWS[1:]
+
+
+class TestLoaders:
+    def test_a_loader_has_a_position_of_its_own(self, start_point, one):
+        start_point.set_epoch(2)
+        loader = start_point.for_loader()
+        assert loader.epoch == 2
+        list(islice(start(loader, one), 1))
+        assert list(start(start_point, one)) == ROWS
+        assert (start_point.epoch, at(loader, one)) == (3, (2, 1))
+
+    def test_set_epoch_reaches_the_loaders(self, start_point, one):
+        loaders = [start_point.for_loader(), start_point.for_loader()]
+        start_point.set_epoch(4)
+        assert [loader.epoch for loader in loaders] == [4, 4]
+        loaders[0].set_epoch(1)
+        assert (start_point.epoch, loaders[1].epoch) == (4, 4)
+
+    def test_a_state_is_loaded_into_the_loader(self, start_point, one):
+        state = state_of(start_point, one)
+        loader = start_point.for_loader()
+        with pytest.raises(CheckpointMismatchError, match=r"Call the Loader's load_state_dict\(\)"):
+            start_point.load_state_dict(one, state)
+        loader.load_state_dict(one, state)
+        del loader
+        start_point.load_state_dict(one, state)
+
+    def test_the_state_is_asked_of_the_loader(self, start_point, one):
+        loader = start_point.for_loader()
+        state_of(start_point, one)
+        list(islice(start(loader, one), 1))
+        with pytest.raises(UnknownStateError, match=r"use the Loader's state_dict\(\)"):
+            state_of(start_point, one)
+        next(start(start_point, one))
+        assert at(start_point, one) == (0, 1)
+
+
+class TestWorkers:
+    def test_states_are_unknown_once_workers_have_read(self, start_point, one, in_worker):
+        state = state_of(start_point, one)
+        start_point.workers = SharedWithWorkers()
+        in_worker()
+        start_point.begin(one)
+        assert state_of(start_point, one) == state
+        in_worker(None)
+        with pytest.raises(UnknownStateError, match=r"Use midepoch\.Loader"):
+            state_of(start_point, one)
+        start_point.set_epoch(0)
+        assert state_of(start_point, one) == state
+
+    def test_a_worker_begins_its_epoch_again_in_every_loop(self, start_point, one, in_worker):
+        in_worker()
+        for _ in range(2):
+            assert list(islice(start(start_point, one), 3)) == ROWS[:3]
+            assert at(start_point, one) == (0, 3)
+        assert list(start(start_point, one)) == ROWS
+        assert start_point.epoch == 0
+        assert list(start(start_point, one)) == ROWS
+
+    def test_a_worker_that_has_not_delivered_yet_is_at_the_beginning(self, start_point, one, in_worker):
+        in_worker()
+        list(start(start_point, one))
+        start(start_point, one)
+        assert at(start_point, one) == (0, 0)
+
+    def test_a_worker_that_loads_a_state_starts_from_it(self, start_point, one, in_worker):
+        in_worker()
+        list(islice(start(start_point, one), 3))
+        start_point.load_state_dict(one, state_of(start_point, one))
+        assert list(start(start_point, one)) == ROWS[3:]
+
+    def test_a_worker_goes_to_the_epoch_that_the_main_process_set(self, start_point, one, in_worker):
+        start_point.workers = SharedWithWorkers()
+        start_point.workers._numbers[:2] = [1, 6]  # as set_epoch(6) in the main process leaves it
+        in_worker()
+        items = start(start_point, one)
+        assert start_point.epoch == 6
+        assert list(items) == ROWS
+
+    def test_a_loaded_state_reaches_a_worker_that_starts_later_only(self, start_point, one, in_worker):
+        list(islice(start(start_point, one), 2))
+        state = state_of(start_point, one)
+        started_later, running = StartPoint(State()), StartPoint(State())
+        started_later.load_state_dict(one, state)
+        running.workers = SharedWithWorkers()
+        running.workers._numbers[2] = 1  # as load_state_dict in the main process leaves it
+        in_worker()
+        assert list(start(started_later, one)) == ROWS[2:]
+        with pytest.raises(CheckpointMismatchError, match="persistent workers"):
+            next(start(running, one))
+
+    def test_a_forked_process_does_not_continue_its_parents_iterator(self, start_point, monkeypatch):
+        one = plan(dropped=frozenset())  # items come one by one
+        items = start(start_point, one)
+        next(items)
+        child = os.getpid() + 1
+        monkeypatch.setattr(passes.os, "getpid", lambda: child)
+        with pytest.raises(StaleIteratorError, match=rf"cannot continue in process {child}"):
+            list(items)
+        assert list(start(start_point, one)) == ROWS
