@@ -125,9 +125,7 @@ def test_E5_a_validation_loader_that_is_left_starts_at_the_same_row_each_time(fo
 
 
 def test_E5_two_loaders_of_one_dataset_do_not_share_a_position(build):
-    dataset = build("rows")
-    whole = ids(dataset)
-    dataset.set_epoch(0)
+    dataset, whole = build("rows"), ids(build("rows"))
     first, second = me.Loader(dataset, num_workers=1), me.Loader(dataset)
     got = ids(islice(first, 7))
     assert ids(second) == whole

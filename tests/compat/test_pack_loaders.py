@@ -75,6 +75,7 @@ def test_C4_a_worker_killed_inside_a_window_takes_nothing_with_it(build):
     resumed = me.Loader(build(), num_workers=3)
     resumed.load_state_dict(through_json(loader.state_dict()))
     assert same(got + list(resumed), whole)
+    loader.load_state_dict(loader.state_dict())
     assert same(got + list(loader), whole)
     logging.disable(logging.NOTSET)
 

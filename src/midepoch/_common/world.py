@@ -31,7 +31,10 @@ def process_group_store() -> Any | None:
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return None
     accessor = getattr(distributed.distributed_c10d, "_get_default_store", None)
-    return None if accessor is None else accessor()
+    try:
+        return None if accessor is None else accessor()
+    except (ValueError, RuntimeError):  # a backend without a store
+        return None
 
 
 def torch_worker() -> tuple[int, int] | None:
