@@ -150,8 +150,8 @@ def cuts(make):
         resumed.load_state_dict(json.loads(json.dumps(dataset.state_dict())))
         assert resumed.state_dict() == dataset.state_dict()
         yield resumed, left
-        copied = pickle.loads(pickle.dumps(dataset))
-        assert copied.state_dict() == dataset.state_dict()
+        copied = pickle.loads(pickle.dumps(resumed))
+        assert copied.state_dict() == resumed.state_dict()
         if left and cut % 4 == 0:
             next(iter(resumed))
             if len(left) > 1:
