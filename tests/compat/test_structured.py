@@ -637,6 +637,7 @@ def test_B13_start_methods_and_persistent_workers(folder, method, persistent):
     got = ids(islice(loader, 5))
     state = through_json(dataset.state_dict())
     if persistent:
+        dataset.load_state_dict(state)
         got += ids(loader)
         assert got == expected[0]
         assert ids(loader) == expected[1]
