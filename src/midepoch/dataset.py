@@ -1,15 +1,20 @@
 """Dataset: what users build. Each method adds to a plan and returns a new dataset."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from functools import cache
+from numbers import Real
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
 from midepoch._common.checks import check_integer
+from midepoch._common.text import count
 from midepoch._common.world import launched_rank
 from midepoch.errors import SchemaMismatchError
 from midepoch.order.orders import Level, Shuffle, Slice
+from midepoch.order.split import Half, TrainTestSplit
 from midepoch.planned import PlannedDataset
 from midepoch.sources.files import FileRows
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches
@@ -21,8 +26,18 @@ from midepoch.values.features import Features, features_of
 from midepoch.values.forms import FORMS, Form, torch_module
 from midepoch.values.media import Decode, to_decode
 
+log = logging.getLogger("midepoch")
+
 Mode = Literal["auto", "file", "example"]
 FILTER_ROWS = 1000
+SplitDataset = TypeVar("SplitDataset", bound="Dataset")
+
+
+class TrainTest(NamedTuple, Generic[SplitDataset]):
+    """The two datasets of a split. They have no row in common, and together all rows."""
+
+    train: SplitDataset
+    test: SplitDataset
 
 
 class Dataset(PlannedDataset):
@@ -49,12 +64,74 @@ class Dataset(PlannedDataset):
         return self.with_order_step("shuffle", step)
 
     def take(self, n: int) -> Self:
-        """Keep the first ``n`` rows of the order. No row is read for this."""
-        return self.with_order_step("take", Slice(start=0, stop=check_integer("n", n)))
+        """Keep the first ``n`` rows of the order. No row is read for this.
+
+        After a shuffle these are other rows in every epoch. To separate training from validation, use
+        :meth:`train_test_split`.
+        """
+        step = Slice(start=0, stop=check_integer("n", n))
+        self._warn_of_leaks()
+        return self.with_order_step("take", step)
 
     def skip(self, n: int) -> Self:
-        """Leave out the first ``n`` rows of the order. No row is read for this."""
-        return self.with_order_step("skip", Slice(start=check_integer("n", n), stop=None))
+        """Leave out the first ``n`` rows of the order. No row is read for this.
+
+        After a shuffle these are other rows in every epoch. To separate training from validation, use
+        :meth:`train_test_split`.
+        """
+        step = Slice(start=check_integer("n", n), stop=None)
+        self._warn_of_leaks()
+        return self.with_order_step("skip", step)
+
+    def train_test_split(self, test_size: int | float, *, seed: int = 0) -> TrainTest[Self]:
+        """Two datasets, ``train`` and ``test``, that share no row in any epoch. No row is read for this.
+
+            train, test = midepoch.read("data/*.parquet").train_test_split(0.1, seed=42)
+            train = train.shuffle(seed=42)
+
+        ``test_size`` is a number of rows, or a fraction between 0 and 1, which is rounded up to a number of rows. Which
+        rows are in ``test`` depends only on the seed, the number of rows and their order in the files: never on epoch,
+        shuffle, ranks or workers. Rows keep their order, and rows of each half come evenly from the whole dataset.
+
+        Raises after a shuffle, which would move rows between the halves from epoch to epoch. Both halves may then be
+        shuffled, sharded, mapped, resumed and split again.
+        """
+        seed = check_integer("seed", seed, least=None)
+        rows = self.file_rows("train_test_split")
+        if self._is_shuffled:
+            raise ValueError(
+                "train_test_split after shuffle is not possible: a shuffle changes with every epoch, so rows would "
+                "move between training and test. Split first, then shuffle: train, test = "
+                "dataset.train_test_split(...), and then train = train.shuffle(...)."
+            )
+        size: int | float
+        if isinstance(test_size, Real) and not hasattr(test_size, "__index__"):
+            size = float(test_size)
+            if not 0 < size < 1:
+                raise ValueError(
+                    f"test_size is {size}; pass a fraction between 0 and 1, such as 0.1, or an integer number of rows."
+                )
+        else:
+            size = check_integer("test_size", test_size)
+            if rows.where is None and size > rows.size:
+                raise ValueError(f"test_size is {size:,}, but the dataset has only {count('row', rows.size)}.")
+        return TrainTest(self._half("train", size, seed), self._half("test", size, seed))
+
+    def _half(self, half: Half, test_size: int | float, seed: int) -> Self:
+        return self.with_order_step("train_test_split", TrainTestSplit(half=half, test_size=test_size, seed=seed))
+
+    @property
+    def _is_shuffled(self) -> bool:
+        source = self.plan.pipeline.source
+        return isinstance(source, FileRows) and any(isinstance(step, Shuffle) for step in source.steps)
+
+    def _warn_of_leaks(self) -> None:
+        if self._is_shuffled:
+            _warn_once(
+                "take and skip after shuffle choose other rows in every epoch. That is a way to sample, but not to "
+                "separate training from validation: rows would move between the two. For that, use "
+                "dataset.train_test_split(...) before shuffle."
+            )
 
     def shard(self, num_shards: int | None = None, index: int | None = None, mode: Mode = "auto") -> Self:
         """Keep the shard of rank ``index`` of ``num_shards``. Shards are disjoint and together complete.
@@ -213,3 +290,8 @@ class Dataset(PlannedDataset):
     def features(self) -> Features:
         """The features that `datasets` stored in the files, for example ``features["label"].names`` of a ClassLabel."""
         return features_of(self.schema)
+
+
+@cache
+def _warn_once(message: str) -> None:
+    log.warning(message)

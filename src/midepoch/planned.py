@@ -17,6 +17,7 @@ from midepoch.delivery.plan import Plan
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.start_point import StartPoint
 from midepoch.order.orders import OrderStep, Slice
+from midepoch.order.split import TrainTestSplit
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import Source
@@ -78,10 +79,11 @@ class PlannedDataset:
                 f"rows without reading them. Put {name} first."
             )
         rows = self.file_rows(name)
-        if rows.where is not None and isinstance(step, Slice):
+        if rows.where is not None and isinstance(step, Slice | TrainTestSplit):
             raise ValueError(
                 f"{name} after read(filters=...) is not possible: filters change the number of rows, and {name} acts "
-                f"on rows without reading them. To cut first, read without filters, then use .{name}(n).filter(fn)."
+                f"on rows without reading them. To cut first, read without filters, use .{name}(n), and then "
+                ".filter(fn)."
             )
         pipeline = replace(self._plan.pipeline, source=replace(rows, steps=(*rows.steps, step)))
         return self.with_plan(replace(self._plan, pipeline=pipeline))
