@@ -91,7 +91,7 @@ class Dataset(PlannedDataset):
 
         ``test_size`` is a number of rows, or a fraction between 0 and 1, which is rounded up to a number of rows. Which
         rows are in ``test`` depends only on the seed, the number of rows and their order in the files: never on epoch,
-        shuffle, ranks or workers. Rows keep their order, and rows of each half come evenly from the whole dataset.
+        shuffle, ranks or workers. They come evenly from the whole dataset. Both halves keep the order of rows.
 
         Raises after a shuffle, which would move rows between the halves from epoch to epoch. Both halves may then be
         shuffled, sharded, mapped, resumed and split again.

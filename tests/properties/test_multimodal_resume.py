@@ -183,8 +183,33 @@ def test_a_planted_crop_that_depends_on_the_process_and_not_on_the_row(fixed):
     found(fixed(processor=lambda sample: cropped(sample, rng)))
 
 
+def test_samples_that_fail_only_before_the_cut_are_neither_repeated_nor_mixed_into_the_packs_under_way(fixed):
+    class Flaky:
+        failing = True
+
+        def __call__(self, sample):
+            if self.failing and sample["id"] in (4, 16):
+                raise ValueError("for now")
+            return process(sample)
+
+    processor = Flaky()
+    whole = ids(fixed(processor))
+    for stop in range(1, len(list(fixed(processor)))):
+        processor.failing = True
+        first = fixed(processor)
+        iterator = iter(first)
+        got = ids([next(iterator) for _ in range(stop)])
+        assert first.state_dict()["packer"]["delivered"] < 20
+        processor.failing = False
+        second = fixed(processor)
+        second.load_state_dict(first.state_dict())
+        got += ids(second)
+        assert max(Counter(got).values()) == 1
+        assert set(whole) <= set(got) <= {*whole, 4, 16}
+
+
 def test_a_planted_cursor_of_a_skipped_sample(fixed, monkeypatch):
-    def wrong(self, inputs, context):
+    def wrong(self, inputs, _skipped_inputs, context):
         previous = (0,)
         for item, cursor, key in inputs:
             try:

@@ -104,7 +104,7 @@ def test_a_filters_cursor_that_is_off_by_one_row(filtering, monkeypatch, error):
 def test_a_group_whose_delivered_outputs_are_not_dropped(spreading, monkeypatch):
     right = batch._by_group
     monkeypatch.setattr(
-        batch, "_by_group", lambda inputs, size, cursor, make: right(inputs, size, (*cursor[:-1], 0), make)
+        batch, "_by_group", lambda inputs, size, cursor, *rest: right(inputs, size, (*cursor[:-1], 0), *rest)
     )
     found(spreading)
 

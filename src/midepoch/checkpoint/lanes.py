@@ -15,7 +15,10 @@ from math import gcd
 from typing import NamedTuple
 
 Cursor = tuple[int, ...]
-"""The rows of the lane that are consumed, then, for each stage with groups, the group's outputs delivered so far."""
+"""The rows of the lane that are consumed, then, for each stage with groups, the group's outputs delivered so far.
+
+After a stage that skips errors, the latter hold a check of what was skipped too; see ``stages/skipped.py``.
+"""
 
 
 class LanePosition(NamedTuple):

@@ -20,6 +20,7 @@ from midepoch.stages.flow import (
     resume_groups,
     single_groups,
 )
+from midepoch.stages.skipped import check_groups
 from midepoch.stages.stage import FunctionStage, Stage
 from midepoch.stages.transform import without
 from midepoch.values.collate import collate
@@ -128,7 +129,7 @@ class MapBatches(FunctionStage):
         return self.size
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        runs = _by_group(inputs, self.size, cursor, lambda group: self._outputs(group, context))
+        runs = _by_group(inputs, self.size, cursor, self.call.number, context, self._outputs)
         return Flow(row_runs=runs, form=inputs.form)
 
     def _outputs(self, group: RowRun, context: Context) -> Rows:
@@ -177,7 +178,7 @@ class FilterBatches(FunctionStage):
         return self.size
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        runs = _by_group(inputs, self.size, cursor, lambda group: self._outputs(group, context))
+        runs = _by_group(inputs, self.size, cursor, self.call.number, context, self._outputs)
         return Flow(row_runs=runs, form=inputs.form, schema=inputs.schema)
 
     def _outputs(self, group: RowRun, context: Context) -> Rows:
@@ -197,10 +198,19 @@ class FilterBatches(FunctionStage):
         return self.call.describe(batched=True)
 
 
-def _by_group(inputs: Flow, size: int, cursor: Cursor, make: Callable[[RowRun], Rows]) -> Iterator[RowRun]:
+def _by_group(
+    inputs: Flow,
+    size: int,
+    cursor: Cursor,
+    stage: int,
+    context: Context,
+    make: Callable[[RowRun, Context], Rows],
+) -> Iterator[RowRun]:
     """Turn groups of ``size`` inputs into outputs, from the cursor on: the resume rule, for whole columns."""
+    inputs, cursor, checks = check_groups(inputs, cursor, size, stage, context)
     for group, start, delivered in resume_groups(single_groups(inputs.as_row_runs(size), size), cursor):
-        outputs = outputs_of(group, start, make(group))
+        outputs = outputs_of(group, start, make(group, context))
+        checks.mark(outputs.cursors, len(group), size)
         check_delivered(delivered, len(outputs))
         if len(outputs) > delivered:
             yield outputs.slice(delivered, len(outputs))

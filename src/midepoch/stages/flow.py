@@ -22,6 +22,7 @@ from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
+from midepoch.stages.skipped import SkippedInputs
 from midepoch.values.collate import collate
 from midepoch.values.forms import Form
 from midepoch.values.rows import Rows, concat
@@ -106,6 +107,8 @@ class Flow:
     """True of columns whose arrays differ in length from item to item. They are never stacked, even if some agree."""
     schema: pa.Schema | None = None
     """The items' Arrow schema where their values are those of the files; None where a function made them."""
+    skipped: SkippedInputs | None = None
+    """The items that a stage before skipped because of errors; None if no stage does that."""
 
     def as_single_items(self) -> Iterator[SingleItem]:
         """The outputs one by one."""

@@ -15,6 +15,7 @@ from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MissingExtraError, StoreError
 from midepoch.stages.flow import Context, Flow, SingleItem
+from midepoch.stages.skipped import SkippedInputs
 from midepoch.stages.stage import FunctionStage
 
 log = logging.getLogger("midepoch")
@@ -104,10 +105,14 @@ class SkipErrors(FunctionStage):
     """What a state remembers of the function besides its name."""
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        outputs = self._outputs(inputs.as_single_items(), context)
-        return replace(inputs.with_single_items(outputs), schema=None)
+        skipped_inputs = inputs.skipped or SkippedInputs()
+        outputs = self._outputs(inputs.as_single_items(), skipped_inputs, context)
+        can_skip = inputs.skipped if self.skip_log is None else skipped_inputs
+        return replace(inputs.with_single_items(outputs), schema=None, skipped=can_skip)
 
-    def _outputs(self, inputs: Iterator[SingleItem], context: Context) -> Iterator[SingleItem]:
+    def _outputs(
+        self, inputs: Iterator[SingleItem], skipped_inputs: SkippedInputs, context: Context
+    ) -> Iterator[SingleItem]:
         tried = skipped = 0
         for item, cursor, key in inputs:
             tried += 1
@@ -117,6 +122,7 @@ class SkipErrors(FunctionStage):
                 if self.skip_log is None or _is_of_the_machine(error):
                     raise
                 skipped += 1
+                skipped_inputs.add(key)
                 where = context.name_row(self.call.number, key).removeprefix(", at ") or f"item {key}"
                 self.skip_log.add(context.epoch, where, error)
                 if skipped <= LOGGED_PER_LANE:

@@ -15,6 +15,7 @@ from midepoch.reading import read
 from midepoch.stages.pack.stage import PackWindows
 from midepoch.stages.pack.strategies import Strategy
 from midepoch.stages.skip_errors import SkipErrors, SkipLog
+from midepoch.stages.skipped import delivered_of
 from midepoch.storage.location import SmallFiles
 
 log = logging.getLogger("midepoch")
@@ -125,7 +126,7 @@ class MultiModalIterableDataset(Dataset):
         lane, position = progress.upcoming() or (None, None)
         packer = None
         if self.plan.pipeline.find(PackWindows) is not None:
-            delivered = 0 if lane is None else progress.cursors[progress.rotation.index(lane)][-1]
+            delivered = 0 if lane is None else delivered_of(progress.cursors[progress.rotation.index(lane)][-1])
             packer = {"lane": lane, "window_start": position, "delivered": delivered}
         return {**state, "cur_idx": position, "packer": packer}
 

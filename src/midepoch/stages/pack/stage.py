@@ -34,6 +34,7 @@ from midepoch.stages.pack.documents import (
 )
 from midepoch.stages.pack.spec import IGNORED, PackSpec
 from midepoch.stages.pack.strategies import ASSIGN, Strategy, cumulative, ids_within, pack
+from midepoch.stages.skipped import check_groups
 from midepoch.stages.stage import Stage
 from midepoch.values.collate import join_others
 from midepoch.values.forms import Form
@@ -68,12 +69,14 @@ class PackWindows(Stage):
 
     def _packs(self, inputs: Flow, cursor: Cursor, context: Context, form: Form) -> Iterator[SingleItem]:
         spec = self.spec
+        inputs, cursor, checks = check_groups(inputs, cursor, self.window, spec.number, context)
         windows = single_groups(runs_of_windows(inputs, self.window, spec, context), self.window)
         for window, start, delivered in resume_groups(windows, cursor):
             documents = read_documents(window, spec, context)
             packs = pack(documents.lengths, length=spec.length, strategy=self.strategy, overlong=spec.overlong)
             check_delivered(delivered, len(packs))
             cursors, keys = cursors_and_keys(window, start, len(packs))
+            checks.mark(cursors, len(window), self.window)
             cursor_and_key = list(zip(map(tuple, cursors.tolist()), keys.tolist(), strict=True))
             begins = (np.cumsum(documents.lengths) - documents.lengths)[packs.documents]
             starts, stops = (packs.starts + begins).tolist(), (packs.stops + begins).tolist()
@@ -139,6 +142,7 @@ class PackStream(Stage):
     def _document_runs(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator["DocumentRun"]:
         """The documents that have tokens to pack, from the cursor on."""
         spec = self.spec
+        inputs, cursor, checks = check_groups(inputs, cursor, 1, spec.number, context)
         *start, delivered = cursor
         cursor_before = np.array([start], np.int64)
         for run in runs_of_stream(inputs, delivered, spec, context):
@@ -152,8 +156,8 @@ class PackStream(Stage):
                 check_delivered(delivered, int(documents.lengths[0]) if kept[0] else 0)
             if not kept.all():
                 documents = documents.keep(kept)
-            offsets = np.zeros(len(documents.lengths), np.int64)
-            document_run = DocumentRun(documents, offsets, before[kept], run.cursors[kept], run.keys[kept])
+            offsets, marks = np.zeros(len(documents.lengths), np.int64), checks.of_each(len(run))
+            document_run = DocumentRun(documents, offsets, marks[kept], before[kept], run.cursors[kept], run.keys[kept])
             yield document_run.after(delivered) if delivered else document_run
             delivered = 0
         if delivered:
@@ -195,6 +199,8 @@ class DocumentRun:
     documents: Documents
     offsets: I64
     """How many tokens of each document come before the run: not 0 only for the first."""
+    marks: I64
+    """What a check of skipped inputs adds to a cursor inside each document."""
     cursors_before: I64
     cursors_after: I64
     keys: I64
@@ -214,7 +220,12 @@ class DocumentRun:
         columns = {name: column[tokens:] for name, column in self.documents.columns.items()}
         documents = Documents(columns, lengths)
         return DocumentRun(
-            documents, offsets, self.cursors_before[first:], self.cursors_after[first:], self.keys[first:]
+            documents,
+            offsets,
+            self.marks[first:],
+            self.cursors_before[first:],
+            self.cursors_after[first:],
+            self.keys[first:],
         )
 
     def cursors_at(self, bounds: Sequence[int]) -> I64:
@@ -224,7 +235,7 @@ class DocumentRun:
         whole = ends[documents] == bounds
         inside = self.offsets[documents] + bounds - (ends - self.documents.lengths)[documents]
         cursors = np.where(whole[:, None], self.cursors_after[documents], self.cursors_before[documents])
-        return np.concatenate([cursors, np.where(whole, 0, inside)[:, None]], axis=1)
+        return np.concatenate([cursors, np.where(whole, 0, inside + self.marks[documents])[:, None]], axis=1)
 
     def keys_at(self, bounds: Sequence[int]) -> I64:
         """The key of a pack that begins at each bound: a hash of its first document and of the offset in that."""
@@ -254,6 +265,7 @@ def _join(runs: Sequence[DocumentRun]) -> DocumentRun:
     return DocumentRun(
         Documents(joined, np.concatenate([run.documents.lengths for run in full])),
         np.concatenate([run.offsets for run in full]),
+        np.concatenate([run.marks for run in full]),
         np.concatenate([run.cursors_before for run in full]),
         np.concatenate([run.cursors_after for run in full]),
         np.concatenate([run.keys for run in full]),

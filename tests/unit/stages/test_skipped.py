@@ -1,0 +1,209 @@
+"""A resume inside a group forms the same group, or raises, although other samples are skipped now than before."""
+
+import json
+import logging
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import midepoch as me
+from midepoch.checkpoint.lanes import LanePosition
+from midepoch.checkpoint.state import LanePositions, State
+from midepoch.stages.skip_errors import SkipErrors, SkipLog
+from midepoch.stages.skipped import CHECK_SHIFT, GroupChecks, SkippedInputs, delivered_of
+from midepoch.stages.stage import Call
+
+ROWS = 24
+
+
+class Flaky:
+    """Makes ``number % 4 + 1`` tokens of a row, but fails on some rows."""
+
+    def __init__(self, failing):
+        self.failing = frozenset(failing)
+
+    def __call__(self, row):
+        if row["id"] in self.failing:
+            raise ValueError(f"{row['id']} is broken")
+        return {"input_ids": [row["id"]] * (row["id"] % 4 + 1)}
+
+
+def twice(columns):
+    return {"input_ids": [tokens for tokens in columns["input_ids"] for _ in range(2)]}
+
+
+def is_no_seventh(row):
+    return row["input_ids"][0] % 7 != 0
+
+
+GROUPS = {
+    "first_fit": lambda ds: ds.pack(3, strategy="first_fit", window=5),
+    "best_fit": lambda ds: ds.filter(is_no_seventh).pack(7, strategy="best_fit", window=7),
+    "concat": lambda ds: ds.pack(3, strategy="concat"),
+    "batched": lambda ds: ds.map(twice, batched=True, batch_size=5),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    pq.write_table(pa.table({"id": range(ROWS)}), folder / "part-0.parquet", row_group_size=4)
+    return folder
+
+
+def build(folder, kind, failing, lanes=1):
+    rows = me.read(folder)
+    call = Call(function=Flaky(failing), stage="process", number=1)
+    return GROUPS[kind](rows.with_stage(SkipErrors(call=call, skip_log=SkipLog()))).lanes(lanes)
+
+
+def tokens(items):
+    return Counter(token for item in items for token in np.asarray(item["input_ids"]).tolist())
+
+
+def cut(folder, kind, failing, items, lanes=1):
+    """The first items of a run, and its state after them."""
+    dataset = build(folder, kind, failing, lanes)
+    iterator = iter(dataset)
+    first = [next(iterator) for _ in range(items)]
+    return first, json.loads(json.dumps(dataset.state_dict()))
+
+
+def resumed(folder, kind, failing, state, lanes=1):
+    dataset = build(folder, kind, failing, lanes)
+    dataset.load_state_dict(state)
+    return list(dataset)
+
+
+FEW = st.frozensets(st.integers(0, ROWS - 1), max_size=4)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(list(GROUPS)), FEW, FEW, FEW, st.data(), st.integers(1, 2))
+def test_no_sample_is_repeated_or_lost_whichever_fail_after_the_cut(
+    folder, caplog, kind, recovered, broken, always, data, lanes
+):
+    caplog.set_level(logging.CRITICAL)
+    then, now = always | recovered, always | broken
+    whole = list(build(folder, kind, then, lanes))
+    stop = data.draw(st.integers(0, len(whole) - 1))
+    first, state = cut(folder, kind, then, stop, lanes)
+    try:
+        rest = resumed(folder, kind, now, state, lanes)
+    except me.CheckpointMismatchError:
+        assert then != now
+        return
+    delivered, full = tokens(first + rest), tokens(build(folder, kind, (), lanes))
+    for number in range(ROWS):
+        expected = {full[number]} if number not in then | now else {0, full[number]}
+        assert delivered[number] in expected, number
+    if then == now:
+        assert [np.asarray(item["input_ids"]).tolist() for item in first + rest] == [
+            np.asarray(item["input_ids"]).tolist() for item in whole
+        ]
+
+
+@pytest.mark.parametrize("kind", list(GROUPS))
+def test_a_sample_that_works_now_stays_skipped_in_the_group_under_way(folder, kind, caplog):
+    then = {1, 8, 17}
+    whole = list(build(folder, kind, then))
+    stayed = 0
+    for stop in range(1, len(whole)):
+        for row in then:
+            caplog.clear()
+            first, state = cut(folder, kind, then, stop)
+            rest = resumed(folder, kind, then - {row}, state)
+            notes = [record.getMessage() for record in caplog.records if "works now" in record.getMessage()]
+            if notes:
+                stayed += 1
+                assert f"works now: row {row} of part-0.parquet. It stays skipped" in notes[0]
+                assert tokens(first + rest)[row] == 0
+                assert tokens(first + rest) == tokens(whole)
+    assert stayed
+
+
+@pytest.mark.parametrize("kind", ["first_fit", "best_fit", "batched"])
+def test_samples_skipped_at_the_end_of_a_lane_belong_to_its_last_group(folder, kind, caplog):
+    caplog.set_level(logging.CRITICAL)
+    then = {20, 23}
+    whole = list(build(folder, kind, then))
+    first, state = cut(folder, kind, then, len(whole) - 1)
+    assert state["cursors"][0][1][1], "the cut is inside a group"
+    for now in (then, {20}, {23}):
+        assert tokens(first + resumed(folder, kind, now, state)) == tokens(whole)
+    with pytest.raises(me.CheckpointMismatchError, match=r"Skipped now: row 20 of .*, row 22 of .*, row 23 of .*\."):
+        resumed(folder, kind, {20, 22, 23}, state)
+
+
+@pytest.mark.parametrize("kind", ["first_fit", "batched"])
+def test_a_last_group_that_a_sample_would_fill_up_now(folder, kind, caplog):
+    caplog.set_level(logging.CRITICAL)
+    then = {1, 2, 3, 22, 23}
+    whole = list(build(folder, kind, then))
+    first, state = cut(folder, kind, then, len(whole) - 1)
+    assert tokens(first + resumed(folder, kind, then - {22}, state)) == tokens(whole)
+
+
+@pytest.mark.parametrize("kind", list(GROUPS))
+def test_a_resume_of_a_resume_skips_the_same_sample_again(folder, kind, caplog):
+    caplog.set_level(logging.CRITICAL)
+    whole = list(build(folder, kind, {1}))
+    first, state = cut(folder, kind, {1}, 1)
+    dataset = build(folder, kind, ())
+    dataset.load_state_dict(state)
+    assert dataset.state_dict()["cursors"] == state["cursors"]
+    iterator = iter(dataset)
+    second = [next(iterator)]
+    rest = resumed(folder, kind, (), dataset.state_dict())
+    assert tokens(first + second + rest) == tokens(whole)
+
+
+@pytest.mark.parametrize("kind", list(GROUPS))
+def test_a_sample_that_fails_now_is_named(folder, kind, caplog):
+    caplog.set_level(logging.CRITICAL)
+    _, state = cut(folder, kind, (), 3 if kind == "concat" else 1)
+    inside = state["cursors"][0][1][0]  # the row at which the group, or the document that is cut, begins
+    assert state["cursors"][0][1][1], "the cut is inside a group"
+    with pytest.raises(me.CheckpointMismatchError, match=f"Skipped now: row {inside} of part-0.parquet"):
+        resumed(folder, kind, {inside}, state)
+
+
+def test_several_samples_that_work_now_are_refused(folder, caplog):
+    caplog.set_level(logging.CRITICAL)
+    _, state = cut(folder, "first_fit", {1, 2}, 1)
+    with pytest.raises(me.CheckpointMismatchError, match="Skipped now: none"):
+        resumed(folder, "first_fit", (), state)
+
+
+@pytest.mark.parametrize("kind", list(GROUPS))
+def test_a_state_without_a_check_is_resumed_without_it(folder, kind, caplog):
+    caplog.set_level(logging.CRITICAL)
+    whole = list(build(folder, kind, {1}))
+    first, state = cut(folder, kind, {1}, 1)
+    read = State.from_dict(state)
+    plain = [(n, LanePosition((*at.cursor[:-1], delivered_of(at.cursor[-1])))) for n, at in read.positions.runs]
+    old = replace(read, positions=LanePositions.pack(plain)).to_dict(state["fingerprint"])
+    assert old["cursors"][0][1][1] < 1 << CHECK_SHIFT < state["cursors"][0][1][1]
+    assert tokens(first + resumed(folder, kind, {1}, old)) == tokens(whole)
+
+
+def test_pipelines_that_skip_nothing_have_no_check(folder):
+    dataset = me.read(folder).map(Flaky(())).pack(6, strategy="first_fit", window=5)
+    next(iter(dataset))
+    assert dataset.state_dict()["cursors"] == [[1, [0, 1]]]
+
+
+def test_nothing_is_remembered_where_no_stage_makes_groups(folder, caplog):
+    caplog.set_level(logging.CRITICAL)
+    skipped = SkippedInputs()
+    skipped.add(1)
+    assert skipped.take() == []
+    GroupChecks(skipped)
+    skipped.add(2)
+    assert skipped.take() == [2]
