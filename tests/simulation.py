@@ -216,4 +216,5 @@ def starts(draw: Any, world: MemoryWorld) -> State:
         numbers = range(len(world.items(lane, cursor)))
         ahead = () if in_step or not numbers else tuple(sorted(draw(st.sets(st.sampled_from(numbers), max_size=3))))
         positions.append(LanePosition((cursor,), ahead))
-    return world.start(positions, draw(st.integers(0, 20)))
+    first_turn = 1 if any(positions[0].cursor) else 0  # the first turn moves the first lane
+    return world.start(positions, draw(st.integers(first_turn, 20)))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from midepoch.checkpoint.merge import merge_states
-from midepoch.errors import MissingExtraError
+from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.loader import Loader
 
 try:
@@ -61,4 +61,11 @@ class Complete:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of that state."""
-        self._loader.load_state_dict(json.loads(state["midepoch"]))
+        try:
+            values = json.loads(state["midepoch"])
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise CheckpointMismatchError(
+                f"The state is damaged: it is not what state_dict() returned ({type(error).__name__}: {error}). Load "
+                "an earlier checkpoint."
+            ) from error
+        self._loader.load_state_dict(values)

@@ -147,7 +147,7 @@ class PlannedDataset:
 
     def describe_state(self, run: Pass) -> dict[str, Any]:
         """The state of a pass as plain values. A subclass may add keys of its own."""
-        return run.state().to_dict(run.plan.pipeline.fingerprint)
+        return run.plan.pipeline.state_dict(run.state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Start from a state. If it does not fit, this raises, says what differs, and changes nothing.

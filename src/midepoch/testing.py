@@ -114,7 +114,7 @@ class RankRun:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the rank after what it has delivered."""
-        return self._progress.state().to_dict(self._dataset.plan.pipeline.fingerprint)
+        return self._dataset.plan.pipeline.state_dict(self._progress.state())
 
 
 def _interleaved(workers: list[Iterator[Turns]]) -> Iterator[Turns]:

@@ -448,6 +448,7 @@ class TestRefusedChanges:
         def build(*weights):
             return me.mix({"a": part("a"), "b": part("b").filter(is_kept)}, weights)
 
+        state = {key: value for key, value in state.items() if key != "checksum"}
         ((count, cursor),) = state["cursors"]
         for wrong in (cursor[:-1], [*cursor, 0], [9, *cursor[1:]], [*cursor[:2], 99, *cursor[3:]], 3):
             for mixture in (build(2, 1), build(1, 1)):

@@ -12,6 +12,7 @@ from typing import Any
 
 from midepoch._common.hashing import digest
 from midepoch._common.text import count
+from midepoch.checkpoint.migrations import shortened
 
 FileFacts = tuple[str, int, int]
 """A file's name below the dataset's root, its bytes, its rows."""
@@ -37,6 +38,17 @@ def data_fingerprint(files: Sequence[FileFacts], format: str = "") -> dict[str, 
     else:
         facts["sums"] = _sums(files)
     return facts
+
+
+def rows_of(data: Any) -> int:
+    """The rows of a dataset, or of all parts of a mixture, by their fingerprint; 0 where it does not say."""
+    if not isinstance(data, Mapping):
+        return 0
+    parts = data.get("parts")
+    if isinstance(parts, list | tuple):
+        return sum(rows_of(part) for part in parts)
+    rows = data.get("rows")
+    return rows if type(rows) is int and rows > 0 else 0
 
 
 def _sums(files: Sequence[FileFacts]) -> list[int]:
@@ -147,7 +159,8 @@ def pipeline_difference(then: Any, now: Sequence[Mapping[str, Any]]) -> str | No
         key = next((key for key in [*was, *here] if was.get(key) != here.get(key)), None)
         if key is None:  # a parameter that is not described is None
             continue
-        return f"{key} of stage {number}, {here['op']}, was {was.get(key)!r} then and is {here.get(key)!r} now"
+        then_value, now_value = shortened(was.get(key), 300), shortened(here.get(key), 300)
+        return f"{key} of stage {number}, {here['op']}, was {then_value} then and is {now_value} now"
     number = min(len(then), len(now))
     if len(then) > number:
         return f"stage {number + 1}, {_stage(then[number])}, was removed"
@@ -157,5 +170,5 @@ def pipeline_difference(then: Any, now: Sequence[Mapping[str, Any]]) -> str | No
 
 
 def _stage(stage: Mapping[str, Any]) -> str:
-    parameters = ", ".join(f"{key}={value!r}" for key, value in stage.items() if key != "op")
+    parameters = ", ".join(f"{key}={shortened(value, 300)}" for key, value in stage.items() if key != "op")
     return f"{stage.get('op')}({parameters})"

@@ -4,6 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from midepoch._common.text import count
+from midepoch.checkpoint.checksum import signed
+from midepoch.checkpoint.consistency import check_scale
+from midepoch.checkpoint.fingerprint import rows_of
 from midepoch.checkpoint.lanes import LaneAssignment, LaneDelivery, join
 from midepoch.checkpoint.migrations import shortened, upgrade
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
@@ -20,6 +24,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if not dicts:
         raise ValueError("merge_states got no states; pass one for each rank.")
     read = [State.from_dict(values) for values in dicts]
+    check_scale(read[0], rows_of(dicts[0]["fingerprint"]["data"]))
+    _check_all_have_begun(read)
     for values, state in zip(dicts, read, strict=True):
         _check_same_session(dicts[0], read[0], values, state)
     per_state = [state.reader_progress for state in read]
@@ -29,8 +35,19 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                 "The states were taken after different numbers of items. Save all ranks at the same step; for the "
                 "workers of a StatefulDataLoader use from_stateful_dataloader."
             )
-        return dicts[0]
+        return signed(dicts[0])
     return _merged(read[0], _of_all_readers(per_state)).to_dict(dicts[0]["fingerprint"])
+
+
+def _check_all_have_begun(states: Sequence[State]) -> None:
+    """Raise if some states are of an epoch that was not begun, which has no lanes yet, and others are inside it."""
+    not_begun = [number for number, state in enumerate(states) if state.lanes is None]
+    if not_begun and len(not_begun) < len(states):
+        raise CheckpointMismatchError(
+            f"{count('state', len(not_begun))} of {len(states)} (the first is number {not_begun[0]}, from 0) had not "
+            "begun its epoch when it was saved, and others had: a rank saved its state before its loop asked for the "
+            "first item. Save all ranks at the same step."
+        )
 
 
 def _check_same_session(first_dict: Mapping[str, Any], first: State, values: Mapping[str, Any], state: State) -> None:
@@ -75,9 +92,9 @@ def _of_all_readers(per_state: Sequence[ReaderProgress | None]) -> list[ReaderPr
 
 def _merged(start: State, per_reader: Sequence[ReaderProgress]) -> State:
     """The complete state after every reader delivered what its progress says."""
-    assert start.lanes is not None
-    assignment = LaneAssignment(lanes=start.lanes, turn=start.turn, readers=len(per_reader))
-    deliveries: list[list[LaneDelivery]] = [[] for _ in range(start.lanes)]
+    lanes = len(start.positions)
+    assignment = LaneAssignment(lanes=lanes, turn=start.turn, readers=len(per_reader))
+    deliveries: list[list[LaneDelivery]] = [[] for _ in range(lanes)]
     for reader, progress in enumerate(per_reader):
         delivered = {lane: (end, cursor) for lane, end, cursor in progress.deliveries}
         for slot, lane in enumerate(assignment.rotation(reader)):

@@ -5,9 +5,11 @@ version before it. Functions that are there are never changed: released states d
 """
 
 import copy
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from midepoch.checkpoint.checksum import check_checksum
 from midepoch.errors import CheckpointMismatchError
 
 VERSION = 1
@@ -18,7 +20,7 @@ MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 
 def upgrade(values: Any) -> dict[str, Any]:
-    """The state as one of the present version. The argument is not changed.
+    """The state as one of the present version, if it is as it was saved. The argument is not changed.
 
     Everything that reads the keys of a state, its fingerprint included, reads them from this.
     """
@@ -30,14 +32,15 @@ def upgrade(values: Any) -> dict[str, Any]:
     version = values["version"]
     if type(version) is not int or not 1 <= version <= VERSION:
         raise _unreadable(version)
+    check_checksum(values)
     upgraded = dict(values)
     if version < VERSION:
-        upgraded = copy.deepcopy(upgraded)
-    for old in range(version, VERSION):
-        migrate = MIGRATIONS[old]
+        upgraded.pop("checksum", None)  # it is that of the old keys
         try:
-            upgraded = {**migrate(upgraded), "version": old + 1}
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            upgraded = copy.deepcopy(upgraded)
+            for old in range(version, VERSION):
+                upgraded = {**MIGRATIONS[old](upgraded), "version": old + 1}
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
             raise CheckpointMismatchError(
                 f"The state of version {version} is damaged ({type(error).__name__}: {error}). "
                 "Load an earlier checkpoint."
@@ -56,7 +59,15 @@ def _unreadable(version: Any) -> CheckpointMismatchError:
     )
 
 
-def shortened(value: Any) -> str:
-    """The value for an error message, at most 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def shortened(value: Any, most: int = 80) -> str:
+    """The value for an error message, at most ``most`` characters, however large or deeply nested it is."""
+    try:
+        text = _short.repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python writes
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxother, _short.maxstring, _short.maxlong = 6, 300, 300, 80
+_short.maxdict = _short.maxlist = _short.maxtuple = 20

@@ -6,6 +6,8 @@ from itertools import accumulate, pairwise
 from typing import Any, Literal, Self
 
 from midepoch.checkpoint import migrations
+from midepoch.checkpoint.checksum import checksum, fingerprint_digest
+from midepoch.checkpoint.consistency import check_consistent
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.migrations import shortened, upgrade
 from midepoch.errors import CheckpointMismatchError
@@ -16,6 +18,10 @@ MOST_EPOCHS = 1 << 53
 """The last epoch that set_epoch accepts."""
 MOST = 1 << 20
 """More lanes or readers than any cluster has; a state that names more is damaged."""
+MOST_ITEM_ROWS = 1 << 40
+"""More rows than any batch has."""
+MOST_APPENDED = 16
+"""How often files may be appended to one epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +108,12 @@ class State:
     reader_progress: ReaderProgress | None = None
     appended: AppendedFiles = ()
 
-    def to_dict(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-        """Plain values, which survive JSON and ``torch.load(weights_only=True)``."""
-        return {
+    def to_dict(self, fingerprint: Mapping[str, Any], of_fingerprint: bytes | None = None) -> dict[str, Any]:
+        """Plain values, which survive JSON and ``torch.load(weights_only=True)``, with a checksum.
+
+        ``of_fingerprint`` is the fingerprint's digest, if it is known already.
+        """
+        values: dict[str, Any] = {
             "version": migrations.VERSION,
             "epoch": self.epoch,
             "lanes": self.lanes,
@@ -113,11 +122,16 @@ class State:
             "item_rows": self.item_rows,
             "cursors": [[count, _write_position(position)] for count, position in self.positions.runs],
             "part": None if self.reader_progress is None else self.reader_progress.to_dict(),
-            "fingerprint": {
-                "data": dict(fingerprint["data"]),
-                "pipeline": [dict(stage) for stage in fingerprint["pipeline"]],
-            },
-        } | ({"grown": [[list(files) for files in group] for group in self.appended]} if self.appended else {})
+        }
+        if self.appended:
+            values["grown"] = [[list(files) for files in group] for group in self.appended]
+        own = checksum(values, fingerprint_digest(fingerprint) if of_fingerprint is None else of_fingerprint)
+        values["fingerprint"] = {
+            "data": dict(fingerprint["data"]),
+            "pipeline": [dict(stage) for stage in fingerprint["pipeline"]],
+        }
+        values["checksum"] = own
+        return values
 
     @classmethod
     def from_dict(cls, values: Any) -> Self:
@@ -126,20 +140,19 @@ class State:
         try:
             _check_fingerprint(values["fingerprint"])
             state = cls(
-                epoch=_integer(values["epoch"]),
+                epoch=_integer(values["epoch"], most=2 * MOST_EPOCHS),
                 lanes=None if values["lanes"] is None else _integer(values["lanes"], least=1, most=MOST),
                 mode="file" if _one_of(values["mode"], ("example", "file")) == "file" else "example",
                 turn=_integer(values["turn"]),
-                item_rows=_integer(values["item_rows"], least=1),
+                item_rows=_integer(values["item_rows"], least=1, most=MOST_ITEM_ROWS),
                 positions=LanePositions.pack(
                     (_integer(count, least=1), _read_position(position)) for count, position in values["cursors"]
                 ),
                 reader_progress=None if values["part"] is None else _read_reader_progress(values["part"]),
-                appended=tuple(_read_file_ranges(group) for group in values.get("grown", ())),
+                appended=_read_appended(values.get("grown", ())),
             )
-            if len(state.positions) != (state.lanes or 0):
-                raise ValueError(f"{len(state.positions)} cursors for {state.lanes} lanes")
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            check_consistent(state)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             raise CheckpointMismatchError(
                 f"The state is damaged ({type(error).__name__}: {error}). Load an earlier checkpoint."
             ) from error
@@ -163,7 +176,11 @@ def _write_position(position: LanePosition) -> Any:
 
 
 def _read_cursor(value: Any) -> Cursor:
-    return tuple(_integer(number) for number in value) if isinstance(value, list | tuple) else (_integer(value),)
+    if not isinstance(value, list | tuple):
+        return (_integer(value),)
+    if not value:
+        raise ValueError("expected numbers, got none")
+    return tuple(_integer(number) for number in value)
 
 
 def _read_position(value: Any) -> LanePosition:
@@ -178,9 +195,7 @@ def _read_position(value: Any) -> LanePosition:
 def _read_reader_progress(value: Any) -> ReaderProgress:
     readers = _integer(value["readers"], least=1, most=MOST)
     if "items" in value:
-        workers = _integer(value["workers"], least=1)
-        if readers % workers:
-            raise ValueError(f"{readers} readers in ranks of {workers} workers")
+        workers = _integer(value["workers"], least=1, most=readers)
         return ReaderProgress(readers=readers, workers=workers, items=_read_cursor(value["items"]))
     deliveries = tuple((_integer(lane), _integer(end, least=1), _read_cursor(at)) for lane, end, at in value["shares"])
     return ReaderProgress(
@@ -188,10 +203,16 @@ def _read_reader_progress(value: Any) -> ReaderProgress:
     )
 
 
+def _read_appended(value: Any) -> AppendedFiles:
+    if not isinstance(value, list | tuple) or len(value) > MOST_APPENDED:
+        raise ValueError(f"expected at most {MOST_APPENDED} lists of files, got {shortened(value)}")
+    return tuple(_read_file_ranges(group) for group in value)
+
+
 def _read_file_ranges(value: Any) -> tuple[tuple[int, int], ...]:
     ranges = tuple((_integer(begin), _integer(end)) for begin, end in value)
     bounds = [bound for files in ranges for bound in files]
-    if not ranges or bounds != sorted(bounds):
+    if not ranges or bounds != sorted(bounds) or any(begin == end for begin, end in ranges):
         raise ValueError(f"expected rising ranges of files, got {shortened(value)}")
     return ranges
 

@@ -61,6 +61,12 @@ class Progress:
             if items < assignment.turns_at(slot, delivered.turns_taken):
                 self.limits[slot] = items
 
+    def check(self) -> None:
+        """Raise if the state from which this was restored says what no run can have reached."""
+        self.session.check()
+        for lane, cursor in zip(self.rotation, self.cursors, strict=True):
+            self.session.check_cursor(lane, cursor)
+
     def reader_progress(self) -> ReaderProgress:
         """What this reader has delivered of its session, as a value."""
         readers = self.session.assignment.readers

@@ -33,7 +33,9 @@ def begin(
     elif delivered is None:
         complete = _with_item_rows_of(pipeline, state)
     elif delivered.reader is None and len(delivered.items) == delivered.workers:
-        reached = Session(pipeline, complete, delivered.readers).after_each(delivered.items)
+        before = Session(pipeline, complete, delivered.readers)
+        before.check()
+        reached = before.after_each(delivered.items)
         complete = _with_item_rows_of(pipeline, reached)
     else:
         _check_reader_progress(delivered, reader=reader, readers=readers, workers=workers)

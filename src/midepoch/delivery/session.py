@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from midepoch._common.lazy import cached_property
+from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LaneDelivery, LanePosition
 from midepoch.checkpoint.merge import state_after
 from midepoch.checkpoint.state import State
@@ -16,23 +17,45 @@ class Session:
 
     def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
         """Begin at ``start``, a complete state of an epoch that is cut into lanes."""
-        assert start.lanes is not None
-        assert start.reader_progress is None
+        if start.lanes is None or start.reader_progress is not None:
+            raise CheckpointMismatchError(
+                "The state is damaged: it is not the complete state of an epoch with lanes. Load an earlier checkpoint."
+            )
         self.pipeline, self.start = pipeline, start
         self.lanes = Lanes(pipeline, epoch=start.epoch, lanes=start.lanes, mode=start.mode, appended=start.appended)
         self.assignment = LaneAssignment(lanes=start.lanes, turn=start.turn, readers=readers)
         self.positions: list[LanePosition] = start.positions.expand()
 
     def check(self) -> None:
-        """Raise if the position of a lane is after the lane's end, where no run can have come to."""
+        """Raise if a lane is at a position, or the session at a turn, that no run can have reached."""
         for lane, position in enumerate(self.positions):
             ahead = position.delivered_ahead[-1] if position.delivered_ahead and self.pipeline.uniform else 0
-            reached = self.lanes.source.reaches(lane, position.cursor, self.start.item_rows)
-            if not reached or (ahead and ahead > self.lanes.size(lane)):
-                raise CheckpointMismatchError(
-                    f"The state is damaged: the cursor {list(position.cursor)} of lane {lane} of "
-                    f"{self.assignment.lanes} is after the lane's end. Load an earlier checkpoint."
-                )
+            self.check_cursor(lane, position.cursor, ahead)
+        self._check_turn()
+
+    def check_cursor(self, lane: int, cursor: Cursor, ahead: int = 0) -> None:
+        """Raise if a cursor, or the last item ``ahead`` of it, is after the lane's end."""
+        reached = self.lanes.source.reaches(lane, cursor, self.start.item_rows)
+        if not reached or (ahead and ahead > self.lanes.size(lane)):
+            raise CheckpointMismatchError(
+                f"The state is damaged: the cursor {list(cursor)} of lane {lane} of {self.assignment.lanes} is after "
+                "the lane's end. Load an earlier checkpoint."
+            )
+
+    def _check_turn(self) -> None:
+        """Raise if a uniform pipeline cannot have taken this number of turns, or has moved without a turn."""
+        if not self.pipeline.uniform:
+            return
+        lanes, turn = self.assignment.lanes, self.assignment.turn
+        # The first lane is the longest, so the first turn of an epoch delivered an item of it.
+        first = self.positions[0]
+        still = self.start.mode == "example" and not any(first.cursor) and 0 not in first.delivered_ahead
+        rows = sum(self.lanes.size(lane) for lane in range(lanes))
+        if turn > lanes * (rows + 1) or (turn and still):
+            raise CheckpointMismatchError(
+                f"The state is damaged: {count('turn', turn)} at {count('lane', lanes)} of {count('row', rows)} do not "
+                f"bring the first lane to {list(first.cursor)}. Load an earlier checkpoint."
+            )
 
     def items_left(self, lane: int) -> int:
         """The number of items that a lane of a uniform pipeline had left at the start."""

@@ -165,7 +165,7 @@ class StartPoint:
             )
         values = upgrade(values)
         state = plan.pipeline.adopt(State.from_dict(values), values.get("fingerprint"))
-        plan.begin(state).session.check()
+        plan.begin(state).check()
         self._expire(list(self._started), "a state was loaded")
         self._start, self._left, self._last_started = state, None, None
         self._revision += self._delivered

@@ -1,15 +1,18 @@
 """Checkpoints of torchdata's StatefulDataLoader, converted to states from which any readers can resume."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from midepoch._common.checks import check_integer
 from midepoch._common.text import count
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.migrations import upgrade
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.errors import CheckpointMismatchError
+
+MOST_STEPS = 1 << 53
+"""More steps than any run takes between two snapshots."""
 
 
 def from_stateful_dataloader(*checkpoints: Mapping[str, Any], batch_size: int | None = None) -> dict[str, Any]:
@@ -23,6 +26,8 @@ def from_stateful_dataloader(*checkpoints: Mapping[str, Any], batch_size: int | 
     """
     if not checkpoints:
         raise ValueError("Pass the state_dict() of a StatefulDataLoader.")
+    if batch_size is not None:
+        batch_size = check_integer("batch_size", batch_size, least=1)
     per_rank = [_worker_states(checkpoint, batch_size) for checkpoint in checkpoints]
     if all(len(states) == 1 for states in per_rank):
         return merge_states([states[0] for states in per_rank])
@@ -34,23 +39,31 @@ def from_stateful_dataloader(*checkpoints: Mapping[str, Any], batch_size: int | 
 
 def _worker_states(checkpoint: Mapping[str, Any], batch_size: int | None) -> list[dict[str, Any]]:
     """The states that the workers' copies of the dataset saved, moved by what was delivered since."""
-    states: list[Any] = []
-    with contextlib.suppress(KeyError, TypeError, AttributeError):
-        if "_snapshot" in checkpoint:
-            workers = checkpoint["_snapshot"]["_worker_snapshots"]
-            states = [workers[f"worker_{number}"]["dataset_state"] for number in range(len(workers))]
-        else:
-            states = [checkpoint["dataset_state"]]
-    if not states or any(not isinstance(state, Mapping) or "version" not in state for state in states):
+    try:
+        states, steps, last = _snapshot(checkpoint)
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CheckpointMismatchError(
-            "This is not the checkpoint of a StatefulDataLoader of a midepoch dataset. "
-            "Pass what its state_dict() returned."
-        )
+            "This is not the checkpoint of a StatefulDataLoader of a midepoch dataset, or it is damaged "
+            f"({type(error).__name__}: {error}). Pass what its state_dict() returned."
+        ) from error
     upgraded = [upgrade(state) for state in states]
-    steps = checkpoint.get("_steps_since_snapshot", 0)
-    if not steps:
-        return upgraded
-    return _moved(upgraded, steps, checkpoint["_snapshot"]["_last_yielded_worker_id"], batch_size)
+    return _moved(upgraded, steps, last, batch_size) if steps else upgraded
+
+
+def _snapshot(checkpoint: Mapping[str, Any]) -> tuple[list[Any], int, int]:
+    """The workers' states in a checkpoint, the steps since they were taken, and the worker of the last step before."""
+    if "_snapshot" not in checkpoint:
+        states, last = [checkpoint["dataset_state"]], 0
+    else:
+        workers = checkpoint["_snapshot"]["_worker_snapshots"]
+        states = [workers[f"worker_{number}"]["dataset_state"] for number in range(len(workers))]
+        last = checkpoint["_snapshot"].get("_last_yielded_worker_id", 0)
+    if not states or any(not isinstance(state, Mapping) or "version" not in state for state in states):
+        raise ValueError("a worker has no state")
+    steps = check_integer("_steps_since_snapshot", checkpoint.get("_steps_since_snapshot", 0), most=MOST_STEPS)
+    if steps:
+        check_integer("_last_yielded_worker_id", last, most=len(states) - 1)
+    return states, steps, last
 
 
 def _moved(states: list[dict[str, Any]], steps: int, last: int, batch_size: int | None) -> list[dict[str, Any]]:
@@ -79,7 +92,11 @@ def _rank_states(states: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     if first is None:
         return [dict(states[0])]
     start, progress = read[first], read[first].reader_progress
-    assert progress is not None
+    if progress is None or progress.readers % len(states) or (progress.reader is None and not _fits(read)):
+        raise CheckpointMismatchError(
+            f"The states of {count('worker', len(states))} are not those of one rank's workers: the checkpoint is "
+            "damaged. Load an earlier one."
+        )
     if any(not _is_of_session(state, start) for state in read):
         raise CheckpointMismatchError(
             "The workers' states are of different epochs or starts, so it is unknown what was delivered. The "
@@ -96,6 +113,15 @@ def _rank_states(states: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for worker, state in enumerate(read)
     ]
     return [replace(start, reader_progress=one).to_dict(fingerprint) for one in per_worker]
+
+
+def _fits(states: Sequence[State]) -> bool:
+    """True if each state of a uniform pipeline is that of one of this number of workers."""
+    return all(
+        state.reader_progress is None
+        or (state.reader_progress.workers == len(states) and len(state.reader_progress.items) == 1)
+        for state in states
+    )
 
 
 def _is_of_session(state: State, start: State) -> bool:

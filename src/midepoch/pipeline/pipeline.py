@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch._common.text import count
-from midepoch.checkpoint.fingerprint import pipeline_difference
+from midepoch.checkpoint.checksum import fingerprint_digest
+from midepoch.checkpoint.consistency import check_scale
+from midepoch.checkpoint.fingerprint import pipeline_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import AppendedFiles, LanePositions, State
 from midepoch.errors import CheckpointMismatchError
@@ -136,9 +138,18 @@ class Pipeline:
         """What a state remembers of data and pipeline."""
         return {"data": self.source.fingerprint, "pipeline": self.describe()}
 
+    @cached_property
+    def _fingerprint_digest(self) -> bytes:
+        return fingerprint_digest(self.fingerprint)
+
+    def state_dict(self, state: State) -> dict[str, Any]:
+        """A state of this pipeline as plain values."""
+        return state.to_dict(self.fingerprint, self._fingerprint_digest)
+
     def adopt(self, state: State, then: Any) -> State:
         """A state with the fingerprint ``then``, as a state of this pipeline. Raises if it is of another."""
         move, _, changes = self.adoption(then)
+        check_scale(state, rows_of(self.fingerprint["data"]))
         width = len(self.begin)
         if move is not None:
             if state.reader_progress is not None:
@@ -156,6 +167,11 @@ class Pipeline:
             state = replace(state, positions=LanePositions.pack(moved))
         cursors = [position.cursor for _, position in state.positions.runs]
         if state.reader_progress is not None:
+            if (state.reader_progress.reader is None) != self.uniform:
+                raise CheckpointMismatchError(
+                    "The state is damaged: what its reader delivered is counted as in another kind of pipeline. Load "
+                    "an earlier checkpoint."
+                )
             cursors += [cursor for _, _, cursor in state.reader_progress.deliveries]
         if any(len(cursor) != width for cursor in cursors):
             raise CheckpointMismatchError(
@@ -174,7 +190,7 @@ class Pipeline:
             difference = pipeline_difference(pipeline, self.fingerprint["pipeline"])
         except CheckpointMismatchError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
             raise CheckpointMismatchError(
                 f"The state's fingerprint is damaged ({type(error).__name__}: {error}). Load an earlier checkpoint."
             ) from error

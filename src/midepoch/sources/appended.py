@@ -75,12 +75,13 @@ def generations(appended: AppendedFiles, files: int) -> list[I64]:
     unnamed = np.ones(files, bool)
     named = []
     for ranges in appended:
-        numbers = np.concatenate([np.arange(begin, end) for begin, end in ranges])
-        if len(numbers) and numbers[-1] >= files:
+        last = ranges[-1][1] - 1  # they rise
+        if last >= files:
             raise CheckpointMismatchError(
-                f"The state is damaged: it names file number {numbers[-1]:,}, but there are {count('file', files)}, "
+                f"The state is damaged: it names file number {last:,}, but there are {count('file', files)}, "
                 "numbered from 0. Load an earlier checkpoint."
             )
+        numbers = np.concatenate([np.arange(begin, end) for begin, end in ranges])
         if not unnamed[numbers].all():
             twice = numbers[~unnamed[numbers]][0]
             raise CheckpointMismatchError(

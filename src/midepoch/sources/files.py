@@ -160,6 +160,11 @@ class FileRowsLanes:
         self._appended = appended
         if appended:
             generations(appended, len(source.index.view.names))  # a damaged state raises here, not at the first row
+            if source.where is not None or not all(isinstance(step, Shuffle) for step in source.steps):
+                raise CheckpointMismatchError(
+                    "The state is damaged: it says that files were appended to an epoch of filtered or selected rows. "
+                    "Load an earlier checkpoint."
+                )
         self._cuts = lane_cuts(source.size, lanes)
 
     @cached_property

@@ -101,12 +101,17 @@ def test_readers_that_share_lanes_are_merged_to_what_all_have_delivered():
         ([state(reader(0)), state()], "runs with different numbers of readers"),
         ([state(reader(1, 3))], r"state of reader 0 of 3 is missing \(2 missing in all\)"),
         ([state(reader(0)), state(reader(1), epoch=1)], "epoch is 0 in the first and 1 in another"),
-        ([state(reader(0)), state(reader(1), cursors=[[2, 1]])], "positions is"),
+        ([state(reader(0)), state(reader(1), cursors=[[1, 0], [1, 1]])], "positions is"),
         ([state(reader(0)), state(reader(1), fingerprint={"data": {}, "pipeline": []})], "different data or pipelines"),
         (
             [state({"readers": 2, "workers": 2, "items": items}) for items in (1, 2)],
             "after different numbers of items.*same step.*from_stateful_dataloader",
         ),
+        (
+            [state(reader(0)), state(None, lanes=None, cursors=[]), state(None, lanes=None, cursors=[])],
+            r"2 states of 3 \(the first is number 1, from 0\) had not begun.*Save all ranks at the same step",
+        ),
+        ([state(None, lanes=None, cursors=[]), state()], "1 state of 2 .*number 0.* had not begun"),
         ([state(), state(fingerprint=None)], "damaged.*no fingerprint"),
         ([state(), None], "not a midepoch state"),
     ],

@@ -26,6 +26,11 @@ def after(dataset, items):
     return json.loads(json.dumps(dataset.state_dict()))
 
 
+def unsigned(state):
+    """A state that can be changed, as one of an early release without a checksum."""
+    return {key: copy.deepcopy(value) for key, value in state.items() if key != "checksum"}
+
+
 def test_states_from_another_folder_load(folder, tmp_path):
     state = after(me.read(folder).shuffle(1), 11)
     assert str(tmp_path) not in json.dumps(state)
@@ -114,7 +119,7 @@ def test_damaged_and_newer_states_are_refused(folder, damage, message):
     state = after(dataset, 4)
     fresh = me.read(folder).lanes(3)
     with pytest.raises(me.CheckpointMismatchError, match=message):
-        fresh.load_state_dict(damage(copy.deepcopy(state)))
+        fresh.load_state_dict(damage(unsigned(state)))
     assert fresh.epoch == 0
     assert len(ids(fresh)) == 60
 
@@ -178,7 +183,7 @@ def test_a_batch_before_a_batched_function_keeps_its_size(folder):
 def test_impossible_states_are_refused(folder, damage):
     state = after(me.read(folder).lanes(3), 4)
     with pytest.raises(me.CheckpointMismatchError):
-        me.read(folder).lanes(3).load_state_dict({**state, **damage})
+        me.read(folder).lanes(3).load_state_dict({**unsigned(state), **damage})
 
 
 def test_a_state_that_is_changed_changes_no_other(folder):

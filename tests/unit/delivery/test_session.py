@@ -140,5 +140,5 @@ def test_a_session_starts_from_complete_states_of_begun_epochs_only():
     world = MemoryWorld(sizes=(3,))
     partial = replace(world.start(), reader_progress=ReaderProgress(readers=2))
     for start in (State(), partial):
-        with pytest.raises(AssertionError):
+        with pytest.raises(CheckpointMismatchError, match="not the complete state"):
             Session(world.pipeline(), start, 1)

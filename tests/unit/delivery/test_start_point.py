@@ -7,6 +7,7 @@ from itertools import islice
 
 import pytest
 
+from midepoch.checkpoint.checksum import signed
 from midepoch.checkpoint.state import State
 from midepoch.delivery import passes
 from midepoch.delivery import plan as plans
@@ -290,7 +291,7 @@ def test_a_state_that_does_not_fit_changes_nothing(start_point, damage):
     list(islice(items, 2))
     state = state_of(start_point, one)
     with pytest.raises(CheckpointMismatchError):
-        start_point.load_state_dict(one, {**state, **damage})
+        start_point.load_state_dict(one, signed({**state, **damage}))
     assert state_of(start_point, one) == state
     assert list(items) == ROWS[2:]
 

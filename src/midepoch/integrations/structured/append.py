@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 
 from midepoch._common.types import I64
+from midepoch.checkpoint.consistency import check_scale
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.checkpoint.lanes import LanePosition, lane_cuts
 from midepoch.checkpoint.migrations import upgrade
-from midepoch.checkpoint.state import LanePositions, State
+from midepoch.checkpoint.state import MOST_APPENDED, LanePositions, State
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import Shuffle
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.appended import generations, ranges_of
 from midepoch.sources.files import FileRows
-
-MOST_GENERATIONS = 16
 
 
 def with_appended_files(values: Mapping[str, Any], pipeline: Pipeline) -> Mapping[str, Any]:
@@ -34,7 +33,13 @@ def with_appended_files(values: Mapping[str, Any], pipeline: Pipeline) -> Mappin
     saved_data = saved["data"]
     if saved_data.get("digest") == rows.fingerprint["digest"]:
         return values
-    saved_files = _numbers_now(saved_data, rows.index.view.facts)
+    check_scale(state, rows.index.view.rows)
+    try:
+        saved_files = _numbers_now(saved_data, rows.index.view.facts)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CheckpointMismatchError(
+            f"The state's list of files is damaged ({type(error).__name__}: {error}). Load an earlier checkpoint."
+        ) from error
     if saved_files is None:
         return values
     fingerprint = {"data": rows.fingerprint, "pipeline": saved.get("pipeline")}
@@ -42,13 +47,14 @@ def with_appended_files(values: Mapping[str, Any], pipeline: Pipeline) -> Mappin
         return state.to_dict(fingerprint)
     _check(state, rows, pipeline)
     files_now = [saved_files[files] for files in generations(state.appended, len(saved_files))]
-    if len(files_now) > MOST_GENERATIONS:
+    if len(files_now) > MOST_APPENDED:
         raise CheckpointMismatchError(
-            f"Files were added {MOST_GENERATIONS} times in this epoch already. Finish it with the files it has, and "
+            f"Files were added {MOST_APPENDED} times in this epoch already. Finish it with the files it has, and "
             "read the new ones from the next epoch on."
         )
+    saved_rows = int(np.diff(rows.index.view.file_starts)[saved_files].sum())
     appended = tuple(ranges_of(files) for files in files_now)
-    return replace(state, appended=appended, positions=_clipped(state, saved_data["rows"])).to_dict(fingerprint)
+    return replace(state, appended=appended, positions=_clipped(state, saved_rows)).to_dict(fingerprint)
 
 
 def _numbers_now(saved: Mapping[str, Any], files: Sequence[FileFacts]) -> I64 | None:
@@ -90,8 +96,7 @@ def _clipped(state: State, rows: int) -> LanePositions:
 
     A short last batch counts as a full one, but only its rows are delivered.
     """
-    assert state.lanes is not None
-    sizes = [end - begin for begin, end in pairwise(lane_cuts(rows, state.lanes))]
+    sizes = [end - begin for begin, end in pairwise(lane_cuts(rows, len(state.positions)))]
     return LanePositions.pack(
         (1, LanePosition((min(position.cursor[0], sizes[lane]),)))
         for lane, position in enumerate(state.positions.expand())
