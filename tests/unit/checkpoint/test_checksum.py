@@ -123,7 +123,9 @@ def test_the_checksum_of_a_saved_state_never_changes():
     assert signed(STATE) == STATE
 
 
-@pytest.mark.parametrize("value", [{1: 2}, {"a": object()}, {"a": b"bytes"}, {"a": {1, 2}}], ids=str)
+@pytest.mark.parametrize(
+    "value", [{1: 2}, {"a": object()}, {"a": b"bytes"}, {"a": {1, 2}}], ids=["key", "object", "bytes", "set"]
+)
 def test_values_that_no_state_has_are_refused(value):
     with pytest.raises(me.CheckpointMismatchError, match="damaged: it has a"):
         check_checksum({**STATE, "fingerprint": value})
