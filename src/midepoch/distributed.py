@@ -1,10 +1,11 @@
 """Complete states of all ranks, gathered by torch.distributed. Nothing else in midepoch waits for other ranks."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from midepoch.checkpoint.merge import merge_states
+from midepoch.checkpoint.state import State
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.loader import Loader
 
@@ -43,6 +44,46 @@ def _own_state(loader: Stateful) -> dict[str, Any]:
     if isinstance(loader, Loader) and type(loader).state_dict is Loader.state_dict:
         return loader.describe_state(loader.start_point.latest(loader.plan))
     return loader.state_dict()
+
+
+def in_step(loader: Loader) -> Iterator[Any]:
+    """The batches of a loader, as many on every rank: for pipelines that filter, pack or mix.
+
+        for batch in in_step(loader):
+            loss = model(batch) * (0 if loader.is_padding else 1)
+
+    Ranks run out of batches at different steps. Those that have none left repeat the first batch of the epoch, marked
+    by ``loader.is_padding``, until all ranks have delivered all of their own. All ranks must iterate at the same time:
+    each step communicates one number. Without a process group these are just the batches.
+    """
+    batches, epoch = iter(loader), loader.epoch
+    padding: Any = None
+    try:
+        while True:
+            batch = next(batches, _NONE_LEFT)
+            if not _any_rank(batch is not _NONE_LEFT):
+                return
+            loader.mark_padding(batch is _NONE_LEFT)
+            if batch is _NONE_LEFT:
+                if padding is None:
+                    padding = loader.padding_batch(loader.plan.begin(State(epoch=epoch)).session)
+                batch = padding
+            yield batch
+    finally:
+        loader.mark_padding(False)
+
+
+def _any_rank(value: bool) -> bool:
+    """True if the value is true on any rank."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return value
+    device = torch.accelerator.current_accelerator() if torch.distributed.get_backend() == "nccl" else "cpu"
+    flag = torch.tensor(int(value), device=device)
+    torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
+    return bool(flag)
+
+
+_NONE_LEFT = object()
 
 
 class Complete:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 from itertools import count as count_from
-from typing import Any
+from typing import Any, Literal
 
 from midepoch._common.text import count
 from midepoch._common.world import launched_rank, process_group_store
@@ -48,7 +48,8 @@ class Loader(DataLoader[Any]):
     size ``collate_fn`` gets each item. Nothing else is converted: use ``dataset.with_format("torch")`` for tensors.
     A loop starts at the beginning of the epoch, or at the state that was loaded; after a full loop that is the next
     epoch. ``even`` gives every rank the same number of batches in an epoch, by repeating ("pad") or leaving out
-    ("drop") at most one per rank. In a process group of torch the ranks compare what they read when a loop starts, and
+    ("drop") at most one per rank; ``"auto"`` pads if that is possible. A batch that is only there to keep ranks even is
+    marked by :attr:`is_padding`. In a process group of torch the ranks compare what they read when a loop starts, and
     raise if it differs; ``check_ranks=False`` switches that off.
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
     an object store are started by forkserver, unless ``multiprocessing_context`` is set.
@@ -66,7 +67,7 @@ class Loader(DataLoader[Any]):
         persistent_workers: bool = False,
         multiprocessing_context: Any = None,
         drop_last: bool = False,
-        even: Even | None = None,
+        even: Even | Literal["auto"] | None = "auto",
         worker_init_fn: Callable[[int], None] | None = None,
         timeout: float = 0,
         check_ranks: bool = True,
@@ -75,16 +76,24 @@ class Loader(DataLoader[Any]):
             raise TypeError(
                 f"Loader needs a midepoch dataset, got {type(dataset).__name__}. Make one with midepoch.read(...)."
             )
-        if even not in (None, "pad", "drop"):
-            raise ValueError(f"even is {even!r}; it can be 'pad', 'drop' or None.")
+        if even not in (None, "auto", "pad", "drop"):
+            raise ValueError(f"even is {even!r}; it can be 'auto', 'pad', 'drop' or None.")
         if drop_last and batch_size is None:
             raise ValueError("drop_last needs a batch_size; for batches of the dataset use .batch(n, drop_last=True).")
         plan = dataset.plan
+        if even == "auto":
+            even = "pad" if plan.ranks > 1 and plan.pipeline.uniform else None
+            if plan.ranks > 1 and not plan.pipeline.uniform:
+                _warn_once(
+                    "The pipeline filters, packs or mixes, so ranks may run out of batches at different steps, and a "
+                    "collective operation of the others would wait for them. Iterate over "
+                    "midepoch.distributed.in_step(loader), or pass even=None if ranks do not wait for each other."
+                )
         if even is not None and not plan.pipeline.uniform:
             raise ValueError(
                 f"even={even!r} needs a pipeline whose number of items is known; after a filter, a batched map or pack "
-                "no rank knows how many the others have. Let the ranks agree on the end of an epoch, as in "
-                "examples/train.py."
+                "no rank knows how many the others have. Pass even='auto' and iterate over "
+                "midepoch.distributed.in_step(loader)."
             )
         if num_workers and multiprocessing_context is None and not plan.pipeline.source.survives_fork:
             multiprocessing_context = _context_without_fork()
@@ -110,6 +119,7 @@ class Loader(DataLoader[Any]):
         self._idle_pool: WorkerPool | None = None
         self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
         self._warned_of_saving = False
+        self._is_padding = False
         _warn_if_not_sharded(plan)
 
     @property
@@ -195,25 +205,34 @@ class Loader(DataLoader[Any]):
             if store is not None and self._number is not None:
                 check_ranks_agree(store, run, loader=self._number, rank=(launched_rank() or (run.plan.rank,))[0])
             for progress in run.epochs():
-                batches_per_rank = self._plan.items_per_rank(progress.session)
-                if batches_per_rank is None:
-                    yield from run.deliver(self._turns(progress))
-                else:
-                    yield from self._even_batches(run, progress, batches_per_rank)
+                yield from self._epoch_batches(run, progress)
 
-    def _even_batches(self, run: Pass, progress: Progress, count: int) -> Iterator[Iterable[Any]]:
-        """The batches of an epoch, ``count`` on every rank."""
-        turns = self._turns(progress) if count else iter(())
-        for batch in chain.from_iterable(run.deliver(turns)):
-            yield (batch,)
-            if progress.items == count:
-                return
-        while progress.items < count:
+    def _epoch_batches(self, run: Pass, progress: Progress) -> Iterator[Iterable[Any]]:
+        """The batches of one epoch, and those that keep the ranks even."""
+        count = self._plan.items_per_rank(progress.session)
+        if count is None or sum(progress.session.reader_items(self._plan.rank)) <= count:
+            yield from run.deliver(self._turns(progress))
+        elif count:
+            for batch in chain.from_iterable(run.deliver(self._turns(progress))):
+                yield (batch,)
+                if progress.items == count:
+                    return
+        while count is not None and progress.items < count:
+            _note_once("Ranks have different numbers of batches: those with fewer repeat one, marked by is_padding.")
             progress.repeated += 1
-            yield (self._first_item(progress.session),)
+            yield (self.padding_batch(progress.session),)
 
-    def _first_item(self, session: Session) -> Any:
-        """The first item of the epoch. This is the item that ranks repeat, so that all repeat the same one."""
+    @property
+    def is_padding(self) -> bool:
+        """True if the last batch that the loop received is one that keeps ranks even. It is in no state."""
+        return self._is_padding or self._start_point.latest(self._plan).is_padding
+
+    def mark_padding(self, is_padding: bool) -> None:
+        """Mark the batch in the hands of the loop as padding, or not, for those who pad from outside."""
+        self._is_padding = is_padding
+
+    def padding_batch(self, session: Session) -> Any:
+        """The first batch of the epoch: the one that ranks repeat, so that all repeat the same."""
         one_reader = replace(self._plan, ranks=1, rank=0, lanes=session.assignment.lanes, mode=session.start.mode)
         progress = one_reader.begin(State(epoch=session.start.epoch, appended=session.start.appended))
         return next(chain.from_iterable(progress.follow(take_turns(progress))))
@@ -262,6 +281,11 @@ def _warn_if_not_sharded(plan: Plan) -> None:
 @cache
 def _warn_once(message: str) -> None:
     log.warning(message)
+
+
+@cache
+def _note_once(message: str) -> None:
+    log.info(message)
 
 
 def _batching(size: int | None, drop_last: bool, collate: Callable[..., Any] | None) -> tuple[Stage, ...]:

@@ -72,6 +72,11 @@ class Pass:
         return self._state.epoch, 0 if self._progress is None else self._progress.turns_taken
 
     @property
+    def is_padding(self) -> bool:
+        """True if the last item was one that is repeated to keep ranks even."""
+        return self._progress is not None and self._progress.repeated > 0
+
+    @property
     def is_of_this_process(self) -> bool:
         """False in a process that was forked from the one that started the pass."""
         return self._process == os.getpid()

@@ -88,7 +88,7 @@ class StructuredDataset(Dataset):
         rank: int | None = None,
         show_progress: bool = False,
         drop_last: bool = False,
-        even: Literal["pad", "drop"] | None = None,
+        even: Literal["auto", "pad", "drop"] | None = "auto",
         pin_memory: bool = False,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
