@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import midepoch as me
-from midepoch.distributed import gather_state
+from midepoch.distributed import gather_state, in_step
 
 
 def main() -> None:
@@ -45,16 +45,16 @@ def main() -> None:
         loader.load_state_dict(saved["loader"])
         step = saved["step"]
 
-    batches = iter(loader)
-    while everyone_has(batch := next(batches, None)):
+    for batch in in_step(loader):  # a rank that runs out of batches repeats one until the others have none left
         step += 1
         x = torch.tensor(batch["x"]).unsqueeze(1)
-        loss = (model(x) - x).square().mean()
+        loss = (model(x) - x).square().mean() * (0 if loader.is_padding else 1)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        with (out / f"ids-{dist.get_rank()}.jsonl").open("a") as log:
-            log.write(json.dumps({"step": step, "ids": batch["id"]}) + "\n")
+        if not loader.is_padding:
+            with (out / f"ids-{dist.get_rank()}.jsonl").open("a") as log:
+                log.write(json.dumps({"step": step, "ids": batch["id"]}) + "\n")
 
         if step % options.save_every == 0:
             state = gather_state(loader)  # every rank takes part; rank 0 writes
@@ -82,13 +82,6 @@ def save(content: dict[str, Any], path: Path, *, die: bool = False) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-
-
-def everyone_has(batch: Any) -> bool:
-    """True if every rank has a batch. A filter leaves ranks with different numbers, and none may wait for ever."""
-    count = torch.tensor(int(batch is not None))
-    dist.all_reduce(count, dist.ReduceOp.MIN)
-    return bool(count)
 
 
 def is_even(row: dict[str, Any]) -> bool:

@@ -42,7 +42,7 @@ def gather_state(loader: Stateful | Mapping[str, Any]) -> dict[str, Any]:
 def _own_state(loader: Stateful) -> dict[str, Any]:
     """The loader's own state, without its warning that it is only one rank's."""
     if isinstance(loader, Loader) and type(loader).state_dict is Loader.state_dict:
-        return loader.describe_state(loader.start_point.latest(loader.plan))
+        return loader.own_state()
     return loader.state_dict()
 
 
@@ -63,14 +63,14 @@ def in_step(loader: Loader) -> Iterator[Any]:
             batch = next(batches, _NONE_LEFT)
             if not _any_rank(batch is not _NONE_LEFT):
                 return
-            loader.mark_padding(batch is _NONE_LEFT)
             if batch is _NONE_LEFT:
+                loader.wait_for_other_ranks(batches.run)
                 if padding is None:
                     padding = loader.padding_batch(loader.plan.begin(State(epoch=epoch)).session)
                 batch = padding
             yield batch
     finally:
-        loader.mark_padding(False)
+        loader.wait_for_other_ranks(None)
 
 
 def _any_rank(value: bool) -> bool:

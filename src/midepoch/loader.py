@@ -119,7 +119,7 @@ class Loader(DataLoader[Any]):
         self._idle_pool: WorkerPool | None = None
         self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
         self._warned_of_saving = False
-        self._is_padding = False
+        self._waiting: Pass | None = None
         _warn_if_not_sharded(plan)
 
     @property
@@ -158,6 +158,12 @@ class Loader(DataLoader[Any]):
                 self._plan.rank,
                 self._plan.ranks,
             )
+        return self.own_state()
+
+    def own_state(self) -> dict[str, Any]:
+        """The state of this rank, without a warning that it is one of several."""
+        if self._waiting is not None:
+            return self._waiting.state_in_last_epoch().to_dict(self._plan.pipeline.fingerprint)
         return self.describe_state(self._start_point.latest(self._plan))
 
     def describe_state(self, run: Pass) -> dict[str, Any]:
@@ -225,11 +231,14 @@ class Loader(DataLoader[Any]):
     @property
     def is_padding(self) -> bool:
         """True if the last batch that the loop received is one that keeps ranks even. It is in no state."""
-        return self._is_padding or self._start_point.latest(self._plan).is_padding
+        return self._waiting is not None or self._start_point.latest(self._plan).is_padding
 
-    def mark_padding(self, is_padding: bool) -> None:
-        """Mark the batch in the hands of the loop as padding, or not, for those who pad from outside."""
-        self._is_padding = is_padding
+    def wait_for_other_ranks(self, finished: Pass | None) -> None:
+        """Stay in the epoch of a finished pass, because other ranks are still in it; None ends the wait.
+
+        Meanwhile the state is that of the end of the epoch, so that the states of all ranks can be merged.
+        """
+        self._waiting = finished
 
     def padding_batch(self, session: Session) -> Any:
         """The first batch of the epoch: the one that ranks repeat, so that all repeat the same."""

@@ -276,6 +276,36 @@ def test_even_ranks_resume_from_any_ones_state_at_every_step(build, even):
             assert [one + other for one, other in zip(got, rest, strict=True)] == whole
 
 
+def test_E6_ranks_are_even_by_default_and_padding_is_marked(build):
+    whole = list(build("rows", 4).batch(7))
+    for workers in (0, 2):
+        loaders = [me.Loader(build("rows", 4).shard(2, rank), batch_size=7, num_workers=workers) for rank in range(2)]
+        delivered, marked = [], 0
+        for batches in zip(*loaders, strict=True):  # strict: ranks that run out at different steps raise
+            states = [through_json(loader.state_dict()) for loader in loaders]
+            assert states[0] == states[1]
+            for loader, batch in zip(loaders, batches, strict=True):
+                marked += loader.is_padding
+                delivered += [] if loader.is_padding else [batch]
+        assert marked == 2 * len(loaders[0]) - len(whole)
+        assert sorted(ids(delivered)) == sorted(ids(whole))
+        assert not any(loader.is_padding for loader in loaders)
+
+
+def test_E6_a_padded_batch_is_in_no_state(build):
+    def loader(rank):
+        return me.Loader(build("rows", 1).take(9).shard(2, rank), batch_size=3)
+
+    first = loader(1)
+    batches = list(first.with_states())
+    assert len(batches) == 2
+    resumed = loader(1)
+    resumed.load_state_dict(through_json(batches[-1][1]))
+    following = loader(1)
+    following.set_epoch(1)
+    assert list(resumed) == list(following)
+
+
 def test_even_needs_a_known_number_of_items(build):
     with pytest.raises(ValueError, match="known; after a filter"):
         me.Loader(build("filtered"), even="pad")
@@ -284,7 +314,7 @@ def test_even_needs_a_known_number_of_items(build):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"even": "yes"}, ValueError, "'yes'; it can be 'pad', 'drop' or None"),
+        ({"even": "yes"}, ValueError, "'yes'; it can be 'auto', 'pad', 'drop' or None"),
         ({"drop_last": True}, ValueError, "drop_last needs a batch_size"),
         ({"batch_size": 0}, ValueError, "at least 1, got 0|batch_size should be a positive"),
     ],
@@ -382,7 +412,7 @@ def test_each_batch_can_come_with_the_state_after_it(build):
 
 def test_repeat_over_uneven_ranks_is_refused_without_even(build):
     with pytest.raises(ValueError, match=r"needs even='pad' or even='drop': some ranks have 4 batches .* some 5"):
-        me.Loader(build("rows", 1).repeat().shard(2, 0), batch_size=7)
+        me.Loader(build("rows", 1).repeat().shard(2, 0), batch_size=7, even=None)
     loaders = [me.Loader(build("rows", 1).repeat(2).shard(2, rank), batch_size=7, even="pad") for rank in range(2)]
     for _ in zip(*loaders, strict=True):
         assert me.merge_states([loader.state_dict() for loader in loaders]) == loaders[0].state_dict()

@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
 
 
 def create(folder, format="parquet", **options):
-    options = {"batch_size": 8, "columns": ["id"], "rank": 0, "num_ranks": 1, **options}
+    options = {"batch_size": 8, "columns": ["id"], "rank": 0, "num_ranks": 1, "even": None, **options}
     return me.StructuredDataset.create_dataloader(folder, format, **options)
 
 
@@ -668,6 +668,7 @@ def test_a_dataset_without_a_loader(folder):
     got = ids(islice(dataset, 77))
     state = dataset.state_dict()
     assert state["rows_done"] == 77
+    dataset.load_state_dict(state)
     assert got + ids(pickle.loads(pickle.dumps(dataset))) == whole
     mapped = dataset.map(lambda row: {"twice": 2 * row["id"]})
     assert isinstance(mapped, me.StructuredDataset)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import midepoch as me
-from worlds import ids, is_kept, write_files
+from worlds import ids, is_kept, is_late, write_files
 
 ROOT = Path(__file__).parents[2]
 ROWS = 600
@@ -38,7 +39,7 @@ def torchrun(processes, script, *arguments):
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        "PYTHONPATH": str(ROOT / "tests"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]),
     }
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -97,6 +98,51 @@ def test_a_trainer_that_dies_while_it_saves_leaves_the_last_checkpoint_whole(dat
     train(data, tmp_path, 1, "--workers", 1)
     runs.leg_ended(killed=False)
     assert runs.ids == ids(me.read(data).shuffle(seed=42, window=64).lanes(4).batch(8))
+
+
+def steps_of(action, processes, folder, out):
+    done = torchrun(processes, Path(__file__).with_name("rank_steps.py"), action, folder, out)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(path.read_text()) for path in sorted(out.glob("rank-*.json"))]
+
+
+def test_E6_ranks_that_run_dry_wait_in_step_and_their_states_merge(tmp_path):
+    folder = write_files(tmp_path / "data", [20, 0, 7, 33])
+    ranks = steps_of("in step", 3, folder, tmp_path)
+    assert len({len(steps) for steps in ranks}) == 1
+    padded = [sum(step["padding"] for step in steps) for steps in ranks]
+    assert max(padded) > 1, "no rank ran dry early: the test would prove nothing"
+    assert min(padded) == 0
+    dataset = me.read(folder).shuffle(1, window=20).lanes(3).filter(is_late).batch(2)
+    whole = sorted(ids(dataset))
+    got = []
+    for step in zip(*ranks, strict=True):
+        got += [row for rank in step for row in rank["ids"]]
+        assert step[0]["state"] == step[1]["state"] == step[2]["state"]
+        resumed = me.read(folder).shuffle(1, window=20).lanes(3).filter(is_late).batch(2)
+        resumed.load_state_dict(step[0]["state"])
+        resumed.set_epoch(0)
+        assert sorted(got + ids(resumed)) == whole
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [("workers", r"the number of lanes is \d on rank \d and \d on rank \d"), ("seeds", "seed of stage 2, shuffle")],
+)
+def test_ranks_that_disagree_are_refused(tmp_path, action, message):
+    folder = write_files(tmp_path / "data", [20, 0, 7, 33])
+    done = torchrun(2, Path(__file__).with_name("rank_steps.py"), action, folder, tmp_path)
+    assert done.returncode != 0
+    assert re.search(rf"RanksDisagreeError: The ranks do not read the same.*{message}", done.stderr), done.stderr
+
+
+def test_with_fixed_lanes_ranks_may_have_any_workers(tmp_path):
+    folder = write_files(tmp_path / "data", [20, 0, 7, 33])
+    ranks = steps_of("lanes", 2, folder, tmp_path)
+    steps = [[step["ids"] for step in rank] for rank in ranks]
+    assert [row for both in zip(*steps, strict=True) for one in both for row in one] == ids(
+        me.read(folder).shuffle(1, window=20).lanes(4).batch(2)
+    )
 
 
 @pytest.mark.parametrize("pipeline", ["rows", "filtered"])

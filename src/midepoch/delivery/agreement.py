@@ -30,27 +30,27 @@ class Store(Protocol):
     def get(self, key: str) -> bytes:
         """The value of a key that is there."""
 
-    def set(self, key: str, value: str) -> None:
-        """Write a value."""
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        """Write a value if the key is not there (``expected`` is empty), and return the value that is there now."""
 
 
 def check_ranks_agree(store: Store, run: Pass, *, loader: int, rank: int) -> None:
     """Write what this rank reads, and raise if a rank that wrote before reads something else.
 
-    Nothing waits for other ranks: of two that differ, the later one raises. A rank compares with its neighbours and
-    with the first, which is enough to find any difference. Ranks with the same shard index, such as tensor-parallel
-    peers, compare with each other. ``loader`` is the number of the Loader in this process, ``rank`` the global rank.
+    Nothing waits for other ranks: of two that differ, at least the later one raises. A rank compares with its
+    neighbours and with the first, which is enough to find any difference. Ranks with the same shard index, such as
+    tensor-parallel peers, compare with each other. ``loader`` is the number of the Loader in this process, ``rank`` the
+    global rank.
     """
     plan = run.plan
-    place = f"midepoch/{loader}/{plan.ranks}/{run.revision}/{run.start.epoch}"
+    folder = f"midepoch/{loader}/{plan.ranks}/{run.revision}/{run.start.epoch}"
     mine = {"rank": rank, "reads": _facts(run)}
-    own_key = f"{place}/{plan.rank}"
-    for index in dict.fromkeys([plan.rank, 0, (plan.rank - 1) % plan.ranks, (plan.rank + 1) % plan.ranks]):
-        key = f"{place}/{index}"
+    # First write, then look: of two ranks that do so at the same time at least one sees the other.
+    _compare(json.loads(store.compare_set(f"{folder}/{plan.rank}", "", json.dumps(mine))), mine)
+    for index in dict.fromkeys([0, (plan.rank - 1) % plan.ranks, (plan.rank + 1) % plan.ranks]):
+        key = f"{folder}/{index}"
         if store.check([key]):
             _compare(json.loads(store.get(key)), mine)
-    if not store.check([own_key]):
-        store.set(own_key, json.dumps(mine))
 
 
 def _facts(run: Pass) -> dict[str, Any]:

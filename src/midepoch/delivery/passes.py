@@ -48,14 +48,19 @@ class Pass:
         self.plan, self.start, self.revision = plan, start, revision
         self.is_finished = False
         self._owner, self._requested, self._error = owner, requested, error
-        self._state, self._progress = start, None
+        self._state, self._progress, self._last_progress = start, None, None
         self._process = os.getpid()
 
     _progress: Progress | None
+    _last_progress: Progress | None
 
     def state(self) -> State:
         """The state after the last item that was delivered."""
         return self._state if self._progress is None else self._progress.state()
+
+    def state_in_last_epoch(self) -> State:
+        """The state at the end of the last epoch, which a finished pass has left: other ranks may still be in it."""
+        return self.state() if self._last_progress is None else self._last_progress.state()
 
     def progress(self) -> Progress:
         """The progress in the present epoch."""
@@ -116,7 +121,7 @@ class Pass:
                 self._state, self._progress = State(epoch=start.epoch + 1), None
             self._requested = False
             if last:
-                self.is_finished = True
+                self.is_finished, self._last_progress = True, progress
                 return
 
     def deliver(self, all_turns: Iterable[Turns]) -> Iterator[Iterable[Any]]:
@@ -160,6 +165,11 @@ class PassIterator(chain[Any]):
         assert isinstance(made, PassIterator)
         made._run, made._describe = run, describe
         return made
+
+    @property
+    def run(self) -> Pass:
+        """The pass."""
+        return self._run
 
     def state_dict(self) -> dict[str, Any]:
         """What this iterator has delivered. Load it into the dataset or the Loader: iterators load no state."""

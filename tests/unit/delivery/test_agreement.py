@@ -18,8 +18,9 @@ class DictStore(dict):
     def get(self, key):
         return self[key].encode()
 
-    def set(self, key, value):
-        self[key] = value
+    def compare_set(self, key, expected, value):
+        assert expected == ""
+        return self.setdefault(key, value).encode()
 
 
 @pytest.fixture
