@@ -442,3 +442,38 @@ def test_the_workers_of_a_checkpoint_are_those_of_its_states(kinds):
     saved["_snapshot"]["_worker_snapshots"]["worker_2"] = saved["_snapshot"]["_worker_snapshots"]["worker_1"]
     with pytest.raises(me.CheckpointMismatchError, match="3 workers"):
         kinds["workers"].deliver(saved)
+
+
+def test_a_readers_cursors_are_within_their_lanes(kinds):
+    kind = kinds["rank of a filter"]
+    (lane, end, _), *others = kind.saved["part"]["shares"]
+    part = {**kind.saved["part"], "shares": [[lane, end, 1000], *others]}
+    with pytest.raises(
+        me.CheckpointMismatchError, match=rf"cursor \[1000\] of lane {lane} of 4 is after the lane's end"
+    ):
+        kind.load(changed(kind, part=part))
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("filter", {"readers": 2, "workers": 2, "items": [1, 1]}),
+        ("uniform", {"readers": 1, "reader": 0, "turns": 0, "shares": []}),
+    ],
+)
+def test_what_a_reader_delivered_is_counted_as_its_pipeline_counts(kinds, name, part):
+    with pytest.raises(me.CheckpointMismatchError, match="another kind of pipeline"):
+        kinds[name].load(changed(kinds[name], part=part))
+
+
+@pytest.mark.parametrize("text", [None, 3, "", "{", "[" * 100_000, "3"])
+def test_a_damaged_state_of_a_distributed_checkpoint_is_refused(kinds, text):
+    from midepoch.distributed import Complete
+
+    class Loader:
+        def load_state_dict(self, state):
+            kinds["uniform"].load(state)
+
+    for state in ({"midepoch": text}, {}):
+        with pytest.raises(me.CheckpointMismatchError):
+            Complete(Loader()).load_state_dict(state)
