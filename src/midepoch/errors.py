@@ -15,6 +15,8 @@
 Wrong arguments raise plain ``ValueError`` and ``TypeError``, on the line that passes them.
 """
 
+import os
+
 
 class MidepochError(Exception):
     """The base class of all errors about data and checkpoints."""
@@ -53,6 +55,14 @@ class RanksDisagreeError(MidepochError, RuntimeError):
 
 class StaleIteratorError(MidepochError, RuntimeError):
     """An iterator is advanced after a state was loaded or another epoch was set, or in a forked process."""
+
+    @classmethod
+    def forked(cls, process: int) -> "StaleIteratorError":
+        """The error for an iterator that was started in ``process`` and is advanced in a process forked from it."""
+        return cls(
+            f"This iterator was started in process {process} and cannot continue in process {os.getpid()}, which was "
+            "forked from it. Call iter() again there."
+        )
 
 
 class UnknownStateError(MidepochError, RuntimeError):

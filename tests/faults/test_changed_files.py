@@ -3,12 +3,16 @@
 import contextlib
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import midepoch as me
@@ -281,3 +285,232 @@ def test_rows_of_one_shuffled_block_are_not_picked_from_a_file_that_has_changed(
         got.extend(batch["x"] for batch in batches)
     assert len(got) == (len(expected) if form == "python" else 3)
     assert [one.to_pylist() if form == "arrow" else list(map(int, one)) for one in got] == expected[: len(got)]
+
+
+def write_version(path, version, kind):
+    """400 rows of which each value is below 1,000 in version 0 and above in version 1; both are equally large."""
+    x = np.arange(400) + 1000 * version
+    tokens = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(x, 4)), 4).cast(pa.list_(pa.int64()))
+    table = pa.table({"x": x, "text": [f"{value + 10_000}" for value in x], "tokens": tokens})
+    blocks = table.to_batches(max_chunksize=80)
+    if kind == "parquet":
+        return write(path, blocks, kind, compression="none", use_dictionary=False, write_statistics=False)
+    if kind == "jsonl":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f'{{"x": {value + 10_000}, "text": "{value + 10_000}"}}\n' for value in x))
+        return path
+    return write(path, blocks, "stream", **({"compression": "lz4"} if kind == "compressed" else {}))
+
+
+def overwrite(path, content):
+    """Write bytes over those of a file, as a program does that opens it with "r+b"."""
+    file = os.open(path, os.O_WRONLY)
+    try:
+        os.pwrite(file, content, 0)
+    finally:
+        os.close(file)
+    os.utime(path, ns=(0, os.stat(path).st_mtime_ns + 1))  # the clock of a file system may be slower than this test
+
+
+@pytest.fixture
+def versions(folder, tmp_path):
+    """A function that writes version 0 of a file, and returns its path and version 1 as bytes."""
+
+    def make(kind):
+        suffix = {"parquet": "parquet", "jsonl": "jsonl"}.get(kind, "arrow")
+        path = write_version(folder / f"0.{suffix}", 0, kind)
+        content = write_version(tmp_path / f"new.{suffix}", 1, kind).read_bytes()
+        return path, content
+
+    return make
+
+
+def numbers_in(item):
+    """All numbers of an item of any form, in one list."""
+    if isinstance(item, pa.RecordBatch):
+        item = item.to_pydict()
+    if isinstance(item, dict):
+        return [number for value in item.values() for number in numbers_in(value)]
+    if isinstance(item, str):
+        return [int(item) - 10_000]
+    if hasattr(item, "tolist"):
+        return numbers_in(item.tolist())
+    return [number for value in item for number in numbers_in(value)] if isinstance(item, list) else [item]
+
+
+def tensors(data):
+    return data.select_columns(["x", "tokens"]).with_format("torch")
+
+
+def mixture(data, other):
+    return me.mix([data, other], weights=[2, 1], seed=3, stop="first")
+
+
+def below_1000(batch):
+    return [x < 1000 for x in batch["x"]]
+
+
+COPIED = {
+    "rows": lambda data: data,
+    "batches": lambda data: data.batch(30),
+    "tensors": lambda data: tensors(data).batch(30),
+    "single tensors": lambda data: tensors(data).batch(1),
+    "shuffled rows": lambda data: data.shuffle(seed=1, window=100),
+    "rows shuffled one by one": lambda data: data.shuffle(seed=1, level="row"),
+    "shuffled batches": lambda data: data.shuffle(seed=1, window=100).batch(30),
+    "shuffled tensors": lambda data: tensors(data.shuffle(seed=1)).batch(30),
+    "shuffled arrays": lambda data: data.shuffle(seed=1, window=100).with_format("numpy").batch(30),
+    "shuffled Arrow": lambda data: data.shuffle(seed=1, window=100).with_format("arrow").batch(30),
+    "map": lambda data: data.map(lambda row: {"x": row["x"]}),
+    "batched map": lambda data: data.map(lambda batch: {"x": batch["x"]}, batched=True, batch_size=25),
+    "filter": lambda data: data.filter(lambda row: row["x"] < 1000),
+    "batched filter": lambda data: data.filter(below_1000, batched=True),
+    "packs": lambda data: data.select_columns(["tokens"]).pack(32, column="tokens", strategy="best_fit", window=64),
+    "stream of packs": lambda data: data.select_columns(["tokens"]).pack(32, column="tokens", strategy="concat"),
+    "mixture": lambda data: mixture(data, data.shuffle(seed=2, window=100)),
+    "mixture of tensors": lambda data: tensors(mixture(data, data.skip(7))).batch(30),
+}
+
+
+@pytest.fixture
+def assert_one_version(versions, monkeypatch):
+    """A function that asserts that no item of version 1 is delivered, whenever a mapped file is rewritten.
+
+    The file is rewritten right after a check of it: after the first, after the second, and so on.
+    """
+    monkeypatch.setattr("midepoch.values.rows.CHECKED_ROWS", 32)
+    path, content = versions("arrow")
+    kept, status = path.read_bytes(), path.stat()
+    check_unchanged = me.index.files.check_unchanged
+    checks = rewritten_after = 0
+
+    def check_then_rewrite(*arguments):
+        nonlocal checks
+        check_unchanged(*arguments)
+        checks += 1
+        if checks == rewritten_after:
+            overwrite(path, content)
+
+    def assert_it(open_dataset):
+        nonlocal checks, rewritten_after
+        expected = [numbers_in(item) for item in open_dataset(path)]
+        monkeypatch.setattr("midepoch.index.files.check_unchanged", check_then_rewrite)
+        failed = True
+        while failed:
+            rewritten_after, checks, failed, got = rewritten_after + 1, 0, False, []
+            path.write_bytes(kept)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+            dataset = open_dataset(path)
+            try:
+                got.extend(numbers_in(item) for item in dataset)
+            except me.DataChangedError:
+                failed = True
+            assert got == expected[: len(got)], f"the file was rewritten after check {rewritten_after}"
+        assert got == expected
+        assert rewritten_after > 5
+
+    return assert_it
+
+
+@pytest.mark.parametrize("pipeline", COPIED.values(), ids=COPIED)
+def test_no_row_of_another_version_is_delivered_whenever_a_mapped_file_is_rewritten(assert_one_version, pipeline):
+    assert_one_version(lambda path: pipeline(me.read(path)))
+
+
+@pytest.mark.parametrize("pipeline", ["rows", "tensors", "shuffled rows"])
+def test_no_row_of_another_version_passes_filters(assert_one_version, pipeline):
+    """Rows of the new version may not match, and are then left out: that must not go unnoticed either."""
+    assert_one_version(lambda path: COPIED[pipeline](me.read(path, filters=pc.field("x") < 350)))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "compressed"])
+@pytest.mark.parametrize("shuffle", [False, True], ids=["in order", "shuffled"])
+@pytest.mark.parametrize("block", [0, 3])
+def test_no_row_is_delivered_of_a_block_whose_file_is_rewritten_while_it_is_decoded(
+    versions, monkeypatch, kind, shuffle, block
+):
+    path, content = versions(kind)
+    dataset = me.read(path).shuffle(seed=1, window=100) if shuffle else me.read(path)
+    if kind == "jsonl":
+        block = 0
+    change_before_a_read(monkeypatch, block, lambda: overwrite(path, content))
+    got = []
+    with pytest.raises(me.DataChangedError, match=f"{path.name} was changed while it was in use"):
+        got.extend(row["x"] for row in dataset)
+    assert all(number % 10_000 < 1000 for number in got)
+
+
+def change_before_a_read(monkeypatch, number, change):
+    """Change the file after it was checked, right before a block of it is read."""
+    find_reader = me.sources.fetcher.BlockFetcher._reader
+
+    class ChangingReader:
+        def __init__(self, reader):
+            self._reader = reader
+            self.is_view = reader.is_view
+
+        def read(self, block):
+            if block.number == number:
+                change()
+            return self._reader.read(block)
+
+    monkeypatch.setattr(
+        "midepoch.sources.fetcher.BlockFetcher._reader", lambda self, file: ChangingReader(find_reader(self, file))
+    )
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_file_that_is_truncated_while_it_is_decoded_is_an_error_not_a_crash(versions, kind):
+    """A read of a map after the end of its file would kill the process (SIGBUS), so this runs in another process."""
+    path, _ = versions(kind)
+    code = """
+import os, sys
+import midepoch as me
+from midepoch.sources.fetcher import BlockFetcher
+rows = iter(me.read(sys.argv[1]))
+find_reader = BlockFetcher._reader
+def truncate(self, file):
+    reader = find_reader(self, file)
+    os.truncate(sys.argv[1], 5000)
+    return reader
+BlockFetcher._reader = truncate
+try:
+    list(rows)
+except me.DataChangedError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"{path} was changed while it was in use" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("shuffle", [False, True], ids=["in order", "shuffled"])
+def test_a_file_that_is_rewritten_at_any_moment_delivers_rows_of_one_version(versions, kind, shuffle):
+    """Ten random trials each: another thread rewrites the file while its rows are read."""
+    path, content = versions(kind)
+    kept, status = path.read_bytes(), path.stat()
+    dice = random.Random(1)
+    for _ in range(10):
+        path.write_bytes(kept)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        dataset = me.read(path).shuffle(seed=1, window=100) if shuffle else me.read(path)
+        started, delay = threading.Event(), dice.random() * 0.01
+
+        def rewrite_soon(started=started, delay=delay):
+            started.wait()
+            time.sleep(delay)
+            overwrite(path, content)
+
+        writer = threading.Thread(target=rewrite_soon)
+        writer.start()
+        got = []
+        try:
+            with contextlib.suppress(me.DataChangedError):
+                for row in dataset:
+                    got += numbers_in(row)
+                    started.set()
+        finally:
+            started.set()
+            writer.join()
+        assert all(number < 1000 for number in got)

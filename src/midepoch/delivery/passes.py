@@ -144,10 +144,7 @@ class Pass:
         if self._error is not None:
             raise self._error
         if not self.is_of_this_process:
-            raise StaleIteratorError(
-                f"This iterator was started in process {self._process} and cannot continue in process {os.getpid()}, "
-                "which was forked from it. Call iter() again there."
-            )
+            raise StaleIteratorError.forked(self._process)
 
 
 class PassIterator(chain[Any]):

@@ -96,7 +96,7 @@ class ParquetBlocks:
 
 def _open(path: Location) -> pq.ParquetFile:
     try:
-        file = pq.ParquetFile(open_file(path, mapped=True))
+        file = pq.ParquetFile(open_file(path))
         _ = file.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFormatError(

@@ -13,8 +13,8 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.pipeline.schedule import Schedule
 from midepoch.stages.flow import Flow, RowRun, SingleItem
 from midepoch.values.forms import Form
-from midepoch.values.pool import PickedRows, RowPool
-from midepoch.values.rows import Rows
+from midepoch.values.pool import PickedRows
+from midepoch.values.rows import Rows, pool_of
 
 Stop = Literal["first", "all", "never"]
 """When an epoch ends: with the first part that ends, with the last one, or never, as parts start over."""
@@ -122,7 +122,7 @@ class Draws:
         totals: list[int] = taken[-1].tolist()
         begins = np.array(list(accumulate(totals, initial=0))[:-1])
         indices: I64 = begins[parts] + taken[np.arange(len(parts)), parts] - 1
-        cursors, batches, keys = [], [], []
+        cursors, drawn, keys = [], [], []
         form: Form = "python"
         for part, total in enumerate(totals):
             cursors.append((self._drawn[part] + taken[:, part])[:, None])
@@ -133,13 +133,13 @@ class Draws:
                 part_cursors = np.concatenate([part_cursors, *(run.cursors for run in runs)])
                 for run in runs:
                     assert not isinstance(run.rows.data, dict), "only unchanged rows of files are drawn in runs"
-                    batches.append(run.rows.data)
+                    drawn.append(run.rows)
                     keys.append((run.keys ^ self._salts[part]) & LOW_BITS)
                 form = runs[0].rows.form
                 self._drawn[part] += total
                 self._cursors[part] = tuple(part_cursors[-1].tolist())
             cursors.append(part_cursors[taken[:, part]])
-        rows = Rows(PickedRows(RowPool(batches), indices), form)
+        rows = Rows(PickedRows(pool_of(drawn), indices), form)
         return RowRun(rows, np.hstack(cursors), np.concatenate(keys)[indices])
 
     def _end(self, part: int) -> None:

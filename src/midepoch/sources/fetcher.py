@@ -1,8 +1,10 @@
 """Reading blocks of files: on demand, or ahead of their use in background threads."""
 
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from threading import Lock
 from typing import NamedTuple, TypeAlias
 
@@ -10,12 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
+from midepoch.errors import DataFormatError, StaleIteratorError
 from midepoch.formats import EMPTY, FORMATS, BlockReader, read_all
 from midepoch.index.files import is_mapped
 from midepoch.index.index import Index
 from midepoch.storage.cache import block_key
 from midepoch.storage.options import Fetch
 from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES
+from midepoch.values.pool import Check
 
 Data: TypeAlias = "pa.Table | pa.RecordBatch"
 
@@ -50,6 +54,12 @@ class BlockFetcher:
         self._lock = Lock()
         self._thread_pools: dict[bool, ThreadPoolExecutor] = {}
         self._reserved_bytes = 0
+        self._process = os.getpid()
+        self._last_check: tuple[set[int], Check] = set(), lambda: None
+
+    @property
+    def _is_of_this_process(self) -> bool:
+        return self._process == os.getpid()
 
     def is_mapped(self, number: int) -> bool:
         """True if a block's file is memory-mapped: reading it ahead would gain nothing."""
@@ -62,10 +72,20 @@ class BlockFetcher:
         return all(name == EMPTY or is_mapped(self.index, file) for name, file in first_of_format.items())
 
     def check(self, numbers: Sequence[int]) -> None:
-        """Raise if the files of these blocks have changed since they were indexed."""
-        files = np.searchsorted(self.view.first_blocks, numbers, "right") - 1
-        for file in set(files.tolist()):
-            self.index.check(file)
+        """Raise if the files of these blocks have changed since they were indexed, or in a forked process."""
+        if not self._is_of_this_process:  # the threads that read ahead do not exist here
+            raise StaleIteratorError.forked(self._process)
+        self.file_check(numbers)()
+
+    def file_check(self, numbers: Sequence[int]) -> Check:
+        """A function that raises if the files of these blocks have changed since they were indexed.
+
+        Blocks that lie in the files of the last call get the same function.
+        """
+        files = set((np.searchsorted(self.view.first_blocks, numbers, "right") - 1).tolist())
+        if files != self._last_check[0]:
+            self._last_check = files, partial(_check_files, self.index, files)
+        return self._last_check[1]
 
     def read(self, number: int) -> ReadBlock:
         """One block, read by the calling thread."""
@@ -126,9 +146,10 @@ class BlockFetcher:
     def close(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Stop the threads and close the files.
 
-        Does nothing while the interpreter shuts down, which does so itself and may have cleared ``sys`` already.
+        Does nothing while the interpreter shuts down, which does so itself and may have cleared ``sys`` already. Nor in
+        a forked process: it has none of the threads, and a lock of theirs may be held forever.
         """
-        if is_finalizing():
+        if is_finalizing() or not self._is_of_this_process:
             return
         for pool in self._thread_pools.values():
             pool.shutdown(wait=True, cancel_futures=True)
@@ -137,9 +158,16 @@ class BlockFetcher:
 
     def _read(self, number: int) -> ReadBlock:
         file, block = self.view.block(number)
-        reader = self._reader(file)
-        data = reader.read(block)
-        return ReadBlock(_as_batch(data), reader.is_view(data))
+        try:
+            reader = self._reader(file)
+            data = reader.read(block)
+        except DataFormatError:
+            self.index.check(file)  # a file that is being rewritten looks broken
+            raise
+        is_view = reader.is_view(data)
+        if not is_view:  # the bytes that were decoded are of the indexed version, if the file still is
+            self.index.check(file)
+        return ReadBlock(_as_batch(data), is_view)
 
     def _read_remote(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
         """Blocks of one object: those in the cache first, then the others."""
@@ -202,6 +230,11 @@ class BlockFetcher:
     @cached_property
     def _schema_digest(self) -> str:
         return block_key(self._wanted.serialize().to_pybytes().hex())
+
+
+def _check_files(index: Index, files: Iterable[int]) -> None:
+    for file in files:
+        index.check(file)
 
 
 class _OpenFile:

@@ -165,11 +165,13 @@ class LaneRows:
         self._held.load(sorted({part.block for part in parts}), read_ahead)
         for block, begin, end in parts:
             first = int(self._block_starts[block])
+            check = self._fetcher.file_check([block]) if self._held.is_view(block) else None
             for index in range(begin, end, self._sizes.run):
                 count = min(end - index, self._sizes.run)
-                if self._held.is_view(block):  # the file may have changed since the step began
-                    self._fetcher.check([block])
-                yield index, Rows(_as_batch(self._held[block].slice(int(numbers[index]) - first, count)))
+                if check is not None:  # the file may have changed since the step began
+                    check()
+                rows = self._held[block].slice(int(numbers[index]) - first, count)
+                yield index, Rows(_as_batch(rows), check=check)
 
     def _pick(self, numbers: I64, read_ahead: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
         """Scattered rows: read block by block in rising order, then picked in the order of ``numbers``."""
@@ -180,7 +182,7 @@ class LaneRows:
         sparse = not self._all_mapped and block_rows > SPARSE * len(numbers)
         if not sparse:
             self._held.load([part.block for part in parts], read_ahead)
-        batches, views = [], []
+        batches, views, taken = [], [], []
         for block, begin, end in parts:
             if sparse:
                 self._held.load([block])
@@ -191,10 +193,13 @@ class LaneRows:
                 views += [block] if self._held.is_view(block) else []
             else:
                 data = take(data, in_block)
+                taken += [block] if self._held.is_view(block) else []
             batches.append(_as_batch(data))
+        if taken:
+            self._fetcher.check(taken)
         in_pool = np.empty_like(indices)
         in_pool[indices] = np.arange(len(indices))
-        pool = RowPool(batches, lambda: self._fetcher.check(views))
+        pool = RowPool(batches, self._fetcher.file_check(views))
         for index in range(0, len(numbers), self._sizes.run):
             yield index, Rows(PickedRows(pool, in_pool[index : index + self._sizes.run]))
 

@@ -1,6 +1,7 @@
 """Keeping only the rows that match a filter, as they come from the files."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +35,7 @@ def matching(
         if isinstance(data, PickedRows):
             if data.pool is not pool:  # several runs share a pool: the predicate sees its rows once
                 pool, pool_mask = data.pool, _mask(predicate, data.pool.batch(), run, locate)
+                pool.check()  # rows that do not match are never checked again
                 kept_pool = RowPool([_kept(pool.batch(), pool_mask, names)], pool.check)
                 new_indices = np.cumsum(pool_mask) - 1
             kept = np.flatnonzero(pool_mask[data.indices])
@@ -41,8 +43,9 @@ def matching(
         else:
             assert isinstance(data, pa.RecordBatch)
             mask = _mask(predicate, data, run, locate)
+            run.rows.check_file()
             kept = np.flatnonzero(mask)
-            rows = Rows(_kept(data, mask, names), run.rows.form)
+            rows = replace(run.rows, data=_kept(data, mask, names))
         matches = RowRun(rows, run.cursors[kept], run.keys[kept])
         for start in range(0, len(matches), max_rows):
             yield matches.slice(start, min(start + max_rows, len(matches)))

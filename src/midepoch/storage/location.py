@@ -23,14 +23,14 @@ class Bytes(Protocol):
         """``nbytes`` bytes from an offset on; fewer only at the end of the file."""
 
 
-def open_file(path: Location, *, mapped: bool = False) -> pa.NativeFile:
-    """Open a file to read it by position. Every format reads through this.
+def open_file(path: Location) -> pa.NativeFile:
+    """Open a file to read it by position. Every format reads through this, except mapped Arrow.
 
-    With ``mapped``, reads of a local file are views of it instead of copies.
+    A local file is not mapped: if it is truncated meanwhile, a read is short, where a map would kill the process.
     """
     if isinstance(path, StoredFile):
         return path.open()
-    return pa.memory_map(path) if mapped else pa.OSFile(path)
+    return pa.OSFile(path)
 
 
 def open_bytes(path: Location) -> Bytes:

@@ -19,7 +19,7 @@ REDACTED = "***"
 class Store:
     """A store and its options. It can be pickled; it never shows its options in a message or a repr."""
 
-    __slots__ = ("_clients", "_lock", "_options", "_policy", "bucket", "scheme")
+    __slots__ = ("_clients", "_locks", "_options", "_policy", "bucket", "scheme")
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None, policy: RetryPolicy | None = None) -> None:
         """The store that a URL lies in."""
@@ -33,7 +33,7 @@ class Store:
         self._options = known_options(self.scheme, options or {})
         self._policy = policy or RetryPolicy()
         self._clients: dict[int, Client] = {}
-        self._lock = Lock()
+        self._locks: dict[int, Lock] = {}
 
     def __repr__(self) -> str:
         return f"Store({self.scheme}://{self.bucket})"
@@ -88,11 +88,14 @@ class Store:
         return text
 
     def _client(self) -> Client:
-        """This process's client. One from before a fork is kept but not used, because closing it here could hang."""
+        """This process's client. One from before a fork is kept but not used, because closing it here could hang.
+
+        Each process has a lock of its own: one from before a fork may be held by a thread that does not exist here.
+        """
         process = os.getpid()
         client = self._clients.get(process)
         if client is None:
-            with self._lock:
+            with self._locks.setdefault(process, Lock()):
                 client = self._clients.get(process)
                 if client is None:
                     client = self._clients[process] = connect(self.scheme, self.bucket, self._options)

@@ -24,15 +24,33 @@ from midepoch.values.take import take
 Columns = dict[str, Any]
 """One sequence per column, all of the same length."""
 
+Check = Callable[[], None]
+"""Raises if a file has changed. Values that were copied from it before are then of the version that was indexed."""
+
+
+def all_checks(checks: "Iterable[Check | None]") -> Check | None:
+    """One check for several, each of which is made once; None if there is none."""
+    distinct = tuple(dict.fromkeys(check for check in checks if check is not None))
+    if len(distinct) < 2:
+        return distinct[0] if distinct else None
+
+    def check_all() -> None:
+        for check in distinct:
+            check()
+
+    return check_all
+
 
 class RowPool:
     """The rows of several parts, numbered through. A part is a record batch, or rows picked from another pool.
 
     Parts may be views of files, and their rows may be copied long after they were read. ``check`` raises if one of
-    those files has changed since. Parts without ``check`` are copied together at first use.
+    those files has changed since. It is called before rows are copied, because a map of a truncated file cannot be
+    read, and after that, because the file may have changed meanwhile. Parts without ``check`` are copied together at
+    first use.
     """
 
-    def __init__(self, parts: "Sequence[pa.RecordBatch | PickedRows]", check: Callable[[], None] | None = None) -> None:
+    def __init__(self, parts: "Sequence[pa.RecordBatch | PickedRows]", check: Check | None = None) -> None:
         self._parts, self._check = parts, check
         self._batches: dict[tuple[str, ...], pa.RecordBatch] = {}
 
@@ -50,15 +68,23 @@ class RowPool:
     def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """All rows as one record batch, with all columns or only those in ``names``: the others are not copied."""
         wanted = tuple(self.names if names is None else names)
-        if wanted not in self._batches or len(self._parts) == 1:  # a single part is still a view of its file
+        if wanted not in self._batches or self.is_view:
             self.check()
         if wanted not in self._batches:
             batches: list[pa.RecordBatch] = [
                 part.batch(names) if isinstance(part, PickedRows) else part if names is None else part.select(names)
                 for part in self._parts
             ]
-            self._batches[wanted] = batches[0] if len(batches) == 1 else concat_batches(batches)
+            joined = batches[0] if self.is_view else concat_batches(batches)
+            if not self.is_view:
+                self.check()
+            self._batches[wanted] = joined
         return self._batches[wanted]
+
+    @property
+    def is_view(self) -> bool:
+        """True if ``batch`` may be a view of a file: a single part is not copied."""
+        return len(self._parts) == 1
 
     @cached_property
     def wide_arrays(self) -> dict[str, PartedArray]:
@@ -78,16 +104,19 @@ class RowPool:
         parts = [
             part.lists() if isinstance(part, PickedRows) else arrow_columns(part, "python") for part in self._parts
         ]
+        self.check()
         return {name: _joined(part[name] for part in parts) for name in parts[0]}
 
     @cached_property
     def dicts(self) -> list[dict[str, Any]]:
         """All rows as dicts of Python values."""
         self.check()
-        return _joined(
+        rows = _joined(
             part.dicts() if isinstance(part, PickedRows) else row_dicts(arrow_columns(part, "python"), part.num_rows)
             for part in self._parts
         )
+        self.check()
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +128,10 @@ class PickedRows:
 
     def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """The rows as a record batch, with all columns or only those in ``names``."""
-        return take(self.pool.batch(names), self.indices)
+        rows = take(self.pool.batch(names), self.indices)
+        if self.pool.is_view:
+            self.pool.check()
+        return rows
 
     @property
     def names(self) -> list[str]:
@@ -114,7 +146,9 @@ class PickedRows:
     def wide_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The columns of wide rows of numbers, each as a new array."""
         self.pool.check()
-        return {name: column.pick(self.indices) for name, column in self.pool.wide_arrays.items()}
+        arrays = {name: column.pick(self.indices) for name, column in self.pool.wide_arrays.items()}
+        self.pool.check()
+        return arrays
 
     def batches(self, size: int, form: Literal["numpy", "torch"]) -> Iterator[Columns]:
         """Dicts of columns of ``size`` rows each. Wide rows of numbers are copied once, into the batch itself."""

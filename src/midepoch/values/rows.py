@@ -1,9 +1,9 @@
 """Rows on their way through the stages: converted column by column, and turned into single rows last."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import repeat
-from typing import Any
+from dataclasses import dataclass, field, replace
+from itertools import islice, repeat
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,13 @@ from midepoch.values.arrow import arrow_batches, arrow_columns, row_values
 from midepoch.values.collate import concat_batches, join_columns
 from midepoch.values.convert import convert_each, convert_named, convert_values
 from midepoch.values.forms import Form
-from midepoch.values.pool import Columns, PickedRows, RowPool, row_dicts
+from midepoch.values.pool import Check, Columns, PickedRows, RowPool, all_checks, row_dicts
 from midepoch.values.take import keep
+
+T = TypeVar("T")
+
+CHECKED_ROWS = 64
+"""Small items share a check of their file: one for at least this many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,9 @@ class Rows:
 
     They are converted when it is known which rows are delivered together: a batch, or a single row. Converted earlier,
     a row would depend on its neighbours, and those are different after a resume."""
+    check: Check | None = field(default=None, compare=False)
+    """Raises if the file has changed of which ``data`` is a view. It is called after values are converted, before they
+    are handed on."""
 
     def __len__(self) -> int:
         if isinstance(self.data, PickedRows):
@@ -51,7 +59,7 @@ class Rows:
         if isinstance(self.data, PickedRows):
             return Rows(replace(self.data, indices=self.data.indices[start:stop]), self.form)
         if isinstance(self.data, pa.RecordBatch):
-            return Rows(self.data.slice(start, stop - start), self.form)
+            return Rows(self.data.slice(start, stop - start), self.form, check=self.check)
         return replace(self, data={name: column[start:stop] for name, column in self.data.items()})
 
     def keep(self, mask: Sequence[bool]) -> "Rows":
@@ -59,7 +67,7 @@ class Rows:
         if isinstance(self.data, PickedRows):
             return Rows(replace(self.data, indices=self.data.indices[np.asarray(mask, bool)]), self.form)
         if isinstance(self.data, pa.RecordBatch):
-            return Rows(keep(self.data, mask), self.form)
+            return Rows(keep(self.data, mask), self.form, check=self.check)
         kept = np.flatnonzero(mask).tolist()
         columns = {
             name: [column[number] for number in kept] if isinstance(column, list) else column[kept]
@@ -75,11 +83,11 @@ class Rows:
             raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(known)}.")
         if isinstance(data, dict):
             return replace(self, data={name: data[name] for name in names})
-        return Rows(data.batch(names) if isinstance(data, PickedRows) else data.select(names), self.form)
+        return replace(self, data=data.batch(names) if isinstance(data, PickedRows) else data.select(names))
 
     def to(self, form: Form) -> "Rows":
         """The same rows in another form. They are converted when they are used."""
-        return Rows(self.data, form, isinstance(self.data, dict))
+        return replace(self, form=form, unconverted=isinstance(self.data, dict))
 
     def columns(self) -> Any:
         """The rows as one object: a dict of columns, or a record batch for the form "arrow"."""
@@ -87,14 +95,14 @@ class Rows:
             return next(self.data.batches(len(self), self.form))
         data: Any = self._gathered().data
         if isinstance(data, pa.RecordBatch):
-            return arrow_columns(data, self.form)
+            return self._checked(arrow_columns(data, self.form))
         return _convert_columns(data, self.form) if self.unconverted else data
 
     def values(self, name: str) -> Any:
         """The values of a column one by one, each converted as if it were alone."""
         data: Any = self._gathered().data
         if isinstance(data, pa.RecordBatch):
-            return row_values(data.column(name), self.form)
+            return self._checked(row_values(data.column(name), self.form))
         return convert_each(data[name], self.form) if self.unconverted else data[name]
 
     def batches(self, size: int) -> Iterator[Any]:
@@ -107,7 +115,7 @@ class Rows:
             return ({name: column[at : at + size] for name, column in columns.items()} for at in starts)
         rows = self._gathered()
         if isinstance(rows.data, pa.RecordBatch):
-            return arrow_batches(rows.data, size, self.form)
+            return self._checked_later(arrow_batches(rows.data, size, self.form), size)
         return (rows.slice(at, at + size).columns() for at in starts)
 
     def items(self) -> Iterable[Any]:
@@ -116,10 +124,27 @@ class Rows:
             return self.data.dicts()
         rows = self._gathered()
         if self.form == "arrow" and isinstance(rows.data, pa.RecordBatch):
-            return map(rows.data.slice, range(len(rows)), repeat(1))
+            return self._checked_later(map(rows.data.slice, range(len(rows)), repeat(1)), 1)
         if self.form == "arrow":
             return (rows.slice(at, at + 1).columns() for at in range(len(rows)))
+        if isinstance(rows.data, pa.RecordBatch):
+            columns = {name: row_values(rows.data.column(name), self.form) for name in rows.names}
+            return self._checked(row_dicts(columns, len(self)))
         return row_dicts({name: rows.values(name) for name in rows.names}, len(self))
+
+    def check_file(self) -> None:
+        """Raise if the file has changed of which these rows are a view."""
+        if self.check is not None:
+            self.check()
+
+    def _checked(self, converted: T) -> T:
+        """Values that were converted from the rows, after a check."""
+        self.check_file()
+        return converted
+
+    def _checked_later(self, items: Iterator[T], size: int) -> Iterator[T]:
+        """Items of ``size`` rows that are converted when they are asked for, each handed on after a check."""
+        return items if self.check is None else _checked_together(items, max(1, CHECKED_ROWS // size), self.check)
 
     def _gathered(self) -> "Rows":
         """The same rows, with picked ones copied together: as Python columns for that form, else as a record batch."""
@@ -135,8 +160,11 @@ def concat(parts: Sequence[Rows]) -> Rows:
     form = parts[0].form
     if all(isinstance(part.data, pa.RecordBatch | PickedRows) for part in parts):
         if any(isinstance(part.data, PickedRows) for part in parts):
-            return Rows(_concat_picked([part.data for part in parts]), form)
-        return Rows(concat_batches([part.data for part in parts]), form)
+            return Rows(_concat_picked(parts), form)
+        check = all_checks(part.check for part in parts)
+        if check is not None:  # some of the rows may have waited long for the others
+            check()
+        return Rows(concat_batches([part.data for part in parts]), form, check=check)
     unconverted = all(part.unconverted for part in parts)
     dicts: list[Any] = [part.data if unconverted else part.columns() for part in parts]
     for columns in dicts:
@@ -148,15 +176,24 @@ def concat(parts: Sequence[Rows]) -> Rows:
     return Rows({name: join_columns([one[name] for one in dicts], form) for name in dicts[0]}, form, unconverted)
 
 
-def _concat_picked(parts: "Sequence[pa.RecordBatch | PickedRows]") -> PickedRows:
+def pool_of(parts: Sequence[Rows]) -> RowPool:
+    """The rows of several parts of files, none of them copied yet."""
+    return RowPool([part.data for part in parts], all_checks(part.check for part in parts))
+
+
+def _concat_picked(parts: Sequence[Rows]) -> PickedRows:
     """The rows of several parts, still not copied."""
-    first = parts[0]
-    if isinstance(first, PickedRows) and all(
-        isinstance(part, PickedRows) and part.pool is first.pool for part in parts
-    ):
-        return PickedRows(first.pool, np.concatenate([part.indices for part in parts]))
-    sizes = (len(part.indices) if isinstance(part, PickedRows) else part.num_rows for part in parts)
-    return PickedRows(RowPool(parts), np.arange(sum(sizes)))
+    picked = [part.data for part in parts if isinstance(part.data, PickedRows)]
+    if len(picked) == len(parts) and all(part.pool is picked[0].pool for part in picked):
+        return PickedRows(picked[0].pool, np.concatenate([part.indices for part in picked]))
+    return PickedRows(pool_of(parts), np.arange(sum(map(len, parts))))
+
+
+def _checked_together(items: Iterator[T], count: int, check: Check) -> Iterator[T]:
+    while made := list(islice(items, count)):
+        check()
+        yield from made
+        del made  # so that the next items are made in their memory, which is still in the CPU cache
 
 
 def convert_item(item: Any, form: Form) -> Any:

@@ -1,5 +1,6 @@
 """Blocks are read correctly on demand and ahead, by few open files, within the memory that was allowed."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Timer
 
@@ -8,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 from files import numbers, write, write_numbers
+from forking import in_a_forked_process
+from midepoch.errors import DataChangedError
 from midepoch.index.build import open_index
 from midepoch.sources import fetcher as module
 from midepoch.sources.fetcher import FETCH_THREADS, BlockFetcher
@@ -165,3 +168,55 @@ def test_a_cancelled_block_is_not_read_and_the_rest_of_its_group_is(url):
     assert promises[2].result(100)[0]["id"].to_pylist() == list(range(200, 300))
     assert promises[1].cancelled()
     files.close()
+
+
+def test_a_forked_process_neither_reads_nor_waits_for_the_threads_of_its_parent(index):
+    fetcher = BlockFetcher(index, index.schema(None))
+    fetcher.read_ahead([0])[0].result(100)
+    (pool,) = fetcher._thread_pools.values()
+
+    def close_and_check():
+        fetcher.close()
+        fetcher.check([0])
+
+    with pool._shutdown_lock:  # as a thread holds it that requests blocks
+        answer = in_a_forked_process(close_and_check)
+    assert "StaleIteratorError: This iterator was started in process" in answer
+    fetcher.check([0])
+    fetcher.close()
+
+
+def test_a_block_is_not_returned_if_its_file_changed_while_it_was_read(index, monkeypatch):
+    fetcher = BlockFetcher(index, index.schema(None))
+    path = index.view.path(0)
+    reader = fetcher._reader(0)
+    read = reader.read
+
+    def change_and_read(block):
+        os.utime(path, ns=(0, 0))
+        return read(block)
+
+    monkeypatch.setattr(reader, "read", change_and_read)
+    with pytest.raises(DataChangedError, match=r"0\.parquet was changed while it was in use"):
+        fetcher.read(0)
+    fetcher.close()
+
+
+def test_a_file_that_looks_broken_because_it_changed_is_reported_as_changed(index, monkeypatch):
+    fetcher = BlockFetcher(index, index.schema(None))
+    fetcher._reader(0)
+    os.truncate(index.view.path(0), 10)
+    with pytest.raises(DataChangedError, match=r"0\.parquet was changed while it was in use"):
+        fetcher.read(0)
+    fetcher.close()
+
+
+def test_blocks_of_the_same_files_share_a_check(index):
+    fetcher = BlockFetcher(index, index.schema(None))
+    check = fetcher.file_check([0, 1])
+    assert fetcher.file_check([2]) is check
+    assert fetcher.file_check([2, 3]) is not check
+    os.utime(index.view.path(0), ns=(0, 0))
+    with pytest.raises(DataChangedError):
+        check()
+    fetcher.close()

@@ -1,9 +1,14 @@
 """A store hides its options, and differs from other stores with the same URLs."""
 
+import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread
+from time import sleep
 
 import pytest
 
+from forking import in_a_forked_process
 from midepoch.storage.store import REDACTED, Store
 from objects import SECRETS
 
@@ -32,3 +37,31 @@ def test_the_values_of_options_are_redacted_in_texts_of_clients():
 def test_stores_with_other_endpoints_have_another_identity():
     stores = [Store("s3://b/x", {"endpoint": one}) for one in ("http://a", "http://b")] + [Store("s3://b/x")]
     assert len({store.identity for store in stores}) == 3
+
+
+def test_a_process_that_is_forked_while_a_thread_connects_connects_by_itself(monkeypatch):
+    parent, connecting, done = os.getpid(), Event(), Event()
+
+    def connect(*arguments):
+        if os.getpid() == parent:
+            connecting.set()
+            done.wait()
+        return "client"
+
+    monkeypatch.setattr("midepoch.storage.store.connect", connect)
+    store = Store("memory://")
+    thread = Thread(target=store._client)
+    thread.start()
+    connecting.wait()
+    assert in_a_forked_process(store._client) == "client"
+    done.set()
+    thread.join()
+
+
+def test_threads_share_one_client(monkeypatch):
+    made = []
+    monkeypatch.setattr("midepoch.storage.store.connect", lambda *arguments: made.append(sleep(0.01)) or object())
+    store = Store("memory://")
+    with ThreadPoolExecutor(4) as pool:
+        clients = {id(client) for client in pool.map(lambda _: store._client(), range(8))}
+    assert len(clients) == len(made) == 1

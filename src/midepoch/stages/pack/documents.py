@@ -72,7 +72,10 @@ def runs_of_stream(inputs: Flow, delivered: int, spec: PackSpec, context: Contex
 
 
 def read_documents(run: RowRun, spec: PackSpec, context: Context) -> Documents:
-    """The documents in a run, each with its end-of-document token. All columns must be as long as the tokens."""
+    """The documents in a run, each with its end-of-document token. All columns must be as long as the tokens.
+
+    They are copies: packs are made of them later, and a file may change until then.
+    """
     data = run.rows.data.batch() if isinstance(run.rows.data, PickedRows) else run.rows.data
     columns: dict[str, Values] = {}
     lengths: dict[str, I64] = {}
@@ -91,7 +94,10 @@ def read_documents(run: RowRun, spec: PackSpec, context: Context) -> Documents:
                 f"{name!r} is packed along the tokens: make them equally long."
             )
             raise _at_row(error, row, run, spec, context)
+    if run.rows.check is not None and spec.eos is None:  # else they are copied to add the ends
+        columns = {name: column.copy() for name, column in columns.items()}
     documents = _with_ends(columns, tokens, spec)
+    run.rows.check_file()
     others = {name: list(run.rows.values(name)) for name in run.rows.names if spec.joins(name)}
     return replace(documents, others=others)
 
