@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Lock
@@ -19,7 +19,7 @@ from midepoch.index.index import Index
 from midepoch.storage.cache import block_key
 from midepoch.storage.options import Fetch
 from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES
-from midepoch.values.pool import Check
+from midepoch.values.pool import Check, all_checks
 
 Data: TypeAlias = "pa.Table | pa.RecordBatch"
 
@@ -84,7 +84,8 @@ class BlockFetcher:
         """
         files = set((np.searchsorted(self.view.first_blocks, numbers, "right") - 1).tolist())
         if files != self._last_check[0]:
-            self._last_check = files, partial(_check_files, self.index, files)
+            checks = [partial(self.index.check, file) for file in files]
+            self._last_check = files, all_checks(checks) or (lambda: None)
         return self._last_check[1]
 
     def read(self, number: int) -> ReadBlock:
@@ -230,11 +231,6 @@ class BlockFetcher:
     @cached_property
     def _schema_digest(self) -> str:
         return block_key(self._wanted.serialize().to_pybytes().hex())
-
-
-def _check_files(index: Index, files: Iterable[int]) -> None:
-    for file in files:
-        index.check(file)
 
 
 class _OpenFile:

@@ -18,8 +18,8 @@ from midepoch.values.take import keep
 
 T = TypeVar("T")
 
-CHECKED_ROWS = 64
-"""Small items share a check of their file: one for at least this many rows."""
+CHECKED_ROWS = 256
+"""Items that are made one by one from a view of a file share a check of it: as many as have this many rows."""
 
 
 @dataclass(frozen=True, slots=True)
