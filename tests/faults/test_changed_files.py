@@ -356,6 +356,7 @@ COPIED = {
     "tensors": lambda data: tensors(data).batch(30),
     "single tensors": lambda data: tensors(data).batch(1),
     "shuffled rows": lambda data: data.shuffle(seed=1, window=100),
+    "rows shuffled in each block": lambda data: data.shuffle(seed=1, window=1),
     "rows shuffled one by one": lambda data: data.shuffle(seed=1, level="row"),
     "shuffled batches": lambda data: data.shuffle(seed=1, window=100).batch(30),
     "shuffled tensors": lambda data: tensors(data.shuffle(seed=1)).batch(30),
@@ -417,7 +418,7 @@ def test_no_row_of_another_version_is_delivered_whenever_a_mapped_file_is_rewrit
     assert_one_version(lambda path: pipeline(me.read(path)))
 
 
-@pytest.mark.parametrize("pipeline", ["rows", "tensors", "shuffled rows"])
+@pytest.mark.parametrize("pipeline", ["rows", "tensors", "shuffled rows", "rows shuffled in each block"])
 def test_no_row_of_another_version_passes_filters(assert_one_version, pipeline):
     """Rows of the new version may not match, and are then left out: that must not go unnoticed either."""
     assert_one_version(lambda path: COPIED[pipeline](me.read(path, filters=pc.field("x") < 1000)))

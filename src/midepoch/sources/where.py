@@ -35,7 +35,6 @@ def matching(
         if isinstance(data, PickedRows):
             if data.pool is not pool:  # several runs share a pool: the predicate sees its rows once
                 pool, pool_mask = data.pool, _mask(predicate, data.pool.batch(), run, locate)
-                pool.check()  # rows that do not match are never checked again
                 kept_pool = RowPool([_kept(pool.batch(), pool_mask, names)], pool.check)
                 new_indices = np.cumsum(pool_mask) - 1
             kept = np.flatnonzero(pool_mask[data.indices])
