@@ -188,6 +188,7 @@ def test_B5_break_the_middle_of_the_loop_and_the_end_of_the_epoch(url, folder, s
         if number == 8:
             break
     assert dataset.state_dict() == states[len(seen)] == loader.state_dict()
+    dataset.load_state_dict(dataset.state_dict())
     for batch in loader:
         seen += ids([batch])
         states[len(seen)] = dataset.state_dict()

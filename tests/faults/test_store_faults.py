@@ -124,6 +124,7 @@ def test_a_store_that_does_not_come_back_is_a_named_error(url, proxy, when):
         seen += (row["id"] for row in rows)
     # All rows before the failure came, and the run resumes after them.
     proxy.reset()
+    dataset.load_state_dict(dataset.state_dict())
     assert seen + ids(dataset) == list(range(120))
 
 

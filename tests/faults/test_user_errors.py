@@ -142,12 +142,14 @@ def test_in_a_batched_function_the_rows_before_its_group_are_delivered(folder):
     assert got + resumed(pipeline, state) == whole
 
 
-def test_the_same_dataset_goes_on_in_a_second_loop(folder):
+def test_the_same_dataset_continues_from_its_own_state_in_a_second_loop(folder):
     dataset = me.read(folder).map(Fault(25))
-    got, _, _ = run_into(dataset)
-    again, _, _ = run_into(dataset)
+    got, _, state = run_into(dataset)
+    dataset.load_state_dict(state)
+    again, _, state = run_into(dataset)
     assert again == []
     Fault.broken = False
+    dataset.load_state_dict(state)
     assert [row["x"] for row in [*got, *dataset]] == list(range(ROWS))
 
 
@@ -161,6 +163,7 @@ def test_two_ranks_of_which_one_fails_go_on_as_one_from_their_merged_states(fold
 
     ranks = [pipeline().shard(2, rank) for rank in range(2)]
     got = [[row["x"] for row in islice(iter(rank), 3)] for rank in ranks]
+    ranks[1].load_state_dict(ranks[1].state_dict())
     rest, _, _ = run_into(ranks[1])
     got[1] += [row["x"] for row in rest]
     assert got == [[0, 1, 2], [30, 31, 32, 33, 34, 35]]
