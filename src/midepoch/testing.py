@@ -68,7 +68,7 @@ def assert_elastic(dataset: Dataset, layouts: Sequence[Layout], *, steps: int | 
     alone = Dataset(_with(plan, ranks=1, rank=0, lanes=lanes))
     expected = list(_rest_of(_fresh(alone, epoch), epoch))
     got: list[Any] = []
-    state: Mapping[str, Any] = Dataset(_with(plan, ranks=1, rank=0, lanes=lanes)).state_dict() | {"epoch": epoch}
+    state: Mapping[str, Any] = _fresh(alone, epoch).state_dict()
     in_order = True
     for number, (ranks, workers) in enumerate(layouts):
         last = number == len(layouts) - 1
