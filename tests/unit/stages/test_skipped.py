@@ -78,6 +78,7 @@ def cut(folder, kind, failing, items, lanes=1):
 def resumed(folder, kind, failing, state, lanes=1):
     dataset = build(folder, kind, failing, lanes)
     dataset.load_state_dict(state)
+    dataset.set_epoch(0)  # if nothing is left of this epoch, do not continue with the next
     return list(dataset)
 
 
