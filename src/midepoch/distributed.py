@@ -41,7 +41,7 @@ def gather_state(loader: Stateful | Mapping[str, Any]) -> dict[str, Any]:
 
 def _own_state(loader: Stateful) -> dict[str, Any]:
     """The loader's own state, without its warning that it is only one rank's."""
-    if isinstance(loader, Loader) and type(loader).state_dict is Loader.state_dict:
+    if isinstance(loader, Loader):
         return loader.own_state()
     return loader.state_dict()
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from itertools import count as count_from
 from typing import Any, Literal
 
@@ -117,6 +117,7 @@ class Loader(DataLoader[Any]):
             _check_even(self._plan)
         self._start_point = dataset.start_point.for_loader()
         self._idle_pool: WorkerPool | None = None
+        self._inherited_pool: WorkerPool | None = None
         self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
         self._warned_of_saving = False
         self._waiting: Pass | None = None
@@ -142,6 +143,7 @@ class Loader(DataLoader[Any]):
 
         The next loop yields what is left of that epoch. Iterators in other epochs are out of date.
         """
+        self._waiting = None
         self._start_point.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,7 +165,7 @@ class Loader(DataLoader[Any]):
     def own_state(self) -> dict[str, Any]:
         """The state of this rank, without a warning that it is one of several."""
         if self._waiting is not None:
-            return self._waiting.state_in_last_epoch().to_dict(self._plan.pipeline.fingerprint)
+            return self.describe_state(self._waiting.in_last_epoch())
         return self.describe_state(self._start_point.latest(self._plan))
 
     def describe_state(self, run: Pass) -> dict[str, Any]:
@@ -176,6 +178,7 @@ class Loader(DataLoader[Any]):
         It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
         """
         self._start_point.load_state_dict(self._plan, state)
+        self._waiting = None
 
     def __len__(self) -> int:
         """The number of batches that this rank gets in a loop, known without reading."""
@@ -201,17 +204,26 @@ class Loader(DataLoader[Any]):
         A pass that reaches its end moves the start point to the next epoch. One that is left early does not. Iterators
         are independent of each other, and each has a ``state_dict`` of its own.
         """
+        self._waiting = None
         run = self._start_point.begin(self._plan)
         return PassIterator.over(run, self.batches(run), self.describe_state)
 
     def batches(self, run: Pass) -> Iterator[Iterable[Any]]:
         """The batches of a pass, many at a time."""
         with run:
-            store = None if self._number is None else process_group_store()
-            if store is not None and self._number is not None:
-                check_ranks_agree(store, run, loader=self._number, rank=(launched_rank() or (run.plan.rank,))[0])
-            for progress in run.epochs():
-                yield from self._epoch_batches(run, progress)
+            in_bulk = chain.from_iterable(self._epoch_batches(run, progress) for progress in run.epochs())
+            for batches in in_bulk:
+                remaining = iter(batches)
+                yield islice(remaining, 1)
+                self._check_ranks_agree(run)  # once a second batch is asked for: a peek on one rank says nothing
+                yield remaining
+                break
+            yield from in_bulk
+
+    def _check_ranks_agree(self, run: Pass) -> None:
+        store = None if self._number is None else process_group_store()
+        if store is not None and self._number is not None:
+            check_ranks_agree(store, run, loader=self._number, rank=(launched_rank() or (run.plan.rank,))[0])
 
     def _epoch_batches(self, run: Pass, progress: Progress) -> Iterator[Iterable[Any]]:
         """The batches of one epoch, and those that keep the ranks even."""
@@ -225,8 +237,7 @@ class Loader(DataLoader[Any]):
                     return
         while count is not None and progress.items < count:
             _note_once("Ranks have different numbers of batches: those with fewer repeat one, marked by is_padding.")
-            progress.repeated += 1
-            yield (self.padding_batch(progress.session),)
+            yield run.pad(self.padding_batch(progress.session))
 
     @property
     def is_padding(self) -> bool:
@@ -261,6 +272,8 @@ class Loader(DataLoader[Any]):
 
     def _receive(self, resume_point: ResumePoint) -> Iterator[Delivery]:
         """What the workers send when they all start from a resume point."""
+        if self._idle_pool is not None and not self._idle_pool.is_of_this_process:
+            self._inherited_pool, self._idle_pool = self._idle_pool, None  # kept: to drop it would stop the parent's
         pool: WorkerPool | None = self._idle_pool or WorkerPool(self, self._plan)
         self._idle_pool = None  # so that another pass meanwhile starts workers of its own
         assert pool is not None

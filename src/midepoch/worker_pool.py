@@ -4,6 +4,7 @@ Workers take a rank's turns in parallel and send, with each item, its turn and t
 empty turn, at a lane that has run out, without an item, which keeps the workers in step.
 """
 
+import os
 import pickle
 import queue
 import warnings
@@ -39,6 +40,7 @@ class WorkerPool:
             _check_sendable(plan, context.get_start_method())
         inboxes: list[Inbox] = [context.SimpleQueue() for _ in range(workers)] or [queue.SimpleQueue()]
         self._inboxes, self._round = inboxes, 0
+        self._process = os.getpid()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch has already warned about these arguments of the loader
             self._inner = DataLoader(
@@ -53,6 +55,11 @@ class WorkerPool:
                 prefetch_factor=loader.prefetch_factor,
                 persistent_workers=loader.persistent_workers,
             )
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False in a process that was forked from the one that started the workers."""
+        return self._process == os.getpid()
 
     def work(self, resume_point: ResumePoint) -> Iterator[Delivery]:
         """Start all workers from a resume point, and receive what they send, in the order of the rank's turns."""

@@ -292,6 +292,40 @@ def test_E6_ranks_are_even_by_default_and_padding_is_marked(build):
         assert not any(loader.is_padding for loader in loaders)
 
 
+def test_E6_a_rank_that_only_pads_says_so_and_keeps_step(build):
+    def loaders(state=None):
+        made = [me.Loader(build("rows", 1).take(21).shard(2, rank), batch_size=10) for rank in range(2)]
+        for loader in made:
+            if state is not None:
+                loader.load_state_dict(through_json(state))
+        return made
+
+    first = loaders()
+    for _ in zip(*[islice(loader, 1) for loader in first], strict=True):
+        pass
+    resumed = loaders(first[0].state_dict())
+    steps = 0
+    for _ in zip(*resumed, strict=True):
+        steps += 1
+        assert [loader.is_padding for loader in resumed] == [False, True]
+        assert resumed[0].state_dict() == resumed[1].state_dict()
+    assert steps == 1
+
+
+def test_E6_waiting_for_other_ranks_ends_with_a_state_an_epoch_or_a_loop(build):
+    loader = me.Loader(build("filtered"), even=None)
+    state = loader.state_dict()
+    for end in (lambda: loader.load_state_dict(state), lambda: loader.set_epoch(3), lambda: next(iter(loader))):
+        batches = iter(loader)
+        list(batches)
+        loader.wait_for_other_ranks(batches.run)
+        assert loader.is_padding
+        waiting = loader.state_dict()
+        end()
+        assert not loader.is_padding
+        assert loader.state_dict() != waiting
+
+
 def test_E6_a_padded_batch_is_in_no_state(build):
     def loader(rank):
         return me.Loader(build("rows", 1).take(9).shard(2, rank), batch_size=3)

@@ -66,6 +66,20 @@ def test_E5_a_peek_inside_a_loop_changes_no_checkpoint(folder):
         assert resumed.epoch == (1 if cut < len(whole) else 2)
 
 
+@pytest.mark.parametrize("level", [None, "file", "block", "row"])
+def test_D4_an_old_iterator_delivers_nothing_more(folder, level):
+    dataset = me.read(folder) if level is None else me.read(folder).shuffle(1, level=level)
+    state = dataset.state_dict()
+    for outdate in (lambda: dataset.load_state_dict(state), lambda: dataset.set_epoch(7)):
+        rows = iter(dataset)
+        next(rows)
+        before = rows.state_dict()
+        outdate()
+        with pytest.raises(me.StaleIteratorError):
+            next(rows)
+        assert rows.state_dict() == before
+
+
 def test_E5_each_iterator_has_a_state_of_its_own(folder):
     dataset = me.read(folder).shuffle(1)
     whole = ids(copy.copy(dataset))

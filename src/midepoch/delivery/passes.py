@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from itertools import chain
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -45,9 +46,11 @@ class Pass:
         ``revision`` counts the states that were loaded and the epochs that were set after a delivery: ranks use it to
         compare the same loop. ``error`` is raised when the first item is asked for.
         """
-        self.plan, self.start, self.revision = plan, start, revision
+        self.plan, self.start, self.revision, self.requested = plan, start, revision, requested
+        self.mark_at_finish: tuple[int, int] | None = None
+        """The mark when another pass last reached its end, which counts as later than what this one had delivered."""
         self.is_finished = False
-        self._owner, self._requested, self._error = owner, requested, error
+        self._owner, self._error = owner, error
         self._state, self._progress, self._last_progress = start, None, None
         self._process = os.getpid()
 
@@ -58,9 +61,12 @@ class Pass:
         """The state after the last item that was delivered."""
         return self._state if self._progress is None else self._progress.state()
 
-    def state_in_last_epoch(self) -> State:
-        """The state at the end of the last epoch, which a finished pass has left: other ranks may still be in it."""
-        return self.state() if self._last_progress is None else self._last_progress.state()
+    def in_last_epoch(self) -> "Pass":
+        """A finished pass, still at the end of its last epoch: other ranks may be in it."""
+        last = copy(self)
+        if self._last_progress is not None:
+            last._state, last._progress = self._last_progress.session.start, self._last_progress
+        return last
 
     def progress(self) -> Progress:
         """The progress in the present epoch."""
@@ -74,7 +80,8 @@ class Pass:
     @property
     def mark(self) -> tuple[int, int]:
         """Changes whenever items are delivered: compare two marks to see if any were."""
-        return self._state.epoch, 0 if self._progress is None else self._progress.turns_taken
+        progress = self._progress
+        return self._state.epoch, 0 if progress is None else progress.turns_taken + progress.repeated
 
     @property
     def is_padding(self) -> bool:
@@ -115,11 +122,10 @@ class Pass:
             before = progress.items
             yield progress
             empty = progress.items == before
-            last = self.plan.ends_pass(start, progress, empty=empty, requested=self._requested)
+            last = self.plan.ends_pass(start, progress, empty=empty, requested=self.requested and start is self.start)
             # In a worker of a plain DataLoader the main process chooses the next epoch.
             if not (last and torch_worker()):
                 self._state, self._progress = State(epoch=start.epoch + 1), None
-            self._requested = False
             if last:
                 self.is_finished, self._last_progress = True, progress
                 return
@@ -131,6 +137,7 @@ class Pass:
         known which pass delivered last.
         """
         for items in self.progress().follow(all_turns):
+            self._check()  # the pass may have expired while the items were made
             if self._owner.note_delivery(self):
                 yield items
                 self._check()
@@ -139,6 +146,13 @@ class Pass:
                 self._owner.note_delivery(self)
                 yield (item,)
                 self._check()
+
+    def pad(self, item: Any) -> Iterable[Any]:
+        """Hand over an item that keeps ranks even. It is counted, and in no state."""
+        self._check()
+        self._owner.note_delivery(self)
+        self.progress().repeated += 1
+        return (item,)
 
     def _check(self) -> None:
         if self._error is not None:

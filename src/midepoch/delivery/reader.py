@@ -111,8 +111,9 @@ def _runs_of_single_lane(lane: Iterator[ItemRun]) -> Iterator[Turns]:
         del turns  # so that the next items are made in the memory of these, which is still in the cache
 
 
-def _sequence(items: Iterable[Any]) -> Sequence[Any]:
-    return items if isinstance(items, list | tuple) else list(items)
+def _sequence(items: Iterable[Any]) -> list[Any]:
+    """The items as a list, which an iterator that is out of date can empty."""
+    return items if isinstance(items, list) else list(items)
 
 
 def _warn_of_sharing(progress: Progress, opened: OpenSource, stride: int, workers: int) -> None:

@@ -29,7 +29,7 @@ class StartPoint:
         self._requested_epoch = requested_epoch  # by set_epoch, for the next pass
         self._started: WeakSet[Pass] = WeakSet()
         self._last_started: Pass | None = None
-        self._open: list[Pass] = []  # those that have delivered, in the order of their last delivery
+        self._open: dict[Pass, None] = {}  # those that have delivered, in the order of their last delivery
         self._left: Pass | None = None  # the last one that was closed after delivering
         self._alone: tuple[Pass, tuple[int, int]] | None = None  # the only open pass, and its mark when we last looked
         self._delivered = False
@@ -61,7 +61,7 @@ class StartPoint:
                 "The last pass was left before its end, and this one starts again at the same point. To continue after "
                 "the last item instead, call x.load_state_dict(x.state_dict()) first; for another epoch, set_epoch."
             )
-        requested, self._requested_epoch = self._requested_epoch == self._start.epoch, None
+        requested = self._requested_epoch == self._start.epoch
         run = Pass(self, plan, self._start, revision=self._revision, requested=requested, error=error)
         self._started.add(run)
         self._last_started = run
@@ -70,9 +70,11 @@ class StartPoint:
     def note_delivery(self, run: Pass) -> bool:
         """Note that a pass is about to deliver. True if no other pass is open."""
         self._note_bulk()
-        self._open = [one for one in self._open if one is not run and one.is_of_this_process]
+        self._open.pop(run, None)
+        for other in [other for other in list(self._open) if not other.is_of_this_process]:
+            self._open.pop(other, None)
         alone = not self._open
-        self._open.append(run)
+        self._open[run] = None
         self._left, self._delivered = None, True
         if alone:
             self._alone = run, run.mark
@@ -81,14 +83,18 @@ class StartPoint:
     def closed(self, run: Pass) -> None:
         """Called when a pass is closed. If it reached its end, the start point moves to the next epoch."""
         self._note_bulk()
+        if run.requested:
+            self._requested_epoch = None
         if run in self._open:
-            self._open.remove(run)
+            self._open.pop(run, None)
             if not self._open:
                 self._left = run
         if self._alone is not None and self._alone[0] is run:
             self._alone = None
         if run.is_finished and run in self._started and torch_worker() is None:
             self._start, self._left = run.state(), None
+            for other in list(self._open):
+                other.mark_at_finish = other.mark
         self._started.discard(run)
 
     def _note_bulk(self) -> None:
@@ -96,22 +102,25 @@ class StartPoint:
         if self._alone is not None:
             run, mark = self._alone
             if run.mark != mark and run in self._open:
-                self._open.remove(run)
-                self._open.append(run)
+                self._open.pop(run, None)
+                self._open[run] = None
                 self._alone = run, run.mark
 
     def latest(self, plan: Plan) -> Pass:
         """The open pass that delivered last. If none is open, the last that was left early, else a new one."""
+        run = self._last_to_deliver()
+        return Pass(self, plan, self._start) if run is None else run
+
+    def _last_to_deliver(self) -> Pass | None:
+        """The open pass that delivered last, unless another one has reached its end since."""
         self._note_bulk()
-        if self._open:
-            return self._open[-1]
-        return self._left if self._left is not None else Pass(self, plan, self._start)
+        delivered = [run for run in list(self._open) if run.mark != run.mark_at_finish]
+        return delivered[-1] if delivered else self._left
 
     @property
     def epoch(self) -> int:
         """The epoch of the pass that delivered last, or of the start point."""
-        self._note_bulk()
-        run = self._open[-1] if self._open else self._left
+        run = self._last_to_deliver()
         return self._start.epoch if run is None else run.epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -141,7 +150,7 @@ class StartPoint:
         for run in runs:
             run.expire(reason)
             self._started.discard(run)
-        self._open = [run for run in self._open if run not in runs]
+            self._open.pop(run, None)
 
     def check_known(self) -> None:
         """Raise if only workers of a DataLoader, or a Loader, know the state."""
@@ -166,7 +175,7 @@ class StartPoint:
         values = upgrade(values)
         state = plan.pipeline.adopt(State.from_dict(values), values.get("fingerprint"))
         plan.begin(state).check()
-        self._expire(list(self._started), "a state was loaded")
+        self._expire([*self._started, *self._open], "a state was loaded")
         self._start, self._left, self._last_started = state, None, None
         self._revision += self._delivered
         if self.workers is not None and torch_worker() is None:

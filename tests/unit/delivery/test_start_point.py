@@ -3,7 +3,9 @@
 import copy
 import gc
 import os
+import sys
 from itertools import islice
+from threading import Thread
 
 import pytest
 
@@ -184,6 +186,63 @@ def test_an_old_iterator_keeps_its_own_state(start_point, one):
     with pytest.raises(StaleIteratorError, match=r"set_epoch\(4\) was called"):
         next(items)
     assert items.state_dict() == before
+
+
+def test_a_pass_that_expires_while_its_items_are_made_delivers_none_of_them(start_point, one):
+    state = state_of(start_point, one)
+    run = start_point.begin(one)
+
+    def slow(progress):
+        for turns in take_turns(progress):
+            start_point.load_state_dict(one, state)  # as another thread may
+            yield turns
+
+    def read_slowly():
+        with run:
+            for progress in run.epochs():
+                yield from run.deliver(slow(progress))
+
+    with pytest.raises(StaleIteratorError, match="a state was loaded"):
+        next(PassIterator.over(run, read_slowly(), describe))
+    assert state_of(start_point, one) == state
+
+
+def test_a_pass_that_ends_is_later_than_an_iterator_that_is_kept(start_point, one):
+    kept = start(start_point, one)
+    next(kept)
+    assert list(start(start_point, one)) == ROWS
+    assert at(start_point, one) == (1, 0)
+    assert start_point.epoch == 1
+    next(kept)
+    assert at(start_point, one) == (0, 2)
+
+
+def test_an_iterator_that_is_never_used_does_not_take_the_epoch_that_was_set(start_point, one):
+    list(islice(start(start_point, one), 4))
+    start_point.load_state_dict(one, state_of(start_point, one))
+    got, kept = [], []
+    for epoch in range(3):
+        start_point.set_epoch(epoch)
+        kept.append(start(start_point, one))
+        got.append(list(start(start_point, one)))
+    assert got == [[], ROWS, ROWS]
+
+
+def test_threads_that_loop_over_one_object_leave_nothing_open(start_point):
+    one = plan(sizes=(40,))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [Thread(target=lambda: [list(start(start_point, one)) for _ in range(30)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not start_point._open
+    start_point.load_state_dict(one, describe(StartPoint(State()).latest(one)))
+    assert at(start_point, one) == (0, 0)
 
 
 def test_set_epoch_to_the_present_epoch_changes_nothing(start_point, one):

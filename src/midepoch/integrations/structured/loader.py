@@ -16,11 +16,6 @@ class StructuredLoader(Loader):
     show_progress = False
     """Whether a terminal shows how much of the epoch is delivered."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """What the loop has received, with the splits that are done: the state of the dataset."""
-        state: dict[str, Any] = self.dataset.state_dict()  # type: ignore[attr-defined]
-        return state
-
     def describe_state(self, run: Pass) -> dict[str, Any]:
         """The state of a pass, with the splits that are done."""
         state: dict[str, Any] = self.dataset.describe_state(run)  # type: ignore[attr-defined]
@@ -29,6 +24,7 @@ class StructuredLoader(Loader):
     def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
         """Resume at a state; see :meth:`midepoch.StructuredDataset.load_state_dict`."""
         self.dataset.load_state_dict(state, new_files=new_files)  # type: ignore[attr-defined]
+        self.wait_for_other_ranks(None)
 
     def batches(self, run: Pass) -> Iterator[Iterable[Any]]:
         """The batches of a pass, with a progress bar if that was asked for."""
