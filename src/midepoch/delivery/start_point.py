@@ -83,7 +83,7 @@ class StartPoint:
     def closed(self, run: Pass) -> None:
         """Called when a pass is closed. If it reached its end, the start point moves to the next epoch."""
         self._note_bulk()
-        if run.requested:
+        if run.requested and run in self._started:
             self._requested_epoch = None
         if run in self._open:
             self._open.pop(run, None)

@@ -228,6 +228,19 @@ def test_an_iterator_that_is_never_used_does_not_take_the_epoch_that_was_set(sta
     assert got == [[], ROWS, ROWS]
 
 
+def test_an_iterator_that_is_out_of_date_does_not_take_the_epoch_that_was_set(start_point, one):
+    list(islice(start(start_point, one), 4))
+    finished = state_of(start_point, one)
+    start_point.set_epoch(0)
+    old = start(start_point, one)
+    next(old)
+    start_point.load_state_dict(one, finished)
+    start_point.set_epoch(0)
+    with pytest.raises(StaleIteratorError):
+        next(old)
+    assert list(start(start_point, one)) == []
+
+
 def test_threads_that_loop_over_one_object_leave_nothing_open(start_point):
     one = plan(sizes=(40,))
     interval = sys.getswitchinterval()
