@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from numbers import Real
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
 from midepoch._common.checks import check_integer
+from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.world import launched_rank
 from midepoch.errors import SchemaMismatchError
@@ -127,7 +127,7 @@ class Dataset(PlannedDataset):
 
     def _warn_of_leaks(self) -> None:
         if self._is_shuffled:
-            _warn_once(
+            log_once(
                 "take and skip after shuffle choose other rows in every epoch. That is a way to sample, but not to "
                 "separate training from validation: rows would move between the two. For that, use "
                 "dataset.train_test_split(...) before shuffle."
@@ -290,8 +290,3 @@ class Dataset(PlannedDataset):
     def features(self) -> Features:
         """The features that `datasets` stored in the files, for example ``features["label"].names`` of a ClassLabel."""
         return features_of(self.schema)
-
-
-@cache
-def _warn_once(message: str) -> None:
-    log.warning(message)

@@ -7,11 +7,11 @@ The state moves when the loop receives a batch, so what is prefetched and never 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from itertools import chain, islice
 from itertools import count as count_from
 from typing import Any, Literal
 
+from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.world import launched_rank, process_group_store
 from midepoch.checkpoint.state import State
@@ -84,7 +84,7 @@ class Loader(DataLoader[Any]):
         if even == "auto":
             even = "pad" if plan.ranks > 1 and plan.pipeline.uniform else None
             if plan.ranks > 1 and not plan.pipeline.uniform:
-                _warn_once(
+                log_once(
                     "The pipeline filters, packs or mixes, so ranks may run out of batches at different steps, and a "
                     "collective operation of the others would wait for them. Iterate over "
                     "midepoch.distributed.in_step(loader), or pass even=None if ranks do not wait for each other."
@@ -236,7 +236,10 @@ class Loader(DataLoader[Any]):
                 if progress.items == count:
                     return
         while count is not None and progress.items < count:
-            _note_once("Ranks have different numbers of batches: those with fewer repeat one, marked by is_padding.")
+            log_once(
+                "Ranks have different numbers of batches: those with fewer repeat one, marked by is_padding.",
+                logging.INFO,
+            )
             yield run.pad(self.padding_batch(progress.session))
 
     @property
@@ -294,20 +297,10 @@ def _warn_if_not_sharded(plan: Plan) -> None:
     except ValueError:  # shard() reports an environment that makes no sense
         return
     if plan.ranks == 1 and launched is not None and launched[1] > 1:
-        _warn_once(
+        log_once(
             f"{launched[1]} ranks were launched, and this Loader's dataset is not sharded: every rank reads all rows. "
             "Use Loader(dataset.shard(), ...). If all ranks should read everything, use dataset.shard(1, 0)."
         )
-
-
-@cache
-def _warn_once(message: str) -> None:
-    log.warning(message)
-
-
-@cache
-def _note_once(message: str) -> None:
-    log.info(message)
 
 
 def _batching(size: int | None, drop_last: bool, collate: Callable[..., Any] | None) -> tuple[Stage, ...]:

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 import midepoch as me
-from midepoch import dataset as dataset_module
-from midepoch.delivery import reader
+from midepoch._common.once import log_once
 from midepoch.sources.blocks import HeldBlocks
 from worlds import ids, is_kept, jitter, plus_one, spread, write_files
 
@@ -327,7 +326,7 @@ def test_a_split_is_refused_where_rows_cannot_be_counted(folder):
 
 
 def test_take_and_skip_after_a_shuffle_warn_once_that_their_rows_change(folder, caplog):
-    dataset_module._warn_once.cache_clear()
+    log_once.cache_clear()
     me.read(folder).take(3).skip(1).shuffle(1)
     assert not caplog.records
     me.read(folder).shuffle(1).take(3)
@@ -426,7 +425,7 @@ def test_batches_are_columns(folder):
 
 
 def test_shared_lanes_are_warned_of_once_with_the_factor(folder, caplog):
-    reader._warn_once.cache_clear()
+    log_once.cache_clear()
     with caplog.at_level(logging.WARNING, "midepoch"):
         for rank in range(3):
             list(me.read(folder).lanes(2).filter(is_kept).shard(3, rank))

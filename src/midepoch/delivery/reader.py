@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from itertools import chain
 from typing import Any
 
+from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment
 from midepoch.delivery.progress import EMPTY, Progress, Turns
@@ -120,13 +120,8 @@ def _warn_of_sharing(progress: Progress, opened: OpenSource, stride: int, worker
     """Let the first reader warn that several process the same lanes, where that costs more than skipping rows."""
     pipeline, assignment = progress.session.pipeline, progress.session.assignment
     if stride > 1 and progress.reader == 0 and (opened.decodes or not pipeline.uniform):
-        _warn_once(
+        log_once(
             f"{assignment.readers * workers} readers share {count('lane', assignment.lanes)}, so {stride} of them "
             f"process each lane and keep one item in {stride}. To avoid that, let the number of readers (ranks × "
             "workers) divide the number of lanes; .lanes(n) fixes it for the next epoch."
         )
-
-
-@cache
-def _warn_once(message: str) -> None:
-    log.warning(message)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.delivery import reader as reading
+from midepoch._common.once import log_once
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.reader import take_turns, turn_by_turn
 from midepoch.delivery.session import Session
@@ -130,7 +130,7 @@ def test_what_was_opened_is_closed_at_the_end_and_when_a_loop_is_left(bulk):
     ids=["filter", "workers", "decoding", "skipping is free", "another reader", "no lane is shared"],
 )
 def test_the_first_reader_warns_if_shared_lanes_cost_work(caplog, world, readers, reader, workers, options, shared_by):
-    reading._warn_once.cache_clear()
+    log_once.cache_clear()
     progress = Progress(Session(world.pipeline(**options), world.start(), readers), reader)
     with caplog.at_level(logging.WARNING, "midepoch"):
         for _ in range(2):
