@@ -12,6 +12,7 @@ from midepoch._common.checks import check_integer
 from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.world import launched_rank
+from midepoch.delivery.plan import ShardMode
 from midepoch.errors import SchemaMismatchError
 from midepoch.order.orders import Level, Shuffle, Slice
 from midepoch.order.split import Half, TrainTestSplit
@@ -138,6 +139,9 @@ class Dataset(PlannedDataset):
 
         Without arguments both come from ``torch.distributed`` or the launcher's environment. ``mode="example"`` cuts
         the rows evenly; "auto" is the same. "file" gives each rank whole files, so shards may differ in size.
+
+        A shard of a shard is a part of it. The shard that some datasets take from the launcher by themselves is
+        replaced instead: ``shard(1, 0)`` lets every rank read everything.
         """
         if mode not in ("auto", "file", "example"):
             raise ValueError(f"mode is {mode!r}; it can be 'auto', 'file' or 'example'.")
@@ -155,8 +159,10 @@ class Dataset(PlannedDataset):
         if rank >= ranks:
             raise ValueError(f"index is {rank} of {ranks} shards; it must be between 0 and {ranks - 1}.")
         plan = self.plan
-        ranks, rank = plan.ranks * ranks, plan.rank + plan.ranks * rank
-        return self.with_plan(replace(plan, ranks=ranks, rank=rank, mode="file" if mode == "file" else "example"))
+        if plan.sharded_by != "launcher":
+            ranks, rank = plan.ranks * ranks, plan.rank + plan.ranks * rank
+        shard_mode: ShardMode = "file" if mode == "file" else "example"
+        return self.with_plan(replace(plan, ranks=ranks, rank=rank, mode=shard_mode, sharded_by="user"))
 
     def lanes(self, n: int) -> Self:
         """Cut every epoch into ``n`` lanes. Runs with the same lanes have the same order on any number of readers."""

@@ -296,7 +296,7 @@ def _warn_if_not_sharded(plan: Plan) -> None:
         launched = launched_rank()
     except ValueError:  # shard() reports an environment that makes no sense
         return
-    if plan.ranks == 1 and launched is not None and launched[1] > 1:
+    if plan.ranks == 1 and plan.sharded_by is None and launched is not None and launched[1] > 1:
         log_once(
             f"{launched[1]} ranks were launched, and this Loader's dataset is not sharded: every rank reads all rows. "
             "Use Loader(dataset.shard(), ...). If all ranks should read everything, use dataset.shard(1, 0)."

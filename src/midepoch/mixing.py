@@ -24,6 +24,7 @@ def mix(
     its exact share. ``stop="first"`` ends an epoch when the dataset that is due has nothing left. ``"all"`` ends it
     when all datasets have ended; those that are left share the draws. With ``"never"`` each dataset starts over with
     its next epoch. Datasets keep their own shuffles and stages, and may be mixtures. Shard, batch and load the mixture.
+    If one of the datasets takes its shard from the launcher by itself, the mixture does so instead of it.
 
     A state can be loaded with other weights, with one dataset more or with one less: each dataset resumes from its own
     position. Pass a dict to name the datasets; a resume then finds each by its name.
@@ -56,14 +57,15 @@ def mix(
         seed=check_integer("seed", seed, least=None),
         stop=stop,
     )
-    return Dataset.from_source(mixture)
+    mixed = Dataset.from_source(mixture)
+    return mixed.with_launched_shard() if any(part.plan.sharded_by == "launcher" for part in parts) else mixed
 
 
 def _check_part(part: Dataset) -> None:
     if not isinstance(part, Dataset):
         raise TypeError(f"mix takes midepoch datasets, got {type(part).__name__}. Make one with midepoch.read(...).")
     for value, default, method in (
-        (part.plan.ranks, 1, "shard"),
+        (1 if part.plan.sharded_by == "launcher" else part.plan.ranks, 1, "shard"),
         (part.plan.lanes, None, "lanes"),
         (part.plan.epochs_per_loop, 1, "repeat"),
     ):

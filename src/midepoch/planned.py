@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
-from midepoch._common.world import is_starting_a_process, torch_worker
+from midepoch._common.world import is_starting_a_process, launched_rank, torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.delivery.passes import Pass, PassIterator
 from midepoch.delivery.plain_dataloader import SharedWithWorkers
@@ -87,6 +87,18 @@ class PlannedDataset:
             )
         pipeline = replace(self._plan.pipeline, source=replace(rows, steps=(*rows.steps, step)))
         return self.with_plan(replace(self._plan, pipeline=pipeline))
+
+    def with_launched_shard(self) -> Self:
+        """The shard of the rank that was launched, unless a shard was chosen. A later ``shard`` replaces it.
+
+        For front doors whose datasets are sharded by themselves. Outside of a launcher the dataset stays complete.
+        """
+        launched, plan = launched_rank(), self._plan
+        is_chosen = plan.sharded_by == "user" or (plan.sharded_by is None and plan.ranks > 1)
+        if launched is None or is_chosen:
+            return self
+        rank, ranks = launched
+        return self.with_plan(replace(plan, ranks=ranks, rank=rank, sharded_by="launcher"))
 
     def with_stage(self, stage: Stage) -> Self:
         """Add a last stage to the pipeline."""

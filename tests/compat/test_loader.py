@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import midepoch as me
+from midepoch._common.once import log_once
 from worlds import ids, is_kept, is_late, spread, write_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -498,6 +499,20 @@ def test_a_dropped_rest_is_no_epoch_of_its_own(build, passes):
     resumed.load_state_dict(through_json(first.state_dict()))
     assert len(list(islice(resumed, 1))) == 1
     assert resumed.epoch == 1
+
+
+def test_a_dataset_that_nobody_sharded_is_warned_of_under_a_launcher(build, monkeypatch, caplog):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    log_once.cache_clear()
+    for sharded in (build("rows").shard(), build("rows").shard(1, 0), build("rows").with_launched_shard()):
+        me.Loader(sharded)
+    assert not caplog.records
+    for _ in range(2):
+        me.Loader(build("rows"))
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "2 ranks were launched, and this Loader's dataset is not sharded"
+    ]
 
 
 def test_an_epoch_must_be_an_integer(build):

@@ -392,6 +392,8 @@ def test_states_of_other_settings_are_refused(folder):
         ),
         ({"image_column": "pics"}, me.SchemaMismatchError, "There is no column 'pics' for image_column"),
         ({"video_frames": 0}, ValueError, "video_frames is 0; it must be at least 1"),
+        ({"rank": 1}, ValueError, "rank is 1 and num_ranks is None; pass both, or neither"),
+        ({"rank": 2, "num_ranks": 2}, ValueError, "index is 2 of 2 shards"),
         ({"packing_length": 0}, ValueError, "length is 0"),
         ({"packing_strategy": "concat"}, ValueError, "'concat' cuts documents"),
     ],
@@ -399,6 +401,56 @@ def test_states_of_other_settings_are_refused(folder):
 def test_wrong_arguments_raise_when_the_dataset_is_built(folder, options, error, message):
     with pytest.raises(error, match=message):
         build(folder, **options)
+
+
+@pytest.fixture
+def as_rank(monkeypatch):
+    """Launch this process as a rank of two."""
+
+    def launch(rank):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+
+    return launch
+
+
+def test_every_launched_rank_reads_its_own_shard(folder, as_rank):
+    options = {"packing": False, "lanes": None}
+    expected = [ids(list(build(folder, **options, rank=rank, num_ranks=2))) for rank in range(2)]
+    assert sorted(expected[0] + expected[1]) == WHOLE
+    for rank in range(2):
+        as_rank(rank)
+        dataset = build(folder, **options)
+        assert ids(list(me.Loader(dataset))) == expected[rank]
+        assert ids(list(dataset)) == expected[rank]
+        assert ids(list(dataset.shard())) == expected[rank], "the user's own shard() shards twice"
+        assert ids(list(dataset.shard(2, 1 - rank))) == expected[1 - rank]
+        assert sorted(ids(list(dataset.shard(1, 0)))) == WHOLE
+        assert sorted(ids(list(build(folder, **options, rank=0, num_ranks=1)))) == WHOLE
+
+
+def test_a_sharded_source_keeps_its_shard(folder, as_rank):
+    as_rank(0)
+    options = {"packing": False, "shuffle": False, "lanes": None}
+    rows = me.read(folder)
+    assert ids(list(build(rows.shard(2, 1), **options))) == ids(list(build(folder, **options).shard(2, 1)))
+    assert ids(list(build(rows.shard(1, 0), **options))) == WHOLE
+
+
+def only_id(row):
+    return {"id": row["id"]}
+
+
+def test_a_mixture_takes_over_the_shard_of_its_parts(folder, as_rank):
+    got = []
+    for rank in range(2):
+        as_rank(rank)
+        part = build(folder, packing=False, lanes=None, shuffle=False)
+        mixed = me.mix([part, me.read(folder).map(only_id)], stop="all")
+        shard = ids(list(mixed))
+        assert ids(list(mixed.shard(2, rank))) == shard
+        got += shard
+    assert len(got) == len(WHOLE) + len(CHATS)
 
 
 def test_sources_that_cannot_be_are_refused(folder):

@@ -112,6 +112,9 @@ def test_B1_rank_and_num_ranks_come_from_the_launcher(folder, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     loader, _ = create(folder, rank=None, num_ranks=None)
     assert ids(loader) == ids(create(folder, rank=1, num_ranks=2)[0])
+    dataset = me.StructuredDataset(folder, columns=["id"])
+    assert ids(dataset.shard()) == ids(dataset) == ids(loader), "not a shard of a shard"
+    assert ids(dataset.shard(3, 2)) == ids(me.StructuredDataset(folder, columns=["id"], rank=2, num_ranks=3))
     monkeypatch.delenv("RANK")
     assert len(ids(create(folder, rank=None, num_ranks=None)[0])) == ROWS
 

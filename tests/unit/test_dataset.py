@@ -365,6 +365,25 @@ def test_shard_takes_the_launchers_environment(folder, monkeypatch):
         me.read(folder).shard()
 
 
+def test_a_shard_that_the_launcher_chose_is_replaced_by_one_of_the_user(folder, monkeypatch):
+    assert ids(me.read(folder).with_launched_shard()) == list(range(60)), "nothing was launched"
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    launched = me.read(folder).with_launched_shard()
+    assert ids(launched) == ids(me.read(folder).shard(3, 1))
+    assert ids(launched.shard()) == ids(launched)
+    assert ids(launched.batch(2).shard(2, 0)) == ids(me.read(folder).batch(2).shard(2, 0))
+    assert ids(launched.shard(1, 0)) == list(range(60))
+    assert ids(launched.shard(2, 0).shard(2, 1)) == ids(me.read(folder).shard(2, 0).shard(2, 1))
+
+
+def test_a_shard_that_the_user_chose_is_not_replaced_by_the_launcher(folder, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    for shard in ((2, 0), (1, 0)):
+        assert ids(me.read(folder).shard(*shard).with_launched_shard()) == ids(me.read(folder).shard(*shard))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

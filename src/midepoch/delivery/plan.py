@@ -11,6 +11,7 @@ from midepoch.delivery.session import Session
 from midepoch.pipeline.pipeline import Pipeline
 
 ShardMode = Literal["file", "example"]
+ShardedBy = Literal["user", "launcher"]
 Even = Literal["pad", "drop"]
 
 
@@ -22,6 +23,8 @@ class Plan:
     ranks: int = 1
     rank: int = 0
     mode: ShardMode = "example"
+    sharded_by: ShardedBy | None = None
+    """Who chose the shard; None if nobody did. A shard that the user chooses replaces one of the launcher."""
     lanes: int | None = None
     epochs_per_loop: int | None = 1
     even: Even | None = None

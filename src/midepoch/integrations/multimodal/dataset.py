@@ -56,6 +56,8 @@ class MultiModalIterableDataset(Dataset):
         data_seed: int = 42,
         on_error: OnError = "raise",
         storage_options: Mapping[str, Any] | None = None,
+        num_ranks: int | None = None,
+        rank: int | None = None,
     ) -> None:
         """Open a source: what :func:`midepoch.read` takes, a midepoch dataset, or a ``datasets.Dataset``.
 
@@ -65,6 +67,10 @@ class MultiModalIterableDataset(Dataset):
         ``with_rng=True`` the processor also gets a NumPy generator that depends only on seed, epoch and row.
 
         ``shuffle`` permutes blocks and rows with ``data_seed``, as :meth:`midepoch.Dataset.shuffle` does.
+
+        Every rank reads its own shard. ``rank`` and ``num_ranks`` come by default from ``torch.distributed`` or the
+        launcher's environment. A source that is sharded keeps its shard, and a later :meth:`midepoch.Dataset.shard`
+        replaces the one of the launcher.
 
         ``packing=True`` packs samples to ``packing_length`` tokens by ``packing_strategy``, inside windows of
         ``packing_window`` samples. Arrays that are not per token, such as pixel values, are concatenated in the order
@@ -76,6 +82,8 @@ class MultiModalIterableDataset(Dataset):
             raise ValueError(f"on_error is {on_error!r}; it can be 'raise' or 'skip'.")
         if not callable(processor):
             raise TypeError(f"processor must be a function of a sample, got {processor!r}.")
+        if (rank is None) != (num_ranks is None):
+            raise ValueError(f"rank is {rank!r} and num_ranks is {num_ranks!r}; pass both, or neither.")
         columns = {"image": image_column, "audio": audio_column, "video": video_column}
         rows, of_lines = _open_rows(source, storage_options)
         if not of_lines:
@@ -107,7 +115,7 @@ class MultiModalIterableDataset(Dataset):
                 overlong="drop" if filter_overlong else "alone",
                 others="join",
             )
-        super().__init__(samples.plan)
+        super().__init__((samples.with_launched_shard() if rank is None else samples.shard(num_ranks, rank)).plan)
 
     def metrics(self) -> dict[str, Any]:
         """The number of samples left out so far by all workers on this machine, and each with epoch, row and error."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
 from midepoch._common.checks import Size, check_integer, parse_size
-from midepoch._common.world import launched_rank
 from midepoch.dataset import Dataset
 from midepoch.formats import file_suffixes
 from midepoch.index.index import IndexView
@@ -116,17 +115,11 @@ class StructuredOptions:
         if self.seed is not None:
             window = WINDOW if self.shuffle_buffer_size is None else int(self.shuffle_buffer_size)
             rows = rows.with_order_step("shuffle", ShuffleSplits(seed=self.seed, window=window, splitting=splitting))
-        rank, ranks = self._world
-        if ranks > 1:
-            rows = rows.shard(ranks, rank)
-        return rows if self.output_format == "dict" else rows.with_format(self.output_format)
-
-    @property
-    def _world(self) -> tuple[int, int]:
-        """The rank of this process and the number of ranks."""
         if self.rank is not None and self.num_ranks is not None:
-            return self.rank, self.num_ranks
-        return launched_rank() or (0, 1)
+            rows = rows.shard(self.num_ranks, self.rank)
+        else:
+            rows = rows.with_launched_shard()
+        return rows if self.output_format == "dict" else rows.with_format(self.output_format)
 
 
 def dataset_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
