@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import struct
 import zlib
 from collections.abc import Iterator
@@ -37,6 +38,11 @@ def remove(path: Path) -> None:
     """Remove a file, if it exists and the file system allows it."""
     with contextlib.suppress(OSError):
         path.unlink()
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder with everything in it, as far as it exists and the file system allows it."""
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import prod
@@ -18,6 +18,7 @@ from midepoch.checkpoint.fingerprint import pipeline_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import AppendedFiles, LanePositions, State
 from midepoch.errors import CheckpointMismatchError
+from midepoch.index.survey import Survey
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, RowStride, Source
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Call, Stage
@@ -33,6 +34,8 @@ class Pipeline:
 
     source: Source
     stages: tuple[Stage, ...] = ()
+    survey: Survey | None = field(default=None, compare=False)
+    """What is known of each row without reading it. It changes no item, and is no part of a checkpoint."""
 
     @cached_property
     def uniform(self) -> bool:

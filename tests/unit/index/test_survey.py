@@ -1,0 +1,162 @@
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from midepoch.errors import DataChangedError, NoDataError
+from midepoch.index import survey as module
+from midepoch.index.survey import HEADER, KEPT, LENGTHS, Survey, UnitRows, write_survey
+
+
+def made(folder, kept, lengths, cuts=(), name="a.survey"):
+    """A survey of these rows, which was joined from units that begin at the cuts."""
+    rows = len(kept) if kept is not None else len(lengths)
+    bounds = [0, *sorted(cut for cut in cuts if cut <= rows), rows]
+    units = [
+        UnitRows(None if kept is None else kept[begin:end], None if lengths is None else lengths[begin:end])
+        for begin, end in pairwise(bounds)
+    ]
+    units = [UnitRows.from_bytes(unit.to_bytes()) for unit in units]
+    return write_survey(folder / name, units, rows=rows, covered=1, work=folder)
+
+
+@pytest.fixture
+def small_pages(monkeypatch):
+    """Pages of 16 rows, so that few rows have several pages."""
+    monkeypatch.setattr(module, "PAGE_BITS", 4)
+    monkeypatch.setattr(module, "PAGE_ROWS", 16)
+
+
+def random_rows(rows, seed=0, dtype=np.uint32):
+    rng = np.random.default_rng(seed)
+    kept = rng.random(rows) < 0.6
+    return kept, (rng.integers(1, 1000, rows) * kept).astype(dtype)
+
+
+@settings(max_examples=60)
+@given(rows=st.integers(0, 100), cuts=st.lists(st.integers(0, 100), max_size=6), seed=st.integers(0, 99))
+def test_a_survey_says_of_each_row_what_its_unit_said(tmp_path_factory, rows, cuts, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PAGE_BITS", 4)
+        patch.setattr(module, "PAGE_ROWS", 16)
+        kept, lengths = random_rows(rows, seed)
+        survey = made(tmp_path_factory.mktemp("survey"), kept, lengths, cuts)
+        assert (survey.rows, survey.kept_rows) == (rows, kept.sum())
+        chosen = np.random.default_rng(seed).integers(0, max(1, rows), 50 if rows else 0)
+        assert survey.kept(chosen).tolist() == kept[chosen].tolist()
+        assert survey.lengths(chosen).tolist() == lengths[chosen].tolist()
+        bounds = np.sort(np.random.default_rng(seed).integers(0, rows + 1, 12))
+        before = np.concatenate([[0], np.cumsum(kept)])
+        assert survey.kept_before(bounds[::-1]).tolist() == before[bounds[::-1]].tolist()
+        assert survey.kept_counts(bounds).tolist() == np.diff(before[bounds]).tolist()
+
+
+def test_many_pages_of_real_size(tmp_path):
+    kept, lengths = random_rows(3 * module.PAGE_ROWS + 5)
+    survey = made(tmp_path, kept, lengths, cuts=[module.PAGE_ROWS - 3, 2 * module.PAGE_ROWS + 1])
+    rows = np.arange(survey.rows)
+    assert (survey.kept(rows) == kept).all()
+    assert (survey.lengths(rows) == lengths).all()
+    starts = np.append(np.arange(0, survey.rows, 1000), survey.rows)
+    assert (survey.kept_counts(starts) == np.add.reduceat(kept.astype(int), starts[:-1])).all()
+
+
+def test_without_filters_all_rows_are_kept(tmp_path):
+    survey = made(tmp_path, None, np.array([3, 0, 5], np.uint32))
+    assert not survey.has_kept
+    assert survey.kept(np.array([2, 0])).tolist() == [True, True]
+    assert survey.kept_counts(np.array([0, 2, 3])).tolist() == [2, 1]
+    assert survey.kept_rows == 3
+
+
+def test_without_pack_there_are_no_lengths(tmp_path):
+    survey = made(tmp_path, np.array([True, False]), None)
+    assert not survey.has_lengths
+    with pytest.raises(ValueError, match=r"has no lengths.*Call survey\(\) after pack"):
+        survey.lengths(np.array([0]))
+
+
+def test_a_survey_takes_little_more_than_four_bytes_a_row(tmp_path):
+    kept, lengths = random_rows(100_000)
+    survey = made(tmp_path, kept, lengths)
+    assert sum(file.stat().st_size for file in survey.folder.iterdir()) <= 4.2 * 100_000
+
+
+def test_a_pickle_holds_the_folder_only(tmp_path):
+    kept, lengths = random_rows(100_000)
+    survey = made(tmp_path, kept, lengths)
+    content = pickle.dumps(survey)
+    assert len(content) < 500
+    again = pickle.loads(content)
+    assert again.digest == survey.digest
+    assert (again.lengths(np.arange(100_000)) == lengths).all()
+
+
+def test_on_a_machine_without_the_folder_a_pickle_is_refused(tmp_path):
+    survey = made(tmp_path, *random_rows(10))
+    content = pickle.dumps(survey)
+    survey.folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(NoDataError, match="a folder that all machines share"):
+        pickle.loads(content)
+
+
+def test_a_pickle_of_a_survey_that_was_replaced_is_refused(tmp_path):
+    survey = made(tmp_path, *random_rows(10))
+    content = pickle.dumps(survey)
+    survey.folder.rename(tmp_path / "old")
+    made(tmp_path, *random_rows(10, seed=1))
+    with pytest.raises(DataChangedError, match="replaced by another one"):
+        pickle.loads(content)
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("name", [KEPT, LENGTHS])
+def test_a_damaged_page_raises_when_it_is_first_used(tmp_path, name):
+    survey = made(tmp_path, *random_rows(64))
+    path = survey.folder / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 4 + 1] ^= 1  # in the second of four pages
+    path.write_bytes(content)
+    gather = Survey.load(survey.folder).kept if name == KEPT else Survey.load(survey.folder).lengths
+    gather(np.array([0, 15, 32, 63]))
+    with pytest.raises(DataChangedError, match=rf"damaged at row 16 or after it: {name} has a wrong checksum"):
+        gather(np.array([0, 20]))
+
+
+@pytest.mark.parametrize("name", [HEADER, KEPT, LENGTHS])
+def test_a_truncated_survey_is_not_opened(tmp_path, name):
+    survey = made(tmp_path, *random_rows(640))
+    path = survey.folder / name
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ValueError, match=r"checksum|instead of|version"):
+        Survey.load(survey.folder)
+
+
+def test_of_two_processes_that_finish_at_once_the_first_wins(tmp_path):
+    first = made(tmp_path, *random_rows(64))
+    second = made(tmp_path, *random_rows(64, seed=1))
+    assert second.digest == first.digest
+    assert [path.name for path in tmp_path.iterdir()] == ["a.survey"]
+
+
+def test_the_digest_says_what_is_surveyed_and_not_where(tmp_path):
+    one = made(tmp_path, *random_rows(64), cuts=[7])
+    same = made(tmp_path, *random_rows(64), cuts=[30], name="b.survey")
+    other = made(tmp_path, *random_rows(64, seed=1), name="c.survey")
+    assert one.digest == same.digest != other.digest
+
+
+def test_units_of_too_few_rows_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="have 3 rows, but the dataset has 4"):
+        write_survey(tmp_path / "a", [UnitRows(np.ones(3, bool), None)], rows=4, covered=1, work=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_unit_is_refused():
+    content = bytearray(UnitRows(*random_rows(20)).to_bytes())
+    content[12] ^= 4
+    with pytest.raises(ValueError, match="checksum"):
+        UnitRows.from_bytes(bytes(content))
