@@ -1,4 +1,4 @@
-"""Where this process runs: its launched rank, its torch worker, and the environment, which nothing else reads."""
+"""Where this process runs: its launched rank, its torch worker, its cores, and the environment, read only here."""
 
 import os
 import sys
@@ -42,6 +42,11 @@ def torch_worker() -> tuple[int, int] | None:
     data = sys.modules.get("torch.utils.data")
     info = data.get_worker_info() if data is not None else None
     return None if info is None else (info.id, info.num_workers)
+
+
+def usable_cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def default_index_dir() -> Path:

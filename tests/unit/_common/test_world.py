@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import midepoch
-from midepoch._common.world import aws_region, default_index_dir, launched_rank
+from midepoch._common.world import aws_region, default_index_dir, launched_rank, usable_cores
 
 NAMES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "AWS_REGION", "AWS_DEFAULT_REGION")
 
@@ -64,3 +64,11 @@ def test_an_index_folder_is_chosen_by_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("MIDEPOCH_INDEX_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_index_dir() == tmp_path / "midepoch" / "index"
+
+
+def test_cores_that_this_process_may_not_use_do_not_count(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
+    assert usable_cores() == 3
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    assert usable_cores() == 4

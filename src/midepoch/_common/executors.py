@@ -1,0 +1,291 @@
+"""Jobs on an executor: a bounded number at a time, results as they finish, jobs of killed processes run again."""
+
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
+from functools import lru_cache, partial
+from itertools import chain
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Generic, TypeVar
+
+from midepoch._common.text import count
+from midepoch._common.world import usable_cores
+
+log = logging.getLogger("midepoch")
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+IN_FLIGHT = 1000
+"""How many jobs an executor of the caller has at a time: enough for a cluster of as many cores."""
+ATTEMPTS = 4
+"""How often a job is begun, if processes are killed meanwhile, before that is an error."""
+DEATHS = {
+    ("distributed", "KilledWorker"),
+    ("ray", "NodeDiedError"),
+    ("ray", "OutOfMemoryError"),
+    ("ray", "WorkerCrashedError"),
+}
+"""What cluster libraries raise if a worker died: the package and name of each error."""
+
+
+def run_all(function: Callable[[J], R], jobs: Sequence[J], executor: Executor | None = None) -> Iterator[tuple[J, R]]:
+    """Call a function with each job, and yield each job with its result as soon as it is finished.
+
+    Without an executor, as many processes as this process may use cores make the calls. They are made in this process
+    if there is only one job or one core, or if the function cannot be sent to other processes.
+
+    If one of these processes is killed, its jobs begin again in new processes, up to ``ATTEMPTS`` times. An executor
+    of the caller is not replaced: Dask and Ray run lost jobs again themselves; elsewhere a lost job is an error. So a
+    job may run more than once, and even twice at a time, with the same effect.
+
+    If a call raises, no further job begins, and the error is raised unchanged. If the caller stops iterating or is
+    interrupted, the processes that were started here are ended at once.
+    """
+    check_executor(executor)
+    if executor is not None:
+        return _run_on(executor, function, jobs)
+    processes = min(usable_cores(), len(jobs))
+    if processes < 2 or multiprocessing.current_process().daemon:  # a daemon may not start processes
+        return _run_here(function, jobs)
+    return _run_in_processes(function, jobs, processes)
+
+
+def check_executor(executor: Any) -> None:
+    """Raise ``TypeError`` unless this is an executor or None."""
+    if not isinstance(executor, Executor | None):
+        raise TypeError(
+            f"executor is a {type(executor).__name__}; it must be a concurrent.futures.Executor, or left out. "
+            "For a Dask client, pass client.get_executor(); for Ray, midepoch.integrations.ray.RayExecutor()."
+        )
+
+
+def _run_here(function: Callable[[J], R], jobs: Sequence[J]) -> Iterator[tuple[J, R]]:
+    for job in jobs:
+        yield job, function(job)
+
+
+def _run_on(executor: Executor, function: Callable[[J], R], jobs: Sequence[J]) -> Iterator[tuple[J, R]]:
+    """Run jobs on an executor of the caller."""
+    if isinstance(executor, ProcessPoolExecutor):
+        call = partial(_call_pickled, pickle.dumps(function))
+    else:  # Dask would take equal calls of two runs for one call, and return the older result
+        call = partial(_call, os.urandom(8), function)
+    run = _Run(executor, call, enumerate(jobs), IN_FLIGHT)
+    yield from run.results()
+    if run.lost:
+        unfinished = len(run.lost) + sum(1 for _ in run.tasks)
+        raise RuntimeError(
+            f"A worker of the executor died with {count('job', unfinished)} of {len(jobs):,} unfinished "
+            f"({_words(run.death)}). Most often its memory ran out, or it cannot import what it was sent. Start a new "
+            "executor, with fewer workers or more memory for each, and call this again."
+        ) from run.death
+
+
+def _run_in_processes(function: Callable[[J], R], jobs: Sequence[J], processes: int) -> Iterator[tuple[J, R]]:
+    """Run jobs in processes that are started here, and started again if they are killed."""
+    tasks: Iterator[tuple[int, J]] = enumerate(jobs)
+    attempts: Counter[int] = Counter()
+    while True:
+        try:
+            payload = _pickled(function)
+            with _Processes(processes) as pool:
+                _try_loading(pool, payload)
+                run = _Run(pool, partial(_call_pickled, payload), tasks, 2 * processes)
+                yield from run.results()
+        except _UnsendableError as error:
+            log.warning(
+                "The work is done in one process only, because its function cannot be sent to others (%s). Define all "
+                "functions at the top level of a module that other processes can import, or pass an executor.",
+                error,
+            )
+            yield from _run_here(function, [job for _, job in tasks])
+            return
+        if not run.lost:
+            return
+        attempts.update(number for number, _ in run.lost)
+        _report_deaths(run, max(attempts.values()), len(jobs))
+        tasks = chain(run.lost, tasks)
+
+
+def _report_deaths(run: "_Run[Any, Any]", attempts: int, jobs: int) -> None:
+    if attempts == ATTEMPTS:
+        raise RuntimeError(
+            f"Processes were killed {count('time', attempts)} during the same {count('job', len(run.lost))} of "
+            f"{jobs:,} ({_words(run.death)}). Most often memory ran out. Use fewer processes at a time, such as "
+            "executor=concurrent.futures.ProcessPoolExecutor(2), and call this again."
+        ) from run.death
+    log.warning(
+        "A process was killed (%s). New processes begin its jobs, and those of the others, again: %s.",
+        _words(run.death),
+        count("job", len(run.lost)),
+    )
+
+
+class _Run(Generic[J, R]):
+    """Numbered jobs on one executor, ``in_flight`` at a time.
+
+    If a worker dies, no further job begins. Those that were submitted and have no result are ``lost``.
+    """
+
+    def __init__(
+        self, executor: Executor, call: Callable[[J], R], tasks: Iterator[tuple[int, J]], in_flight: int
+    ) -> None:
+        self._executor, self._call, self._in_flight = executor, call, in_flight
+        self._submitted: dict[Future[R], tuple[int, J]] = {}
+        self._finished: SimpleQueue[Future[R]] = SimpleQueue()
+        self.tasks = tasks
+        self.lost: list[tuple[int, J]] = []
+        self.death: Exception | None = None
+
+    def results(self) -> Iterator[tuple[J, R]]:
+        """Each job with its result, as soon as it is finished."""
+        try:
+            while self._submit():
+                future = self._finished.get()
+                task = self._submitted.pop(future)
+                try:
+                    result = future.result()
+                except Exception as error:
+                    if not _is_death(error):
+                        raise
+                    self._lose(task, error)
+                else:
+                    yield task[1], result
+        finally:
+            self._cancel()
+
+    def _submit(self) -> bool:
+        """Submit as many jobs as may be in flight; returns false if there is none to wait for."""
+        while self.death is None and len(self._submitted) < self._in_flight:
+            task = next(self.tasks, None)
+            if task is None:
+                break
+            try:
+                future = self._executor.submit(self._call, task[1])
+            except BrokenExecutor as error:
+                self._lose(task, error)
+                break
+            self._submitted[future] = task
+            future.add_done_callback(self._finished.put)
+        return bool(self._submitted)
+
+    def _lose(self, task: tuple[int, J], error: Exception) -> None:
+        self.lost.append(task)
+        if self.death is None:
+            self.death = error
+            if not isinstance(error, BrokenExecutor):  # a broken executor has ended all its futures
+                self._cancel()
+
+    def _cancel(self) -> None:
+        for future in list(self._submitted):
+            future.cancel()
+
+
+class _UnsendableError(Exception):
+    """A function cannot be pickled here, or not be loaded in another process."""
+
+
+class _Processes(ProcessPoolExecutor):
+    """Processes that are ended at once on an interrupt. After an error they finish what they have begun."""
+
+    def __init__(self, processes: int) -> None:
+        # A forked process could inherit locks that other threads hold. A fork server would keep the environment that
+        # it was started with.
+        super().__init__(processes, multiprocessing.get_context("spawn"), _prepare_process)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            for process in list((self._processes or {}).values()):
+                process.terminate()
+        self.shutdown(cancel_futures=True)
+
+
+def _prepare_process() -> None:
+    """Let the process that started this one decide when it ends, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # it was killed: this process would wait for its next job forever
+
+
+def _pickled(function: Callable[[Any], Any]) -> bytes:
+    try:
+        return pickle.dumps(function)
+    except Exception as error:
+        raise _UnsendableError(_words(error)) from error
+
+
+def _try_loading(pool: Executor, payload: bytes) -> None:
+    """Start the processes, and load the function in one of them."""
+    try:
+        failure = pool.submit(_loading_error, payload).result()
+    except BrokenExecutor as error:
+        raise RuntimeError(
+            "The processes for this work ended while they started. Each of them first imports the main script, so a "
+            "script must do its work below the line if __name__ == '__main__':. Without processes it works with "
+            "executor=concurrent.futures.ThreadPoolExecutor()."
+        ) from error
+    if failure is not None:
+        raise _UnsendableError(failure)
+
+
+def _loading_error(payload: bytes) -> str | None:
+    try:
+        _loaded(payload)
+    except Exception as error:
+        return _words(error)
+    return None
+
+
+@lru_cache(maxsize=1)
+def _loaded(payload: bytes) -> Callable[[Any], Any]:
+    function: Callable[[Any], Any] = pickle.loads(payload)
+    return function
+
+
+def _call(run: bytes, function: Callable[[Any], Any], job: Any) -> Any:
+    return function(job)
+
+
+def _call_pickled(payload: bytes, job: Any) -> Any:
+    """Call a pickled function. An error that cannot be pickled, and so would break the pool, is replaced."""
+    try:
+        return _loaded(payload)(job)
+    except Exception as error:
+        if _can_be_pickled(error):
+            raise
+        replacement = RuntimeError(_words(error))
+        for note in getattr(error, "__notes__", ()):
+            replacement.add_note(note)
+        raise replacement from error
+
+
+def _can_be_pickled(error: Exception) -> bool:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return False
+    return True
+
+
+def _is_death(error: Exception) -> bool:
+    """True if an error says that a worker died, not that a job failed."""
+    if isinstance(error, BrokenExecutor | CancelledError):
+        return True
+    return any((kind.__module__.partition(".")[0], kind.__name__) in DEATHS for kind in type(error).__mro__)
+
+
+def _words(error: Exception | None) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,67 @@
+"""Jobs for executors, which other processes can import: plain ones, and ones that fail or kill their process."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+
+def square(number):
+    return number * number
+
+
+def square_and_process(number):
+    return number * number, os.getpid()
+
+
+class UnpicklableError(Exception):
+    """It can be pickled, but not be loaded again."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+class KillOnce:
+    """Squares numbers. One of them kills its process, unless a marker says that it did so before."""
+
+    def __init__(self, number, folder):
+        self.number, self.marker = number, Path(folder) / f"killed-{number}"
+
+    def __call__(self, number):
+        if number == self.number and not self.marker.exists():
+            self.marker.touch()
+            kill()
+        return number * number
+
+
+def kill(number=None):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class RaiseAt:
+    """Squares numbers, leaves a file for each, and raises an error with a note at one of them."""
+
+    def __init__(self, number, folder, error=ValueError):
+        self.number, self.folder, self.error = number, Path(folder), error
+
+    def __call__(self, number):
+        (self.folder / f"began-{number}").touch()
+        if number == self.number:
+            error = self.error(f"number {number}", "no good")
+            error.add_note("a note")
+            raise error
+        return number * number
+
+
+class WaitUnless:
+    """Squares one number. With every other, it leaves a file named after its process, and never ends."""
+
+    def __init__(self, number, folder):
+        self.number, self.folder = number, Path(folder)
+
+    def __call__(self, number):
+        if number != self.number:
+            (self.folder / f"process-{os.getpid()}").touch()
+            while True:
+                time.sleep(60)
+        return number * number

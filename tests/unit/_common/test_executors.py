@@ -1,0 +1,211 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import jobs
+from midepoch._common import executors
+from midepoch._common.executors import ATTEMPTS, run_all
+
+TESTS = Path(__file__).parents[2]
+SQUARES = {number: number * number for number in range(20)}
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    monkeypatch.setattr(executors, "usable_cores", lambda: 2)
+
+
+@pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_every_job_is_yielded_once_with_its_result(make):
+    with make(2) as executor:
+        pairs = list(run_all(jobs.square, range(20), executor))
+    assert sorted(pairs) == sorted(SQUARES.items())
+
+
+def test_by_default_other_processes_run_the_jobs(two_cores):
+    pairs = list(run_all(jobs.square_and_process, range(20)))
+    assert sorted((job, result) for job, (result, _) in pairs) == sorted(SQUARES.items())
+    assert os.getpid() not in {process for _, (_, process) in pairs}
+
+
+@pytest.mark.parametrize(("cores", "count"), [(1, 5), (2, 1), (2, 0)])
+def test_one_core_or_one_job_needs_no_other_process(monkeypatch, cores, count):
+    monkeypatch.setattr(executors, "usable_cores", lambda: cores)
+    pairs = list(run_all(jobs.square_and_process, range(count)))
+    assert pairs == [(job, (job * job, os.getpid())) for job in range(count)]
+
+
+class AtOnce(Executor):
+    """Runs each job when it is submitted, and counts them."""
+
+    submitted = 0
+
+    def submit(self, call, job):
+        self.submitted += 1
+        future = Future()
+        future.set_result(call(job))
+        return future
+
+
+def test_no_more_jobs_are_submitted_than_may_be_in_flight(monkeypatch):
+    monkeypatch.setattr(executors, "IN_FLIGHT", 3)
+    executor = AtOnce()
+    results = run_all(jobs.square, range(10), executor)
+    submitted = [(next(results)[0], executor.submitted) for _ in range(10)]
+    assert submitted == [(0, 3), (1, 4), (2, 5), (3, 6), (4, 7), (5, 8), (6, 9), (7, 10), (8, 10), (9, 10)]
+
+
+def test_results_come_before_slower_jobs_are_finished():
+    with ThreadPoolExecutor(2) as executor:
+        gate = Future()
+        results = run_all(lambda job: gate.result() if job == 0 else job, [0, 1, 2], executor)
+        assert {next(results)[0], next(results)[0]} == {1, 2}
+        gate.set_result("done")
+        assert list(results) == [(0, "done")]
+
+
+def test_jobs_of_a_killed_process_are_run_again(two_cores, tmp_path, caplog):
+    pairs = list(run_all(jobs.KillOnce(7, tmp_path), range(20)))
+    assert sorted(pairs) == sorted(SQUARES.items())
+    assert "A process was killed (BrokenProcessPool: " in caplog.text
+
+
+def test_a_job_that_always_kills_its_process_is_an_error_after_some_attempts(two_cores, caplog):
+    with pytest.raises(RuntimeError, match=r"killed 4 times during the same \d jobs of 9 .* fewer processes"):
+        list(run_all(jobs.kill, range(9)))
+    assert caplog.text.count("A process was killed") == ATTEMPTS - 1
+
+
+def test_a_killed_process_of_the_callers_pool_is_an_error_that_says_what_to_do():
+    with ProcessPoolExecutor(2) as executor:
+        with pytest.raises(RuntimeError, match=r"died with \d+ jobs of 20 unfinished .* Start a new executor"):
+            list(run_all(jobs.kill, range(20), executor))
+        with pytest.raises(RuntimeError, match="died with 20 jobs of 20 unfinished"):
+            list(run_all(jobs.square, range(20), executor))
+
+
+class KilledWorker(Exception):  # noqa: N818
+    """Named as that of Dask."""
+
+    __module__ = "distributed.scheduler"
+
+
+def test_a_job_whose_worker_died_on_a_cluster_is_an_error_and_ends_the_others():
+    def work(job):
+        if job == 3:
+            raise KilledWorker("job-3")
+        return job
+
+    with ThreadPoolExecutor(1) as executor:
+        results = run_all(work, range(20), executor)
+        with pytest.raises(RuntimeError, match=r"unfinished \(KilledWorker: job-3\).*more memory") as caught:
+            list(results)
+    assert isinstance(caught.value.__cause__, KilledWorker)
+
+
+@pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor, None])
+def test_the_error_of_a_job_is_raised_with_its_notes_and_ends_the_run(two_cores, tmp_path, make):
+    executor = make and make(1)
+    with pytest.raises(ValueError, match="no good") as caught:
+        list(run_all(jobs.RaiseAt(0, tmp_path), range(500), executor))
+    assert caught.value.args == ("number 0", "no good")
+    assert caught.value.__notes__ == ["a note"]
+    if executor:
+        executor.shutdown()
+    assert len(list(tmp_path.iterdir())) < 500
+
+
+def test_an_error_that_cannot_be_pickled_keeps_its_words_and_notes(two_cores, tmp_path):
+    with pytest.raises(RuntimeError, match="UnpicklableError: number 3 and no good") as caught:
+        list(run_all(jobs.RaiseAt(3, tmp_path, jobs.UnpicklableError), range(9)))
+    assert caught.value.__notes__ == ["a note"]
+
+
+def test_a_function_that_cannot_be_sent_runs_here_with_a_warning(two_cores, caplog):
+    pairs = list(run_all(lambda job: (job * job, os.getpid()), range(5)))
+    assert pairs == [(job, (job * job, os.getpid())) for job in range(5)]
+    assert "cannot be sent to others" in caplog.text
+    assert "top level of a module" in caplog.text
+
+
+def test_a_function_that_other_processes_cannot_import_runs_here_with_a_warning(two_cores, caplog, monkeypatch):
+    monkeypatch.setattr(jobs, "only_here", jobs.square_and_process.__class__(**_copied()), raising=False)
+    pairs = list(run_all(jobs.only_here, range(5)))
+    assert pairs == [(job, (job * job, os.getpid())) for job in range(5)]
+    assert "cannot be sent to others (AttributeError: " in caplog.text
+
+
+def _copied():
+    source = jobs.square_and_process
+    return {"code": source.__code__.replace(co_name="only_here", co_qualname="only_here"), "globals": vars(jobs)}
+
+
+def processes_in(folder, number):
+    """The processes of :class:`jobs.WaitUnless`, once there are as many."""
+    while len(files := list(folder.glob("process-*"))) < number:
+        time.sleep(0.01)
+    return [int(file.name.partition("-")[2]) for file in files]
+
+
+def wait_until_gone(processes):
+    for process in processes:
+        while Path(f"/proc/{process}").exists() and "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text():
+            time.sleep(0.01)
+
+
+def test_the_processes_end_when_the_caller_stops_iterating(two_cores, tmp_path):
+    results = run_all(jobs.WaitUnless(0, tmp_path), range(5))
+    assert next(results) == (0, 0)
+    processes = processes_in(tmp_path, 2)
+    results.close()
+    wait_until_gone(processes)
+
+
+SCRIPT = """
+    import sys
+    import jobs
+    from midepoch._common import executors
+
+    executors.usable_cores = lambda: 2
+    if __name__ == "__main__" or "unguarded" in sys.argv:
+        for job, result in executors.run_all(jobs.WaitUnless(0, sys.argv[1]), range(5)):
+            print(job, result, flush=True)
+"""
+
+
+def start_script(folder, *arguments):
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    command = [sys.executable, str(script), str(folder), *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -signal.SIGKILL)])
+def test_the_processes_end_when_the_caller_is_interrupted_or_killed(tmp_path, sent, code):
+    script = start_script(tmp_path)
+    processes = processes_in(tmp_path, 2)
+    script.send_signal(sent)
+    _, errors = script.communicate()
+    assert script.returncode == code
+    wait_until_gone(processes)
+    assert errors.count("Traceback") == (sent == signal.SIGINT)
+
+
+def test_a_script_that_works_while_it_is_imported_gets_an_error_that_names_the_guard(tmp_path):
+    script = start_script(tmp_path, "unguarded")
+    _, errors = script.communicate()
+    assert script.returncode == 1
+    assert "below the line if __name__ == '__main__':" in errors.splitlines()[-1]
+
+
+def test_what_is_no_executor_is_refused_at_once():
+    with pytest.raises(TypeError, match=r"executor is a int; .* client\.get_executor\(\)"):
+        run_all(jobs.square, range(3), 4)
