@@ -5,7 +5,7 @@ one walk over the headers finds every record batch without reading any.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch.errors import DataFormatError
+from midepoch.formats.arrow_object import ArrowObject
 from midepoch.formats.base import Block, Format, Scan, as_read, read_as
 from midepoch.storage.location import Location, open_bytes, open_file
 from midepoch.storage.maps import PROCESS_MAPS
@@ -65,13 +66,23 @@ class ArrowBlocks:
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{path} has a broken Arrow schema: {error}") from error
         self._has_dictionaries = any(holds_dictionary(field.type) for field in self.schema)
+        self._object: ArrowObject | None = None
+        if not isinstance(path, str) and not self._has_dictionaries:
+            self._object = ArrowObject(path, self.schema, wanted.names)
         self._lock = Lock()  # threads read blocks of one object in parallel, and Arrow's file reader allows only one
 
     def read(self, block: Block) -> pa.RecordBatch:
-        try:
-            return read_as(self._read(block), self._wanted)
-        except (pa.ArrowException, OSError) as error:
-            raise DataFormatError(f"{self._path} is broken at byte {block.offset:,}: {error}") from error
+        return next(self.read_all([block]))
+
+    def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
+        """The rows of each of these blocks. From a store, the bytes of all are fetched together."""
+        batches = map(self._read, blocks) if self._object is None else iter(self._object.read_all(blocks))
+        for block in blocks:
+            try:
+                data = read_as(next(batches), self._wanted)
+            except (pa.ArrowException, OSError) as error:
+                raise DataFormatError(f"{self._path} is broken at byte {block.offset:,}: {error}") from error
+            yield data
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
         """True if a record batch lies in the map; compressed ones and some with dictionaries do not."""
@@ -96,6 +107,10 @@ class ArrowBlocks:
         return self._bytes(first.offset, first.length)
 
     def _read(self, block: Block) -> pa.RecordBatch:
+        data = self._read_whole(block)
+        return data if block.first is None else data.slice(block.first, block.rows)
+
+    def _read_whole(self, block: Block) -> pa.RecordBatch:
         if not self._has_dictionaries:
             return pa.ipc.read_record_batch(self._bytes(block.offset, block.length), self.schema)
         if self._is_file:

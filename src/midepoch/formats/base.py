@@ -11,12 +11,17 @@ from midepoch.storage.ranges import Span
 
 
 class Block(NamedTuple):
-    """What one read fetches: a record batch, a row group, a run of lines. ``number`` counts the blocks of its file."""
+    """What one read fetches: a record batch, a row group, a run of lines. ``number`` counts the blocks of its file.
+
+    It may also be some rows of an Arrow record batch. ``offset`` and ``length`` are those of the record batch then.
+    """
 
     number: int
     offset: int
     length: int
     rows: int
+    first: int | None = None
+    """The first of these rows in their record batch; None if the block is whole."""
 
 
 @dataclass(frozen=True, slots=True)

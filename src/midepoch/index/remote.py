@@ -6,7 +6,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from midepoch.errors import DataChangedError, DataFormatError, MidepochError
-from midepoch.formats.base import Block, BlockReader, SpannedReader
+from midepoch.formats.base import Block, BlockReader, JoiningReader, SpannedReader
 from midepoch.storage.objects import Fetched, StoredFile
 
 T = TypeVar("T")
@@ -25,9 +25,12 @@ class StoredBlocks:
     def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.Table | pa.RecordBatch]:
         """The rows of each of these blocks.
 
-        If the reader knows their bytes, all of them are fetched first. One version check after that covers all.
+        If the reader knows their bytes or fetches them together, one version check after the fetch covers all.
         """
         reader = self._reader
+        if isinstance(reader, JoiningReader):
+            yield from self._checked(lambda: list(reader.read_all(blocks)))
+            return
         if not isinstance(reader, SpannedReader):
             for block in blocks:
                 yield self._checked(lambda block=block: reader.read(block))  # type: ignore[misc]

@@ -52,9 +52,8 @@ class StoredFile:
         end = min(self.size, offset + nbytes)
         if end <= offset:
             return pa.py_buffer(b"")
-        for start, data in self._recent:
-            if start <= offset and end <= start + data.size:
-                return data.slice(offset - start, end - offset)
+        if (recent := self._recently_read(offset, end)) is not None:
+            return recent
         if end - offset >= LEAST_BYTES:
             return self._fetch(offset, end)
         # A small read fetches more than it needs, because the next read is often near.
@@ -62,9 +61,20 @@ class StoredFile:
         self._recent = (*self._recent[-1:], (offset, data))
         return data.slice(0, end - offset)
 
-    def fetch(self, spans: Iterable[Span]) -> "Fetched":
-        """These spans, with near ones joined into one request."""
-        return Fetched(self, [(begin, self.buffer_at(end - begin, begin)) for begin, end in joined(spans)])
+    def fetch(self, spans: Iterable[Span], *, exact: bool = False) -> "Fetched":
+        """These spans, with near ones joined into one request. All requests run side by side.
+
+        With ``exact``, small requests are not extended: nothing near is expected to be read next.
+        """
+
+        def read(span: Span) -> tuple[int, pa.Buffer]:
+            begin, end = span[0], min(span[1], self.size)
+            if not exact:
+                return begin, self.buffer_at(end - begin, begin)
+            recent = self._recently_read(begin, end)
+            return begin, self._fetch(begin, end) if recent is None else recent
+
+        return Fetched(self, self._store.side_by_side(read, joined(spans)))
 
     def check(self) -> None:
         """Raise ``DataChangedError`` unless all bytes read so far are of the version that was opened.
@@ -78,6 +88,13 @@ class StoredFile:
         with self._checking:
             if fetches > self._checked:
                 self._check_version(self._fetches)
+
+    def _recently_read(self, begin: int, end: int) -> pa.Buffer | None:
+        """Bytes that a small read has fetched already."""
+        for start, data in self._recent:
+            if start <= begin and end <= start + data.size:
+                return data.slice(begin - start, end - begin)
+        return None
 
     def _check_version(self, fetches: int) -> None:
         """Compare the present version with the opened one, on behalf of the first ``fetches`` fetches."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -13,13 +14,16 @@ from midepoch.storage.clients import BUCKETS, Client, Handle, ObjectInfo, connec
 from midepoch.storage.retry import ErrorKind, RetryPolicy, ShortReadError, with_retries
 
 T = TypeVar("T")
+A = TypeVar("A")
 REDACTED = "***"
+REQUEST_THREADS = 24
+"""How many ranges are requested at a time by all fetches of several ranges. pyarrow allows 25 connections to S3."""
 
 
 class Store:
     """A store and its options. It can be pickled; it never shows its options in a message or a repr."""
 
-    __slots__ = ("_clients", "_locks", "_options", "_policy", "bucket", "scheme")
+    __slots__ = ("_clients", "_locks", "_options", "_policy", "_pools", "bucket", "scheme")
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None, policy: RetryPolicy | None = None) -> None:
         """The store that a URL lies in."""
@@ -34,6 +38,7 @@ class Store:
         self._policy = policy or RetryPolicy()
         self._clients: dict[int, Client] = {}
         self._locks: dict[int, Lock] = {}
+        self._pools: dict[int, ThreadPoolExecutor] = {}
 
     def __repr__(self) -> str:
         return f"Store({self.scheme}://{self.bucket})"
@@ -86,6 +91,16 @@ class Store:
         for value in sorted(_leaves(self._options), key=len, reverse=True):
             text = text.replace(value, REDACTED)
         return text
+
+    def side_by_side(self, action: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
+        """The results of an action that sends requests, for each of these arguments, in their order."""
+        if len(arguments) < 2:
+            return [action(argument) for argument in arguments]
+        process = os.getpid()
+        pool = self._pools.get(process)
+        if pool is None:  # as with clients, one from before a fork is kept but not used
+            pool = self._pools.setdefault(process, ThreadPoolExecutor(REQUEST_THREADS, "midepoch-requests"))
+        return list(pool.map(action, arguments))
 
     def _client(self) -> Client:
         """This process's client. One from before a fork is kept but not used, because closing it here could hang.

@@ -41,8 +41,10 @@ def test_scans_come_back_as_they_were(scans):
 @given(st.lists(SCANS, min_size=1, max_size=5))
 def test_blocks_are_numbered_over_all_files(scans):
     _, view = viewed(scans)
-    expected = [(file, (number, *block)) for file, scan in enumerate(scans) for number, block in enumerate(scan.blocks)]
-    assert [(file, tuple(block)) for file, block in map(view.block, range(len(expected)))] == expected
+    expected = [
+        (file, Block(number, *block)) for file, scan in enumerate(scans) for number, block in enumerate(scan.blocks)
+    ]
+    assert [view.block(number) for number in range(len(expected))] == expected
     assert view.rows == sum(block[2] for scan in scans for block in scan.blocks)
 
 
