@@ -52,6 +52,7 @@ def test_some_rows_are_fetched_by_small_requests(make):
     read = reader.read(rows_of(blocks[1], 5000, 1000))
     assert read.equals(data.slice(ROWS + 5000, 1000).combine_chunks().to_batches()[0])
     assert len(client.read) == 4  # header, ids, offsets, data
+    assert read["id"].buffers()[1].address % 8 == 0
     assert sum(nbytes for _, nbytes in client.read) < 1000 * (8 + 4 + 100) + 4096 + 1000
     client.read.clear()
     assert reader.read(rows_of(blocks[1], 0, 1000))["id"][0].as_py() == ROWS

@@ -241,9 +241,13 @@ def test_broken_offsets_and_headers_are_arrow_errors():
     batch = pa.record_batch({"text": text})
     content = written(batch)
     offsets = struct.pack("<4i", 0, 11, 1011, 1028)
-    for wrong in ((0, 11, 1011, 10_000), (0, 1011, 11, 1028), (-5, 11, 1011, 1028)):
+    for wrong, message in (
+        ((0, 11, 1011, 10_000), "a buffer ends after 1,028 bytes"),
+        ((0, 1011, 11, 1028), "offsets of a column are not in order"),
+        ((-5, 11, 1011, 1028), "offsets of a column are not in order"),
+    ):
         reader = Reader(broken(content, offsets, struct.pack("<4i", *wrong)), batch.schema)
-        with pytest.raises(pa.ArrowInvalid):
+        with pytest.raises(pa.ArrowInvalid, match=message):
             reader.rows(0, 3)
     reader = Reader(content, batch.schema)
     with pytest.raises(pa.ArrowInvalid, match="3 rows, and rows up to 4"):

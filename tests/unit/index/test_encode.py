@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midepoch.formats import EMPTY, Scan
+from midepoch.formats import EMPTY, Block, Scan
 from midepoch.index.encode import index_bytes, scans_of
 from midepoch.index.index import IndexView
 from midepoch.storage.listing import Listing

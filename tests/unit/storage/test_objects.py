@@ -1,7 +1,7 @@
 """Objects read by ranges: few requests, all bytes of one version."""
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from threading import Barrier, Event
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -128,3 +128,44 @@ def test_one_version_check_covers_every_fetch_that_finished_before_it_began(monk
         file.check()
         file.check()
         assert len(looks) == 2
+
+
+def test_ranges_of_one_fetch_are_requested_side_by_side(monkeypatch):
+    file, client = stored(bytes(range(250)) * 10_000)
+    plain, waiting = client.read_at, Barrier(3)
+
+    def together(nbytes, offset):
+        waiting.wait(100)
+        return plain(nbytes, offset)
+
+    monkeypatch.setattr(client, "read_at", together)
+    spans = [(1_000_000, 1_000_100), (5, 10), (2_000_000, 2_000_050)]
+    fetched = file.fetch(spans, exact=True)
+    for begin, end in spans:
+        assert bytes(fetched.buffer_at(end - begin, begin)) == client.content[begin:end]
+    assert not fetched.fetched_more
+
+
+def test_an_exact_fetch_asks_for_no_more_bytes_and_uses_those_of_a_small_read():
+    file, client = stored(bytes(range(250)) * 1000)
+    file.fetch([(100, 200), (240_000, 300_000)], exact=True)
+    assert sorted(client.read) == [(100, 100), (240_000, 10_000)]
+    file.read_at(10, 1000)
+    client.read.clear()
+    fetched = file.fetch([(2000, 2100)], exact=True)
+    assert bytes(fetched.buffer_at(100, 2000)) == client.content[2000:2100]
+    assert client.read == []
+
+
+def test_an_error_of_one_of_several_ranges_is_raised(monkeypatch):
+    file, client = stored(bytes(1 << 20))
+    plain = client.read_at
+
+    def broken(nbytes, offset):
+        if offset > 500_000:
+            raise PermissionError("no")
+        return plain(nbytes, offset)
+
+    monkeypatch.setattr(client, "read_at", broken)
+    with pytest.raises(StoreError, match="refuses access"):
+        file.fetch([(0, 10), (600_000, 600_010)])
