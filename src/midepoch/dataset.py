@@ -1,9 +1,12 @@
 """Dataset: what users build. Each method adds to a plan and returns a new dataset."""
 
 import logging
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from numbers import Real
+from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
@@ -16,6 +19,8 @@ from midepoch.delivery.plan import ShardMode
 from midepoch.errors import SchemaMismatchError
 from midepoch.order.orders import Level, Shuffle, Slice
 from midepoch.order.split import Half, TrainTestSplit
+from midepoch.pipeline.survey import survey_pipeline
+from midepoch.pipeline.units import checked_version
 from midepoch.planned import PlannedDataset
 from midepoch.sources.files import FileRows
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches
@@ -281,6 +286,42 @@ class Dataset(PlannedDataset):
     def repeat(self, n: int | None = None) -> Self:
         """Let one loop run through ``n`` epochs, or forever, each with its own shuffle."""
         return self.with_plan(replace(self.plan, epochs_per_loop=None if n is None else check_integer("n", n, least=1)))
+
+    def survey(
+        self,
+        *,
+        executor: Executor | None = None,
+        version: str | int | None = None,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Find out once which rows the filters keep and how long the rows are that ``pack`` gets.
+
+        dataset = midepoch.read("data/*.parquet").map(tokenize).filter(long_enough).pack(2048).survey()
+
+        All rows are read once, in file order, through the stages up to the last ``filter`` or ``pack``. What these make
+        of each row is kept in a file beside the index, or in ``folder``. Then the number of items is known without
+        reading. Items, their order and states are the same with and without a survey. The next call with the same data
+        and stages finds it. A call that was killed continues where it was.
+
+        If only columns of the files are needed, no function is called: ``pack`` of lists in Arrow files reads their
+        offsets, in Parquet that one column, and ``read(filters=...)`` the columns of the filter. A function of
+        ``filter(batched=True)`` must judge each row alone, because it gets other rows together than in an epoch.
+
+        ``executor`` is any ``concurrent.futures.Executor``; by default as many processes are started as there are
+        cores. A survey belongs to the data, the stages and the names of their functions. If a function changes and its
+        name does not, pass another ``version``. On several machines, pass a ``folder`` that they share, or call this on
+        each of them.
+        """
+        pipeline = survey_pipeline(
+            self.plan.pipeline,
+            executor=executor,
+            version=checked_version(version),
+            folder=None if folder is None else Path(folder),
+        )
+        if pipeline is self.plan.pipeline:
+            log.info("There is nothing to survey: the number of items is known already.")
+            return self
+        return self.with_plan(replace(self.plan, pipeline=pipeline))
 
     @property
     def schema(self) -> pa.Schema:

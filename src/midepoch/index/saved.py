@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from midepoch._common.files import exclusive_lock, remove, write_atomically
+from midepoch._common.files import exclusive_lock, remove, remove_folder, write_atomically
 from midepoch._common.hashing import digest
 from midepoch._common.world import default_index_dir
 from midepoch.index.index import IndexView
@@ -100,6 +100,8 @@ def digest_of(text: str) -> str:
 
 
 def _remove_with_pruning(path: Path) -> None:
-    """Remove an index, and what was saved beside it by ``index.pruning``."""
+    """Remove an index, and what was saved beside it: pruned blocks and surveys."""
     for file in (path, *path.parent.glob(f"{path.stem}-*.kept")):
         remove(file)
+    for folder in path.parent.glob(f"{path.stem}-*.survey*"):
+        remove_folder(folder)

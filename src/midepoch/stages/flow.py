@@ -9,7 +9,7 @@ A flow has one of three forms. Rows pass as columns (``RowRun``) for as long as 
 Finished items that were made together stay together (``ItemRun``). Others pass as they are made (``SingleItem``).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -47,6 +47,11 @@ class RowRun:
         if start == 0 and stop == len(self):
             return self
         return RowRun(self.rows.slice(start, stop), self.cursors[start:stop], self.keys[start:stop])
+
+    def keep(self, mask: Sequence[bool]) -> "RowRun":
+        """The rows where the mask is true."""
+        kept = np.flatnonzero(mask)
+        return RowRun(self.rows.keep(list(mask)), self.cursors[kept], self.keys[kept])
 
     def item_run(self) -> "ItemRun":
         """The same rows as items."""

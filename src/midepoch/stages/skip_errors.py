@@ -137,6 +137,10 @@ class SkipErrors(FunctionStage):
                 context.epoch,
             )
 
+    @property
+    def needs_survey(self) -> bool:  # type: ignore[override]
+        return self.skip_log is not None
+
     def count(self, inputs: int) -> int | None:
         return inputs if self.skip_log is None else None
 

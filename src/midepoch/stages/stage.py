@@ -1,11 +1,12 @@
 """What callers know of a stage, and how a stage calls a user function."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.flow import Context, Flow
 
@@ -20,6 +21,8 @@ class Stage(ABC):
     __slots__ = ()
     many_outputs: ClassVar[bool] = False
     """True if a group can have several outputs. The cursor then has one more number."""
+    needs_survey: ClassVar[bool] = False
+    """True if the number of outputs is known once the rows are surveyed."""
 
     @property
     @abstractmethod
@@ -43,6 +46,29 @@ class Stage(ABC):
     def count(self, inputs: int) -> int | None:
         """The number of outputs of all ``inputs`` inputs of a lane, or None if it depends on what they hold."""
         return inputs
+
+    @property
+    def keeps_rows(self) -> bool:
+        """True if each output is made of one row."""
+        return self.group_size == 1
+
+    @property
+    def uses_rng(self) -> bool:
+        """True if the outputs depend on random numbers."""
+        return False
+
+    @property
+    def length_column(self) -> str | None:
+        """The column whose lengths decide the number of outputs, for a stage that packs rows."""
+        return None
+
+    def document_lengths(self, inputs: Flow, context: Context) -> Iterator[tuple[I64, I64]]:
+        """The keys of rows, and the lengths of that column. Only for stages that pack rows."""
+        raise NotImplementedError
+
+    def row_flow(self, inputs: Flow, context: Context) -> Flow:
+        """The outputs with the keys of their rows, from the first on. Only for stages that keep rows."""
+        return self.flow(inputs, (0,), context)
 
     def describe(self) -> dict[str, Any] | None:
         """What a state remembers of the stage; None if no change of the stage changes a row."""
@@ -103,6 +129,10 @@ class FunctionStage(Stage):
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         return (self.call.function,)
+
+    @property
+    def uses_rng(self) -> bool:
+        return self.call.with_rng
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -39,6 +39,8 @@ class Map(FunctionStage):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter(FunctionStage):
     """Keep the items for which a function is true."""
+
+    needs_survey: ClassVar[bool] = True
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         call = self.call

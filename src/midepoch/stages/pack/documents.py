@@ -1,6 +1,6 @@
 """Rows as documents: flat arrays of the columns along the tokens, and the length of each document."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -18,6 +18,7 @@ from midepoch.values.pool import PickedRows
 from midepoch.values.rows import Rows
 
 Values = npt.NDArray[Any]
+LENGTHS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,51 @@ def read_documents(run: RowRun, spec: PackSpec, context: Context) -> Documents:
     run.rows.check_file()
     others = {name: list(run.rows.values(name)) for name in run.rows.names if spec.joins(name)}
     return replace(documents, others=others)
+
+
+def document_lengths(inputs: Flow, spec: PackSpec, context: Context) -> Iterator[tuple[I64, I64]]:
+    """The keys of rows, and the number of tokens of each, without the token that ends it.
+
+    Of columns that lie in files, only the offsets are read.
+    """
+    if inputs.row_runs is None:
+        single_items = inputs.as_single_items()
+        for singles in iter(lambda: list(islice(single_items, LENGTHS_AT_ONCE)), []):
+            keys = np.array([key for _, _, key in singles], np.int64)
+            values = (_token_value(item, spec) for item, _, _ in singles)
+            yield keys, _lengths_of(values, RowRun(Rows({}), keys[:, None], keys), spec, context)
+        return
+    for run in inputs.row_runs:
+        if spec.column not in run.rows.names:
+            raise missing_column(spec.column, run.rows.names)
+        data = run.rows.data.batch([spec.column]) if isinstance(run.rows.data, PickedRows) else run.rows.data
+        if isinstance(data, dict):
+            lengths = _lengths_of(data[spec.column], run, spec, context)
+        else:
+            _, lengths = _from_arrow(spec.column, data.column(spec.column), run, spec, context)
+        run.rows.check_file()
+        yield run.keys, lengths
+
+
+def _token_value(item: Any, spec: PackSpec) -> Any:
+    row = _row(item)
+    if spec.column not in row:
+        raise missing_column(spec.column, list(row))
+    return row[spec.column]
+
+
+def _lengths_of(values: Iterable[Any], run: RowRun, spec: PackSpec, context: Context) -> I64:
+    """The lengths of the values of the column of tokens."""
+    lengths = np.empty(len(run.keys), np.int64)
+    iterator = iter(values)
+    for row in range(len(lengths)):
+        try:
+            value = next(iterator)
+            _check_value(spec.column, value, spec)
+        except ValueError as error:
+            raise _at_row(error, row, run, spec, context) from None
+        lengths[row] = len(value)
+    return lengths
 
 
 def _select(runs: Iterator[RowRun], spec: PackSpec) -> Iterator[RowRun]:
@@ -205,11 +251,16 @@ def check_same_dtype(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> Non
         )
 
 
-def _array(name: str, value: Any, spec: PackSpec) -> Values:
+def _check_value(name: str, value: Any, spec: PackSpec) -> None:
+    """Raise unless a value from a function can be a document."""
     if value is None:
         raise _null(name)
     if isinstance(value, str | bytes) or not hasattr(value, "__len__"):
         raise spec.wrong_type(name, f"a {type(value).__name__}")
+
+
+def _array(name: str, value: Any, spec: PackSpec) -> Values:
+    _check_value(name, value, spec)
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError):

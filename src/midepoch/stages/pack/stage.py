@@ -28,6 +28,7 @@ from midepoch.stages.pack.documents import (
     Documents,
     Values,
     check_same_dtype,
+    document_lengths,
     read_documents,
     runs_of_stream,
     runs_of_windows,
@@ -49,7 +50,9 @@ class PackWindows(Stage):
     strategy: Strategy
     window: int
     name = "pack"
+    keeps_rows = False
     many_outputs: ClassVar[bool] = True
+    needs_survey: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.strategy not in list(ASSIGN):
@@ -66,6 +69,13 @@ class PackWindows(Stage):
         form = _form_of(inputs)
         packs = self._packs(inputs, cursor, context, form)
         return Flow(single_items=packs, form=form, ragged=self.spec.is_ragged)
+
+    @property
+    def length_column(self) -> str:
+        return self.spec.column
+
+    def document_lengths(self, inputs: Flow, context: Context) -> Iterator[tuple[I64, I64]]:
+        return document_lengths(inputs, self.spec, context)
 
     def _packs(self, inputs: Flow, cursor: Cursor, context: Context, form: Form) -> Iterator[SingleItem]:
         spec = self.spec
@@ -106,7 +116,9 @@ class PackStream(Stage):
 
     spec: PackSpec
     name = "pack"
+    keeps_rows = False
     many_outputs: ClassVar[bool] = True
+    needs_survey: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.spec.others == "join":
@@ -123,6 +135,13 @@ class PackStream(Stage):
         form = _form_of(inputs)
         packs = self._packs(inputs, cursor, context, form)
         return Flow(single_items=packs, form=form, ragged=self._is_ragged)
+
+    @property
+    def length_column(self) -> str:
+        return self.spec.column
+
+    def document_lengths(self, inputs: Flow, context: Context) -> Iterator[tuple[I64, I64]]:
+        return document_lengths(inputs, self.spec, context)
 
     def _packs(self, inputs: Flow, cursor: Cursor, context: Context, form: Form) -> Iterator[SingleItem]:
         length = self.spec.length
