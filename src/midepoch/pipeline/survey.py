@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from midepoch._common.executors import run_all
+from midepoch._common.executors import check_executor, run_all
 from midepoch._common.files import exclusive_lock, remove_folder, write_atomically
 from midepoch._common.hashing import digest
 from midepoch._common.progress_bar import ProgressBar
@@ -44,6 +44,7 @@ def survey_pipeline(
 
     Of a mixture, every part is surveyed.
     """
+    check_executor(executor)
     source = pipeline.source
     if isinstance(source, Mixture):
         for stage in pipeline.stages:

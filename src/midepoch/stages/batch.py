@@ -183,6 +183,7 @@ class FilterBatches(FunctionStage):
         return Flow(row_runs=runs, form=inputs.form, schema=inputs.schema)
 
     def row_flow(self, inputs: Flow, context: Context) -> Flow:
+        context = replace(context, rows_until=self.call.number)  # an error names the first row of the group
         runs = single_groups(inputs.as_row_runs(self.size), self.size)
         kept = (run.keep(self._mask(run, context)) for run in runs)
         return replace(inputs, row_runs=kept, item_runs=None, single_items=None)

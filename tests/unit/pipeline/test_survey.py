@@ -1,0 +1,348 @@
+import json
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import midepoch as me
+from files import numbers, write
+from midepoch.pipeline import survey as module
+from midepoch.pipeline import units
+from midepoch.pipeline.survey import Counting
+from midepoch.stages.skip_errors import SkipErrors, SkipLog
+
+ROWS = 60
+LISTS = [pa.list_(pa.int32()), pa.large_list(pa.uint16()), pa.list_(pa.int64(), 4)]
+
+
+def tokens_of(row):
+    return list(range(row * 7 % 11))
+
+
+def batch_of(rows):
+    ids = pa.array(rows, pa.int64())
+    return pa.record_batch({"id": ids, "input_ids": pa.array([tokens_of(row) for row in rows], LISTS[0])})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three Arrow files with the ids 0 to 59 and a list of tokens for each."""
+    for number in range(3):
+        blocks = [range(first, first + 5) for first in range(20 * number, 20 * number + 20, 5)]
+        write(tmp_path / "data" / f"{number}.arrow", [batch_of(rows) for rows in blocks])
+    return tmp_path / "data"
+
+
+@pytest.fixture(autouse=True)
+def _small_units(monkeypatch):
+    """Units of one or two blocks, so that few rows have many units, surveyed in this process."""
+    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+    monkeypatch.setattr(units, "SMALLEST_UNIT", 400)
+    monkeypatch.setattr(module, "COLUMN_BYTES", 400)
+
+
+def facts(dataset):
+    """What the survey of a dataset says of each row: kept or not, and its length."""
+    survey, rows = dataset.plan.pipeline.survey, np.arange(ROWS)
+    return survey.kept(rows).tolist(), survey.lengths(rows).tolist() if survey.has_lengths else None
+
+
+def is_even(row):
+    return row["id"] % 2 == 0
+
+
+def test_a_filter_has_a_bit_for_each_row(folder):
+    surveyed = me.read(folder).filter(is_even).survey()
+    assert facts(surveyed) == ([row % 2 == 0 for row in range(ROWS)], None)
+    assert surveyed.plan.pipeline.survey.covered == 1
+
+
+def test_all_filters_must_keep_a_row(folder):
+    dataset = me.read(folder, filters=pc.field("id") > 10).filter(is_even)
+    surveyed = dataset.filter(lambda rows: [row % 3 == 0 for row in rows["id"]], batched=True).survey()
+    assert facts(surveyed)[0] == [row > 10 and row % 6 == 0 for row in range(ROWS)]
+    assert surveyed.plan.pipeline.survey.covered == 2
+
+
+def test_pack_has_the_lengths_of_the_rows_that_are_kept(folder):
+    surveyed = me.read(folder).filter(is_even).pack(16, eos=1).survey()
+    assert facts(surveyed) == (
+        [row % 2 == 0 for row in range(ROWS)],
+        [len(tokens_of(row)) if row % 2 == 0 else 0 for row in range(ROWS)],
+    )
+
+
+def test_lengths_of_what_a_function_returns(folder):
+    surveyed = me.read(folder).map(lambda row: {"input_ids": [0] * row["id"]}).pack(16, strategy="concat").survey()
+    assert not surveyed.plan.pipeline.survey.has_kept
+    assert facts(surveyed)[1] == list(range(ROWS))
+
+
+@pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
+@pytest.mark.parametrize("lists", LISTS, ids=str)
+def test_lengths_of_lists_in_files_need_no_rows(tmp_path, monkeypatch, kind, lists):
+    monkeypatch.setattr(Counting, "_read", None)
+    fixed = pa.types.is_fixed_size_list(lists)
+    values = [[0] * 4 if fixed else tokens_of(row) for row in range(ROWS)]
+    batches = [
+        pa.record_batch({"input_ids": pa.array(values[at : at + 7], lists), "text": ["a"] * len(values[at : at + 7])})
+        for at in range(0, ROWS, 7)
+    ]
+    write(tmp_path / "a", batches, kind)
+    surveyed = me.read(tmp_path / "a").select_columns(["text", "input_ids"]).with_format("numpy").pack(16).survey()
+    assert facts(surveyed)[1] == [len(value) for value in values]
+
+
+def test_only_the_column_of_tokens_is_read(folder):
+    dataset = me.read(folder).pack(16)
+    assert Counting.of(dataset.plan.pipeline).source.names == ["input_ids"]
+    filtered = me.read(folder, filters=pc.field("id") > 10)
+    assert Counting.of(filtered.plan.pipeline).source.names == []
+    assert Counting.of(filtered.filter(is_even).plan.pipeline).source.names == ["id", "input_ids"]
+
+
+def test_a_filter_of_read_is_surveyed_with_its_own_columns(folder):
+    surveyed = me.read(folder, columns=["input_ids"], filters=pc.bit_wise_and(pc.field("id"), 3) == 1).survey()
+    assert facts(surveyed)[0] == [row % 4 == 1 for row in range(ROWS)]
+
+
+def test_blocks_that_a_filter_rules_out_are_not_read(tmp_path):
+    blocks = [batch_of(range(first, first + 5)) for first in range(0, ROWS, 5)]
+    write(tmp_path / "a.parquet", blocks, "parquet")
+    dataset = me.read(tmp_path / "a.parquet", filters=(pc.field("id") < 12) | (pc.field("id") >= 52)).pack(16)
+    assert dataset.file_rows("").where.blocks.sum() == 5
+    kept = [row < 12 or row >= 52 for row in range(ROWS)]
+    lengths = [len(tokens_of(row)) * keep for row, keep in enumerate(kept)]
+    assert facts(dataset.survey()) == (kept, lengths)
+
+
+@pytest.mark.parametrize("values", [[[1], None, [2]], [[1], [2, None], [3]]], ids=["list", "token"])
+@pytest.mark.parametrize("kind", ["stream", "parquet"])
+def test_a_null_raises_as_in_pack_and_names_the_row(tmp_path, kind, values):
+    batch = pa.record_batch({"input_ids": pa.array(values, pa.list_(pa.int32()))})
+    write(tmp_path / "a", [batch.slice(0, 1), batch], kind)
+    with pytest.raises(ValueError, match="holds a null") as caught:
+        me.read(tmp_path / "a").pack(8).survey()
+    assert caught.value.__notes__ == ["midepoch: in pack, at row 2 of a"]
+
+
+def test_a_null_from_a_function_names_the_row(folder):
+    dataset = me.read(folder).map(lambda row: {"input_ids": None if row["id"] == 33 else [1]}).pack(8)
+    with pytest.raises(ValueError, match="holds a null") as caught:
+        dataset.survey()
+    assert caught.value.__notes__ == ["midepoch: in pack, at row 13 of 1.arrow"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("text", "but it holds a str"), (5, "but it holds a int")],
+)
+def test_values_that_are_no_lists_are_refused(folder, value, message):
+    with pytest.raises(me.SchemaMismatchError, match=message):
+        me.read(folder).map(lambda row: {"input_ids": value}).pack(8).survey()
+
+
+def test_a_missing_column_is_named(folder):
+    with pytest.raises(me.SchemaMismatchError, match="no column 'tokens'"):
+        me.read(folder).map(lambda row: row).pack(8, column="tokens").survey()
+
+
+def test_an_error_of_a_function_names_stage_file_and_row(folder):
+    def fails(row):
+        return 1 / (row["id"] - 47)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        me.read(folder).filter(fails).survey()
+    assert caught.value.__notes__[0].endswith("fails), at row 7 of 2.arrow")
+
+
+def test_an_error_of_a_batched_filter_names_the_group(folder):
+    with pytest.raises(ZeroDivisionError) as caught:
+        me.read(folder).filter(lambda rows: 1 / 0, batched=True).survey()
+    assert caught.value.__notes__[0].endswith("in the group from row 0 of 0.arrow")
+
+
+def test_rows_that_are_skipped_as_broken_are_not_kept(folder):
+    def breaks(row):
+        return {"x": 1 / (row["id"] % 5)}
+
+    dataset = me.read(folder)
+    stage = SkipErrors(call=dataset.plan.pipeline.call("process", breaks), skip_log=SkipLog())
+    surveyed = dataset.with_stage(stage).survey()
+    assert facts(surveyed)[0] == [row % 5 != 0 for row in range(ROWS)]
+    assert len(stage.skip_log.lines()) == ROWS // 5
+
+
+def test_stages_after_the_last_counting_one_are_not_called(folder):
+    surveyed = me.read(folder).filter(is_even).map(lambda row: 1 / 0).batch(2).survey()
+    assert facts(surveyed)[0] == [row % 2 == 0 for row in range(ROWS)]
+
+
+def test_order_seed_and_shard_change_nothing(folder, monkeypatch):
+    dataset = me.read(folder).shuffle(seed=1).skip(7).shard(2, 1).lanes(4).filter(is_even).survey()
+    monkeypatch.setattr(Counting, "_make", None)
+    again = me.read(folder).shuffle(seed=2, level="row").filter(is_even).survey()
+    assert again.plan.pipeline.survey.digest == dataset.plan.pipeline.survey.digest
+    assert facts(again) == ([row % 2 == 0 for row in range(ROWS)], None)
+
+
+def test_the_parameters_of_pack_change_nothing_but_its_column(folder, monkeypatch):
+    me.read(folder).pack(16).survey()
+    monkeypatch.setattr(Counting, "_make", lambda *_: 1 / 0)
+    me.read(folder).pack(32, strategy="concat", eos=1).survey()
+    with pytest.raises(ZeroDivisionError):
+        me.read(folder).map(lambda row: {"other": [1]}).pack(32, column="other").survey()
+
+
+def keep_some(row):
+    return row["id"] < 10
+
+
+def test_another_function_version_or_file_makes_another_survey(folder):
+    first = me.read(folder).filter(is_even).survey().plan.pipeline.survey
+    other = me.read(folder).filter(keep_some).survey().plan.pipeline.survey
+    newer = me.read(folder).filter(is_even).survey(version=2).plan.pipeline.survey
+    assert len({first.folder, other.folder, newer.folder}) == 3
+
+
+def test_a_file_that_was_written_again_is_surveyed_again(tmp_path):
+    kept = []
+    for first in (0, 1):  # the same names, sizes and rows
+        write(tmp_path / "data" / "a.arrow", [numbers(first, first + 10, name="id")])
+        os.utime(tmp_path / "data" / "a.arrow", (first, first))
+        survey = me.read(tmp_path / "data").filter(is_even).survey(folder=tmp_path / "surveys").plan.pipeline.survey
+        kept.append(survey.kept(np.arange(10)).tolist())
+    assert kept == [[True, False] * 5, [False, True] * 5]
+
+
+def test_a_survey_lies_beside_the_index_or_in_the_folder(folder, tmp_path):
+    beside = me.read(folder, index_dir=tmp_path / "index").filter(is_even).survey()
+    chosen = me.read(folder, index_dir=tmp_path / "index").filter(is_even).survey(folder=tmp_path / "surveys")
+    assert beside.plan.pipeline.survey.folder.parent == tmp_path / "index"
+    assert sorted(path.suffix for path in (tmp_path / "surveys").iterdir()) == [".lock", ".survey"]
+    assert facts(beside) == facts(chosen)
+
+
+def test_nothing_to_survey(folder, caplog):
+    caplog.set_level(logging.INFO)
+    dataset = me.read(folder).map(lambda row: row).batch(4)
+    assert dataset.survey() is dataset
+    assert "nothing to survey" in caplog.text
+
+
+def test_a_survey_keeps_the_class_and_is_in_no_state(folder):
+    dataset = me.SimpleArrowIterableDataset(folder).filter(is_even)
+    surveyed = dataset.survey()
+    assert type(surveyed) is me.SimpleArrowIterableDataset
+    assert surveyed.plan.pipeline == dataset.plan.pipeline
+    assert json.dumps(surveyed.state_dict()) == json.dumps(dataset.state_dict())
+    assert [row["id"] for row in surveyed] == [row["id"] for row in dataset]
+
+
+def test_every_part_of_a_mixture_is_surveyed(folder):
+    even = me.read(folder).filter(is_even)
+    inner = me.mix([even, me.read(folder)]).map(lambda row: {"x": 1}).with_format("numpy")
+    mixture = me.mix({"inner": inner, "packs": me.read(folder).pack(8)})
+    surveyed = mixture.survey()
+    parts = surveyed.plan.pipeline.source.parts
+    assert parts[0].source.parts[0].survey.kept_rows == ROWS // 2
+    assert parts[0].source.parts[1].survey is None
+    assert parts[1].survey.has_lengths
+    assert surveyed.plan.pipeline.fingerprint == mixture.plan.pipeline.fingerprint
+    plain = me.mix([me.read(folder), me.read(folder)])
+    assert plain.survey() is plain
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda rows: rows.map(lambda row, rng: row, with_rng=True).filter(is_even),
+            "map with with_rng=True makes other rows in every epoch.* Put filter before it",
+        ),
+        (lambda rows: rows.batch(2).filter(bool), "filter after batch gets no single rows.* Put filter before batch"),
+        (lambda rows: rows.pack(8, window=1).filter(bool), "filter after pack gets no single rows"),
+        (
+            lambda rows: rows.filter(is_even).map(lambda rows: rows, batched=True),
+            r"map \(stage 2\) may make any number of rows .* pass one_to_one=True; else use cache\(\)",
+        ),
+        (lambda rows: me.mix([rows, rows]).pack(8), "pack after a mixture .* Use pack on each of the datasets"),
+    ],
+)
+def test_what_cannot_be_surveyed_is_refused_with_a_remedy(folder, build, message):
+    with pytest.raises(ValueError, match=message):
+        build(me.read(folder)).survey()
+
+
+def test_random_stages_after_the_last_counting_one_are_fine(folder):
+    dataset = me.read(folder).filter(is_even).map(lambda row, rng: {"x": rng.random()}, with_rng=True)
+    assert dataset.survey().plan.pipeline.survey.kept_rows == ROWS // 2
+
+
+@pytest.mark.parametrize("version", [1.5, True, ["a"]])
+def test_a_version_is_text_or_a_number(folder, version):
+    with pytest.raises(TypeError, match=r"version is .*; it can be a string, an integer, or left out"):
+        me.read(folder).filter(is_even).survey(version=version)
+
+
+def test_something_else_than_an_executor_is_refused(folder):
+    with pytest.raises(TypeError, match=r"must be a concurrent.futures.Executor"):
+        me.read(folder).filter(is_even).survey(executor=4)
+
+
+def test_threads_make_the_same_survey(folder, tmp_path):
+    with ThreadPoolExecutor(3) as threads:
+        surveyed = me.read(folder).filter(is_even).pack(8).survey(executor=threads, folder=tmp_path / "threads")
+    assert facts(surveyed) == facts(me.read(folder).filter(is_even).pack(8).survey())
+
+
+def test_no_rows_at_all(tmp_path):
+    write(tmp_path / "a.arrow", [batch_of([])])
+    survey = me.read(tmp_path / "a.arrow").filter(is_even).pack(8).survey().plan.pipeline.survey
+    assert (survey.rows, survey.kept_rows, survey.has_lengths) == (0, 0, True)
+
+
+def test_tables_in_memory_are_surveyed_too(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setenv("MIDEPOCH_INDEX_DIR", str(tmp_path / "index"))
+    table = datasets.Dataset.from_dict({"id": list(range(ROWS))})
+    surveyed = me.from_hf(table).filter(is_even).survey()
+    assert facts(surveyed)[0] == [row % 2 == 0 for row in range(ROWS)]
+    assert surveyed.plan.pipeline.survey.folder.parent == tmp_path / "index"
+
+
+def test_a_damaged_survey_is_made_again(folder, caplog):
+    survey = me.read(folder).filter(is_even).survey().plan.pipeline.survey
+    (survey.folder / "header").write_bytes(b"damaged")
+    surveyed = me.read(folder).filter(is_even).survey()
+    assert facts(surveyed)[0] == [row % 2 == 0 for row in range(ROWS)]
+    assert "cannot be used" in caplog.text
+
+
+def test_a_length_beyond_32_bits_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(module, "MAX_LENGTH", 7)
+    with pytest.raises(ValueError, match=r"row 4 of 0.arrow has 9 tokens; at most 7 are possible"):
+        me.read(folder).map(lambda row: {"input_ids": [0] * (9 if row["id"] == 4 else 1)}).pack(8).survey()
+
+
+def test_units_cover_all_rows_in_order_and_depend_on_the_data_alone(folder):
+    counting = Counting.of(me.read(folder).filter(is_even).plan.pipeline)
+    made = counting.units()
+    assert len(made) > 5
+    assert [unit.number for unit in made] == list(range(len(made)))
+    assert [made[0].begin, made[-1].end] == [0, ROWS]
+    assert all(one.end == other.begin for one, other in pairwise(made))
+    assert made == Counting.of(me.read(folder).shuffle(seed=9).filter(is_even).plan.pipeline).units()
+
+
+def test_an_old_index_takes_its_surveys_along(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("midepoch.index.saved.SAVED_VERSIONS", 1)
+    for number in range(4):
+        write(folder / "3.arrow", [batch_of(range(number + 1))])
+        me.read(folder, index_dir=tmp_path / "index").filter(is_even).survey()
+    assert len(list((tmp_path / "index").glob("*.survey"))) == len(list((tmp_path / "index").glob("*.index"))) == 2
