@@ -17,6 +17,11 @@ def in_a_forked_process(action: Callable[[], Any]) -> str:
 
     A process that hangs is killed, and the test fails.
     """
+    return fork(action)()
+
+
+def fork(action: Callable[[], Any]) -> Callable[[], str]:
+    """The same for a process that runs meanwhile: call what this returns to wait for its answer."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -27,6 +32,10 @@ def in_a_forked_process(action: Callable[[], Any]) -> str:
         finally:
             os._exit(0)
     os.close(writing)
+    return lambda: _answer(child, reading)
+
+
+def _answer(child: int, reading: int) -> str:
     deadline = time.monotonic() + PATIENCE_S
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         if time.monotonic() > deadline:

@@ -68,6 +68,8 @@ class NumbersSource:
     has_rows = True
     item_spec = ("python", False)
     survives_fork = True
+    shuffled = False
+    functions = ()
     schema = SCHEMA
 
     @property

@@ -46,6 +46,8 @@ class MemoryRows:
     has_rows = False
     item_spec = ("python", False)
     survives_fork = True
+    shuffled = False
+    functions = ()
     schema = None
 
     @property

@@ -76,8 +76,9 @@ class Dataset(PlannedDataset):
         :meth:`train_test_split`.
         """
         step = Slice(start=0, stop=check_integer("n", n))
+        cut = self.with_order_step("take", step)
         self._warn_of_leaks()
-        return self.with_order_step("take", step)
+        return cut
 
     def skip(self, n: int) -> Self:
         """Leave out the first ``n`` rows of the order. No row is read for this.
@@ -86,8 +87,9 @@ class Dataset(PlannedDataset):
         :meth:`train_test_split`.
         """
         step = Slice(start=check_integer("n", n), stop=None)
+        cut = self.with_order_step("skip", step)
         self._warn_of_leaks()
-        return self.with_order_step("skip", step)
+        return cut
 
     def train_test_split(self, test_size: int | float, *, seed: int = 0) -> TrainTest[Self]:
         """Two datasets, ``train`` and ``test``, that share no row in any epoch. No row is read for this.
@@ -104,7 +106,7 @@ class Dataset(PlannedDataset):
         """
         seed = check_integer("seed", seed, least=None)
         rows = self.file_rows("train_test_split")
-        if self._is_shuffled:
+        if rows.shuffled:
             raise ValueError(
                 "train_test_split after shuffle is not possible: a shuffle changes with every epoch, so rows would "
                 "move between training and test. Split first, then shuffle: train, test = "
@@ -126,13 +128,8 @@ class Dataset(PlannedDataset):
     def _half(self, half: Half, test_size: int | float, seed: int) -> Self:
         return self.with_order_step("train_test_split", TrainTestSplit(half=half, test_size=test_size, seed=seed))
 
-    @property
-    def _is_shuffled(self) -> bool:
-        source = self.plan.pipeline.source
-        return isinstance(source, FileRows) and any(isinstance(step, Shuffle) for step in source.steps)
-
     def _warn_of_leaks(self) -> None:
-        if self._is_shuffled:
+        if self.plan.pipeline.source.shuffled:
             log_once(
                 "take and skip after shuffle choose other rows in every epoch. That is a way to sample, but not to "
                 "separate training from validation: rows would move between the two. For that, use "

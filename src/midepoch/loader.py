@@ -6,6 +6,7 @@ The state moves when the loop receives a batch, so what is prefetched and never 
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from itertools import chain, islice
 from itertools import count as count_from
@@ -53,6 +54,9 @@ class Loader(DataLoader[Any]):
     raise if it differs; ``check_ranks=False`` switches that off.
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
     an object store are started by forkserver, unless ``multiprocessing_context`` is set.
+
+    A copy of a Loader starts where the next loop of the Loader would, with a position and workers of its own.
+    ``set_epoch`` of its own ``dataset`` reaches it; after ``deepcopy`` and ``pickle`` that is a copy too.
     """
 
     def __init__(
@@ -122,6 +126,15 @@ class Loader(DataLoader[Any]):
         self._warned_of_saving = False
         self._waiting: Pass | None = None
         _warn_if_not_sharded(plan)
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {"_start_point": copy(self._start_point), "_idle_pool": None, "_inherited_pool": None, "_waiting": None}
+        return {**self.__dict__, **own}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        self.dataset.start_point.linked_to(self._start_point)  # type: ignore[attr-defined]
+        self._number = None if self._number is None else next(_numbers)
 
     @property
     def plan(self) -> Plan:

@@ -64,12 +64,15 @@ class WorkerPool:
     def work(self, resume_point: ResumePoint) -> Iterator[Delivery]:
         """Start all workers from a resume point, and receive what they send, in the order of the rank's turns."""
         self._round += 1
-        deliveries = iter(self._inner)
-        for inbox in self._inboxes:
-            inbox.put((self._round, resume_point))
+        deliveries: Any = None
         try:
+            deliveries = iter(self._inner)
+            for inbox in self._inboxes:
+                inbox.put((self._round, resume_point))
             yield from deliveries
         except Exception as error:
+            if deliveries is None:
+                deliveries = self._inner._iterator  # persistent workers, of which one died since the last loop
             dead = [
                 f"worker {number} of {len(self._inboxes)} (pid {process.pid}, exit code {process.exitcode})"
                 for number, process in enumerate(getattr(deliveries, "_workers", ()))

@@ -1,10 +1,13 @@
 """The Loader with real worker processes: exact wherever it is cut, whatever changes at the resume."""
 
+import copy
 import json
 import logging
 import os
+import pickle
 import re
 import signal
+from contextlib import suppress
 from itertools import chain, islice
 
 import pytest
@@ -153,6 +156,25 @@ def test_E5_iterators_of_one_loader_are_independent(build, workers):
     assert got[0] + ids(first) == got[1] + ids(second) == whole
 
 
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+def test_a_copy_of_a_loader_has_a_position_of_its_own_and_follows_its_dataset(build, make, workers):
+    epochs = [ids(build("batches").repeat(3))[60 * epoch :][:60] for epoch in range(3)]
+    loader = me.Loader(build("batches"), **workers)
+    assert ids(loader) == epochs[0]
+    batches = iter(loader)
+    got = ids([next(batches)])
+    copied = make(loader)
+    assert ids(copied) == epochs[1]
+    assert got + ids(batches) == epochs[1]
+    assert (loader.epoch, copied.epoch) == (2, 2)
+    copied.set_epoch(0)
+    assert (loader.epoch, copied.epoch) == (2, 0)
+    copied.dataset.set_epoch(1)
+    assert copied.epoch == 1
+    assert ids(copied) == epochs[1]
+
+
 def test_a_state_may_be_loaded_at_any_time_and_older_iterators_say_so(build):
     loader = me.Loader(build("rows"), num_workers=1)
     state = loader.state_dict()
@@ -203,8 +225,10 @@ def test_other_start_methods(build, method):
     assert got + ids(go_on(loader)) == whole
 
 
-def test_a_function_that_cannot_be_sent_is_named(build):
-    loader = me.Loader(build("rows").map(lambda row: row), num_workers=1, multiprocessing_context="spawn")
+@pytest.mark.parametrize("mixed", [lambda dataset: dataset, lambda dataset: me.mix([me.mix([dataset]), dataset])])
+def test_a_function_that_cannot_be_sent_is_named(folder, mixed):
+    dataset = mixed(me.read(folder).map(lambda row: row))
+    loader = me.Loader(dataset, num_workers=1, multiprocessing_context="spawn")
     with pytest.raises(
         TypeError, match=r"<lambda> cannot be sent to workers started by 'spawn'.*top level of a module"
     ):
@@ -413,6 +437,24 @@ def test_a_killed_worker_is_named_and_nothing_is_lost(build):
         assert got + ids(resumed) == whole
         assert got + ids(go_on(loader)) == whole
     logging.disable(logging.NOTSET)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_persistent_worker_that_died_between_two_loops_is_named(build):
+    whole = ids(build("rows"))
+    loader = me.Loader(build("rows"), num_workers=2, persistent_workers=True)
+    others = {process.pid for process in torch.multiprocessing.active_children()}
+    assert ids(loader) == whole
+    workers = [process for process in torch.multiprocessing.active_children() if process.pid not in others]
+    with suppress(RuntimeError):  # torch raises as soon as it notices
+        os.kill(workers[0].pid, signal.SIGKILL)
+        workers[0].join()
+    with pytest.raises(RuntimeError) as caught:
+        list(loader)
+    assert re.search(r"worker \d of 2 \(pid \d+, exit code -9\) died. Nothing is lost", caught.value.__notes__[0])
+    assert loader.epoch == 1
+    loader.set_epoch(0)
+    assert ids(loader) == whole
 
 
 def test_empty_data_and_more_workers_than_rows(build):

@@ -1,5 +1,6 @@
 """StructuredDataset, row by row of what it promises: exact wherever it is cut, whatever changes at the resume."""
 
+import copy
 import json
 import logging
 import pickle
@@ -791,3 +792,34 @@ def test_nothing_is_logged(folder, caplog):
     with caplog.at_level(logging.WARNING):
         list(create(folder, **SHUFFLED, num_workers=2)[0])
     assert caplog.records == []
+
+
+def test_a_further_loader_does_not_disturb_the_pair(folder):
+    loader, dataset = create(folder)
+    whole = ids(loader)
+    loader.set_epoch(0)
+    further = me.Loader(dataset, batch_size=4)
+    got = ids(islice(further, 2))
+    assert got == whole[:8]
+    assert dataset.state_dict() == loader.state_dict()
+    got = ids(islice(loader, 3))
+    dataset.load_state_dict(dataset.state_dict())
+    assert got + ids(loader) == whole
+    loader.load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_a_copied_pair_shares_one_position_of_its_own(folder, make):
+    pair = create(folder, num_workers=1)
+    whole = ids(pair[0])
+    pair[0].set_epoch(0)
+    loader, dataset = make(pair) if make is not copy.copy else (copy.copy(pair[0]), pair[1])
+    assert loader.dataset is dataset
+    got = ids(islice(loader, 2))
+    assert got == whole[:16]
+    if make is not copy.copy:
+        assert dataset.state_dict() == loader.state_dict()
+        dataset.load_state_dict(dataset.state_dict())
+        assert got + ids(loader) == whole
+    assert ids(pair[0]) == whole, "the original pair has not moved"
+    assert pair[1].epoch == 1

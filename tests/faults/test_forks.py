@@ -1,15 +1,17 @@
 """Processes that are forked in the middle of a pass: they never wait for a lock or a thread of their parent."""
 
 import gzip
+import multiprocessing
 import threading
 import time
+from itertools import islice
 
 import fsspec
 import pytest
 
 import midepoch as me
 from files import write_numbers
-from forking import in_a_forked_process
+from forking import fork, in_a_forked_process
 
 ROWS, BLOCK = 4000, 100
 CHILDREN = 30
@@ -99,3 +101,35 @@ def test_forked_processes_read_to_the_end_while_a_thread_of_their_parent_reads(t
     finally:
         stop.set()
         thread.join()
+
+
+@pytest.mark.parametrize("child_first", [True, False], ids=["one after the other", "both at once"])
+@pytest.mark.parametrize("unfinished", [False, True], ids=["idle workers", "workers in use"])
+def test_a_forked_process_leaves_the_persistent_workers_of_its_parent_alone(tmp_path, unfinished, child_first):
+    """It inherits their queues: to read from them, or to close them, would hang or stop the parent."""
+    write_numbers(tmp_path / "0.arrow", 0, 200, "stream", rows=10)
+
+    def scenario():
+        loader = me.Loader(me.read(tmp_path).lanes(2), batch_size=5, num_workers=2, persistent_workers=True)
+        whole = numbers(loader)
+        assert sorted(whole) == list(range(200))
+        workers = workers_here()
+        batches = iter(loader) if unfinished else iter(())
+        received = numbers(islice(batches, 3))
+        child = fork(lambda: [numbers(loader) == whole, numbers(loader) == whole, len(workers_here() - workers)])
+        answer = child() if child_first else None
+        assert received + numbers(batches) == (whole if unfinished else [])
+        assert numbers(loader) == whole
+        assert (answer or child()) == "[True, True, 2]"
+        assert numbers(loader) == whole, "the workers are still there"
+        return workers_here() == workers
+
+    assert in_a_forked_process(scenario) == "True"  # so that a hang of either ends this test
+
+
+def numbers(batches):
+    return [number for batch in batches for number in batch["x"]]
+
+
+def workers_here():
+    return {process.pid for process in multiprocessing.active_children()}

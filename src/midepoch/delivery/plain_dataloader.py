@@ -1,17 +1,23 @@
 """What a dataset shares with its copies in the workers of a plain DataLoader."""
 
+from midepoch._common.hashing import key_of
+from midepoch.checkpoint.state import State
 from midepoch.errors import CheckpointMismatchError
 
-EPOCHS_SET, EPOCH, STATES_LOADED, HAVE_READ = range(4)
+EPOCHS_SET, EPOCH, STATES_LOADED, HAVE_READ, FINISHED, WARNED = range(6)
 
 
 class SharedWithWorkers:
-    """Shared memory of four numbers: how often set_epoch was called, its epoch, loaded states, if workers have read."""
+    """Shared memory of a few numbers: what the main process has chosen, and what the workers have read since.
+
+    The main process writes how often ``set_epoch`` was called, its epoch, and the number of states loaded. Workers
+    write that they have started to read, from where they last read to the end, and that they have warned.
+    """
 
     def __init__(self) -> None:
         from multiprocessing.sharedctypes import RawArray
 
-        self._numbers = RawArray("q", 4)
+        self._numbers = RawArray("Q", 6)
         self._seen = (0, 0)
 
     @property
@@ -31,7 +37,7 @@ class SharedWithWorkers:
         self._chosen()
 
     def _chosen(self) -> None:
-        self._numbers[HAVE_READ] = 0
+        self._numbers[HAVE_READ] = self._numbers[FINISHED] = 0
         self._seen = (self._numbers[EPOCHS_SET], self._numbers[STATES_LOADED])
 
     def enter(self) -> int | None:
@@ -46,3 +52,17 @@ class SharedWithWorkers:
         changed = epochs_set != self._seen[0]
         self._seen = (epochs_set, states_loaded)
         return self._numbers[EPOCH] if changed else None
+
+    def finished(self, start: State) -> None:
+        """In the last worker: a pass from ``start`` is read to its end.
+
+        The last worker gets the fewest requests, so it reads the least ahead of a loop that is left early.
+        """
+        self._numbers[FINISHED] = key_of(repr(start))
+
+    def is_first_repeat(self, start: State) -> bool:
+        """In the last worker: True once, if it has finished a pass from ``start`` and nothing was chosen since."""
+        if self._numbers[WARNED] or self._numbers[FINISHED] != key_of(repr(start)):
+            return False
+        self._numbers[WARNED] = 1
+        return True

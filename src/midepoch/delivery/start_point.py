@@ -36,6 +36,7 @@ class StartPoint:
         self._revision = 0
         self._warned = False
         self._of_loaders: WeakSet[StartPoint] = WeakSet()
+        self.is_of_loader = False
         self.workers: SharedWithWorkers | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -46,15 +47,19 @@ class StartPoint:
 
     def for_loader(self) -> "StartPoint":
         """A copy for a Loader. ``set_epoch`` of this one also sets the epoch of the Loader."""
-        made = StartPoint(self._start, self._requested_epoch)
-        self._of_loaders.add(made)
-        return made
+        return self.linked_to(StartPoint(self._start, self._requested_epoch))
+
+    def linked_to(self, of_loader: "StartPoint") -> "StartPoint":
+        """The start point of a Loader, which ``set_epoch`` of this one reaches from now on."""
+        of_loader.is_of_loader = True
+        self._of_loaders.add(of_loader)
+        return of_loader
 
     def begin(self, plan: Plan) -> Pass:
         """Start a pass from the start point, as it is now."""
         error = None
         if torch_worker() is not None:
-            error = self._enter_worker()
+            error = self._enter_worker(plan)
         elif self._left is not None and self._left.start is self._start and not self._warned:
             self._warned = True
             log.warning(
@@ -91,11 +96,17 @@ class StartPoint:
                 self._left = run
         if self._alone is not None and self._alone[0] is run:
             self._alone = None
-        if run.is_finished and run in self._started and torch_worker() is None:
+        if run.is_finished and run in self._started:
+            self._finished(run)
+        self._started.discard(run)
+
+    def _finished(self, run: Pass) -> None:
+        if torch_worker() is None:
             self._start, self._left = run.state(), None
             for other in list(self._open):
                 other.mark_at_finish = other.mark
-        self._started.discard(run)
+        elif self.workers is not None and _is_last_worker():
+            self.workers.finished(run.start)
 
     def _note_bulk(self) -> None:
         """If the only open pass has delivered more since we last looked, move it to the end of ``_open``."""
@@ -154,12 +165,13 @@ class StartPoint:
 
     def check_known(self) -> None:
         """Raise if only workers of a DataLoader, or a Loader, know the state."""
-        if self.workers is not None and self.workers.have_read and torch_worker() is None:
+        is_read_here = any(run.is_of_this_process for run in list(self._open))
+        if self.workers is not None and self.workers.have_read and torch_worker() is None and not is_read_here:
             raise UnknownStateError(
                 "Workers of a DataLoader have read this dataset, and this process does not know what they delivered: "
                 "any state would be wrong. Use midepoch.Loader, or torchdata's StatefulDataLoader and its state_dict()."
             )
-        if not self._delivered and any(loader._delivered for loader in self._of_loaders):
+        if not self._delivered and not self.is_of_loader and any(loader._delivered for loader in self._of_loaders):
             raise UnknownStateError(
                 "A Loader of this dataset has delivered items, and the dataset itself has not: use the Loader's "
                 "state_dict()."
@@ -167,7 +179,7 @@ class StartPoint:
 
     def load_state_dict(self, plan: Plan, values: Mapping[str, Any]) -> None:
         """Start from a state. If it does not fit, raise and change nothing. Passes from before are out of date."""
-        if len(self._of_loaders):
+        if len(self._of_loaders) and not self.is_of_loader:
             raise CheckpointMismatchError(
                 "A Loader of this dataset has a position of its own, which this would not change. Call the Loader's "
                 "load_state_dict(), or load the state before the Loader is built."
@@ -181,7 +193,7 @@ class StartPoint:
         if self.workers is not None and torch_worker() is None:
             self.workers.state_loaded()
 
-    def _enter_worker(self) -> CheckpointMismatchError | None:
+    def _enter_worker(self, plan: Plan) -> CheckpointMismatchError | None:
         """Prepare a pass in a worker of a plain DataLoader, where the main process chooses the epoch.
 
         A worker that has started a pass before begins its epoch again, as a newly started worker would. Returns the
@@ -189,11 +201,28 @@ class StartPoint:
         """
         earlier = self._last_started
         if earlier is not None and earlier.is_of_this_process:
-            self._start, self._left = State(epoch=earlier.epoch), None
+            # A pass of several epochs begins again at the first of them, which all workers know. They read ahead, so
+            # the epoch that each has reached is its own.
+            epoch = earlier.epoch if plan.epochs_per_loop == 1 else earlier.start.epoch
+            self._start, self._left = State(epoch=epoch), None
+        if self.workers is None:
+            return None
         try:
-            epoch = self.workers.enter() if self.workers is not None else None
+            chosen = self.workers.enter()
         except CheckpointMismatchError as error:
             return error
-        if epoch is not None:
-            self._go_to(epoch)
+        if chosen is not None:
+            self._go_to(chosen)
+        if plan.pipeline.source.shuffled and _is_last_worker() and self.workers.is_first_repeat(self._start):
+            log.warning(
+                "Workers of a DataLoader have read epoch %s of a shuffled dataset to its end, and now read it again in "
+                "the same order, because no other epoch was set. Call dataset.set_epoch(epoch) before each epoch, or "
+                "use midepoch.Loader, which continues with the next epoch by itself.",
+                self._start.epoch,
+            )
         return None
+
+
+def _is_last_worker() -> bool:
+    worker, workers = torch_worker() or (0, 1)
+    return worker == workers - 1

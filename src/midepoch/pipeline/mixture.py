@@ -5,7 +5,7 @@ since the schedule began, how often the part has come to its end, and the part's
 function of the weights, the seed, the lane and those counts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Self, get_args
@@ -53,6 +53,14 @@ class Mixture:
     def integer_weights(self) -> tuple[int, ...]:
         """The weights as the schedule takes them."""
         return integer_weights(self.weights)
+
+    @property
+    def shuffled(self) -> bool:
+        return any(part.source.shuffled for part in self.parts)
+
+    @property
+    def functions(self) -> list[Callable[..., Any]]:
+        return [function for part in self.parts for function in part.functions]
 
     @property
     def survives_fork(self) -> bool:

@@ -82,8 +82,8 @@ class Pipeline:
 
     @property
     def functions(self) -> list[Callable[..., Any]]:
-        """The user functions that the stages call."""
-        return [function for stage in self.stages for function in stage.functions]
+        """The user functions that the source and the stages call."""
+        return [*self.source.functions, *(function for stage in self.stages for function in stage.functions)]
 
     @property
     def first_resizing(self) -> str | None:

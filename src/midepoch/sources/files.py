@@ -54,6 +54,7 @@ class FileRows:
     where: "Where | None" = None
     fetch: Fetch | None = None
     has_rows = True
+    functions = ()
     begin: Cursor = (0,)
     item_spec: ItemSpec = ("python", False)
 
@@ -91,6 +92,10 @@ class FileRows:
     def seed(self) -> int:
         """The seed of the last shuffle."""
         return next((step.seed for step in reversed(self.steps) if isinstance(step, Shuffle)), 0)
+
+    @property
+    def shuffled(self) -> bool:
+        return any(isinstance(step, Shuffle) for step in self.steps)
 
     @cached_property
     def schema(self) -> pa.Schema:

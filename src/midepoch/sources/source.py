@@ -1,6 +1,6 @@
 """What every source of items must offer: files are one, a mixture of pipelines is another."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -84,6 +84,14 @@ class Source(Protocol):
     @property
     def seed(self) -> int:
         """The seed for random numbers in user functions."""
+
+    @property
+    def shuffled(self) -> bool:
+        """True if the order of the items is another one in every epoch."""
+
+    @property
+    def functions(self) -> Sequence[Callable[..., Any]]:
+        """The user functions that make the items."""
 
     @property
     def label(self) -> str:

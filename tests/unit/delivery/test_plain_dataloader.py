@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from midepoch.checkpoint.state import State
 from midepoch.delivery.plain_dataloader import SharedWithWorkers
 from midepoch.errors import CheckpointMismatchError
 
@@ -70,3 +71,19 @@ def test_a_state_and_then_an_epoch_do_not_reach_running_workers_either(shared):
     shared.set_epoch(5)
     with pytest.raises(CheckpointMismatchError):
         running.enter()
+
+
+def test_a_repeated_start_is_found_once(shared):
+    worker = copy.copy(shared)
+    assert not worker.is_first_repeat(State())
+    worker.finished(State())
+    assert not worker.is_first_repeat(State(epoch=1))
+    assert copy.copy(shared).is_first_repeat(State())
+    assert not worker.is_first_repeat(State())
+
+
+@pytest.mark.parametrize("choose", [lambda shared: shared.set_epoch(0), lambda shared: shared.state_loaded()])
+def test_a_start_that_was_chosen_is_no_repeat(shared, choose):
+    shared.finished(State())
+    choose(shared)
+    assert not shared.is_first_repeat(State())

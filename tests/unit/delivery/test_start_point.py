@@ -420,8 +420,31 @@ class TestLoaders:
         next(start(start_point, one))
         assert at(start_point, one) == (0, 1)
 
+    def test_a_start_point_of_a_loader_is_not_disturbed_by_other_loaders(self, start_point, one):
+        """The dataset of a pair that shares its loader's position may have further Loaders."""
+        shared = start_point.for_loader()
+        further = shared.for_loader()
+        list(islice(start(further, one), 1))
+        assert at(shared, one) == (0, 0)
+        list(islice(start(shared, one), 3))
+        shared.load_state_dict(one, state_of(shared, one))
+        assert list(start(shared, one)) == ROWS[3:]
+        assert at(further, one) == (0, 1)
+
 
 class TestWorkers:
+    def test_while_this_process_reads_too_the_state_is_its_own(self, start_point, one, in_worker):
+        start_point.workers = SharedWithWorkers()
+        in_worker()
+        start_point.begin(one)
+        in_worker(None)
+        items = start(start_point, one)
+        list(islice(items, 2))
+        assert at(start_point, one) == (0, 2)
+        del items
+        with pytest.raises(UnknownStateError):
+            state_of(start_point, one)
+
     def test_states_are_unknown_once_workers_have_read(self, start_point, one, in_worker):
         state = state_of(start_point, one)
         start_point.workers = SharedWithWorkers()

@@ -125,10 +125,11 @@ class StructuredDataset(Dataset):
         dataset = self._measured(num_workers)
         loader = StructuredLoader(dataset, num_workers=num_workers, **others)
         loader.show_progress = show_progress
-        dataset._share_position_of(loader)
+        dataset.share_position_of(loader)
         return loader, dataset
 
-    def _share_position_of(self, loader: "StructuredLoader") -> None:
+    def share_position_of(self, loader: "StructuredLoader") -> None:
+        """Make this dataset and its loader a pair with one position."""
         self._loader_plan, self._num_workers, self._start_point = loader.plan, loader.num_workers, loader.start_point
 
     def _measured(self, num_workers: int) -> Self:

@@ -16,6 +16,11 @@ class StructuredLoader(Loader):
     show_progress = False
     """Whether a terminal shows how much of the epoch is delivered."""
 
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        super().__setstate__(values)
+        if not self.dataset.start_point.is_of_loader:  # type: ignore[attr-defined]
+            self.dataset.share_position_of(self)  # type: ignore[attr-defined]
+
     def describe_state(self, run: Pass) -> dict[str, Any]:
         """The state of a pass, with the splits that are done."""
         state: dict[str, Any] = self.dataset.describe_state(run)  # type: ignore[attr-defined]
