@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from concurrent.futures import Executor
 from pathlib import Path
 
 
@@ -12,6 +13,10 @@ def square(number):
 
 def square_and_process(number):
     return number * number, os.getpid()
+
+
+def read_text(path):
+    return path.read_text()
 
 
 class UnpicklableError(Exception):
@@ -63,5 +68,30 @@ class WaitUnless:
         if number != self.number:
             (self.folder / f"process-{os.getpid()}").touch()
             while True:
-                time.sleep(60)
+                time.sleep(0.01)
         return number * number
+
+
+def kill_first(marker, function, *arguments):
+    """Kill this process, unless a marker says that it happened before; then call a function."""
+    if not marker.exists():
+        marker.touch()
+        kill()
+    return function(*arguments)
+
+
+class KillsOne(Executor):
+    """Another executor, of which a worker is killed in the middle: at the third call."""
+
+    def __init__(self, executor, folder):
+        self.executor, self.marker, self.calls = executor, Path(folder) / "killed", 0
+
+    def submit(self, function, *arguments):
+        self.calls += 1
+        if self.calls == 3:
+            return self.executor.submit(kill_first, self.marker, function, *arguments)
+        return self.executor.submit(function, *arguments)
+
+    @property
+    def has_killed(self):
+        return self.marker.exists()

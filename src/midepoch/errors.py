@@ -73,4 +73,8 @@ class MissingExtraError(MidepochError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'midepoch[{extra}]'")
+        super().__init__(package, extra, purpose)  # what pickle makes it of in another process
+
+    def __str__(self) -> str:
+        package, extra, purpose = self.args
+        return f"{purpose} needs {package}, which is not installed: pip install 'midepoch[{extra}]'"

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ def read(
     read_ahead: Size | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: Size = CACHE,
+    executor: Executor | None = None,
 ) -> Dataset:
     """Open Arrow, Parquet, ORC, JSON and CSV files in place.
 
@@ -41,7 +43,8 @@ def read(
     folders named key=value.
 
     Opening reads headers and footers only, and text files once. The index of their blocks is kept in ``index_dir``,
-    by default ``MIDEPOCH_INDEX_DIR`` or a folder in the user's cache.
+    by default ``MIDEPOCH_INDEX_DIR`` or a folder in the user's cache. Threads build it; with very many or large text
+    files, the workers of an ``executor`` do, any ``concurrent.futures.Executor`` (processes, Dask, Ray).
 
     ``storage_options`` (key, secret, token, endpoint, region, anonymous …) are for object stores: s3://, gs:// and all
     URLs that fsspec knows. They are kept in memory only. Threads fetch blocks ``read_ahead`` bytes (default "256MiB")
@@ -53,7 +56,9 @@ def read(
         raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}].")
     if partitioning not in (None, "hive"):
         raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive', or left out.")
-    index: Index = open_index(source, format=format, index_dir=index_dir, storage_options=storage_options)
+    index: Index = open_index(
+        source, format=format, index_dir=index_dir, storage_options=storage_options, executor=executor
+    )
     if partitioning == "hive":
         index = HiveIndex(index)
     rows = FileRows(index=index, columns=None if columns is None else tuple(columns), fetch=fetch)

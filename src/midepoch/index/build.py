@@ -2,28 +2,35 @@
 
 import logging
 import os
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
+import socket
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
+from midepoch._common.executors import check_executor, run_all
 from midepoch._common.progress_bar import ProgressBar
 from midepoch._common.text import count
-from midepoch.errors import MidepochError, NoDataError
+from midepoch.errors import DataChangedError, MidepochError, NoDataError
 from midepoch.formats import FORMATS, Scan, file_suffixes, scan_file
 from midepoch.index.encode import index_bytes, scans_of
 from midepoch.index.files import FileIndex
 from midepoch.index.index import IndexView
 from midepoch.index.saved import SavedIndexes, index_folder
 from midepoch.storage.listing import Listing, PathSpec, find
-from midepoch.storage.local import FileStamp
+from midepoch.storage.local import FileStamp, stamp_of
 from midepoch.storage.location import Location
 from midepoch.storage.objects import StoredFile
+from midepoch.storage.store import Store
 
 log = logging.getLogger("midepoch")
 
 SCAN_THREADS = 16
 REMOTE_SCANS = 32  # most of their time is spent waiting
+JOBS = 64
+"""An executor gets one file in each job until there would be more jobs than this, then up to ``REMOTE_SCANS``."""
 
 
 def open_index(
@@ -34,11 +41,14 @@ def open_index(
     threads: int = SCAN_THREADS,
     rescan: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    executor: Executor | None = None,
 ) -> FileIndex:
     """The index of a source. Only files that changed since the last index was saved are scanned; ``rescan`` scans all.
 
-    Of many processes that open a source at once, one scans and the others wait for it.
+    Files are scanned by ``threads`` of this process, or by the workers of an ``executor``. Of many processes that open
+    a source at once, one scans and the others wait for it.
     """
+    check_executor(executor)
     if format is not None and format not in FORMATS:
         raise ValueError(f"format is {format!r}; it can be {', '.join(map(repr, FORMATS))}, or left out.")
     listing = find(source, storage_options, suffixes=file_suffixes())
@@ -49,7 +59,7 @@ def open_index(
             view = None if rescan else saved.load(warn=True)
             if view is None:
                 known = None if rescan else saved.load_newest()
-                scans = _scan_all(listing, format, scans_of(known) if known else {}, threads)
+                scans = _scan_all(listing, format, scans_of(known) if known else {}, threads, executor)
                 view = saved.save(index_bytes(listing, scans))
     _warn_of_compressed(view)
     return FileIndex(view, listing.store)
@@ -68,22 +78,91 @@ def _warn_of_compressed(view: IndexView) -> None:
 
 
 def _scan_all(
-    listing: Listing, format: str | None, known: Mapping[tuple[str, FileStamp], Scan], threads: int
+    listing: Listing,
+    format: str | None,
+    known: Mapping[tuple[str, FileStamp], Scan],
+    threads: int,
+    executor: Executor | None,
 ) -> list[Scan]:
     """Scan the files that are not known yet, several at once."""
-    threads = threads if listing.store is None else max(threads, REMOTE_SCANS)
     scans = [known.get(key) for key in zip(listing.names, listing.stamps, strict=True)]
     missing = [file for file, scan in enumerate(scans) if scan is None]
-    bar = ProgressBar("indexing", unit="files", total=len(missing))
-    with bar, ThreadPoolExecutor(threads) as pool:
-        file_of = {pool.submit(_scan_one, listing.location(file), format): file for file in missing}
-        try:
-            for finished, future in enumerate(as_completed(file_of), start=1):
-                scans[file_of[future]] = future.result()
-                bar.update(finished)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    if executor is None:
+        scanned = _scan_here(listing, format, missing, threads)
+    else:
+        scanned = _scan_on(executor, listing, format, missing)
+    with ProgressBar("indexing", unit="files", total=len(missing)) as bar, closing(scanned):
+        for finished, (file, scan) in enumerate(scanned, start=1):
+            scans[file] = scan
+            bar.update(finished)
     return [scan for scan in scans if scan is not None]
+
+
+def _scan_here(
+    listing: Listing, format: str | None, files: Sequence[int], threads: int
+) -> Generator[tuple[int, Scan], None, None]:
+    threads = threads if listing.store is None else max(threads, REMOTE_SCANS)
+    with ThreadPoolExecutor(threads) as pool:
+        yield from run_all(lambda file: _scan_one(listing.location(file), format), files, pool)
+
+
+def _scan_on(
+    executor: Executor, listing: Listing, format: str | None, files: Sequence[int]
+) -> Generator[tuple[int, Scan], None, None]:
+    size = min(REMOTE_SCANS, max(1, len(files) // JOBS))
+    groups = [FileGroup.of(listing, format, files[first : first + size]) for first in range(0, len(files), size)]
+    for group, scans in run_all(FileGroup.scan, groups, executor):
+        yield from zip(group.numbers, scans, strict=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileGroup:
+    """Files that a worker of an executor scans in one job. The options of their store are in its pickle only."""
+
+    numbers: Sequence[int]
+    paths: Sequence[str]
+    sizes: Sequence[int]
+    format: str | None
+    store: Store | None
+    host: str
+    """The machine on which the files were listed."""
+
+    @classmethod
+    def of(cls, listing: Listing, format: str | None, numbers: Sequence[int]) -> "FileGroup":
+        """The listed files of these numbers."""
+        return cls(
+            numbers=numbers,
+            paths=[os.path.join(listing.root, listing.names[number]) for number in numbers],
+            sizes=[listing.stamps[number].size for number in numbers],
+            format=format,
+            store=listing.store,
+            host=socket.gethostname(),
+        )
+
+    def scan(self) -> list[Scan]:
+        """Scan the files where this is called."""
+        if self.store is None:
+            return list(map(self._scan_file, self.paths, self.sizes))
+        objects = [StoredFile(self.store, path, size=size) for path, size in zip(self.paths, self.sizes, strict=True)]
+        with ThreadPoolExecutor(REMOTE_SCANS) as pool:
+            return list(pool.map(_scan_one, objects, repeat(self.format)))
+
+    def _scan_file(self, path: str, size: int) -> Scan:
+        try:
+            present = stamp_of(path).size
+            if present != size:
+                raise DataChangedError(
+                    f"{path} has {present:,} bytes, but had {size:,} when it was listed. Open the dataset again."
+                )
+            return _scan_one(path, self.format)
+        except MidepochError as error:
+            host = socket.gethostname()
+            if host != self.host:
+                error.add_note(
+                    f"midepoch: this is so on {host}, a machine of the executor; the files were listed on {self.host}. "
+                    "All machines need the same files at the same paths: use a shared folder or an object store."
+                )
+            raise
 
 
 def _scan_one(path: Location, format: str | None) -> Scan:

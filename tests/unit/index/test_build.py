@@ -1,7 +1,11 @@
 """Opening an index: which files are scanned, and which are not."""
 
 import os
+import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import accumulate, pairwise
 
 import pytest
 
@@ -9,7 +13,10 @@ import midepoch as me
 from files import values, write_numbers
 from midepoch._common import progress_bar
 from midepoch.index import build
-from midepoch.index.build import open_index
+from midepoch.index.build import FileGroup, open_index
+from midepoch.storage.listing import Listing, find
+from midepoch.storage.local import FileStamp
+from midepoch.storage.store import Store
 
 
 def touch_later(path):
@@ -108,3 +115,62 @@ def test_a_rescan_reads_all_files_again(folder, kept, scanned):
 def test_an_unknown_format_is_refused_with_the_known_ones(folder):
     with pytest.raises(ValueError, match=r"format is 'xml'; it can be 'arrow', 'parquet'"):
         open_index(folder, format="xml")
+
+
+@pytest.mark.parametrize("files", [1, 5, 200])
+def test_workers_of_an_executor_scan_every_file_once(tmp_path, scanned, files):
+    ends = list(accumulate([number % 5 + 1 for number in range(files)], initial=0))
+    for number, (begin, end) in enumerate(pairwise(ends)):
+        write_numbers(tmp_path / "data" / f"{number:03}.arrow", begin, end)
+    with ThreadPoolExecutor(3) as executor:
+        dataset = me.read(tmp_path / "data", index_dir=tmp_path / "there", executor=executor)
+    assert values(dataset) == list(range(ends[-1]))
+    assert sorted(scanned) == [f"{number:03}.arrow" for number in range(files)]
+    me.read(tmp_path / "data", index_dir=tmp_path / "here")
+    (here,), (there,) = (tmp_path / "here").glob("*.index"), (tmp_path / "there").glob("*.index")
+    assert here.read_bytes() == there.read_bytes()
+
+
+def test_only_changed_files_are_scanned_by_workers(folder, kept, scanned):
+    me.read(folder, index_dir=kept)
+    scanned.clear()
+    write_numbers(folder / "1.arrow", 100, 105, "parquet")
+    with ThreadPoolExecutor(1) as executor:
+        assert values(me.read(folder, index_dir=kept, executor=executor))[10:15] == list(range(100, 105))
+        assert scanned == ["1.arrow"]
+        me.read(folder, index_dir=kept, executor=executor)
+    assert scanned == ["1.arrow"]
+
+
+def test_what_is_no_executor_is_refused_even_if_nothing_is_scanned(folder, kept):
+    me.read(folder, index_dir=kept)
+    with pytest.raises(TypeError, match=r"executor is a str; it must be a concurrent\.futures\.Executor"):
+        me.read(folder, index_dir=kept, executor="processes")
+
+
+@pytest.mark.parametrize("change", ["gone", "longer"])
+def test_files_that_another_machine_does_not_have_are_explained(folder, change):
+    group = FileGroup.of(find(folder, suffixes=[".arrow"]), None, [0, 1])
+    assert [scan.format for scan in group.scan()] == ["arrow", "arrow"]
+    path = folder / "1.arrow"
+    if change == "gone":
+        path.unlink()
+        expected = pytest.raises(me.NoDataError, match=r"1\.arrow cannot be read: No such file")
+    else:
+        path.write_bytes(path.read_bytes() + bytes(8))
+        expected = pytest.raises(me.DataChangedError, match=r"1\.arrow has \d+ bytes, but had \d+ when it was listed")
+    with expected as here:
+        group.scan()
+    assert not hasattr(here.value, "__notes__")
+    with expected as elsewhere:
+        replace(group, host="head-node").scan()
+    assert "the files were listed on head-node" in elsewhere.value.__notes__[0]
+    assert "same files at the same paths" in elsewhere.value.__notes__[0]
+
+
+def test_files_to_scan_in_a_store_do_not_show_its_secrets():
+    store = Store("s3://bucket", {"key": "hidden", "secret": "hidden"})
+    listing = Listing("", "s3://bucket", ("a.parquet",), (FileStamp(1, 1),), store)
+    group = FileGroup.of(listing, None, [0])
+    assert "hidden" not in repr(group)
+    assert pickle.loads(pickle.dumps(group)).paths == ["s3://bucket/a.parquet"]

@@ -1,0 +1,102 @@
+"""RayExecutor: Ray as a ``concurrent.futures`` executor, each call a task of the cluster."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, TypeVar
+
+from midepoch.errors import MissingExtraError
+
+try:
+    import ray
+except ImportError as error:
+    raise MissingExtraError("ray", "ray", "midepoch.integrations.ray") from error
+
+R = TypeVar("R")
+
+
+class RayExecutor(Executor):
+    """An executor whose calls are tasks of a Ray cluster.
+
+        with RayExecutor(num_cpus=1) as executor:
+            dataset = midepoch.read("s3://bucket/data", executor=executor)
+
+    A process that is connected to Ray already uses that connection. Otherwise ``ray.init(address)`` connects it until
+    the executor is shut down; without an address, Ray takes that of ``RAY_ADDRESS``, or starts a cluster on this
+    machine. ``remote_options`` are those of ``ray.remote``, for each call: num_cpus, memory, resources, runtime_env,
+    max_retries …
+
+    If the worker of a call dies, Ray makes the call again, ``max_retries`` times (by default 3). After that, the
+    future raises Ray's error. An error of the function itself is raised unchanged; its cause is Ray's error, with the
+    traceback of the worker. Cancelling a future also interrupts a call that is running, at its next line of Python.
+    """
+
+    def __init__(self, address: str | None = None, **remote_options: Any) -> None:
+        if address is not None and ray.is_initialized():
+            raise ValueError(
+                f"address is {address!r}, but this process is connected to a Ray cluster already. Leave the address "
+                "out to use that cluster, or call ray.shutdown() first."
+            )
+        task = ray.remote(_call)
+        self._task = task.options(**remote_options) if remote_options else task
+        self._has_connected = not ray.is_initialized()
+        if self._has_connected:
+            ray.init(address)
+        self._unfinished: set[Future[Any]] = set()
+        self._is_shut_down = False
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        """Run ``fn(*args, **kwargs)`` as a task, and return the future of its result."""
+        if self._is_shut_down:
+            raise RuntimeError("This RayExecutor was shut down. Make a new one for further calls.")
+        future: Future[R] = Future()
+        self._unfinished.add(future)
+        reference = self._task.remote(fn, args, kwargs)
+        future.add_done_callback(partial(_cancel, reference))
+        reference.future().add_done_callback(partial(self._finish, future))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accept no more calls; wait for those that are not finished, or cancel them.
+
+        A connection that this executor made is closed only after waiting, because that ends all its tasks.
+        """
+        self._is_shut_down = True
+        unfinished = list(self._unfinished)
+        if cancel_futures:
+            for future in unfinished:
+                future.cancel()
+        if wait:
+            futures.wait(unfinished)
+            if self._has_connected:
+                self._has_connected = False
+                ray.shutdown()
+
+    def _finish(self, future: Future[Any], done: Future[Any]) -> None:
+        """Copy what a task returned or raised to its future. Ray calls this in a thread of its own."""
+        if future.set_running_or_notify_cancel():
+            error = done.exception()
+            if error is None:
+                future.set_result(done.result())
+            else:
+                future.set_exception(_own_error(error))
+        self._unfinished.discard(future)
+
+
+def _call(function: Callable[..., R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> R:
+    return function(*args, **kwargs)
+
+
+def _cancel(reference: Any, future: Future[Any]) -> None:
+    if future.cancelled():
+        ray.cancel(reference)
+
+
+def _own_error(error: BaseException) -> BaseException:
+    """The error that a function raised, from that which Ray made of it."""
+    cause = getattr(error, "cause", None)
+    if not isinstance(error, ray.exceptions.RayTaskError) or not isinstance(cause, Exception):
+        return error
+    cause.__cause__ = error
+    return cause
