@@ -23,8 +23,8 @@ class RayExecutor(Executor):
             dataset = midepoch.read("s3://bucket/data", executor=executor)
 
     A process that is connected to Ray already uses that connection. Otherwise ``ray.init(address)`` connects it until
-    the executor is shut down; without an address, Ray takes that of ``RAY_ADDRESS``, or starts a cluster on this
-    machine. ``remote_options`` are those of ``ray.remote``, for each call: num_cpus, memory, resources, runtime_env,
+    the executor is shut down; without an address, to the cluster of ``RAY_ADDRESS``, or to a new one on this machine.
+    ``remote_options`` are those of ``ray.remote``, for each call: num_cpus, memory, resources, runtime_env,
     max_retries …
 
     If the worker of a call dies, Ray makes the call again, ``max_retries`` times (by default 3). After that, the
