@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
-from midepoch._common.checks import check_integer
+from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.world import launched_rank
@@ -19,6 +19,7 @@ from midepoch.delivery.plan import ShardMode
 from midepoch.errors import SchemaMismatchError
 from midepoch.order.orders import Level, Shuffle, Slice
 from midepoch.order.split import Half, TrainTestSplit
+from midepoch.order.windows import WINDOW, WINDOW_BLOCKS, WINDOW_BYTES
 from midepoch.pipeline.survey import survey_pipeline
 from midepoch.pipeline.units import checked_version
 from midepoch.planned import PlannedDataset
@@ -56,18 +57,37 @@ class Dataset(PlannedDataset):
     next one is the next epoch. A loop that is left early changes nothing: the next one starts at the same point.
     """
 
-    def shuffle(self, seed: int | None = None, *, level: Level = "block", window: int = 8192) -> Self:
+    def shuffle(
+        self,
+        seed: int | None = None,
+        *,
+        level: Level = "block",
+        window: int = WINDOW,
+        window_blocks: int = WINDOW_BLOCKS,
+        window_bytes: Size = WINDOW_BYTES,
+    ) -> Self:
         """Permute the rows, differently in every epoch. The order is a pure function of seed and epoch.
 
         ``level="file"`` permutes the files. "block" permutes the blocks of all files (record batches, row groups), and
-        then the rows inside windows of about ``window`` rows. "row" is a true permutation of all rows in constant
-        memory, for memory-mapped Arrow. The seed is 0 by default, so that all ranks agree.
+        then the rows inside windows. A window is a run of permuted blocks: at least ``window`` rows and at least
+        ``window_blocks`` blocks, or as many as fit ``window_bytes``, which is a number or a string such as "1GiB". A
+        reader holds one window for each of its lanes. Uncompressed Arrow counts as small virtual blocks of 128 rows or
+        more, which are read without the rest of their record batch. "row" is a true permutation of all rows in
+        constant memory, for memory-mapped Arrow. The seed is 0 by default, so that all ranks agree.
         """
         if level not in ("file", "block", "row"):
             raise ValueError(f"level is {level!r}; it can be 'file', 'block' or 'row'.")
-        seed = 0 if seed is None else check_integer("seed", seed, least=None)
-        step = Shuffle(seed=seed, level=level, window=check_integer("window", window, least=1))
-        return self.with_order_step("shuffle", step)
+        step = Shuffle(
+            seed=0 if seed is None else check_integer("seed", seed, least=None),
+            level=level,
+            window=check_integer("window", window, least=1),
+            window_blocks=check_integer("window_blocks", window_blocks, least=1),
+            window_bytes=check_integer("window_bytes", parse_size("window_bytes", window_bytes), least=1),
+        )
+        shuffled = self.with_order_step("shuffle", step)
+        if level == "block":
+            shuffled.file_rows("shuffle").log_window(step)
+        return shuffled
 
     def take(self, n: int) -> Self:
         """Keep the first ``n`` rows of the order. No row is read for this.

@@ -270,7 +270,8 @@ class Loader(DataLoader[Any]):
     def padding_batch(self, session: Session) -> Any:
         """The first batch of the epoch: the one that ranks repeat, so that all repeat the same."""
         one_reader = replace(self._plan, ranks=1, rank=0, lanes=session.assignment.lanes, mode=session.start.mode)
-        progress = one_reader.begin(State(epoch=session.start.epoch, appended=session.start.appended))
+        start = session.start
+        progress = one_reader.begin(State(epoch=start.epoch, appended=start.appended, windows=start.windows))
         return next(chain.from_iterable(progress.follow(take_turns(progress))))
 
     def _turns(self, progress: Progress) -> Iterator[Turns]:

@@ -6,6 +6,7 @@ from math import isfinite
 from midepoch._common.checks import check_integer
 from midepoch._common.hashing import digest
 from midepoch._common.text import count
+from midepoch.checkpoint.fingerprint import without_window_sizes
 from midepoch.dataset import Dataset
 from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
@@ -96,11 +97,16 @@ def _weights(weights: Sequence[float] | Mapping[str, float] | None, names: Seque
 
 
 def _names(pipelines: Sequence[Pipeline]) -> list[str]:
-    """Name each pipeline by what it is, so that it is recognised at another position of the list."""
+    """Name each pipeline by what it is, so that it is recognised at another position of the list.
+
+    Names are those of version 1, so that its states load. Other window sizes are found when the parts are compared.
+    """
     names: list[str] = []
     seen: dict[str, int] = {}
     for pipeline in pipelines:
-        name = f"{pipeline.source.label}~{digest(repr(pipeline.fingerprint).encode(), size=4).hex()}"
+        name = (
+            f"{pipeline.source.label}~{digest(repr(without_window_sizes(pipeline.fingerprint)).encode(), size=4).hex()}"
+        )
         seen[name] = seen.get(name, 0) + 1
         names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
     return names

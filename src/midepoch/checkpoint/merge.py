@@ -57,7 +57,7 @@ def _check_same_session(first_dict: Mapping[str, Any], first: State, values: Map
             "The states are of different data or pipelines and cannot be merged. Merge the states that the ranks of "
             "one run saved."
         )
-    for name in ("epoch", "lanes", "mode", "turn", "item_rows", "positions", "appended"):
+    for name in ("epoch", "lanes", "mode", "turn", "item_rows", "positions", "appended", "windows"):
         if getattr(first, name) != getattr(state, name):
             raise CheckpointMismatchError(
                 f"The states cannot be merged: {name} is {shortened(getattr(first, name))} in the first and "

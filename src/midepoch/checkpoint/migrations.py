@@ -12,10 +12,16 @@ from typing import Any
 from midepoch.checkpoint.checksum import check_checksum
 from midepoch.errors import CheckpointMismatchError
 
-VERSION = 1
+VERSION = 2
 """The version of the states that this release writes."""
 
-MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+def _windows_of_rows(values: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 cut the windows of a block shuffle by rows alone. The epoch under way keeps its order."""
+    return {**values, "windows": "rows"}
+
+
+MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _windows_of_rows}
 """For each older version, the function that returns a state of it as one of the next version."""
 
 

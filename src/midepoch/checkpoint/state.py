@@ -14,6 +14,8 @@ from midepoch.errors import CheckpointMismatchError
 
 AppendedFiles = tuple[tuple[tuple[int, int], ...], ...]
 """Files were appended to an epoch under way: the files that it had before each time, as ranges of their numbers."""
+Windows = Literal["blocks", "rows"]
+"""How a block shuffle cuts its windows in an epoch: by blocks, or by rows alone, as epochs of version 1 were cut."""
 MOST_EPOCHS = 1 << 53
 """The last epoch that set_epoch accepts."""
 MOST = 1 << 20
@@ -107,6 +109,7 @@ class State:
     positions: LanePositions = LanePositions()
     reader_progress: ReaderProgress | None = None
     appended: AppendedFiles = ()
+    windows: Windows = "blocks"
 
     def to_dict(self, fingerprint: Mapping[str, Any], of_fingerprint: bytes | None = None) -> dict[str, Any]:
         """Plain values, which survive JSON and ``torch.load(weights_only=True)``, with a checksum.
@@ -125,6 +128,8 @@ class State:
         }
         if self.appended:
             values["grown"] = [[list(files) for files in group] for group in self.appended]
+        if self.windows != "blocks":
+            values["windows"] = self.windows
         own = checksum(values, fingerprint_digest(fingerprint) if of_fingerprint is None else of_fingerprint)
         values["fingerprint"] = {
             "data": dict(fingerprint["data"]),
@@ -150,6 +155,7 @@ class State:
                 ),
                 reader_progress=None if values["part"] is None else _read_reader_progress(values["part"]),
                 appended=_read_appended(values.get("grown", ())),
+                windows="rows" if _one_of(values.get("windows", "blocks"), ("blocks", "rows")) == "rows" else "blocks",
             )
             check_consistent(state)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:

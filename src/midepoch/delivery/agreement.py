@@ -66,7 +66,7 @@ def _facts(run: Pass) -> dict[str, Any]:
         "shard mode": plan.mode,
         "epochs per loop": plan.epochs_per_loop,
         "even": plan.even,
-        "start": f"epoch {start.epoch}, turn {start.turn}, cursors {digest(positions.encode()).hex()}",
+        "start": f"epoch {start.epoch}, turn {start.turn}, cursors {digest(positions.encode()).hex()}, windows of {start.windows}",
     }
 
 

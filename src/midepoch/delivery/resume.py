@@ -78,7 +78,7 @@ def _with_item_rows_of(pipeline: Pipeline, state: State) -> State:
     if not pipeline.uniform:
         return replace(state, item_rows=pipeline.item_rows)
     # After a short last batch the cursor is past the lane's end. With another batch size that would be wrong.
-    lanes = Lanes(pipeline, epoch=state.epoch, lanes=len(state.positions), mode=state.mode, appended=state.appended)
+    lanes = Lanes.of(pipeline, state)
     within = [
         (1, LanePosition((min(position.cursor[0], lanes.size(lane)), *position.cursor[1:])))
         for lane, position in enumerate(state.positions.expand())

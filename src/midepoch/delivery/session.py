@@ -22,7 +22,7 @@ class Session:
                 "The state is damaged: it is not the complete state of an epoch with lanes. Load an earlier checkpoint."
             )
         self.pipeline, self.start = pipeline, start
-        self.lanes = Lanes(pipeline, epoch=start.epoch, lanes=start.lanes, mode=start.mode, appended=start.appended)
+        self.lanes = Lanes.of(pipeline, start)
         self.assignment = LaneAssignment(lanes=start.lanes, turn=start.turn, readers=readers)
         self.positions: list[LanePosition] = start.positions.expand()
 

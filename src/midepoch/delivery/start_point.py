@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -186,6 +187,8 @@ class StartPoint:
             )
         values = upgrade(values)
         state = plan.pipeline.adopt(State.from_dict(values), values.get("fingerprint"))
+        if state.lanes is None and torch_worker() is None:  # a worker may be the only one that has not begun
+            state = replace(state, windows="blocks")
         plan.begin(state).check()
         self._expire([*self._started, *self._open], "a state was loaded")
         self._start, self._left, self._last_started = state, None, None

@@ -31,6 +31,7 @@ class Message(NamedTuple):
     offset: int
     length: int
     rows: int
+    is_compressed: bool = False
 
 
 def is_legacy_stream(head: bytes) -> bool:
@@ -45,8 +46,13 @@ def scan(path: Location) -> Scan:
         raise DataFormatError(
             f"{path} does not begin with an Arrow schema. It is damaged, or no Arrow file: write it again."
         )
-    blocks = [(message.offset, message.length, message.rows) for message in messages if message.kind == RECORD_BATCH]
-    return Scan("arrow", as_read(ArrowBlocks(path, pa.schema([])).schema), blocks)
+    batches = [message for message in messages if message.kind == RECORD_BATCH]
+    blocks = [(message.offset, message.length, message.rows) for message in batches]
+    own = ArrowBlocks(path, pa.schema([])).schema
+    schema = as_read(own)
+    same_types = schema.types == own.types and not any(holds_dictionary(field.type) for field in own)
+    is_compressed = any(message.is_compressed for message in batches)
+    return Scan("arrow", schema, blocks, divisible=same_types and not is_compressed)
 
 
 def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "ArrowBlocks":
@@ -175,7 +181,7 @@ def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Messag
         if len(head) < prefix + metadata:
             head = file.read_at(prefix + metadata, offset)
         try:
-            kind, body, rows = _parse_header(head, prefix)
+            kind, body, rows, is_compressed = _parse_header(head, prefix)
         except (struct.error, IndexError):
             raise DataFormatError(f"{path} is broken at byte {offset:,}: there is no Arrow message here.") from None
         if body < 0 or rows < 0:
@@ -183,22 +189,23 @@ def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Messag
         length = prefix + metadata + body
         if offset + length > size:
             raise _truncated(path, size)
-        yield Message(kind, offset, length, rows)
+        yield Message(kind, offset, length, rows, is_compressed)
         offset += length
 
 
-def _parse_header(head: bytes, root: int) -> tuple[int, int, int]:
-    """Kind, body length and rows of the flatbuffer ``Message`` that begins at ``root``."""
+def _parse_header(head: bytes, root: int) -> tuple[int, int, int, bool]:
+    """Kind, body length and rows of the flatbuffer ``Message`` at ``root``, and whether its body is compressed."""
     table = root + struct.unpack_from("<I", head, root)[0]
     kind_at, header_at, body_at = (_field(head, table, number) for number in (1, 2, 3))
     kind = head[kind_at] if kind_at else 0
     body = struct.unpack_from("<q", head, body_at)[0] if body_at else 0
-    rows = 0
+    rows, is_compressed = 0, False
     if kind == RECORD_BATCH and header_at:
         batch = header_at + struct.unpack_from("<I", head, header_at)[0]
         rows_at = _field(head, batch, 0)
         rows = struct.unpack_from("<q", head, rows_at)[0] if rows_at else 0
-    return kind, body, rows
+        is_compressed = bool(_field(head, batch, 3))
+    return kind, body, rows, is_compressed
 
 
 def _field(data: bytes, table: int, number: int) -> int:

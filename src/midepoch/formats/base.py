@@ -28,8 +28,8 @@ class Block(NamedTuple):
 class Scan:
     """A file's schema and the ``(offset, length, rows)`` of its blocks. A file without rows may have no schema.
 
-    ``seeks`` is false if a block can be reached only by reading all bytes before it. ``version`` is the etag of an
-    object in a store.
+    ``seeks`` is false if a block can be reached only by reading all bytes before it. ``divisible`` is true if some rows
+    of a block can be read alone. ``version`` is the etag of an object in a store.
     """
 
     format: str
@@ -37,6 +37,7 @@ class Scan:
     blocks: Sequence[tuple[int, int, int]]
     seeks: bool = True
     version: str = ""
+    divisible: bool = False
 
 
 class Range(NamedTuple):

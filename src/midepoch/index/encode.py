@@ -33,6 +33,7 @@ def index_bytes(listing: Listing, scans: Sequence[Scan]) -> pa.Buffer:
             "mtime_ns": pa.array([stamp.mtime_ns for stamp in listing.stamps], pa.int64()),
             "format": pa.array([scan.format for scan in scans], pa.string()),
             "seeks": pa.array([scan.seeks for scan in scans], pa.bool_()),
+            "divisible": pa.array([scan.divisible for scan in scans], pa.bool_()),
             "schema": pa.array(numbers, pa.int64()),
             "blocks": pa.array([len(scan.blocks) for scan in scans], pa.int64()),
         }
@@ -57,6 +58,7 @@ def scans_of(view: IndexView) -> Mapping[tuple[str, FileStamp], Scan]:
             [tuple(extent) for extent in extents[bounds[file] : bounds[file + 1]]],
             view.seeks[file],
             view.versions[file],
+            view.divisible[file],
         )
         for file, name in enumerate(view.names)
     }

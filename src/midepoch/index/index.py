@@ -17,11 +17,12 @@ from midepoch._common.types import I64
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.errors import DataChangedError
 from midepoch.formats import EMPTY, Block, BlockReader
+from midepoch.order.windows import Blocks
 from midepoch.storage.local import FileStamp
 from midepoch.storage.store import Store
 from midepoch.values.numbers import numbers_of
 
-MAGIC = b"MID3"
+MAGIC = b"MID4"
 
 
 class Index(Protocol):
@@ -113,6 +114,11 @@ class IndexView:
         return list(self._files["seeks"].to_pylist())
 
     @cached_property
+    def divisible(self) -> list[bool]:
+        """For each file, whether some rows of a block can be read alone."""
+        return list(self._files["divisible"].to_pylist())
+
+    @cached_property
     def schema_numbers(self) -> list[int]:
         """For each file, which of the distinct schemas it has; -1 if it has no columns."""
         return list(self._files["schema"].to_pylist())
@@ -152,6 +158,12 @@ class IndexView:
     def block_starts(self) -> I64:
         """The first row of each block."""
         return _starts(self.block_rows)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The rows and bytes of each block, and whether some of its rows can be read alone."""
+        divisible = np.repeat(np.array(self.divisible, bool), np.diff(self.first_blocks))
+        return Blocks(self.block_starts, self.block_lengths, divisible)
 
     @cached_property
     def file_starts(self) -> I64:

@@ -40,7 +40,7 @@ class TableIndex:
         self._tables, self._schema = tables, schema
         self._batches = [table.to_batches() for table in tables]
         scans = [
-            Scan("arrow", as_read(schema), [(0, batch.nbytes, batch.num_rows) for batch in batches])
+            Scan("arrow", as_read(schema), [(0, batch.nbytes, batch.num_rows) for batch in batches], divisible=True)
             for batches in self._batches
         ]
         names = tuple(f"table-{number}-{_sample(batches)}" for number, batches in enumerate(self._batches))

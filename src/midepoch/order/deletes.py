@@ -15,7 +15,7 @@ class WithoutPositions:
     """Another order, in which rows rise, without the ``deleted`` positions, which rise too."""
 
     def __init__(self, inner: Order, deleted: I64) -> None:
-        self._inner, self._deleted = inner, deleted
+        self._inner, self._deleted, self.blocks = inner, deleted, inner.blocks
         self._kept_before = deleted - np.arange(len(deleted))
         self.size = inner.size - len(deleted)
 

@@ -6,9 +6,9 @@ reader that reads ahead fetches it as one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from midepoch._common.hashing import key_of
 from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.order.permutation import permute
+from midepoch.order.windows import Blocks, bounds_of, windows_of_blocks, windows_of_rows
 
 Level = Literal["file", "block", "row"]
 PieceLevel = Literal["file", "block"]
@@ -30,6 +31,10 @@ class Order(Protocol):
     def size(self) -> int:
         """The number of positions."""
 
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks of the dataset, which say what the pieces cost to hold in memory."""
+
     def rows(self, positions: I64) -> I64:
         """The rows at these positions."""
 
@@ -40,9 +45,13 @@ class Order(Protocol):
 class Sequential:
     """File order, row order."""
 
-    def __init__(self, file_starts: I64, block_starts: I64) -> None:
-        """Take the first row of each file and of each block, both with the number of all rows at the end."""
+    def __init__(self, file_starts: I64, block_starts: I64, blocks: Blocks | None = None) -> None:
+        """Take the first row of each file and of each block, both with the number of all rows at the end.
+
+        If ``block_starts`` are those of virtual blocks, ``blocks`` are the blocks that hold them.
+        """
         self._starts = {"file": file_starts, "block": block_starts}
+        self.blocks = blocks or Blocks.of_rows(block_starts)
         self.size = int(file_starts[-1])
 
     def rows(self, positions: I64) -> I64:
@@ -56,7 +65,7 @@ class Interval:
     """The positions from ``start`` to ``stop`` of another order."""
 
     def __init__(self, inner: Order, start: int, stop: int) -> None:
-        self._inner = inner
+        self._inner, self.blocks = inner, inner.blocks
         self._start = min(start, inner.size)
         self.size = max(0, min(stop, inner.size) - self._start)
 
@@ -75,14 +84,13 @@ class ShuffledPieces:
     """Another order with its pieces permuted; the order within a piece stays."""
 
     def __init__(self, inner: Order, level: PieceLevel, key: int) -> None:
-        self._inner, self._level = inner, level
+        self._inner, self._level, self.blocks = inner, level, inner.blocks
         self._inner_starts = inner.piece_starts(level)
         count = len(self._inner_starts) - 1
-        order = permute(np.arange(count), count, key)
-        self._starts = np.concatenate([[0], np.cumsum(np.diff(self._inner_starts)[order])]).astype(np.int64)
-        self._shifts = self._inner_starts[:-1][order] - self._starts[:-1]
-        self._new_number = np.empty(count, np.int64)
-        self._new_number[order] = np.arange(count)
+        self.permutation = permute(np.arange(count), count, key)
+        """For each piece, its number in the inner order."""
+        self._starts = bounds_of(np.diff(self._inner_starts)[self.permutation])
+        self._shifts = self._inner_starts[:-1][self.permutation] - self._starts[:-1]
         self.size = inner.size
 
     def rows(self, positions: I64) -> I64:
@@ -105,17 +113,10 @@ class ShuffledPieces:
     def _moved_blocks(self) -> I64:
         blocks = self._inner.piece_starts("block")[:-1]
         piece = np.searchsorted(self._inner_starts[:-1], blocks, "right") - 1
-        moved = self._starts[self._new_number[piece]] + blocks - self._inner_starts[piece]
+        new_number = np.empty_like(self.permutation)
+        new_number[self.permutation] = np.arange(len(new_number))
+        moved = self._starts[new_number[piece]] + blocks - self._inner_starts[piece]
         return np.unique(np.concatenate([moved, self._starts]))
-
-
-def window_starts(piece_starts: I64, window: int) -> I64:
-    """The first position of each window, and the end.
-
-    A window is a run of whole pieces, of about ``window`` rows together, or one longer piece.
-    """
-    opens = np.flatnonzero(np.diff(piece_starts[:-1] // window, prepend=-1))
-    return np.append(piece_starts[:-1][opens], piece_starts[-1]).astype(np.int64)
 
 
 class ShuffledWindows:
@@ -123,7 +124,7 @@ class ShuffledWindows:
 
     def __init__(self, inner: Order, starts: I64, key: int) -> None:
         self._inner, self._starts, self._key = inner, starts, key
-        self.size = inner.size
+        self.blocks, self.size = inner.blocks, inner.size
 
     def rows(self, positions: I64) -> I64:
         if not len(positions):
@@ -167,7 +168,7 @@ class ShuffledRows:
 
     def __init__(self, inner: Order, key: int) -> None:
         self._inner, self._key = inner, key
-        self.size = inner.size
+        self.blocks, self.size = inner.blocks, inner.size
 
     def rows(self, positions: I64) -> I64:
         return self._inner.rows(permute(positions, self.size, self._key))
@@ -178,9 +179,9 @@ class ShuffledRows:
         return equal_pieces(self.size)
 
 
-def equal_pieces(size: int) -> I64:
+def equal_pieces(size: int, rows: int = PIECE_ROWS) -> I64:
     """Piece starts of an order in which no rows lie together."""
-    return np.append(np.arange(0, size, PIECE_ROWS), size)
+    return np.append(np.arange(0, size, rows), size)
 
 
 def scattered_files_error(cause: str) -> ValueError:
@@ -189,6 +190,24 @@ def scattered_files_error(cause: str) -> ValueError:
         f"The rows of a file do not stay together after {cause}, so whole files cannot be shuffled or assigned to "
         "lanes any more. Put shuffle(level='file') first, or use level='block' and shard(mode='example')."
     )
+
+
+def piece_bytes(order: Order) -> I64 | None:
+    """The bytes that each block piece of an order takes in memory; None if a piece has rows of several blocks.
+
+    A piece of a block that is decoded as a whole takes all its bytes.
+    """
+    starts, blocks = order.piece_starts("block"), order.blocks
+    lengths = np.diff(starts)
+    has_rows = lengths > 0
+    nbytes = np.zeros(len(lengths), np.int64)
+    owners = blocks.owner(order.rows(starts[:-1][has_rows]))
+    if (owners != blocks.owner(order.rows(starts[1:][has_rows] - 1))).any():
+        return None
+    block_rows = np.diff(blocks.starts)[owners]
+    shares = blocks.nbytes[owners] * lengths[has_rows] // block_rows
+    nbytes[has_rows] = np.where(blocks.divisible[owners], shares, blocks.nbytes[owners])
+    return nbytes
 
 
 class OrderStep(Protocol):
@@ -211,21 +230,48 @@ class Shuffle:
     seed: int
     level: Level
     window: int
+    window_blocks: int | None = None
+    """How many blocks a window has at least; None for windows that are cut by rows alone, as in states of version 1."""
+    window_bytes: int = 0
 
     def apply(self, inner: Order, *key: int | str) -> Order:
         if self.level == "file":
             return ShuffledPieces(inner, "file", key_of(self.seed, "file", *key))
         if self.level == "block":
             blocks = ShuffledPieces(inner, "block", key_of(self.seed, "block", *key))
-            starts = window_starts(blocks.piece_starts("block"), self.window)
-            return ShuffledWindows(blocks, starts, key_of(self.seed, "window", *key))
+            return ShuffledWindows(blocks, self._windows(inner, blocks), key_of(self.seed, "window", *key))
         return ShuffledRows(inner, key_of(self.seed, "row", *key))
+
+    @property
+    def cuts_by_blocks(self) -> bool:
+        """True if the windows of this shuffle are cut by blocks."""
+        return self.level == "block" and self.window_blocks is not None
+
+    def of_rows(self) -> Self:
+        """The same shuffle, with windows that are cut by rows alone."""
+        return replace(self, window_blocks=None)
+
+    def _windows(self, inner: Order, permuted: ShuffledPieces) -> I64:
+        """The first position of each window, and the end."""
+        starts = permuted.piece_starts("block")
+        if self.window_blocks is None:
+            return windows_of_rows(starts, self.window)
+        nbytes = piece_bytes(inner)
+        if nbytes is None:  # an earlier shuffle or selection has mixed rows of many blocks: rows are enough
+            nbytes, blocks = np.zeros(len(starts) - 1, np.int64), 1
+        else:
+            nbytes, blocks = nbytes[permuted.permutation], self.window_blocks
+        return windows_of_blocks(starts, nbytes, rows=self.window, blocks=blocks, most_bytes=self.window_bytes)
 
     def size(self, inner: int) -> int:
         return inner
 
     def describe(self) -> dict[str, Any]:
-        window = {"window": self.window} if self.level == "block" else {}
+        window: dict[str, int] = {}
+        if self.level == "block":
+            window = {"window": self.window}
+            if self.window_blocks is not None:
+                window |= {"window_blocks": self.window_blocks, "window_bytes": self.window_bytes}
         return {"op": "shuffle", "level": self.level, "seed": self.seed, **window}
 
 

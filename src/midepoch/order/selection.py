@@ -11,7 +11,8 @@ import pyarrow as pa
 from midepoch._common.hashing import digest
 from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
-from midepoch.order.orders import Order, PieceLevel, equal_pieces, scattered_files_error
+from midepoch.order.orders import PIECE_ROWS, Order, PieceLevel, equal_pieces, scattered_files_error
+from midepoch.order.windows import Blocks, rows_of_virtual
 
 SAMPLED_NUMBERS = 1 << 14
 
@@ -23,6 +24,7 @@ class Intervals:
         bounds = np.array(intervals, np.int64).reshape(-1, 2).clip(0, inner.size)
         bounds = bounds[bounds[:, 0] < bounds[:, 1]]
         self._inner, self._inner_starts, self._inner_stops = inner, bounds[:, 0], bounds[:, 1]
+        self.blocks = inner.blocks
         self._starts = np.concatenate([[0], np.cumsum(self._inner_stops - self._inner_starts)]).astype(np.int64)
         self.size = int(self._starts[-1])
 
@@ -45,8 +47,14 @@ class Intervals:
 class KeptBlocks:
     """Some blocks of a dataset, whole, in file order."""
 
-    def __init__(self, file_starts: I64, block_starts: I64, kept: npt.NDArray[np.bool_]) -> None:
-        """Take the first rows of files and blocks, both with the number of all rows at the end, and the kept blocks."""
+    def __init__(
+        self, file_starts: I64, block_starts: I64, kept: npt.NDArray[np.bool_], blocks: Blocks | None = None
+    ) -> None:
+        """Take the first rows of files and blocks, both with the number of all rows at the end, and the kept blocks.
+
+        If ``block_starts`` are those of virtual blocks, ``blocks`` are the blocks that hold them.
+        """
+        self.blocks = blocks or Blocks.of_rows(block_starts)
         new_starts = np.concatenate([[0], np.cumsum(np.diff(block_starts) * kept)]).astype(np.int64)
         self._first_rows = block_starts[:-1][kept]
         self._starts = np.append(new_starts[:-1][kept], new_starts[-1])
@@ -92,7 +100,7 @@ class Listed:
 
     def __init__(self, inner: Order, numbers: ChunkedNumbers) -> None:
         self._inner, self._numbers = inner, numbers
-        self.size = len(numbers)
+        self.blocks, self.size = inner.blocks, len(numbers)
 
     def rows(self, positions: I64) -> I64:
         return self._inner.rows(self._numbers.take(positions))
@@ -100,7 +108,7 @@ class Listed:
     def piece_starts(self, level: PieceLevel) -> I64:
         if level == "file":
             raise scattered_files_error("a selection of rows")
-        return equal_pieces(self.size)
+        return equal_pieces(self.size, rows_of_virtual(self.size) if self.blocks.divisible.all() else PIECE_ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

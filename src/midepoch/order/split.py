@@ -45,7 +45,7 @@ class SplitRows:
     def __init__(self, inner: Order, half: Half, test_rows: int, seed: int) -> None:
         if inner.size > MOST_ROWS:
             raise ValueError(f"train_test_split takes at most {MOST_ROWS:,} rows; there are {inner.size:,}.")
-        self._inner, self._half = inner, half
+        self._inner, self._half, self.blocks = inner, half, inner.blocks
         self._key = key_of(seed, "train_test_split", inner.size)
         offset = key_of(self._key, "offset") % max(1, inner.size)
         self.size, self._offset = test_rows, offset

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.state import AppendedFiles
+from midepoch.checkpoint.state import AppendedFiles, Windows
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop
 from midepoch.pipeline.pipeline import Lanes, Pipeline
@@ -102,12 +102,14 @@ class Mixture:
             }
         ]
 
-    def cut(self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = ()) -> "MixtureLanes":
+    def cut(
+        self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = (), windows: Windows = "blocks"
+    ) -> "MixtureLanes":
         if appended:
             raise CheckpointMismatchError(
                 "The state is damaged: it says that files were appended to a mixture. Load an earlier checkpoint."
             )
-        return MixtureLanes(self, epoch=epoch, lanes=lanes, mode=mode)
+        return MixtureLanes(self, epoch=epoch, lanes=lanes, mode=mode, windows=windows)
 
     def open(self, lanes: int) -> "OpenMixture":
         return OpenMixture([part.source.open(lanes * len(self.parts)) for part in self.parts])
@@ -249,13 +251,13 @@ class OpenMixture:
 class MixtureLanes:
     """The lanes of one epoch of a mixture."""
 
-    def __init__(self, mixture: Mixture, *, epoch: int, lanes: int, mode: Mode) -> None:
-        self._mixture, self._epoch, self._count, self._mode = mixture, epoch, lanes, mode
+    def __init__(self, mixture: Mixture, *, epoch: int, lanes: int, mode: Mode, windows: Windows) -> None:
+        self._mixture, self._epoch, self._count, self._mode, self._windows = mixture, epoch, lanes, mode, windows
         # All lanes share an epoch's order. While some lanes are a pass ahead of others, the orders of both are needed.
         self._cached_lanes = lru_cache(maxsize=EPOCHS_KEPT * len(mixture.parts))(self._cut_part)
 
     def _cut_part(self, part: int, epoch: int) -> Lanes:
-        return Lanes(self._mixture.parts[part], epoch=epoch, lanes=self._count, mode=self._mode)
+        return Lanes(self._mixture.parts[part], epoch=epoch, lanes=self._count, mode=self._mode, windows=self._windows)
 
     def _part_lanes(self, part: int, times_ended: int) -> Lanes:
         """The lanes of a part. One that starts over does so in its next epoch, with another shuffle."""

@@ -16,7 +16,7 @@ from midepoch.checkpoint.checksum import fingerprint_digest
 from midepoch.checkpoint.consistency import check_scale
 from midepoch.checkpoint.fingerprint import pipeline_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor, LanePosition
-from midepoch.checkpoint.state import AppendedFiles, LanePositions, State
+from midepoch.checkpoint.state import AppendedFiles, LanePositions, State, Windows
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.survey import Survey
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, RowStride, Source
@@ -231,9 +231,30 @@ class Pipeline:
 class Lanes:
     """The lanes of one epoch of a pipeline."""
 
-    def __init__(self, pipeline: Pipeline, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = ()) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        epoch: int,
+        lanes: int,
+        mode: Mode,
+        appended: AppendedFiles = (),
+        windows: Windows = "blocks",
+    ) -> None:
         self._pipeline, self._epoch, self.count = pipeline, epoch, lanes
-        self.source = pipeline.source.cut(epoch=epoch, lanes=lanes, mode=mode, appended=appended)
+        self.source = pipeline.source.cut(epoch=epoch, lanes=lanes, mode=mode, appended=appended, windows=windows)
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, state: State) -> "Lanes":
+        """The lanes of a state's epoch, which has begun."""
+        return cls(
+            pipeline,
+            epoch=state.epoch,
+            lanes=len(state.positions),
+            mode=state.mode,
+            appended=state.appended,
+            windows=state.windows,
+        )
 
     def size(self, lane: int) -> int:
         """The number of rows of a lane, for sources that know it."""

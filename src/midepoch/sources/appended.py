@@ -20,20 +20,26 @@ from midepoch.checkpoint.lanes import lane_cuts
 from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import Interval, Order
+from midepoch.order.windows import Blocks, bounds_of, virtual_counts, virtual_starts
 
 
 class FileSubset:
     """The rows of some files, in file order. Its pieces are those of a dataset of these files alone."""
 
-    def __init__(self, files: I64, *, file_starts: I64, first_blocks: I64, block_starts: I64) -> None:
-        """``files`` are file numbers. The other arrays describe all files of the dataset.
+    def __init__(
+        self, files: I64, *, file_starts: I64, first_blocks: I64, blocks: Blocks, virtual: bool = False
+    ) -> None:
+        """``files`` are file numbers. The other arguments describe all files of the dataset.
 
-        They hold the first row of each file, the first block of each file, and the first row of each block.
+        They hold the first row of each file, the first block of each file, and the blocks. If ``virtual``, blocks are
+        divided into virtual ones.
         """
-        blocks = [np.arange(first_blocks[file], first_blocks[file + 1]) for file in files.tolist()]
+        numbers = [np.arange(first_blocks[file], first_blocks[file + 1]) for file in files.tolist()]
+        own = blocks.some(np.concatenate([np.empty(0, np.int64), *numbers]))
+        self.blocks = blocks
         self._first_rows = file_starts[:-1][files]
-        self._file_bounds = _bounds(np.diff(file_starts)[files])
-        self._block_bounds = _bounds(np.diff(block_starts)[np.concatenate([np.empty(0, np.int64), *blocks])])
+        self._file_bounds = bounds_of(np.diff(file_starts)[files])
+        self._block_bounds = virtual_starts(own, virtual_counts(own)) if virtual else own.starts
         self.size = int(self._file_bounds[-1])
 
     def rows(self, positions: I64) -> I64:
@@ -51,8 +57,8 @@ class Chained:
     """Several orders, one after the other."""
 
     def __init__(self, orders: Sequence[Order]) -> None:
-        self._orders = orders
-        self._starts = _bounds(np.array([order.size for order in orders], np.int64))
+        self._orders, self.blocks = orders, orders[0].blocks
+        self._starts = bounds_of(np.array([order.size for order in orders], np.int64))
         self.size = int(self._starts[-1])
 
     def rows(self, positions: I64) -> I64:
@@ -109,12 +115,7 @@ def lane_of_generations(orders: Sequence[Order], lanes: int, lane: int) -> Order
     for order in orders:
         rows += order.size
         longer = np.array([end - begin for begin, end in pairwise(lane_cuts(rows, lanes))], np.int64)
-        cuts = _bounds(longer - lengths)
+        cuts = bounds_of(longer - lengths)
         own.append(Interval(order, int(cuts[lane]), int(cuts[lane + 1])))
         lengths = longer
     return Chained(own)
-
-
-def _bounds(counts: I64) -> I64:
-    """Where runs of these lengths begin, one after the other, and where the last ends."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

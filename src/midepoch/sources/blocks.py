@@ -1,6 +1,6 @@
 """The blocks that one lane holds in memory: in use, kept for the next step, or on their way."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from midepoch.sources.fetcher import BlockFetcher, Data, PendingBlock
 from midepoch.storage.ranges import grouped
@@ -9,8 +9,8 @@ from midepoch.storage.ranges import grouped
 class HeldBlocks:
     """The blocks of one lane. The lane works in steps, and each step loads the blocks that it uses.
 
-    Decoded blocks take memory, so they are kept for one more step only. Views of mapped files take none, so up to
-    ``max_views`` of them are kept.
+    Decoded blocks take memory, so they are kept for one more step only, or as long as the lane is in the same window of
+    a shuffle. Views of mapped files take none, so up to ``max_views`` of them are kept.
     """
 
     def __init__(self, fetcher: BlockFetcher, max_views: int) -> None:
@@ -19,6 +19,7 @@ class HeldBlocks:
         self._decoded: dict[int, Data] = {}
         self._idle: set[int] = set()
         """Decoded blocks that the last step did not use."""
+        self._window: int | None = None
         self._pending: dict[int, PendingBlock] = {}
         """Blocks that are read ahead. Memory is reserved for each."""
         self._urgent: dict[int, PendingBlock] = {}
@@ -33,13 +34,26 @@ class HeldBlocks:
         """True if a block is a view of its file."""
         return number in self._views
 
-    def load(self, numbers: Sequence[int], read_ahead: Callable[[], None] = lambda: None) -> None:
+    @property
+    def decoded(self) -> Collection[int]:
+        """The decoded blocks."""
+        return self._decoded.keys()
+
+    def load(
+        self, numbers: Sequence[int], read_ahead: Callable[[], None] = lambda: None, window: int | None = None
+    ) -> None:
         """Start a step that uses these blocks: wait for them, and drop those that are no longer needed.
+
+        ``window`` is the window of a shuffle in which the step ends. Its blocks are kept until another window begins.
 
         ``read_ahead`` is called to request the blocks of later steps. With remote files that is while this step waits
         for the store. With local files it is after this step's blocks are read, because both use the same disk.
         """
         self._fetcher.check(numbers)
+        if window != self._window:  # before the new blocks are decoded, so that they find the memory free
+            self._window, self._idle = window, set()
+            for number in self._decoded.keys() - set(numbers):
+                del self._decoded[number]
         if self._fetcher.is_remote:
             self._fetch_urgently(numbers)
             read_ahead()
@@ -50,7 +64,7 @@ class HeldBlocks:
                 pending = self._urgent.pop(number, None) or self._take_pending(number)
                 block = self._fetcher.read(number) if pending is None else pending.result()
                 (self._views if block.is_view else self._decoded)[number] = block.data
-        self._drop_unused(set(numbers))
+        self._drop_unused(set(numbers), keep_decoded=window is not None)
         if not self._fetcher.is_remote:
             read_ahead()
 
@@ -110,10 +124,11 @@ class HeldBlocks:
         for group in grouped(wanted, self._fetcher.joins):
             self._urgent |= self._fetcher.read_ahead(group, urgent=True)
 
-    def _drop_unused(self, used: set[int]) -> None:
+    def _drop_unused(self, used: set[int], *, keep_decoded: bool) -> None:
         """Drop decoded blocks that neither this step nor the last one used, and the views used longest ago."""
-        for number in self._idle - used:
-            self._decoded.pop(number, None)
-        self._idle = self._decoded.keys() - used
+        if not keep_decoded:
+            for number in self._idle - used:
+                self._decoded.pop(number, None)
+            self._idle = self._decoded.keys() - used
         while len(self._views) > max(self._max_views, len(used)):
             del self._views[next(iter(self._views))]

@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Lock
 from typing import NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +57,8 @@ class BlockFetcher:
         self._reserved_bytes = 0
         self._process = os.getpid()
         self._last_check: tuple[set[int], Check] = set(), lambda: None
+        self._decoded: WeakValueDictionary[int, Data] = WeakValueDictionary()
+        """The decoded blocks that a lane holds: others that are in the same window share them."""
 
     @property
     def _is_of_this_process(self) -> bool:
@@ -95,7 +98,14 @@ class BlockFetcher:
 
     def read_all(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
         """Blocks of one file with their numbers, in any order, each as soon as it is decoded."""
-        return self._read_remote(numbers) if self.is_remote else ((number, self._read(number)) for number in numbers)
+        held = {number: data for number in numbers if (data := self._decoded.get(number)) is not None}
+        yield from ((number, ReadBlock(data, False)) for number, data in held.items())
+        missing = [number for number in numbers if number not in held]
+        read = self._read_remote(missing) if self.is_remote else ((number, self._read(number)) for number in missing)
+        for number, block in read:
+            if not block.is_view:
+                self._decoded[number] = block.data
+            yield number, block
 
     def read_ahead(self, group: Sequence[int], *, urgent: bool = False) -> dict[int, PendingBlock]:
         """Fetch a group of blocks together in the background. Their file is checked when they are used.

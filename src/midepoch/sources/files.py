@@ -1,21 +1,25 @@
 """The rows of files, as the source of a pipeline."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
-from midepoch._common.text import count
+from midepoch._common.once import log_once
+from midepoch._common.text import count, size_in_words
 from midepoch.checkpoint.fingerprint import data_difference
 from midepoch.checkpoint.lanes import Cursor, lane_cuts
-from midepoch.checkpoint.state import AppendedFiles
+from midepoch.checkpoint.state import AppendedFiles, Windows
 from midepoch.errors import CheckpointMismatchError
 from midepoch.formats.arrow import holds_dictionary
 from midepoch.index.index import Index
 from midepoch.order.orders import Interval, Order, OrderStep, Sequential, Shuffle, build_order, lanes_by_file
 from midepoch.order.selection import KeptBlocks
+from midepoch.order.windows import WINDOW_BLOCKS, Blocks, virtual_counts, virtual_starts
 from midepoch.sources.appended import FileSubset, generations, lane_of_generations
 from midepoch.sources.fetcher import BlockFetcher
 from midepoch.sources.lane import LaneRows, ReadSizes
@@ -26,6 +30,10 @@ from midepoch.storage.options import Fetch
 
 if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
     from midepoch.index.pruning import Where
+
+
+FEW_BLOCKS = 4
+"""A window with fewer blocks mixes too little."""
 
 
 class OpenFiles:
@@ -77,13 +85,73 @@ class FileRows:
     @property
     def base(self) -> Order:
         """The rows in file order, without blocks in which no row can match the filter."""
-        starts = self.index.view.file_starts, self.index.view.block_starts
-        return Sequential(*starts) if self.where is None else KeptBlocks(*starts, self.where.blocks)
+        view, starts = self.index.view, self.index.view.block_starts
+        kept = None if self.where is None else self.where.blocks
+        if self._has_virtual_blocks:
+            counts = virtual_counts(view.blocks)
+            starts = virtual_starts(view.blocks, counts)
+            kept = None if kept is None else np.repeat(kept, counts)
+        if kept is None:
+            return Sequential(view.file_starts, starts, self._blocks)
+        return KeptBlocks(view.file_starts, starts, kept, self._blocks)
+
+    @property
+    def _has_virtual_blocks(self) -> bool:
+        return self.window_bytes > 0
+
+    @property
+    def window_bytes(self) -> int:
+        """The most bytes of blocks that a lane holds for one window; 0 without windows that are cut by blocks."""
+        return max(
+            (step.window_bytes for step in self.steps if isinstance(step, Shuffle) and step.cuts_by_blocks), default=0
+        )
+
+    @property
+    def _blocks(self) -> Blocks:
+        """What orders know of the blocks. Windows that are cut by rows alone know nothing else of them."""
+        view = self.index.view
+        return view.blocks if self._has_virtual_blocks else Blocks.of_rows(view.block_starts)
+
+    def with_windows(self, windows: Windows) -> "FileRows":
+        """The same rows, in the order of an epoch whose windows are cut by blocks or by rows alone."""
+        if windows == "blocks":
+            return self
+        return replace(self, steps=tuple(step.of_rows() if isinstance(step, Shuffle) else step for step in self.steps))
+
+    def log_window(self, step: Shuffle) -> None:
+        """Log, once for each dataset, that a window has fewer blocks than asked for, or very few."""
+        blocks = self.index.view.blocks
+        whole = ~blocks.divisible & (np.diff(blocks.starts) > 0)
+        if self.where is not None:
+            whole &= self.where.blocks
+        number = int(whole.sum())
+        if not number or step.window_blocks is None:
+            return
+        rows, nbytes = (int(sizes[whole].sum()) // number for sizes in (np.diff(blocks.starts), blocks.nbytes))
+        wanted = min(number, max(step.window_blocks, -(-step.window // max(1, rows))))
+        fitting = min(number, max(1, step.window_bytes // max(1, nbytes)))
+        has = f"{self.label}: a window of the shuffle has about {count('block', min(wanted, fitting))} of {number:,}"
+        level = logging.WARNING if min(wanted, fitting) < FEW_BLOCKS else logging.INFO
+        if fitting < wanted:
+            log_once(
+                f"{has}, because a block has {size_in_words(nbytes)} on average and window_bytes is "
+                f"{size_in_words(step.window_bytes)}; {wanted} were asked for. For batches from more places of the "
+                f"dataset, pass window_bytes of {size_in_words(wanted * nbytes)} or more, write smaller row groups, or "
+                "convert the files to uncompressed Arrow, of which small parts can be read alone.",
+                level,
+            )
+        elif wanted < min(FEW_BLOCKS, number):
+            log_once(
+                f"{has}, so a batch comes from few places of the dataset. Pass a larger window_blocks; the "
+                f"default is {WINDOW_BLOCKS}."
+            )
 
     @cached_property
     def size(self) -> int:
         """The number of rows that an epoch reads."""
-        size = self.base.size
+        size = self.index.view.rows
+        if self.where is not None:
+            size = int(self.index.view.block_rows[self.where.blocks].sum())
         for step in self.steps:
             size = step.size(size)
         return size
@@ -127,18 +195,24 @@ class FileRows:
         """The order of an epoch."""
         return build_order(self.base, self.steps, epoch)
 
-    def cut(self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = ()) -> "FileRowsLanes":
-        return FileRowsLanes(self, epoch=epoch, lanes=lanes, mode=mode, appended=appended)
+    def cut(
+        self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = (), windows: Windows = "blocks"
+    ) -> "FileRowsLanes":
+        return FileRowsLanes(self.with_windows(windows), epoch=epoch, lanes=lanes, mode=mode, appended=appended)
 
     def generation_orders(self, epoch: int, appended: AppendedFiles) -> list[Order]:
         """The order of each generation of files, in an epoch to which files were appended."""
         view = self.index.view
-        starts = {
-            "file_starts": view.file_starts,
-            "first_blocks": view.first_blocks,
-            "block_starts": view.block_starts,
-        }
-        subsets = [FileSubset(files, **starts) for files in generations(appended, len(view.names))]
+        subsets = [
+            FileSubset(
+                files,
+                file_starts=view.file_starts,
+                first_blocks=view.first_blocks,
+                blocks=self._blocks,
+                virtual=self._has_virtual_blocks,
+            )
+            for files in generations(appended, len(view.names))
+        ]
         return [build_order(subset, self.steps, epoch) for subset in subsets]
 
     def open(self, lanes: int) -> OpenFiles:
@@ -201,11 +275,11 @@ class FileRowsLanes:
     def flow(self, opened: OpenFiles, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
         where, sizes, size = self._source.where, opened.sizes, self.size(lane)
         if where is None:
-            rows = LaneRows(opened.fetcher, self.order(lane), sizes)
+            rows = LaneRows(opened.fetcher, self.order(lane), sizes, self._source.window_bytes)
             return Flow(row_runs=rows.runs(cursor[0], size, rows=stride.rows, phase=stride.phase, stride=stride.stride))
         # An expression costs about the same for few rows as for many, so it gets the rows of a whole step. Runs of
         # mapped files stay short: before each of them it is checked that the file has not changed.
         read_sizes = sizes if opened.fetcher.all_mapped else replace(sizes, run=sizes.step)
-        rows = LaneRows(opened.fetcher, self.order(lane), read_sizes)
+        rows = LaneRows(opened.fetcher, self.order(lane), read_sizes, self._source.window_bytes)
         runs = rows.runs(cursor[0], size)
         return Flow(row_runs=matching(runs, where.predicate, self._source.names, sizes.run, self._source.locate))

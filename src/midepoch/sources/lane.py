@@ -1,6 +1,6 @@
 """The rows of one lane: read in whole blocks, and handed on as columns."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -24,7 +24,8 @@ NARROW_BYTES = 512 << 10
 SLICE_ROWS = 64
 """Adjacent rows are sliced if this many or more lie together on average; fewer are picked one by one."""
 SPARSE = 4
-"""If decoded blocks hold more than this many times the rows wanted, they are decoded and dropped one by one."""
+"""If decoded blocks hold more than this many times the rows wanted, they are decoded and dropped one by one, unless
+they are those of a window."""
 VIEWS = 4096
 MAX_BLOCKS_AHEAD = 256
 
@@ -67,8 +68,12 @@ class LaneRows:
     rows are picked from a pool of the step's blocks.
     """
 
-    def __init__(self, fetcher: BlockFetcher, order: Order, sizes: ReadSizes) -> None:
-        self._order, self._sizes = order, sizes
+    def __init__(self, fetcher: BlockFetcher, order: Order, sizes: ReadSizes, window_bytes: int = 0) -> None:
+        """Read the rows of an order. Its pieces are windows of at most ``window_bytes``, unless that is 0.
+
+        The decoded blocks of a window are held until the lane leaves the window.
+        """
+        self._order, self._sizes, self._window_bytes = order, sizes, window_bytes
         self._block_starts = fetcher.view.block_starts
         self._held = HeldBlocks(fetcher, sizes.views)
         self._fetcher, self._all_mapped = fetcher, fetcher.all_mapped
@@ -87,7 +92,11 @@ class LaneRows:
             breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
             scattered = len(breaks) * SLICE_ROWS > len(numbers)
             read_ahead = partial(self._read_ahead, int(positions[-1]), stop)
-            read = self._pick(numbers, read_ahead) if scattered else self._slice(numbers, breaks, read_ahead)
+            window = int(np.searchsorted(self._pieces, positions[-1], "right")) if self._window_bytes else None
+            if scattered:
+                read = self._pick(numbers, read_ahead, window)
+            else:
+                read = self._slice(numbers, breaks, read_ahead, window)
             for begin, part in read:
                 end = begin + len(part)
                 yield RowRun(part, positions[begin:end, None] + 1, numbers[begin:end])
@@ -107,16 +116,29 @@ class LaneRows:
             else:
                 group_starts = np.arange(begin, min(stop, begin + groups * rows * stride), rows * stride)
                 positions = (group_starts[:, None] + np.arange(rows)).ravel()
-                yield positions[positions < stop]
+                yield from self._cut_at_windows(positions[positions < stop])
                 begin += groups * rows * stride
+
+    def _cut_at_windows(self, positions: I64) -> Iterator[I64]:
+        """The positions, cut where the first window ends and where the last begins: steps share the blocks of those."""
+        if not self._window_bytes or self._all_mapped:
+            yield positions
+            return
+        ends = np.searchsorted(self._pieces, positions[[0, -1]], "right")
+        cuts = np.searchsorted(positions, [self._pieces[ends[0]], self._pieces[ends[1] - 1]])
+        yield from (part for part in np.split(positions, np.unique(cuts)) if len(part))
 
     def _step_end(self, begin: int, stop: int) -> int:
         """Where a step from ``begin`` ends: at the end of a piece, if one ends neither too early nor too late."""
         end = int(self._pieces[int(np.searchsorted(self._pieces, begin + self._sizes.step, "right")) - 1])
-        if end < begin + self._sizes.run:
+        if end < begin + self._sizes.run and (self._all_mapped or end <= begin):
             following = int(np.searchsorted(self._pieces, begin + self._sizes.step))
             next_end = int(self._pieces[min(following, len(self._pieces) - 1)])
             end = next_end if next_end <= begin + 2 * self._sizes.step else begin + self._sizes.step
+        if self._window_bytes and not self._all_mapped:  # blocks of a window that is under way are held to its end
+            following = int(np.searchsorted(self._pieces, begin, "right"))
+            if self._pieces[following - 1] < begin:
+                end = min(end, int(self._pieces[following]))
         return min(stop, end)
 
     def _read_ahead(self, position: int, stop: int) -> None:
@@ -156,13 +178,21 @@ class LaneRows:
         rising = np.arange(low, high + 1) if high - low < len(numbers) else np.sort(numbers)
         blocks = np.array([part.block for part in self._by_block(rising, 0, len(rising))])
         near = np.cumsum(self._block_starts[blocks + 1] - self._block_starts[blocks]) <= 4 * STEP_ROWS
-        return blocks[: max(1, int(near.sum()))]
+        # Blocks of the next window are decoded while this one is read, as far as both fit the bytes of one.
+        room = max(self._window_bytes - self._bytes_of(self._held.decoded), self._fetcher.bytes_ahead)
+        fits = np.cumsum(self._fetcher.view.block_lengths[blocks]) <= room
+        return blocks[: max(1, int(near.sum()), int(fits.sum()))]
 
-    def _slice(self, numbers: I64, breaks: I64, read_ahead: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
+    def _bytes_of(self, blocks: Collection[int]) -> int:
+        return int(self._fetcher.view.block_lengths[list(blocks)].sum()) if blocks else 0
+
+    def _slice(
+        self, numbers: I64, breaks: I64, read_ahead: Callable[[], None], window: int | None
+    ) -> Iterator[tuple[int, Rows]]:
         """Slices of blocks without a copy, each with its index in ``numbers``. Rows are adjacent between ``breaks``."""
         bounds = pairwise([0, *breaks.tolist(), len(numbers)])
         parts = [part for begin, end in bounds for part in self._by_block(numbers, begin, end)]
-        self._held.load(sorted({part.block for part in parts}), read_ahead)
+        self._held.load(sorted({part.block for part in parts}), read_ahead, window)
         for block, begin, end in parts:
             first = int(self._block_starts[block])
             check = self._fetcher.file_check([block]) if self._held.is_view(block) else None
@@ -173,15 +203,17 @@ class LaneRows:
                 rows = self._held[block].slice(int(numbers[index]) - first, count)
                 yield index, Rows(_as_batch(rows), check=check)
 
-    def _pick(self, numbers: I64, read_ahead: Callable[[], None]) -> Iterator[tuple[int, Rows]]:
+    def _pick(self, numbers: I64, read_ahead: Callable[[], None], window: int | None) -> Iterator[tuple[int, Rows]]:
         """Scattered rows: read block by block in rising order, then picked in the order of ``numbers``."""
         indices, rising = _sorted(numbers)
         distinct = bool((rising[1:] > rising[:-1]).all())  # a selection may name a row more than once
         parts = list(self._by_block(rising, 0, len(rising)))
         block_rows = sum(int(self._block_starts[part.block + 1] - self._block_starts[part.block]) for part in parts)
-        sparse = not self._all_mapped and block_rows > SPARSE * len(numbers)
+        blocks = [part.block for part in parts]
+        sparse = not self._all_mapped and len(blocks) > 1 and block_rows > SPARSE * len(numbers)
+        sparse = sparse and self._bytes_of(blocks) > self._window_bytes
         if not sparse:
-            self._held.load([part.block for part in parts], read_ahead)
+            self._held.load(blocks, read_ahead, window)
         batches, views, taken = [], [], []
         for block, begin, end in parts:
             if sparse:

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import pyarrow as pa
 
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.state import AppendedFiles
+from midepoch.checkpoint.state import AppendedFiles, Windows
 from midepoch.stages.flow import Flow
 from midepoch.values.forms import Form
 
@@ -120,7 +120,9 @@ class Source(Protocol):
     def describe(self) -> list[dict[str, Any]]:
         """What a state records about how items are made from the data."""
 
-    def cut(self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = ()) -> SourceLanes:
+    def cut(
+        self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = (), windows: Windows = "blocks"
+    ) -> SourceLanes:
         """The lanes of an epoch. ``appended`` names the files it had before others were appended."""
 
     def open(self, lanes: int) -> OpenSource:

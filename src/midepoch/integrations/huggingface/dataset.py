@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from midepoch._common.checks import check_integer
+from midepoch._common.checks import Size, check_integer
 from midepoch._common.hashing import digest
 from midepoch._common.text import count
 from midepoch.checkpoint.state import State
@@ -24,6 +24,7 @@ from midepoch.integrations.huggingface.cache import LoadArguments, SplitFiles, s
 from midepoch.integrations.huggingface.splits import Term, row_ranges, select_terms
 from midepoch.order.orders import Level, Shuffle
 from midepoch.order.selection import Selection, Slices
+from midepoch.order.windows import WINDOW, WINDOW_BLOCKS, WINDOW_BYTES
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows, FileRowsLanes
 from midepoch.storage.listing import PathSpec
@@ -124,7 +125,15 @@ class SimpleArrowIterableDataset(Dataset):
         super().__init__(Plan(pipeline=Pipeline(source=FileRows(index=open_index(arrow_files, index_dir=index_dir)))))
         _ = self.schema  # raises now, not at the first row, if the files disagree
 
-    def shuffle(self, seed: int | None = None, *, level: Level = "file", window: int = 8192) -> Self:
+    def shuffle(
+        self,
+        seed: int | None = None,
+        *,
+        level: Level = "file",
+        window: int = WINDOW,
+        window_blocks: int = WINDOW_BLOCKS,
+        window_bytes: Size = WINDOW_BYTES,
+    ) -> Self:
         """Permute the files, differently in every epoch. ``level="block"`` and "row" also mix rows of different files.
 
         :meth:`midepoch.Dataset.shuffle` explains the levels.
@@ -134,7 +143,7 @@ class SimpleArrowIterableDataset(Dataset):
                 "shuffle(level='file') changes nothing: the dataset is one Arrow file. "
                 "Pass level='block' to mix its rows."
             )
-        return super().shuffle(seed, level=level, window=window)
+        return super().shuffle(seed, level=level, window=window, window_blocks=window_blocks, window_bytes=window_bytes)
 
     @property
     def arrow_files(self) -> list[str]:

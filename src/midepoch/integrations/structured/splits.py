@@ -8,14 +8,15 @@ import numpy as np
 from midepoch._common.hashing import key_of
 from midepoch._common.types import I64
 from midepoch.index.index import IndexView
-from midepoch.order.orders import Order, Shuffle, ShuffledPieces, ShuffledWindows, window_starts
+from midepoch.order.orders import Order, Shuffle, ShuffledPieces, ShuffledWindows
+from midepoch.order.windows import windows_of_rows
 
 
 class SplitOrder:
     """An order with splits for its pieces, in place of files."""
 
     def __init__(self, inner: Order, bounds: I64) -> None:
-        self._inner, self._bounds = inner, bounds
+        self._inner, self._bounds, self.blocks = inner, bounds, inner.blocks
         self.size = inner.size
 
     def rows(self, positions: I64) -> I64:
@@ -73,7 +74,7 @@ class ShuffleSplits(Shuffle):
 
     def apply(self, inner: Order, *key: int | str) -> Order:
         splits = self.permuted(inner, *key)
-        blocks = window_starts(splits.piece_starts("block"), self.window)
+        blocks = windows_of_rows(splits.piece_starts("block"), self.window)
         starts = np.unique(np.concatenate([self.groups(splits), blocks]))
         return ShuffledWindows(splits, starts, key_of(self.seed, "window", *key))
 
@@ -83,7 +84,7 @@ class ShuffleSplits(Shuffle):
 
     def groups(self, splits: Order) -> I64:
         """The first position of each group, and the end."""
-        return window_starts(splits.piece_starts("file"), self.window)
+        return windows_of_rows(splits.piece_starts("file"), self.window)
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,119 @@
+"""Windows: runs of permuted pieces whose rows a block shuffle mixes, sized by rows, blocks and bytes.
+
+All functions are pure, and take a few passes over arrays with one element for each piece.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from midepoch._common.types import I64
+
+WINDOW, WINDOW_BLOCKS, WINDOW_BYTES = 8192, 16, 512 << 20
+"""The default sizes of a window."""
+VIRTUAL_ROWS = 128
+"""The rows of a virtual block. A window of 8192 rows then has 64 of them, from all over the dataset."""
+VIRTUAL_BYTES = 1 << 20
+"""The most bytes of a virtual block, unless a row has more."""
+MOST_VIRTUAL = 1 << 20
+"""In larger datasets virtual blocks have more rows, so that there are about this many of them."""
+
+
+class Blocks(NamedTuple):
+    """The blocks of a dataset as the index has them, so that an order knows what its pieces cost to hold."""
+
+    starts: I64
+    """The first row of each block, and the number of all rows."""
+    nbytes: I64
+    """The bytes of each block."""
+    divisible: npt.NDArray[np.bool_]
+    """For each block, whether some of its rows can be read alone. Other blocks are decoded as a whole."""
+
+    @classmethod
+    def of_rows(cls, starts: I64) -> "Blocks":
+        """Blocks of which only the rows are known."""
+        return cls(starts, np.zeros(len(starts) - 1, np.int64), np.zeros(len(starts) - 1, bool))
+
+    def some(self, numbers: I64) -> "Blocks":
+        """Blocks with these numbers, as a dataset of them alone would have them."""
+        return Blocks(bounds_of(np.diff(self.starts)[numbers]), self.nbytes[numbers], self.divisible[numbers])
+
+    def owner(self, rows: I64) -> I64:
+        """The block of each row."""
+        owners: I64 = np.searchsorted(self.starts, rows, "right") - 1
+        return owners
+
+
+def virtual_counts(blocks: Blocks) -> I64:
+    """Into how many virtual blocks each block is divided. Blocks that are decoded as a whole are not divided."""
+    rows = np.diff(blocks.starts)
+    size = rows_of_virtual(int(rows[blocks.divisible].sum()))
+    counts = np.minimum(np.maximum(-(-rows // size), -(-blocks.nbytes // VIRTUAL_BYTES)), rows)
+    return np.where(blocks.divisible, counts, 1).clip(1).astype(np.int64)
+
+
+def rows_of_virtual(rows: int) -> int:
+    """How many rows a virtual block has, at most, if there are ``rows`` rows to divide."""
+    return max(VIRTUAL_ROWS, -(-rows // MOST_VIRTUAL))
+
+
+def virtual_starts(blocks: Blocks, counts: I64) -> I64:
+    """The first row of each virtual block, and the end. Those of one block differ by one row at most."""
+    numbers = np.arange(int(counts.sum())) - np.repeat(bounds_of(counts)[:-1], counts)
+    rows, of_block = np.repeat(np.diff(blocks.starts), counts), np.repeat(counts, counts)
+    starts: I64 = np.repeat(blocks.starts[:-1], counts) + rows * numbers // of_block
+    return np.append(starts, blocks.starts[-1])
+
+
+def windows_of_rows(piece_starts: I64, window: int) -> I64:
+    """The first position of each window, and the end.
+
+    A window is a run of whole pieces, of about ``window`` rows together, or one longer piece.
+    """
+    opens = np.flatnonzero(np.diff(piece_starts[:-1] // window, prepend=-1))
+    return np.append(piece_starts[:-1][opens], piece_starts[-1]).astype(np.int64)
+
+
+def windows_of_blocks(piece_starts: I64, nbytes: I64, *, rows: int, blocks: int, most_bytes: int) -> I64:
+    """The first position of each window, and the end.
+
+    A window is the shortest run of whole pieces that has at least ``rows`` rows and ``blocks`` pieces, or as many of
+    them as fit ``most_bytes``, at least one. Pieces that are left at the end join the last window, or share its pieces
+    evenly if all together do not fit.
+    """
+    starts = piece_starts[np.append(np.diff(piece_starts) > 0, True)]
+    nbytes = nbytes[np.diff(piece_starts) > 0]
+    pieces = len(nbytes)
+    if not pieces:
+        return starts
+    before = bounds_of(nbytes)
+    numbers = np.arange(pieces)
+    enough = np.maximum(np.searchsorted(starts, starts[:-1] + rows), numbers + blocks)
+    fitting = np.maximum(np.searchsorted(before, before[:-1] + most_bytes, "right") - 1, numbers + 1)
+    ends = np.minimum(enough, fitting)
+    opens = _followed(ends)
+    if len(opens) > 1 and enough[opens[-1]] > pieces:
+        last_two = opens[-2]
+        if fitting[last_two] == pieces:
+            opens.pop()
+        else:
+            cuts = numbers[last_two + 1 :]
+            larger = np.maximum(before[cuts] - before[last_two], before[pieces] - before[cuts])
+            opens[-1] = int(cuts[larger.argmin()])
+    return np.append(starts[opens], starts[-1]).astype(np.int64)
+
+
+def _followed(ends: I64) -> list[int]:
+    """Where the windows begin, if the one that begins at piece ``i`` ends at piece ``ends[i]``."""
+    following = ends.tolist()
+    opens, piece = [], 0
+    while piece < len(following):
+        opens.append(piece)
+        piece = following[piece]
+    return opens
+
+
+def bounds_of(counts: I64) -> I64:
+    """Where runs of these lengths begin, one after the other, and where the last ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
