@@ -83,7 +83,7 @@ class NumbersSource:
     def describe(self):
         return []
 
-    def cut(self, *, epoch, lanes, mode, appended=()):
+    def cut(self, *, epoch, lanes, mode, appended=(), windows="blocks"):
         return NumberLanes(np.array_split(np.arange(self.rows), lanes))
 
     def open(self, lanes):

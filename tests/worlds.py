@@ -165,7 +165,14 @@ ORDERS = st.lists(
         st.tuples(
             st.just("shuffle"),
             st.tuples(st.integers(0, 3)),
-            st.fixed_dictionaries({"level": st.sampled_from(["file", "block", "row"]), "window": st.integers(1, 30)}),
+            st.fixed_dictionaries(
+                {
+                    "level": st.sampled_from(["file", "block", "row"]),
+                    "window": st.integers(1, 30),
+                    "window_blocks": st.integers(1, 6),
+                    "window_bytes": st.sampled_from([1, 2000, "1MiB"]),
+                }
+            ),
         ),
         st.tuples(st.just("take"), st.tuples(st.integers(0, 60)), st.just({})),
         st.tuples(st.just("skip"), st.tuples(st.integers(0, 20)), st.just({})),

@@ -57,7 +57,7 @@ def _facts(run: Pass) -> dict[str, Any]:
     """What all ranks must have in common, by name."""
     plan, start = run.plan, run.progress().session.start
     fingerprint = plan.pipeline.fingerprint
-    positions = json.dumps(start.to_dict(fingerprint)["cursors"])
+    positions = json.dumps([start.to_dict(fingerprint)["cursors"], start.windows])
     return {
         "data": fingerprint["data"],
         "pipeline": fingerprint["pipeline"],
@@ -66,7 +66,7 @@ def _facts(run: Pass) -> dict[str, Any]:
         "shard mode": plan.mode,
         "epochs per loop": plan.epochs_per_loop,
         "even": plan.even,
-        "start": f"epoch {start.epoch}, turn {start.turn}, cursors {digest(positions.encode()).hex()}, windows of {start.windows}",
+        "start": f"epoch {start.epoch}, turn {start.turn}, cursors {digest(positions.encode()).hex()}",
     }
 
 

@@ -50,7 +50,7 @@ def virtual_counts(blocks: Blocks) -> I64:
     rows = np.diff(blocks.starts)
     size = rows_of_virtual(int(rows[blocks.divisible].sum()))
     counts = np.minimum(np.maximum(-(-rows // size), -(-blocks.nbytes // VIRTUAL_BYTES)), rows)
-    return np.where(blocks.divisible, counts, 1).clip(1).astype(np.int64)
+    return np.maximum(np.where(blocks.divisible, counts, 1), 1).astype(np.int64)
 
 
 def rows_of_virtual(rows: int) -> int:
@@ -63,7 +63,7 @@ def virtual_starts(blocks: Blocks, counts: I64) -> I64:
     numbers = np.arange(int(counts.sum())) - np.repeat(bounds_of(counts)[:-1], counts)
     rows, of_block = np.repeat(np.diff(blocks.starts), counts), np.repeat(counts, counts)
     starts: I64 = np.repeat(blocks.starts[:-1], counts) + rows * numbers // of_block
-    return np.append(starts, blocks.starts[-1])
+    return np.append(starts, blocks.starts[-1]).astype(np.int64)
 
 
 def windows_of_rows(piece_starts: I64, window: int) -> I64:
@@ -82,7 +82,7 @@ def windows_of_blocks(piece_starts: I64, nbytes: I64, *, rows: int, blocks: int,
     them as fit ``most_bytes``, at least one. Pieces that are left at the end join the last window, or share its pieces
     evenly if all together do not fit.
     """
-    starts = piece_starts[np.append(np.diff(piece_starts) > 0, True)]
+    starts: I64 = piece_starts[np.append(np.diff(piece_starts) > 0, True)]
     nbytes = nbytes[np.diff(piece_starts) > 0]
     pieces = len(nbytes)
     if not pieces:

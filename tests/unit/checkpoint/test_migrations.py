@@ -1,7 +1,7 @@
 """States of older versions load for ever: they are upgraded step by step, everywhere a state is read.
 
-There is one version so far. These tests make up a history of three: version 1 called a state's turn "next_turn" and had
-no "mode", version 2 renamed the turn, and version 3, the present one, added the mode.
+Most of these tests make up two versions after the present one, 2: version 2 called a state's turn "next_turn" and had
+no "mode", version 3 renamed the turn, and version 4 added the mode.
 """
 
 import copy
@@ -33,14 +33,16 @@ def add_the_mode(values):
 
 @pytest.fixture
 def later_release(monkeypatch):
-    monkeypatch.setattr(migrations, "VERSION", 3)
-    monkeypatch.setattr(migrations, "MIGRATIONS", {1: rename_the_turn, 2: add_the_mode})
+    monkeypatch.setattr(migrations, "VERSION", 4)
+    monkeypatch.setattr(migrations, "MIGRATIONS", {**MIGRATIONS, 2: rename_the_turn, 3: add_the_mode})
 
 
-def as_version_1(state):
-    """A state as the first version of the made-up history would have saved it."""
+def as_version_2(state):
+    """A state as version 2 of the made-up history would have saved it."""
     old = copy.deepcopy(state)
-    old["version"] = 1
+    if old["version"] == 1:
+        old = MIGRATIONS[1](old)
+    old["version"] = 2
     old["next_turn"] = old.pop("turn")
     old["fingerprint"]["stages"] = old["fingerprint"].pop("pipeline")
     del old["mode"]
@@ -51,7 +53,7 @@ def as_version_1(state):
 def golden(path, tmp_path):
     values = json.loads(path.read_text())
     folder = write_files(tmp_path / "data", [20, 0, 7, 33], kinds=["stream"])
-    return PIPELINES[values["pipeline"]](me.read(folder)), as_version_1(values["state"]), values["rest"]
+    return PIPELINES[values["pipeline"]](me.read(folder)), as_version_2(values["state"]), values["rest"]
 
 
 def state_after(dataset, items):
@@ -69,7 +71,7 @@ def test_every_older_version_has_a_migration():
 def test_old_states_load(tmp_path, later_release, path):
     dataset, state, rest = golden(path, tmp_path)
     dataset.load_state_dict(state)
-    assert dataset.state_dict()["version"] == 3
+    assert dataset.state_dict()["version"] == 4
     assert ids(dataset) == rest
 
 
@@ -93,7 +95,7 @@ def test_old_states_of_several_ranks_are_merged(tmp_path, later_release):
     def build(rank, ranks):
         return me.read(folder).filter(is_kept).lanes(4).shard(ranks, rank)
 
-    states = [as_version_1(state_after(build(rank, 2), 4)) for rank in range(2)]
+    states = [as_version_2(state_after(build(rank, 2), 4)) for rank in range(2)]
     alone = build(0, 1)
     alone.load_state_dict(me.merge_states(states))
     assert ids(alone) == ids(build(0, 1))[8:]
@@ -102,7 +104,7 @@ def test_old_states_of_several_ranks_are_merged(tmp_path, later_release):
 def test_old_and_present_states_of_one_step_are_merged(tmp_path, later_release):
     folder = write_files(tmp_path / "data", [20])
     states = [state_after(me.read(folder).lanes(2).shard(2, rank), 3) for rank in range(2)]
-    assert me.merge_states([as_version_1(states[0]), states[1]]) == states[1]
+    assert me.merge_states([as_version_2(states[0]), states[1]]) == states[1]
 
 
 @pytest.mark.parametrize("since", [0, 3])
@@ -114,7 +116,7 @@ def test_old_checkpoints_of_several_workers_are_read(tmp_path, later_release, si
     start = {**begun, "lanes": 2, "cursors": [[2, 0]]}
     parts = [{"readers": 2, "workers": 2, "items": items} for items in (4, 3)]
     snapshots = {
-        f"worker_{number}": {"dataset_state": as_version_1({**start, "part": part})}
+        f"worker_{number}": {"dataset_state": as_version_2({**start, "part": part})}
         for number, part in enumerate(parts)
     }
     checkpoint = {
@@ -128,7 +130,7 @@ def test_old_checkpoints_of_several_workers_are_read(tmp_path, later_release, si
 
 def test_old_states_load_when_files_were_appended(tmp_path, later_release):
     folder = write_files(tmp_path / "data", [20])
-    state = as_version_1(state_after(StructuredDataset(folder, shuffle=False), 5))
+    state = as_version_2(state_after(StructuredDataset(folder, shuffle=False), 5))
     write_files(tmp_path / "data", [20, 4])
     resumed = StructuredDataset(folder, shuffle=False)
     resumed.load_state_dict(state, new_files="append")
@@ -163,8 +165,8 @@ def test_only_the_steps_from_a_states_version_are_taken(monkeypatch, version, st
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (4, "version 4; this midepoch reads versions 1 to 3. A newer release wrote it: install that release"),
-        (0, "version 0; this midepoch reads versions 1 to 3. There is no such version.* load an earlier checkpoint"),
+        (5, "version 5; this midepoch reads versions 1 to 4. A newer release wrote it: install that release"),
+        (0, "version 0; this midepoch reads versions 1 to 4. There is no such version.* load an earlier checkpoint"),
         (-1, "version -1;.*no such version"),
         ("1", "version '1';.*no such version"),
         (1.0, "version 1.0;.*no such version"),
@@ -186,5 +188,5 @@ def test_other_values_are_no_states(values):
 
 
 def test_an_old_state_that_cannot_be_upgraded_is_damaged(later_release):
-    with pytest.raises(me.CheckpointMismatchError, match=r"version 1 is damaged \(KeyError: 'next_turn'\)"):
-        upgrade({"version": 1, "fingerprint": {}})
+    with pytest.raises(me.CheckpointMismatchError, match=r"version 2 is damaged \(KeyError: 'next_turn'\)"):
+        upgrade({"version": 2, "fingerprint": {}})

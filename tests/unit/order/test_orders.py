@@ -1,18 +1,31 @@
 """Orders: complete, reproducible, different from epoch to epoch, and composed the way they are written."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midepoch.order.orders import Interval, Sequential, Shuffle, ShuffledRows, Slice, build_order, lanes_by_file
+from midepoch.order.orders import (
+    Interval,
+    Sequential,
+    Shuffle,
+    ShuffledRows,
+    Slice,
+    build_order,
+    lanes_by_file,
+    piece_bytes,
+)
+from midepoch.order.selection import ChunkedNumbers, Intervals, KeptBlocks, Listed
+from midepoch.order.windows import Blocks
 
 
 def sequential(sizes, block):
-    """Files of these sizes, in blocks of ``block`` rows."""
+    """Files of these sizes, in blocks of ``block`` rows and 10 bytes a row."""
     files = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     blocks = [start for first, size in zip(files, sizes, strict=False) for start in range(first, first + size, block)]
-    return Sequential(files, np.array([*blocks, files[-1]], np.int64))
+    starts = np.array([*blocks, files[-1]], np.int64)
+    return Sequential(files, starts, Blocks(starts, 10 * np.diff(starts), np.zeros(len(blocks), bool)))
 
 
 def rows(order):
@@ -20,7 +33,12 @@ def rows(order):
 
 
 shuffles = st.builds(
-    Shuffle, seed=st.integers(0, 9), level=st.sampled_from(["file", "block", "row"]), window=st.integers(1, 50)
+    Shuffle,
+    seed=st.integers(0, 9),
+    level=st.sampled_from(["file", "block", "row"]),
+    window=st.integers(1, 50),
+    window_blocks=st.none() | st.integers(1, 9),
+    window_bytes=st.integers(1, 1000),
 )
 sizes = st.lists(st.integers(0, 30), min_size=1, max_size=6)
 
@@ -130,3 +148,21 @@ def test_any_positions_of_a_block_shuffle_give_the_rows_that_all_together_give(s
     whole = rows(order)
     some = data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=10)) if whole else []
     assert order.rows(np.array(some, np.int64)).tolist() == [whole[position] for position in some]
+
+
+def test_a_piece_of_a_decoded_block_takes_all_its_bytes_and_one_of_a_divisible_block_its_share():
+    starts = np.array([0, 4, 10, 10])
+    blocks = Blocks(starts, np.array([40, 60, 0]), np.array([False, True, False]))
+    pieces = np.array([0, 4, 7, 10, 10])
+    base = Sequential(np.array([0, 10]), pieces, blocks)
+    assert piece_bytes(base).tolist() == [40, 30, 30, 0]
+    assert piece_bytes(Interval(base, 1, 6)).tolist() == [40, 20]
+    assert piece_bytes(Intervals(base, [(8, 9), (3, 5)])).tolist() == [10, 40, 10]
+    kept = KeptBlocks(np.array([0, 10]), pieces, np.array([True, False, True, True]), blocks)
+    assert piece_bytes(kept).tolist() == [40, 30, 0]
+
+
+def test_the_bytes_of_pieces_with_rows_of_several_blocks_are_unknown():
+    base = sequential([12], 4)
+    assert piece_bytes(ShuffledRows(base, key=1)) is None
+    assert piece_bytes(Listed(base, ChunkedNumbers(pa.chunked_array([[0, 11]])))) is None

@@ -14,6 +14,7 @@ from midepoch._common.hashing import key_of, mix64
 from midepoch.order import split
 from midepoch.order.orders import Sequential, Shuffle, Slice, build_order, lanes_by_file
 from midepoch.order.split import GROUP, TrainTestSplit, multiply_divide
+from midepoch.order.windows import Blocks
 
 SIZES = st.one_of(st.integers(0, 5), st.integers(0, 4 * GROUP), st.integers(2000, 2100))
 SEEDS = st.integers(-3, 1 << 40)
@@ -165,7 +166,7 @@ class Huge:
     """An order of billions of rows, which could never be listed."""
 
     def __init__(self, size):
-        self.size = size
+        self.size, self.blocks = size, Blocks.of_rows(np.array([0, size]))
 
     def rows(self, positions):
         return positions

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import islice, pairwise
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import Sequential, Shuffle, build_order
+from midepoch.order.windows import Blocks, virtual_counts, virtual_starts
 from midepoch.sources.appended import FileSubset, generations, lane_of_generations, ranges_of
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_virtual_blocks():
+    with patch("midepoch.order.windows.VIRTUAL_ROWS", 2):
+        yield
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,7 @@ class Files:
     """Files given by the sizes of their blocks. Rows are numbered through all files."""
 
     blocks: list[list[int]]
+    virtual: bool = False
 
     def rows(self, files):
         """The row numbers of some files, one file after the other."""
@@ -29,15 +38,21 @@ class Files:
             np.array(files, np.int64),
             file_starts=bounds([sum(sizes) for sizes in self.blocks]),
             first_blocks=bounds([len(sizes) for sizes in self.blocks]),
-            block_starts=bounds([size for sizes in self.blocks for size in sizes]),
+            blocks=self.described(range(len(self.blocks))),
+            virtual=self.virtual,
         )
+
+    def described(self, files):
+        """The blocks of some files. Those of odd files can be divided; a row has 1,000 bytes."""
+        sizes = [size for file in files for size in self.blocks[file]]
+        divisible = [file % 2 == 1 for file in files for _ in self.blocks[file]]
+        return Blocks(bounds(sizes), 1000 * np.array(sizes, np.int64), np.array(divisible, bool))
 
     def alone(self, files):
         """The order of a dataset that has only these files. Its rows are numbered from 0."""
-        chosen = [self.blocks[file] for file in files]
-        return Sequential(
-            bounds([sum(sizes) for sizes in chosen]), bounds([size for sizes in chosen for size in sizes])
-        )
+        own = self.described(files)
+        starts = virtual_starts(own, virtual_counts(own)) if self.virtual else own.starts
+        return Sequential(bounds([sum(self.blocks[file]) for file in files]), starts, own)
 
 
 def bounds(counts):
@@ -72,12 +87,17 @@ def histories(draw):
     blocks = draw(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=7))
     generation_of = draw(st.lists(st.integers(0, 3), min_size=len(blocks), max_size=len(blocks)))
     split = [[file for file, own in enumerate(generation_of) if own == number] for number in range(4)]
-    return Files(blocks), [files for files in split if files]
+    return Files(blocks, draw(st.booleans())), [files for files in split if files]
 
 
 order_steps = st.lists(
     st.builds(
-        Shuffle, seed=st.integers(0, 9), level=st.sampled_from(["file", "block", "row"]), window=st.integers(1, 20)
+        Shuffle,
+        seed=st.integers(0, 9),
+        level=st.sampled_from(["file", "block", "row"]),
+        window=st.integers(1, 20),
+        window_blocks=st.none() | st.integers(1, 5),
+        window_bytes=st.integers(1, 40_000),
     ),
     max_size=1,
 )

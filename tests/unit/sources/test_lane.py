@@ -24,7 +24,7 @@ KINDS = {"mapped": ["stream", "file"], "decoded": ["parquet"], "mixed": ["parque
 
 
 def in_file_order(index):
-    return Sequential(index.view.file_starts, index.view.block_starts)
+    return Sequential(index.view.file_starts, index.view.block_starts, index.view.blocks)
 
 
 class Listed:
@@ -62,7 +62,12 @@ def index_of(tmp_path_factory):
 steps = st.lists(
     st.one_of(
         st.builds(
-            Shuffle, seed=st.integers(0, 9), level=st.sampled_from(["file", "block", "row"]), window=st.integers(1, 90)
+            Shuffle,
+            seed=st.integers(0, 9),
+            level=st.sampled_from(["file", "block", "row"]),
+            window=st.integers(1, 90),
+            window_blocks=st.none() | st.integers(1, 9),
+            window_bytes=st.integers(1, 4000),
         ),
         st.builds(Slice, start=st.integers(0, 60), stop=st.one_of(st.none(), st.integers(60, 200))),
     ),
@@ -77,10 +82,10 @@ sizes = st.builds(
 )
 
 
-def read(fetcher, order, sizes, start, stop, **stride):
+def read(fetcher, order, sizes, start, stop, window_bytes=0, **stride):
     """The positions, keys and values of all runs, after checks of each run."""
     positions, keys, found = [], [], []
-    for run in LaneRows(fetcher, order, sizes).runs(start, stop, **stride):
+    for run in LaneRows(fetcher, order, sizes, window_bytes).runs(start, stop, **stride):
         assert 0 < len(run) <= sizes.run
         positions += (run.cursors[:, 0] - 1).tolist()
         keys += run.keys.tolist()
@@ -96,9 +101,10 @@ def read(fetcher, order, sizes, start, stop, **stride):
     rows=st.integers(1, 9),
     stride=st.integers(1, 4),
     phase=st.integers(0, 3),
+    window_bytes=st.sampled_from([0, 1, 500, 4000]),
 )
 def test_runs_hold_the_rows_of_the_order_between_start_and_stop(
-    index_of, kind, order_steps, sizes, ends, rows, stride, phase
+    index_of, kind, order_steps, sizes, ends, rows, stride, phase, window_bytes
 ):
     index = index_of(kind)
     plain_list = bool(order_steps) and isinstance(order_steps[0], int)
@@ -108,7 +114,7 @@ def test_runs_hold_the_rows_of_the_order_between_start_and_stop(
     due = [position for position in range(start, stop) if (position - start) // rows % stride == phase]
     whole = order.rows(np.arange(order.size)).tolist()
     fetcher = BlockFetcher(index, index.schema(None))
-    got = read(fetcher, order, sizes, start, stop, rows=rows, phase=phase, stride=stride)
+    got = read(fetcher, order, sizes, start, stop, window_bytes, rows=rows, phase=phase, stride=stride)
     fetcher.close()
     expected = [whole[position] for position in due]
     assert got == (due, expected, expected)

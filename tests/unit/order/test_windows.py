@@ -1,0 +1,182 @@
+"""Windows and virtual blocks, against models that take one piece after the other."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midepoch.order import windows
+from midepoch.order.orders import Interval, Sequential, Shuffle, build_order
+from midepoch.order.windows import (
+    VIRTUAL_BYTES,
+    Blocks,
+    bounds_of,
+    virtual_counts,
+    virtual_starts,
+    windows_of_blocks,
+    windows_of_rows,
+)
+
+
+def cut(rows, nbytes, *, window, blocks, most_bytes):
+    """The windows of pieces with these rows and bytes, as lists of piece numbers."""
+    starts = bounds_of(np.array(rows, np.int64))
+    bounds = windows_of_blocks(
+        starts, np.array(nbytes, np.int64), rows=window, blocks=blocks, most_bytes=most_bytes
+    ).tolist()
+    assert bounds[0] == 0
+    assert bounds[-1] == starts[-1]
+    numbers = [number for number in range(len(rows)) if rows[number]]
+    return [[number for number in numbers if begin <= starts[number] < end] for begin, end in pairwise(bounds)]
+
+
+def model(rows, nbytes, *, window, blocks, most_bytes):
+    """The same, one piece after the other."""
+    made, current = [], []
+    for piece in (number for number in range(len(rows)) if rows[number]):
+        full = sum(rows[one] for one in current) >= window and len(current) >= blocks
+        if current and (full or sum(nbytes[one] for one in current) + nbytes[piece] > most_bytes):
+            made.append(current)
+            current = []
+        current.append(piece)
+    if not current:
+        return made
+    complete = sum(rows[one] for one in current) >= window and len(current) >= blocks
+    if not made or complete:
+        return [*made, current]
+    together = made.pop() + current
+    if sum(nbytes[one] for one in together) <= most_bytes:
+        return [*made, together]
+    halves = [(together[:number], together[number:]) for number in range(1, len(together))]
+    return [*made, *min(halves, key=lambda two: max(sum(nbytes[one] for one in half) for half in two))]
+
+
+PIECES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50)), max_size=40)
+
+
+@given(PIECES, st.integers(1, 40), st.integers(1, 7), st.integers(1, 200))
+def test_windows_are_those_of_the_model(pieces, window, blocks, most_bytes):
+    rows, nbytes = [rows for rows, _ in pieces], [nbytes for _, nbytes in pieces]
+    sizes = {"window": window, "blocks": blocks, "most_bytes": most_bytes}
+    assert cut(rows, nbytes, **sizes) == model(rows, nbytes, **sizes)
+
+
+@given(PIECES, st.integers(1, 40), st.integers(1, 7), st.integers(1, 200))
+def test_windows_never_exceed_the_bytes_and_are_as_large_as_they_must(pieces, window, blocks, most_bytes):
+    rows, nbytes = [rows for rows, _ in pieces], [nbytes for _, nbytes in pieces]
+    made = cut(rows, nbytes, window=window, blocks=blocks, most_bytes=most_bytes)
+    for own in made:
+        assert len(own) == 1 or sum(nbytes[one] for one in own) <= most_bytes
+    if sum(nbytes) <= most_bytes and len(made) > 1:
+        assert all(len(own) >= blocks and sum(rows[one] for one in own) >= window for own in made)
+
+
+def test_a_window_has_enough_rows_and_enough_blocks():
+    assert list(map(len, cut([10] * 64, [1] * 64, window=30, blocks=16, most_bytes=100))) == [16] * 4
+    assert list(map(len, cut([10] * 64, [1] * 64, window=320, blocks=16, most_bytes=100))) == [32] * 2
+
+
+def test_bytes_bind_and_one_block_always_fits():
+    assert list(map(len, cut([10] * 12, [130] * 12, window=1, blocks=16, most_bytes=540))) == [4, 4, 4]
+    assert list(map(len, cut([10] * 3, [130] * 3, window=1, blocks=16, most_bytes=100))) == [1, 1, 1]
+
+
+def test_no_window_is_a_small_rest():
+    assert list(map(len, cut([10] * 33, [1] * 33, window=1, blocks=16, most_bytes=100))) == [16, 17]
+    assert list(map(len, cut([10] * 17, [1] * 17, window=1, blocks=16, most_bytes=16))) == [8, 9]
+    assert list(map(len, cut([10] * 9, [130] * 9, window=1, blocks=16, most_bytes=540))) == [4, 2, 3]
+
+
+def test_a_million_blocks_have_windows_of_any_size():
+    starts, nbytes = np.arange(0, 1_000_001), np.ones(1_000_000, np.int64)
+    assert len(windows_of_blocks(starts, nbytes, rows=1, blocks=1, most_bytes=9)) == 1_000_001
+    assert len(windows_of_blocks(starts, nbytes, rows=1, blocks=16, most_bytes=99)) == 62_501
+
+
+def test_windows_of_rows_are_those_of_version_1():
+    assert windows_of_rows(np.arange(0, 101, 10), 25).tolist() == [0, 30, 50, 80, 100]
+    assert windows_of_rows(np.array([0, 100, 105, 110]), 8).tolist() == [0, 100, 105, 110]
+
+
+def blocks_of(rows, row_bytes, divisible=True):
+    starts = bounds_of(np.array(rows, np.int64))
+    return Blocks(starts, row_bytes * np.diff(starts), np.full(len(rows), divisible))
+
+
+def virtual_rows(blocks):
+    return np.diff(virtual_starts(blocks, virtual_counts(blocks))).tolist()
+
+
+def test_blocks_that_can_be_divided_become_virtual_blocks_of_equal_rows():
+    assert virtual_rows(blocks_of([1000, 0, 5, 300], 10)) == [125] * 8 + [0, 5, 100, 100, 100]
+    assert virtual_rows(blocks_of([1000, 300], 10, divisible=False)) == [1000, 300]
+
+
+def test_virtual_blocks_of_wide_rows_have_few_bytes():
+    assert virtual_rows(blocks_of([10], VIRTUAL_BYTES // 2)) == [2] * 5
+    assert virtual_rows(blocks_of([3], 5 * VIRTUAL_BYTES)) == [1] * 3
+
+
+def test_a_large_dataset_has_a_bounded_number_of_virtual_blocks():
+    blocks = blocks_of([10**6] * 3000, 1)
+    assert virtual_counts(blocks).sum() <= windows.MOST_VIRTUAL + 3000
+
+
+@given(st.lists(st.tuples(st.integers(0, 900), st.integers(0, 1 << 22), st.booleans()), min_size=1, max_size=9))
+def test_virtual_blocks_lie_inside_blocks_and_have_rows_if_those_have(described):
+    starts = bounds_of(np.array([rows for rows, _, _ in described], np.int64))
+    divisible = np.array([one for _, _, one in described])
+    blocks = Blocks(starts, np.array([nbytes for _, nbytes, _ in described], np.int64), divisible)
+    virtual = virtual_starts(blocks, virtual_counts(blocks))
+    assert set(starts.tolist()) <= set(virtual.tolist())
+    assert (np.diff(virtual) >= 0).all()
+    assert (np.diff(virtual) == 0).sum() == sum(rows == 0 for rows, _, _ in described)
+
+
+DEFAULTS = {"window": windows.WINDOW, "window_blocks": windows.WINDOW_BLOCKS, "window_bytes": windows.WINDOW_BYTES}
+
+
+def shuffled(rows, row_bytes, divisible, epoch=0, **sizes):
+    """The order of one file in blocks of these rows."""
+    blocks = blocks_of(rows, row_bytes, divisible)
+    starts = virtual_starts(blocks, virtual_counts(blocks))
+    base = Sequential(np.array([0, sum(rows)]), starts, blocks)
+    return blocks, build_order(base, [Shuffle(seed=1, level="block", **DEFAULTS | sizes)], epoch)
+
+
+def distinct(blocks, order, batches=40, rows=512):
+    """The numbers of blocks from which batches come, from all over the order."""
+    firsts = np.linspace(0, order.size - rows, batches).astype(np.int64)
+    return [len(np.unique(blocks.owner(order.rows(np.arange(first, first + rows))))) for first in firsts]
+
+
+@pytest.mark.parametrize("divisible", [False, True], ids=["decoded", "divisible"])
+@pytest.mark.parametrize("number", [16, 20, 33, 100])
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_a_batch_comes_from_16_blocks_of_100_000_rows(divisible, number, lanes):
+    blocks, order = shuffled([100_000] * number, 100, divisible)
+    each = order.size // lanes
+    for lane in range(lanes):
+        counts = distinct(blocks, Interval(order, lane * each, lane * each + each), 20)
+        assert min(counts) >= 16 - (divisible and number < 20)
+
+
+def test_a_batch_comes_from_as_many_blocks_as_fit_the_bytes():
+    blocks, order = shuffled([100_000] * 40, 1300, False)
+    assert set(distinct(blocks, order)) == {4}
+    blocks, order = shuffled([100_000] * 40, 1300, False, window_bytes=1 << 40)
+    assert min(distinct(blocks, order)) >= 16
+    blocks, order = shuffled([100_000] * 40, 1300, True)
+    assert min(distinct(blocks, order)) >= 16
+
+
+def test_rows_that_were_shuffled_before_are_not_held_in_larger_windows():
+    blocks = blocks_of([100] * 64, 10, divisible=False)
+    base = Sequential(np.array([0, 6400]), blocks.starts, blocks)
+    shuffle = Shuffle(seed=1, level="block", window=100, window_blocks=4, window_bytes=10_000)
+    once, twice = (build_order(base, [shuffle] * number, 0) for number in (1, 2))
+    assert np.diff(once.piece_starts("block")).tolist() == [400] * 16
+    assert np.diff(twice.piece_starts("block")).tolist() == [400] * 16
+    assert sorted(twice.rows(np.arange(6400)).tolist()) == list(range(6400))
