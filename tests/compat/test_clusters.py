@@ -11,15 +11,19 @@ import sys
 import tempfile
 import time
 import traceback
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import jobs
 import midepoch as me
 import s3
+from midepoch._common import executors
 from midepoch._common.executors import run_all
+from midepoch.pipeline import units
 from worlds import FORMATS, TEXTS, ids, write_files
 
 TESTS = Path(__file__).parents[1]
@@ -164,6 +168,44 @@ def test_dask_returns_no_result_of_an_earlier_run(dask, tmp_path):
     assert next(earlier) == (path, "old")
     path.write_text("new")
     assert list(run_all(jobs.read_text, [path], dask)) == [(path, "new")]
+
+
+@pytest.fixture(params=["default", "dask", "ray"])
+def surviving(request, monkeypatch):
+    """An executor that survives the death of a worker, or None for the default; and units of a few rows."""
+    monkeypatch.setattr(units, "SMALLEST_UNIT", 100)
+    monkeypatch.setattr(executors, "usable_cores", lambda: 2)
+    return None if request.param == "default" else request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def killing(tmp_path):
+    """Rows of which one, in the middle, kills the process that first maps it."""
+    for file in range(4):
+        rows = range(50 * file, 50 * file + 50)
+        markers = [str(tmp_path / "killed") if row == 117 else None for row in rows]
+        (tmp_path / "data").mkdir(exist_ok=True)
+        table = pa.table({"id": rows, "marker": pa.array(markers, pa.string())})
+        pq.write_table(table, tmp_path / "data" / f"{file}.parquet", row_group_size=10)
+    return me.read(tmp_path / "data").map(jobs.tokens_once_killed).filter(jobs.has_tokens)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def items(packs):
+    return [pack["tokens"].tolist() for pack in packs]
+
+
+def test_E2_a_survey_is_the_same_if_a_worker_was_killed(surviving, killing, tmp_path):
+    surveyed = killing.pack(16, column="tokens").survey(executor=surviving, folder=tmp_path / "there")
+    assert (tmp_path / "killed").exists()
+    with ThreadPoolExecutor(1) as here:
+        alone = killing.pack(16, column="tokens").survey(executor=here, folder=tmp_path / "here")
+    assert len(contents(tmp_path / "here")) > 1
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
+    assert items(surveyed) == items(alone) == items(killing.pack(16, column="tokens"))
 
 
 CONNECT = """

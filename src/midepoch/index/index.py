@@ -220,7 +220,10 @@ def _from_file(root: str, path: str, checksum: int) -> IndexView:
     try:
         view = IndexView.load(root, path)
     except (OSError, ValueError) as error:
-        raise DataChangedError(f"The index of {root} is gone from {path} ({error}). Open the dataset again.") from error
+        raise DataChangedError(
+            f"The index of {root} is gone from {path} ({error}). Open the dataset again; if this is another machine, "
+            "with an index_dir that all machines share."
+        ) from error
     if view.checksum != checksum:
         raise DataChangedError(f"The files below {root} changed and were indexed again. Open the dataset again.")
     return view

@@ -142,6 +142,15 @@ def test_only_changed_files_are_scanned_by_workers(folder, kept, scanned):
     assert scanned == ["1.arrow"]
 
 
+def test_other_front_doors_use_the_index_that_workers_built(tmp_path, kept, scanned):
+    write_numbers(tmp_path / "data" / "0.parquet", 0, 10, "parquet")
+    with ThreadPoolExecutor(1) as executor:
+        me.read(tmp_path / "data", format="parquet", index_dir=kept, executor=executor)
+    assert scanned == ["0.parquet"]
+    assert values(me.StructuredDataset(tmp_path / "data", "parquet", index_dir=kept)) == list(range(10))
+    assert scanned == ["0.parquet"]
+
+
 def test_what_is_no_executor_is_refused_even_if_nothing_is_scanned(folder, kept):
     me.read(folder, index_dir=kept)
     with pytest.raises(TypeError, match=r"executor is a str; it must be a concurrent\.futures\.Executor"):
