@@ -43,6 +43,20 @@ def kill(number=None):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+class SquareAndTrace:
+    """Squares numbers, and leaves a file whenever it is loaded from a pickle."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def __setstate__(self, state):
+        self.__dict__ |= state
+        (self.folder / os.urandom(8).hex()).touch()
+
+    def __call__(self, number):
+        return number * number
+
+
 class RaiseAt:
     """Squares numbers, leaves a file for each, and raises an error with a note at one of them."""
 

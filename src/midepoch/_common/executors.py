@@ -94,10 +94,9 @@ def _run_in_processes(function: Callable[[J], R], jobs: Sequence[J], processes: 
     attempts: Counter[int] = Counter()
     while True:
         try:
-            payload = _pickled(function)
-            with _Processes(processes) as pool:
-                _try_loading(pool, payload)
-                run = _Run(pool, partial(_call_pickled, payload), tasks, 2 * processes)
+            with _Processes(processes, _pickled(function)) as pool:
+                _try_loading(pool)
+                run = _Run(pool, _call_sent, tasks, 2 * processes)
                 yield from run.results()
         except _UnsendableError as error:
             log.warning(
@@ -193,12 +192,12 @@ class _UnsendableError(Exception):
 
 
 class _Processes(ProcessPoolExecutor):
-    """Processes that are ended at once on an interrupt. After an error they finish what they have begun."""
+    """Processes that call one function. On an interrupt they end at once, on an error when their jobs are finished."""
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, payload: bytes) -> None:
         # A forked process could inherit locks that other threads hold. A fork server would keep the environment that
         # it was started with.
-        super().__init__(processes, multiprocessing.get_context("spawn"), _prepare_process)
+        super().__init__(processes, multiprocessing.get_context("spawn"), _prepare_process, (payload,))
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         if kind is not None and not issubclass(kind, Exception):
@@ -207,8 +206,14 @@ class _Processes(ProcessPoolExecutor):
         self.shutdown(cancel_futures=True)
 
 
-def _prepare_process() -> None:
-    """Let the process that started this one decide when it ends, and end with it."""
+_sent = b""
+"""The pickled function of a process that was started here. It is not in each job, because it may hold much data."""
+
+
+def _prepare_process(payload: bytes) -> None:
+    """Receive the function. Let the process that started this one decide when it ends, and end with it."""
+    global _sent
+    _sent = payload
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
 
@@ -227,10 +232,10 @@ def _pickled(function: Callable[[Any], Any]) -> bytes:
         raise _UnsendableError(_words(error)) from error
 
 
-def _try_loading(pool: Executor, payload: bytes) -> None:
+def _try_loading(pool: Executor) -> None:
     """Start the processes, and load the function in one of them."""
     try:
-        failure = pool.submit(_loading_error, payload).result()
+        failure = pool.submit(_loading_error).result()
     except BrokenExecutor as error:
         raise RuntimeError(
             "The processes for this work ended while they started. Each of them first imports the main script, so a "
@@ -241,9 +246,9 @@ def _try_loading(pool: Executor, payload: bytes) -> None:
         raise _UnsendableError(failure)
 
 
-def _loading_error(payload: bytes) -> str | None:
+def _loading_error() -> str | None:
     try:
-        _loaded(payload)
+        _loaded(_sent)
     except Exception as error:
         return _words(error)
     return None
@@ -257,6 +262,10 @@ def _loaded(payload: bytes) -> Callable[[Any], Any]:
 
 def _call(run: bytes, function: Callable[[Any], Any], job: Any) -> Any:
     return function(job)
+
+
+def _call_sent(job: Any) -> Any:
+    return _call_pickled(_sent, job)
 
 
 def _call_pickled(payload: bytes, job: Any) -> Any:

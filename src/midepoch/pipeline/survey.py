@@ -168,7 +168,8 @@ class Counting(RowPass):
         rows = units[-1].end
         done = rows - sum(unit.end - unit.begin for unit in missing)
         with ExitStack() as stack:
-            if executor is None and self.calls_nothing and len(missing) > 1:  # Arrow lets other threads run
+            # Threads are enough if all work is Arrow's, which lets other threads run.
+            if executor is None and len(missing) > 1 and (self.calls_nothing or self.source.is_in_memory):
                 executor = stack.enter_context(ThreadPoolExecutor(usable_cores()))
             bar = stack.enter_context(ProgressBar("survey", unit="rows", total=rows))
             for unit, content in run_all(self.survey_unit, missing, executor):

@@ -83,6 +83,11 @@ class FileRows:
         return self.index.store is None or self.index.store.survives_fork
 
     @property
+    def is_in_memory(self) -> bool:
+        """True if the files are in a store in the memory of this process, so that others cannot read them."""
+        return self.index.store is not None and self.index.store.survives_fork
+
+    @property
     def base(self) -> Order:
         """The rows in file order, without blocks in which no row can match the filter."""
         view, starts = self.index.view, self.index.view.block_starts

@@ -35,6 +35,15 @@ def test_by_default_other_processes_run_the_jobs(two_cores):
     assert os.getpid() not in {process for _, (_, process) in pairs}
 
 
+@pytest.mark.parametrize("make", [ProcessPoolExecutor, None])
+def test_a_process_loads_the_function_once(two_cores, tmp_path, make):
+    executor = make and make(2)
+    assert sorted(run_all(jobs.SquareAndTrace(tmp_path), range(20), executor)) == sorted(SQUARES.items())
+    assert 1 <= len(list(tmp_path.iterdir())) <= 2
+    if executor:
+        executor.shutdown()
+
+
 @pytest.mark.parametrize(("cores", "count"), [(1, 5), (2, 1), (2, 0)])
 def test_one_core_or_one_job_needs_no_other_process(monkeypatch, cores, count):
     monkeypatch.setattr(executors, "usable_cores", lambda: cores)

@@ -316,6 +316,17 @@ def test_tables_in_memory_are_surveyed_too(tmp_path, monkeypatch):
     assert surveyed.plan.pipeline.survey.folder.parent == tmp_path / "index"
 
 
+def test_objects_in_memory_are_surveyed_in_the_process_that_has_them(folder, monkeypatch):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 2)
+    memory.put(str(folder), "/surveyed", recursive=True)
+    try:
+        surveyed = me.read("memory://surveyed").filter(is_even).survey()
+        assert facts(surveyed)[0] == [row % 2 == 0 for row in range(ROWS)]
+    finally:
+        memory.rm("/surveyed", recursive=True)
+
+
 def test_a_damaged_survey_is_made_again(folder, caplog):
     survey = me.read(folder).filter(is_even).survey().plan.pipeline.survey
     (survey.folder / "header").write_bytes(b"damaged")
