@@ -83,6 +83,112 @@ def test_remote_arrow_reads_ranges(s3_port, proxy):
     assert proxy.body_bytes < 2 * 10 * NOISE
 
 
+WIDE = 4_000
+"""The bytes of a row, so that a record batch is much larger than a run of its rows."""
+
+
+def wide_batches(first, last):
+    rng, sink = np.random.default_rng(first), io.BytesIO()
+    table = pa.table({"id": list(range(first, last)), "noise": [rng.bytes(WIDE) for _ in range(first, last)]})
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=1250)
+    return sink.getvalue()
+
+
+@pytest.fixture(scope="session")
+def wide(s3_port):
+    """Two objects of two record batches of 5 MB each, which are divided into runs of 125 rows."""
+    s3.put_all(s3_port, "batches", {f"d/p-{n}.arrow": wide_batches(n * 2500, n * 2500 + 2500) for n in range(2)})
+    return "s3://batches/d"
+
+
+def test_a_shuffle_fetches_rows_of_record_batches_and_none_twice(wide, proxy, tmp_path):
+    dataset = me.read(wide, storage_options=proxy.options).shuffle(3, window=250, window_blocks=2)
+    proxy.reset()
+    rows = list(dataset)
+    assert 5000 * WIDE < proxy.body_bytes < 1.1 * 5000 * WIDE
+    for number in range(2):
+        (tmp_path / f"p-{number}.arrow").write_bytes(wide_batches(number * 2500, number * 2500 + 2500))
+    assert rows == list(me.read(tmp_path).shuffle(3, window=250, window_blocks=2))
+    assert len(proxy.reads()) < 3 * 40 + 4 + 2 * 3
+
+
+def test_the_first_rows_of_a_shuffle_need_the_rows_of_one_window(wide, proxy):
+    dataset = me.read(wide, storage_options=proxy.options, read_ahead=0).shuffle(3, window=1000, window_blocks=8)
+    proxy.reset()
+    rows = iter(dataset)
+    first = [next(rows)["id"] for _ in range(900)]
+    del rows
+    assert len({row // 125 for row in first}) == 8
+    assert proxy.body_bytes < 1.2 * 1000 * WIDE + 4 * LEAST_BYTES
+
+
+def test_some_columns_of_rows_are_fetched_without_the_others(wide, proxy):
+    dataset = me.read(wide, storage_options=proxy.options, columns=["id"]).shuffle(3, window=1000)
+    proxy.reset()
+    assert sorted(ids(dataset)) == list(range(5000))
+    assert proxy.body_bytes < 20 * LEAST_BYTES
+
+
+def test_record_batches_in_order_are_fetched_whole(wide, proxy):
+    dataset = me.read(wide, storage_options=proxy.options)
+    proxy.reset()
+    assert ids(dataset) == list(range(5000))
+    assert len(proxy.reads()) <= 2 * 4  # the schema, the end of the file, two record batches
+
+
+@pytest.mark.parametrize("runs", [0, 4, 16])
+def test_rows_read_ahead_are_bounded_by_their_own_bytes(wide, proxy, runs):
+    run = 125 * (WIDE + 12)
+    ahead = int((runs + 0.5) * run) if runs else 0
+    dataset = me.read(wide, storage_options=proxy.options, read_ahead=ahead).shuffle(3, window=500, window_blocks=4)
+    proxy.reset()
+    rows = iter(dataset)
+    next(rows)
+    held = settled(proxy) / run
+    del rows
+    assert 4 + runs <= held <= 4 + runs + 2
+
+
+def test_the_cache_keeps_runs_of_rows(wide, proxy, tmp_path):
+    def opened():
+        return me.read(wide, storage_options=proxy.options, cache_dir=tmp_path / "cache").shuffle(3, window=1000)
+
+    dataset = opened()
+    first = list(dataset)
+    proxy.reset()
+    second = list(dataset)
+    assert not proxy.requests
+    assert sorted(ids(second)) == list(range(5000))
+    assert {row["id"]: row["noise"] for row in first} == {row["id"]: row["noise"] for row in second}
+    assert list(opened()) == first
+    # In order, record batches are kept whole.
+    assert (
+        list(me.read(wide, storage_options=proxy.options, cache_dir=tmp_path / "cache"))[:20]
+        == sorted(first, key=lambda row: row["id"])[:20]
+    )
+
+
+def test_a_shuffle_of_rows_of_record_batches_resumes_on_other_readers(wide, proxy):
+    def opened(rank=0, ranks=1):
+        dataset = me.read(wide, storage_options=proxy.options, columns=["id"]).shuffle(7, window=1000)
+        return me.Loader(dataset.lanes(2).shard(num_shards=ranks, index=rank), batch_size=100)
+
+    expected = ids(opened())
+    loader = opened()
+    running = iter(loader)
+    seen = ids([next(running) for _ in range(30)])
+    state = loader.state_dict()
+    parts = []
+    for rank in range(2):
+        loader = opened(rank, 2)
+        loader.load_state_dict(state)
+        parts.append([ids([batch]) for batch in loader])
+    seen += chain.from_iterable(chain.from_iterable(zip(*parts, strict=True)))
+    assert sorted(expected) == list(range(5000))
+    assert seen == expected
+
+
 def test_thousands_of_objects_are_listed(s3_port, proxy):
     s3.put_all(s3_port, "many", {f"data/x={n % 7}/p-{n:05d}.parquet": b"x" * n for n in range(1100)})
     s3.put_all(

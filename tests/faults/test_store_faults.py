@@ -360,3 +360,64 @@ def test_secrets_are_in_nothing_that_is_left(url, proxy, tmp_path, caplog):
     for secret in secrets:
         assert not any(secret in text for text in left)
         assert secret.encode() not in content
+
+
+def record_batches(first, last, seed=0):
+    """Record batches of 500 rows of 4 kB, so that runs of their rows are fetched alone."""
+    rng, sink = np.random.default_rng(seed), io.BytesIO()
+    noise = [rng.bytes(4000) for _ in range(first, last)]
+    table = pa.table({"id": list(range(first, last)), "noise": noise})
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=500)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("what", [503, "drop", "cut"])
+def test_temporary_errors_are_retried_when_some_rows_of_record_batches_are_fetched(s3_port, proxy, what):
+    s3.put_all(s3_port, "rows", {"d/p-0.arrow": record_batches(0, 1000)})
+    dataset = me.read("s3://rows/d", storage_options=proxy.options).shuffle(1, window=250, window_blocks=2)
+    expected = list(dataset)
+    assert sorted(ids(expected)) == list(range(1000))
+    proxy.spoil = now_and_then([what], 0.3)
+    dataset.set_epoch(0)
+    assert list(dataset) == expected
+
+
+@pytest.mark.parametrize("ahead", [0, "1MiB", "1GiB"])
+@pytest.mark.parametrize("cached", [False, True])
+def test_whenever_an_object_changes_no_rows_of_the_new_record_batches_come(s3_port, proxy, tmp_path, ahead, cached):
+    old, new = record_batches(500, 1000), record_batches(500, 1000, seed=1)
+    assert len(old) == len(new)
+    s3.put_all(s3_port, "anew", {"d/p-0.arrow": record_batches(0, 500), "d/p-1.arrow": old})
+
+    def opened(**options):
+        dataset = me.read("s3://anew/d", storage_options=proxy.options, **options)
+        return dataset.shuffle(5, window=250, window_blocks=2)
+
+    expected = list(opened())
+    assert sorted(ids(expected)) == list(range(1000))
+    outcomes = set()
+    for turn in range(60):
+        s3.put_all(s3_port, "anew", {"d/p-1.arrow": old})
+        cache = {"cache_dir": tmp_path / f"cache-{turn}"} if cached else {}
+        dataset = opened(read_ahead=ahead, **cache)
+        requests = iter(range(10**6))
+
+        def replace(request, turn=turn, requests=requests):
+            if "p-1" in request.key and next(requests) == turn:
+                s3.put_all(s3_port, "anew", {"d/p-1.arrow": new})
+
+        proxy.spoil = replace
+        seen, message = [], None
+        try:
+            seen += dataset
+        except me.DataChangedError as error:
+            message = str(error)
+        proxy.reset()
+        assert seen == expected[: len(seen)]
+        assert (message is None) == (len(seen) == len(expected))
+        assert message is None or "s3://anew/d/p-1.arrow was changed" in message
+        outcomes.add(message is None)
+        if message is None:  # it was asked for no longer
+            break
+    assert outcomes == {True, False}

@@ -14,7 +14,9 @@ import pyarrow as pa
 from midepoch._common.lazy import cached_property
 from midepoch.errors import DataFormatError
 from midepoch.formats.arrow_object import ArrowObject
+from midepoch.formats.arrow_ranges import can_read_rows
 from midepoch.formats.base import Block, Format, Scan, as_read, read_as
+from midepoch.formats.flatbuffers import field_at, long_at, table_at
 from midepoch.storage.location import Location, open_bytes, open_file
 from midepoch.storage.maps import PROCESS_MAPS
 
@@ -49,10 +51,9 @@ def scan(path: Location) -> Scan:
     batches = [message for message in messages if message.kind == RECORD_BATCH]
     blocks = [(message.offset, message.length, message.rows) for message in batches]
     own = ArrowBlocks(path, pa.schema([])).schema
-    schema = as_read(own)
-    same_types = schema.types == own.types and not any(holds_dictionary(field.type) for field in own)
     is_compressed = any(message.is_compressed for message in batches)
-    return Scan("arrow", schema, blocks, divisible=same_types and not is_compressed)
+    divisible = not is_compressed and all(can_read_rows(field.type) for field in own)
+    return Scan("arrow", as_read(own), blocks, divisible=divisible)
 
 
 def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "ArrowBlocks":
@@ -195,27 +196,15 @@ def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Messag
 
 def _parse_header(head: bytes, root: int) -> tuple[int, int, int, bool]:
     """Kind, body length and rows of the flatbuffer ``Message`` at ``root``, and whether its body is compressed."""
-    table = root + struct.unpack_from("<I", head, root)[0]
-    kind_at, header_at, body_at = (_field(head, table, number) for number in (1, 2, 3))
+    message = table_at(head, root)
+    kind_at, header_at, body_at = (field_at(head, message, number) for number in (1, 2, 3))
     kind = head[kind_at] if kind_at else 0
-    body = struct.unpack_from("<q", head, body_at)[0] if body_at else 0
     rows, is_compressed = 0, False
     if kind == RECORD_BATCH and header_at:
-        batch = header_at + struct.unpack_from("<I", head, header_at)[0]
-        rows_at = _field(head, batch, 0)
-        rows = struct.unpack_from("<q", head, rows_at)[0] if rows_at else 0
-        is_compressed = bool(_field(head, batch, 3))
-    return kind, body, rows, is_compressed
-
-
-def _field(data: bytes, table: int, number: int) -> int:
-    """The offset of field ``number`` of a flatbuffer table, or 0 if the field has its default."""
-    vtable: int = table - struct.unpack_from("<i", data, table)[0]
-    entry = 4 + 2 * number
-    if entry >= struct.unpack_from("<H", data, vtable)[0]:
-        return 0
-    offset: int = struct.unpack_from("<H", data, vtable + entry)[0]
-    return table + offset if offset else 0
+        batch = table_at(head, header_at)
+        rows = long_at(head, field_at(head, batch, 0))
+        is_compressed = bool(field_at(head, batch, 3))
+    return kind, long_at(head, body_at), rows, is_compressed
 
 
 def _truncated(path: Location, size: int) -> DataFormatError:

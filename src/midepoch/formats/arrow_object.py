@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Sequence
-from itertools import groupby
 from threading import Lock
 
 import pyarrow as pa
@@ -42,19 +41,22 @@ class ArrowObject:
 
     def read_all(self, blocks: Sequence[Block]) -> list[pa.RecordBatch]:
         """The rows of each of these blocks. The bytes of all of them are fetched together, in two or three rounds."""
-        batches = [list(same) for _, same in groupby(blocks, lambda block: block.offset)]
+        by_batch: dict[int, list[Block]] = {}
+        for block in blocks:
+            by_batch.setdefault(block.offset, []).append(block)
         read = fetch_all(
-            together([self._read(same) for same in batches]),
+            together([self._read(same) for same in by_batch.values()]),
             lambda spans: self._file.fetch(spans, exact=True).buffer_at,
         )
-        return [data for same in read for data in same]
+        batches = {offset: iter(batches) for offset, batches in zip(by_batch, read, strict=True)}
+        return [next(batches[block.offset]) for block in blocks]
 
     def _read(self, blocks: Sequence[Block]) -> Fetching[list[pa.RecordBatch]]:
         """Blocks that lie in one record batch. It is fetched whole where ranges of it would not be faster."""
         batch = blocks[0]
         try:
             layout = yield from self._layout(batch)
-            if layout is not None and layout.cost(sum(block.rows for block in blocks)) < batch.length:
+            if layout is not None and sum(layout.cost(block.rows) for block in blocks) < batch.length:
                 return (yield from together([read_rows(layout, block.first or 0, block.rows) for block in blocks]))
             (data,) = yield [(batch.offset, batch.offset + batch.length)]
             whole = pa.ipc.read_record_batch(data, self._schema)

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from midepoch.formats.flatbuffers import field_at, long_at, pairs_at, table_at
 from midepoch.storage.ranges import LEAST_BYTES, Span
 
 T = TypeVar("T")
@@ -67,17 +68,15 @@ def header_length(head: bytes) -> int:
 def parse_layout(header: bytes, offset: int, length: int, schema: pa.Schema, names: Sequence[str]) -> Layout | None:
     """The layout of some columns of the record batch at ``offset``, from its header; None if it is compressed."""
     prefix, metadata = _prefix(header)
-    message = _table(header, prefix)
-    batch = _table(header, _slot(header, message, 2))
-    if _slot(header, batch, 3):
+    batch = table_at(header, field_at(header, table_at(header, prefix), 2))
+    if field_at(header, batch, 3):
         return None
     body, end = offset + prefix + metadata, offset + length
-    nodes = _pairs(header, _slot(header, batch, 1))
-    spans = ((body + begin, body + begin + size) for begin, size in _pairs(header, _slot(header, batch, 2)))
+    nodes = pairs_at(header, field_at(header, batch, 1))
+    spans = ((body + begin, body + begin + size) for begin, size in pairs_at(header, field_at(header, batch, 2)))
     buffers = (_within(span, (body, end)) for span in spans)
     columns = [(field, _column(field.type, nodes, buffers)) for field in schema]
-    rows_at = _slot(header, batch, 0)
-    rows = struct.unpack_from("<q", header, rows_at)[0] if rows_at else 0
+    rows = long_at(header, field_at(header, batch, 0))
     return Layout(rows, tuple((field, column) for field, column in columns if field.name in names))
 
 
@@ -242,28 +241,3 @@ def _prefix(head: bytes) -> tuple[int, int]:
     prefix = 8 if head.startswith(CONTINUATION) else 4
     (metadata,) = struct.unpack_from("<I", head, prefix - 4)
     return prefix, metadata
-
-
-def _table(data: bytes, position: int) -> int:
-    """Where the flatbuffer table lies to which the offset at ``position`` points."""
-    (distance,) = struct.unpack_from("<I", data, position)
-    return position + int(distance)
-
-
-def _slot(data: bytes, table: int, number: int) -> int:
-    """The position of field ``number`` of a flatbuffer table, or 0 if the field has its default."""
-    vtable: int = table - struct.unpack_from("<i", data, table)[0]
-    entry = 4 + 2 * number
-    if entry >= struct.unpack_from("<H", data, vtable)[0]:
-        return 0
-    distance: int = struct.unpack_from("<H", data, vtable + entry)[0]
-    return table + distance if distance else 0
-
-
-def _pairs(data: bytes, position: int) -> Iterator[tuple[int, int]]:
-    """The elements of a vector of structs of two 64-bit integers."""
-    if not position:
-        return iter(())
-    vector = _table(data, position)
-    (count,) = struct.unpack_from("<I", data, vector)
-    return struct.iter_unpack("<qq", data[vector + 4 : vector + 4 + 16 * count])

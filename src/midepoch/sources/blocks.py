@@ -86,7 +86,7 @@ class HeldBlocks:
                 break
             wanted.append(number)
         groups = grouped(wanted, self._fetcher.joins)
-        if more_follow and groups and (self._pending or len(groups) > 1) and self._can_grow(groups[-1]):
+        if more_follow and groups and (self._pending or len(groups) > 1) and self._fetcher.can_grow(groups[-1]):
             for number in groups.pop():
                 self._fetcher.release(number)
         for group in groups:
@@ -100,9 +100,6 @@ class HeldBlocks:
 
     def _is_held(self, number: int) -> bool:
         return number in self._decoded or number in self._pending or number in self._urgent
-
-    def _can_grow(self, group: Sequence[int]) -> bool:
-        return self._fetcher.joins(group, group[-1] + 1)
 
     def _take_pending(self, number: int) -> "PendingBlock | None":
         """The future of a block that was read ahead, if any. Its memory is no longer reserved."""

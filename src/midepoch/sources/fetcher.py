@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch.errors import DataFormatError, StaleIteratorError
-from midepoch.formats import EMPTY, FORMATS, BlockReader, read_all
+from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, read_all
 from midepoch.index.files import is_mapped
 from midepoch.index.index import Index
+from midepoch.sources.virtual import BlockTable
 from midepoch.storage.cache import block_key
 from midepoch.storage.options import Fetch
 from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES
@@ -26,6 +27,10 @@ Data: TypeAlias = "pa.Table | pa.RecordBatch"
 
 MAX_OPEN_FILES = 256
 FETCH_THREADS = 8
+ROW_FETCH_THREADS = 16
+"""Runs of rows are small, and each needs a few requests one after the other, so more of them are fetched at a time."""
+GROUP_RUNS = 16
+"""How many runs of rows are fetched together, at most."""
 
 
 class ReadBlock(NamedTuple):
@@ -41,11 +46,19 @@ PendingBlock: TypeAlias = "Future[ReadBlock]"
 class BlockFetcher:
     """The open files and the reading threads of one reader. Belongs to the process that created it.
 
-    Blocks are named by their number in the index, which counts through all files.
+    Blocks are named by their number, which counts through all files: that in the index, or among other ``blocks``.
     """
 
-    def __init__(self, index: Index, wanted: pa.Schema, fetch: Fetch | None = None, lanes: int = 1) -> None:
-        self.index, self.view = index, index.view
+    def __init__(
+        self,
+        index: Index,
+        wanted: pa.Schema,
+        fetch: Fetch | None = None,
+        lanes: int = 1,
+        blocks: BlockTable | None = None,
+    ) -> None:
+        self.index, self.view, self.blocks = index, index.view, blocks or index.view
+        self._has_runs = blocks is not None
         self._wanted, self._fetch = wanted, fetch or Fetch()
         self.is_remote = index.store is not None
         self.bytes_ahead = self._fetch.read_ahead // lanes if self.is_remote else 0
@@ -66,7 +79,7 @@ class BlockFetcher:
 
     def is_mapped(self, number: int) -> bool:
         """True if a block's file is memory-mapped: reading it ahead would gain nothing."""
-        return is_mapped(self.index, self.view.file_of(number))
+        return is_mapped(self.index, self.blocks.file_of(number))
 
     @cached_property
     def all_mapped(self) -> bool:
@@ -85,7 +98,7 @@ class BlockFetcher:
 
         Blocks that lie in the files of the last call get the same function.
         """
-        files = set((np.searchsorted(self.view.first_blocks, numbers, "right") - 1).tolist())
+        files = set((np.searchsorted(self.blocks.first_blocks, numbers, "right") - 1).tolist())
         if files != self._last_check[0]:
             checks = [partial(self.index.check, file) for file in files]
             self._last_check = files, all_checks(checks) or (lambda: None)
@@ -115,7 +128,7 @@ class BlockFetcher:
         """
         pool = self._thread_pools.get(urgent)
         if pool is None:
-            threads = FETCH_THREADS if self.is_remote else 1
+            threads = ROW_FETCH_THREADS if self._has_runs else FETCH_THREADS if self.is_remote else 1
             pool = self._thread_pools[urgent] = ThreadPoolExecutor(threads, thread_name_prefix="midepoch-read-ahead")
         pending: dict[int, PendingBlock] = {number: Future() for number in group}
         # If the pool is shut down before it gets to this job, nobody else would ever finish these futures.
@@ -123,17 +136,26 @@ class BlockFetcher:
         return pending
 
     def joins(self, group: Sequence[int], number: int) -> bool:
-        """True if a block is fetched in one request with the group before it.
+        """True if a block is fetched together with the group before it.
 
-        That needs the block that follows in the same file, and all columns to be read, so that the bytes are adjacent.
-        A group is only a fraction of what is read ahead, so that several groups are fetched at a time.
+        For whole blocks that needs the block that follows in the same file, and all columns to be read, so that the
+        bytes are adjacent and become one request. Runs of rows of one file share a version check, and requests where
+        they lie near each other. A group is only a fraction of what is read ahead, so that several groups are fetched
+        at a time.
         """
-        if number != group[-1] + 1 or len(group) >= GROUP_BLOCKS:
+        file = self.blocks.file_of(group[-1])
+        if not self.blocks.first_blocks[file] <= number < self.blocks.first_blocks[file + 1]:
             return False
-        file = self.view.file_of(group[-1])
-        if number >= self.view.first_blocks[file + 1] or not self._is_read_whole(file):
+        if self._fetches_rows(file):
+            if len(group) >= GROUP_RUNS:
+                return False
+        elif number != group[-1] + 1 or len(group) >= GROUP_BLOCKS or not self._is_read_whole(file):
             return False
-        return bool(self.view.block_lengths[group[0] : number + 1].sum() <= self._group_bytes)
+        return bool(self.blocks.block_lengths[[*group, number]].sum() <= self._group_bytes)
+
+    def can_grow(self, group: Sequence[int]) -> bool:
+        """True if the block that comes next in its file could join a group. Runs of rows come in another order."""
+        return not self._fetches_rows(self.blocks.file_of(group[-1])) and self.joins(group, group[-1] + 1)
 
     def reserve(self, number: int) -> bool:
         """Reserve memory for a block to read ahead, and return whether there was enough.
@@ -142,7 +164,7 @@ class BlockFetcher:
         """
         if not self.is_remote:
             return True
-        length = int(self.view.block_lengths[number])
+        length = int(self.blocks.block_lengths[number])
         limit = self._fetch.read_ahead
         if not limit or (self._reserved_bytes and self._reserved_bytes + length > limit):
             return False
@@ -152,7 +174,7 @@ class BlockFetcher:
     def release(self, number: int) -> None:
         """Release the memory that was reserved for a block."""
         if self.is_remote:
-            self._reserved_bytes -= int(self.view.block_lengths[number])
+            self._reserved_bytes -= int(self.blocks.block_lengths[number])
 
     def close(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Stop the threads and close the files.
@@ -168,7 +190,7 @@ class BlockFetcher:
         self._open_files.clear()
 
     def _read(self, number: int) -> ReadBlock:
-        file, block = self.view.block(number)
+        file, block = self.blocks.block(number)
         try:
             reader = self._reader(file)
             data = reader.read(block)
@@ -183,10 +205,10 @@ class BlockFetcher:
     def _read_remote(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
         """Blocks of one object: those in the cache first, then the others."""
         cache = self._fetch.cache
-        missing = {number: self.view.block(number) for number in numbers}
+        missing = {number: self.blocks.block(number) for number in numbers}
         keys = dict[int, str]()
         if cache is not None:
-            keys = {number: self._cache_key(file, block.number) for number, (file, block) in missing.items()}
+            keys = {number: self._cache_key(file, block) for number, (file, block) in missing.items()}
             for number, key in keys.items():
                 if (cached := cache.get(key)) is not None:
                     del missing[number]
@@ -210,6 +232,10 @@ class BlockFetcher:
                 if not pending[number].done():
                     pending[number].set_exception(error)
 
+    def _fetches_rows(self, file: int) -> bool:
+        """True if runs of rows of a file are fetched, not whole blocks."""
+        return self._has_runs and self.view.divisible[file]
+
     def _is_read_whole(self, file: int) -> bool:
         """True if all columns of a file are read, and its format knows the bytes of each block."""
         own = self.view.schemas[file]
@@ -231,12 +257,13 @@ class BlockFetcher:
                 opened.reader = self.index.open(file, self._wanted)
             return opened.reader
 
-    def _cache_key(self, file: int, block: int) -> str:
+    def _cache_key(self, file: int, block: Block) -> str:
         """A hash of everything that the content of a block depends on."""
         store, stamp = self.index.store, self.view.stamps[file]
         version = self.view.versions[file] or str(stamp.mtime_ns)
         identity = store.identity if store is not None else ""
-        return block_key(identity, self.view.path(file), stamp.size, version, block, self._schema_digest)
+        rows = () if block.first is None else (block.first, block.rows)
+        return block_key(identity, self.view.path(file), stamp.size, version, block.number, self._schema_digest, *rows)
 
     @cached_property
     def _schema_digest(self) -> str:

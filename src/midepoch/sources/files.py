@@ -24,6 +24,7 @@ from midepoch.sources.appended import FileSubset, generations, lane_of_generatio
 from midepoch.sources.fetcher import BlockFetcher
 from midepoch.sources.lane import LaneRows, ReadSizes
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, RowStride
+from midepoch.sources.virtual import BlockTable, VirtualBlocks
 from midepoch.sources.where import matching
 from midepoch.stages.flow import Flow
 from midepoch.storage.options import Fetch
@@ -39,9 +40,16 @@ FEW_BLOCKS = 4
 class OpenFiles:
     """The open files of one reader, and how much it reads at a time."""
 
-    def __init__(self, index: Index, wanted: pa.Schema, lanes: int, fetch: Fetch | None = None) -> None:
+    def __init__(
+        self,
+        index: Index,
+        wanted: pa.Schema,
+        lanes: int,
+        fetch: Fetch | None = None,
+        blocks: BlockTable | None = None,
+    ) -> None:
         has_dictionaries = any(holds_dictionary(field.type) for field in wanted)
-        self.fetcher = BlockFetcher(index, wanted, fetch, lanes)
+        self.fetcher = BlockFetcher(index, wanted, fetch, lanes, blocks)
         self.sizes = ReadSizes.of(index.view.row_bytes, lanes, has_dictionaries=has_dictionaries)
 
     @property
@@ -221,7 +229,15 @@ class FileRows:
         return [build_order(subset, self.steps, epoch) for subset in subsets]
 
     def open(self, lanes: int) -> OpenFiles:
-        return OpenFiles(self.index, self._read_schema, lanes, self.fetch)
+        return OpenFiles(self.index, self._read_schema, lanes, self.fetch, self._fetched_blocks)
+
+    @property
+    def _fetched_blocks(self) -> VirtualBlocks | None:
+        """Virtual blocks, if they are read from a store: then only their own bytes are fetched."""
+        view = self.index.view
+        if self.index.store is None or not self._has_virtual_blocks or not any(view.divisible):
+            return None
+        return VirtualBlocks(view, virtual_starts(view.blocks, virtual_counts(view.blocks)))
 
     def locate(self, key: int) -> tuple[str, int]:
         return self.index.view.locate(key)

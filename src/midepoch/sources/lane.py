@@ -74,7 +74,7 @@ class LaneRows:
         The decoded blocks of a window are held until the lane leaves the window.
         """
         self._order, self._sizes, self._window_bytes = order, sizes, window_bytes
-        self._block_starts = fetcher.view.block_starts
+        self._block_starts = fetcher.blocks.block_starts
         self._held = HeldBlocks(fetcher, sizes.views)
         self._fetcher, self._all_mapped = fetcher, fetcher.all_mapped
         self._pieces = order.piece_starts("block")
@@ -158,7 +158,7 @@ class LaneRows:
             of_piece = known[piece] if piece in known else self._blocks_of(piece, stop)
             self._blocks_ahead[piece] = of_piece
             blocks += of_piece.tolist()
-            nbytes += int(self._fetcher.view.block_lengths[of_piece].sum())
+            nbytes += int(self._fetcher.blocks.block_lengths[of_piece].sum())
             piece += 1
             if nbytes >= self._fetcher.bytes_ahead and self._pieces[piece] >= step_end:
                 break
@@ -180,11 +180,11 @@ class LaneRows:
         near = np.cumsum(self._block_starts[blocks + 1] - self._block_starts[blocks]) <= 4 * STEP_ROWS
         # Blocks of the next window are decoded while this one is read, as far as both fit the bytes of one.
         room = max(self._window_bytes - self._bytes_of(self._held.decoded), self._fetcher.bytes_ahead)
-        fits = np.cumsum(self._fetcher.view.block_lengths[blocks]) <= room
+        fits = np.cumsum(self._fetcher.blocks.block_lengths[blocks]) <= room
         return blocks[: max(1, int(near.sum()), int(fits.sum()))]
 
     def _bytes_of(self, blocks: Collection[int]) -> int:
-        return int(self._fetcher.view.block_lengths[list(blocks)].sum()) if blocks else 0
+        return int(self._fetcher.blocks.block_lengths[list(blocks)].sum()) if blocks else 0
 
     def _slice(
         self, numbers: I64, breaks: I64, read_ahead: Callable[[], None], window: int | None

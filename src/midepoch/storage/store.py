@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from threading import Lock, local
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -16,14 +16,14 @@ from midepoch.storage.retry import ErrorKind, RetryPolicy, ShortReadError, with_
 T = TypeVar("T")
 A = TypeVar("A")
 REDACTED = "***"
-REQUEST_THREADS = 24
-"""How many ranges are requested at a time by all fetches of several ranges. pyarrow allows 25 connections to S3."""
+SIDE_BY_SIDE = 4
+"""How many requests one fetch sends at a time. Several threads fetch, and pyarrow allows 25 connections to S3."""
 
 
 class Store:
     """A store and its options. It can be pickled; it never shows its options in a message or a repr."""
 
-    __slots__ = ("_clients", "_locks", "_options", "_policy", "_pools", "bucket", "scheme")
+    __slots__ = ("_clients", "_helpers", "_locks", "_options", "_policy", "bucket", "scheme")
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None, policy: RetryPolicy | None = None) -> None:
         """The store that a URL lies in."""
@@ -38,7 +38,7 @@ class Store:
         self._policy = policy or RetryPolicy()
         self._clients: dict[int, Client] = {}
         self._locks: dict[int, Lock] = {}
-        self._pools: dict[int, ThreadPoolExecutor] = {}
+        self._helpers = local()
 
     def __repr__(self) -> str:
         return f"Store({self.scheme}://{self.bucket})"
@@ -93,13 +93,16 @@ class Store:
         return text
 
     def side_by_side(self, action: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
-        """The results of an action that sends requests, for each of these arguments, in their order."""
+        """The results of an action that sends requests, for each of these arguments, in their order.
+
+        Every thread that calls this has helpers of its own, so it never waits for the requests of another.
+        """
         if len(arguments) < 2:
             return [action(argument) for argument in arguments]
-        process = os.getpid()
-        pool = self._pools.get(process)
-        if pool is None:  # as with clients, one from before a fork is kept but not used
-            pool = self._pools.setdefault(process, ThreadPoolExecutor(REQUEST_THREADS, "midepoch-requests"))
+        process, pool = getattr(self._helpers, "of_process", (0, None))
+        if pool is None or process != os.getpid():  # threads do not survive a fork
+            pool = ThreadPoolExecutor(SIDE_BY_SIDE, "midepoch-requests")
+            self._helpers.of_process = os.getpid(), pool
         return list(pool.map(action, arguments))
 
     def _client(self) -> Client:

@@ -47,6 +47,9 @@ class FakeFetcher:
     def joins(self, group, number):
         return number == group[-1] + 1 and len(group) < self.group_blocks
 
+    def can_grow(self, group):
+        return self.joins(group, group[-1] + 1)
+
     def reserve(self, number):
         self.room -= 1
         if self.room < 0:

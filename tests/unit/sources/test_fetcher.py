@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Timer
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -12,8 +13,11 @@ from files import numbers, write, write_numbers
 from forking import in_a_forked_process
 from midepoch.errors import DataChangedError
 from midepoch.index.build import open_index
+from midepoch.order.windows import virtual_counts, virtual_starts
 from midepoch.sources import fetcher as module
-from midepoch.sources.fetcher import FETCH_THREADS, BlockFetcher
+from midepoch.sources.fetcher import FETCH_THREADS, GROUP_RUNS, BlockFetcher
+from midepoch.sources.virtual import VirtualBlocks
+from midepoch.storage.cache import BlockCache
 from midepoch.storage.options import Fetch
 from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES, grouped
 from objects import find, parquet_bytes, put
@@ -220,3 +224,80 @@ def test_blocks_of_the_same_files_share_a_check(index):
     with pytest.raises(DataChangedError):
         check()
     fetcher.close()
+
+
+@pytest.fixture
+def by_rows(tmp_path):
+    """Makes fetchers of two Arrow objects with two record batches of 10,000 rows each, and a Parquet file."""
+    rows = np.arange(20_000)
+    table = pa.table({"id": rows, "x": rows * 0.5, "text": [str(row).zfill(50) for row in rows]})
+    for number in range(2):
+        path = write(tmp_path / "a.arrow", table.to_batches(max_chunksize=10_000), "file")
+        put(f"/rows/{number}.arrow", path.read_bytes())
+    put("/rows/2.parquet", parquet_bytes(table, 5000, compression="none", use_dictionary=False))
+
+    def make(read_ahead=GROUP_BYTES * FETCH_THREADS, columns=None, cache=None):
+        index = open_index(find("memory://rows"))
+        view = index.view
+        blocks = VirtualBlocks(view, virtual_starts(view.blocks, virtual_counts(view.blocks)))
+        fetch = Fetch(read_ahead=read_ahead, cache=cache)
+        return BlockFetcher(index, index.schema(columns), fetch, blocks=blocks)
+
+    yield make
+    fsspec.filesystem("memory").rm("/rows", recursive=True)
+
+
+def test_runs_of_rows_are_read_by_their_number(by_rows):
+    fetcher = by_rows()
+    assert len(fetcher.blocks.block_starts) == 4 * 79 + 4 + 1
+    for number in (0, 1, 78, 79, 157, 158, 315, 316, 319):
+        first, end = fetcher.blocks.block_starts[number : number + 2].tolist()
+        read = fetcher.read(number).data
+        assert read["id"].to_pylist() == [row % 20_000 for row in range(first, end)]
+        assert read["text"].to_pylist() == [str(row % 20_000).zfill(50) for row in range(first, end)]
+    several = dict(fetcher.read_all([5, 3, 100]))
+    assert {number: block.data["id"][0].as_py() for number, block in several.items()} == {
+        number: int(fetcher.blocks.block_starts[number]) for number in (3, 5, 100)
+    }
+    fetcher.close()
+
+
+def test_memory_is_reserved_for_the_rows_of_a_run_not_for_its_record_batch(by_rows):
+    length = int(by_rows().blocks.block_lengths[:4].max())
+    assert length < by_rows().view.block_lengths[0] // 75
+    fetcher = by_rows(read_ahead=3 * length)
+    assert [fetcher.reserve(number) for number in range(4)] == [True, True, True, False]
+    fetcher.release(1)
+    assert fetcher.reserve(3)
+
+
+def test_runs_of_one_file_are_fetched_together_in_any_order_and_do_not_wait_for_others(by_rows):
+    fetcher = by_rows()
+    assert grouped([3, 70, 5, 157, 158, 200, 315, 316, 317, 319], fetcher.joins) == [
+        [3, 70, 5, 157],
+        [158, 200, 315],
+        [316, 317],
+        [319],
+    ]
+    assert [len(group) for group in grouped(range(79), fetcher.joins)] == [*[GROUP_RUNS] * (79 // GROUP_RUNS), 15]
+    assert not fetcher.can_grow([3, 70])
+    assert fetcher.can_grow([316, 317])
+    length = int(fetcher.blocks.block_lengths[:16].max())
+    assert len(grouped(range(16), by_rows(read_ahead=FETCH_THREADS * 4 * length).joins)) == 4
+
+
+def test_the_cache_knows_runs_of_one_record_batch_apart(by_rows, tmp_path, monkeypatch):
+    cache = BlockCache(tmp_path / "cache", 1 << 30)
+    first = [fetcher_rows(by_rows(cache=cache), number) for number in (0, 1, 78, 79, 316)]
+    assert [rows[0] for rows in first] == [0, 126, 9873, 10_000, 0]
+    monkeypatch.setattr(BlockFetcher, "_reader", None)
+    assert [fetcher_rows(by_rows(cache=cache), number) for number in (0, 1, 78, 79, 316)] == first
+    # A whole record batch is another entry than its first rows.
+    whole = BlockFetcher(by_rows().index, by_rows().index.schema(None), Fetch(cache=cache))
+    assert whole._cache_key(*whole.blocks.block(0)) != whole._cache_key(*by_rows().blocks.block(0))
+
+
+def fetcher_rows(fetcher, number):
+    rows = fetcher.read(number).data["id"].to_pylist()
+    fetcher.close()
+    return rows

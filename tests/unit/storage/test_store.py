@@ -70,5 +70,5 @@ def test_threads_share_one_client(monkeypatch):
 def test_a_forked_process_sends_requests_side_by_side_with_threads_of_its_own():
     store = Store("memory://x")
     assert store.side_by_side(str, [1, 2, 3]) == ["1", "2", "3"]
-    assert in_a_forked_process(lambda: (store.side_by_side(str, [4, 5]), len(store._pools))) == "(['4', '5'], 2)"
+    assert in_a_forked_process(lambda: store.side_by_side(str, [4, 5])) == "['4', '5']"
     assert store.side_by_side(str, []) == []
