@@ -11,7 +11,20 @@ from typing import Any
 from midepoch._common.hashing import digest
 from midepoch.errors import CheckpointMismatchError
 
-COVERED = ("version", "epoch", "lanes", "mode", "turn", "item_rows", "cursors", "part", "grown", "windows")
+COVERED = (
+    "version",
+    "epoch",
+    "lanes",
+    "mode",
+    "turn",
+    "item_rows",
+    "cursors",
+    "part",
+    "grown",
+    "windows",
+    "earlier",
+    "later",
+)
 """The keys that the checksum covers, besides the fingerprint."""
 MOST_LEVELS = 100
 """A value that is nested deeper is damaged. Each mixture inside a mixture takes five levels."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MOST_STEPS = 1 << 22
 """The most turns that readers take before they repeat, and the most items delivered ahead, over all lanes."""
 ALWAYS_POSSIBLE = 1 << 14
-"""So many lanes and readers are possible with any number of rows. More than that, and more than rows, are damage."""
+"""Up to this number of lanes and readers any number of rows is possible. More, and more than rows, are damage."""
 
 
 def check_consistent(state: "State") -> None:
@@ -38,6 +38,21 @@ def check_consistent(state: "State") -> None:
             LaneAssignment(lanes=state.lanes, turn=state.turn, readers=state.reader_progress.readers),
             state.reader_progress,
         )
+
+
+def check_neighbours(state: "State") -> None:
+    """Raise ``ValueError`` unless the other epochs of a state are the ones before and after it, by the same reader."""
+    epochs = [one.epoch for one in (*state.earlier, state, *state.later)]
+    if epochs != list(range(state.epoch - len(state.earlier), state.epoch + len(state.later) + 1)):
+        raise ValueError(f"its epochs are {epochs}")
+    parts = [one.reader_progress for one in state.earlier]
+    if state.earlier and state.reader_progress is not None:
+        parts.append(state.reader_progress)
+    readers = {None if part is None or part.reader is None else (part.reader, part.readers) for part in parts}
+    if len(readers) > 1 or None in readers:
+        raise ValueError("it does not say for one reader what was delivered of the epochs before")
+    if any(one.lanes is None or one.reader_progress is not None for one in state.later):
+        raise ValueError("it does not say for all readers what was delivered of the epochs after")
 
 
 def _check_progress(assignment: LaneAssignment, progress: "ReaderProgress") -> None:
@@ -68,8 +83,10 @@ def _check_progress(assignment: LaneAssignment, progress: "ReaderProgress") -> N
 
 def check_scale(state: "State", rows: int) -> None:
     """Raise if a state has far more lanes or readers than its data has rows: they would only take memory and time."""
-    readers = 1 if state.reader_progress is None else state.reader_progress.readers
-    for noun, number in (("lane", state.lanes or 1), ("reader", readers)):
+    epochs = (*state.earlier, state, *state.later)
+    lanes = max(one.lanes or 1 for one in epochs)
+    readers = max(1 if one.reader_progress is None else one.reader_progress.readers for one in epochs)
+    for noun, number in (("lane", lanes), ("reader", readers)):
         if number > max(rows, ALWAYS_POSSIBLE):
             raise CheckpointMismatchError(
                 f"The state is damaged: it has {count(noun, number)} for {count('row', rows)}. Load an earlier "

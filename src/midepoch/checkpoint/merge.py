@@ -10,7 +10,7 @@ from midepoch.checkpoint.consistency import check_scale
 from midepoch.checkpoint.fingerprint import rows_of
 from midepoch.checkpoint.lanes import LaneAssignment, LaneDelivery, join
 from midepoch.checkpoint.migrations import shortened, upgrade
-from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
+from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State
 from midepoch.errors import CheckpointMismatchError
 
 
@@ -18,56 +18,123 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the states that all ranks saved at the same step into one, from which any number of ranks can resume.
 
     The state of a uniform pipeline (only 1:1 stages and ``batch``) is complete on every rank, and merging only checks
-    that the ranks agree. Filtering and packing pipelines need the states of all ranks, in any order.
+    that the ranks agree. Filtering and packing pipelines need the states of all ranks, in any order. Such ranks may be
+    at different points: some may have delivered nothing, others may have finished the epoch, or be up to four epochs
+    ahead. The merged state is in the first epoch that a rank has not finished, and holds what was delivered of the
+    next ones too.
     """
     dicts = [upgrade(values) for values in states]
     if not dicts:
         raise ValueError("merge_states got no states; pass one for each rank.")
     read = [State.from_dict(values) for values in dicts]
-    check_scale(read[0], rows_of(dicts[0]["fingerprint"]["data"]))
-    _check_all_have_begun(read)
     for values, state in zip(dicts, read, strict=True):
-        _check_same_session(dicts[0], read[0], values, state)
-    per_state = [state.reader_progress for state in read]
-    if all(progress is None or progress.reader is None for progress in per_state):
-        if any(progress != per_state[0] for progress in per_state):
+        check_scale(state, rows_of(values["fingerprint"]["data"]))
+        if values["fingerprint"] != dicts[0]["fingerprint"]:
+            raise CheckpointMismatchError(
+                "The states are of different data or pipelines and cannot be merged. Merge the states that the ranks "
+                "of one run saved."
+            )
+    merged = _merged(read)
+    if merged == replace(read[0], earlier=()):  # then the keys that others added to the first state hold for all
+        return signed({key: value for key, value in dicts[0].items() if key != "earlier"})
+    return merged.to_dict(dicts[0]["fingerprint"])
+
+
+def _merged(states: Sequence[State]) -> State:
+    """The complete state of the first epoch that a rank has not finished, with those of the next epochs."""
+    epoch = min(state.epoch for state in states)
+    merged = _merged_epoch([_in_epoch(states, number, epoch) for number in range(len(states))], states)
+    following = [state if state.epoch > epoch else state.following() for state in states]
+    if any(state.lanes is not None or state.epoch > epoch + 1 for state in following):
+        later = _merged(following)
+        merged = replace(merged, later=(replace(later, later=()), *later.later))
+    return merged
+
+
+def _in_epoch(states: Sequence[State], number: int, epoch: int) -> State:
+    """What a state holds about an epoch: its own, or one that its reader has finished."""
+    state = states[number]
+    for one in (replace(state, earlier=(), later=()), *state.earlier):
+        if one.epoch == epoch:
+            return one
+    behind = next(number for number, state in enumerate(states) if state.epoch == epoch)
+    kept = f" A state keeps the last {MOST_APART} epochs." if state.earlier else ""
+    raise CheckpointMismatchError(
+        f"State {behind} (from 0) is in epoch {epoch} and state {number} in epoch {state.epoch}, and the latter does "
+        f"not hold what its rank delivered of epoch {epoch}.{kept} Merge states that all ranks saved at the same step. "
+        "So that ranks begin their epochs together, iterate over midepoch.distributed.in_step(loader)."
+    )
+
+
+def _merged_epoch(in_epoch: Sequence[State], states: Sequence[State]) -> State:
+    """The complete state of one epoch, from what each state holds about it."""
+    begun = next((state for state in in_epoch if state.lanes is not None), in_epoch[0])
+    first = next((state for state in in_epoch if state.reader_progress is not None), begun)
+    of_one_reader = first.reader_progress is not None and first.reader_progress.reader is not None
+    for number, state in enumerate(in_epoch):
+        _check_same_session(first, state, number, may_be_idle=of_one_reader)
+    if not of_one_reader:
+        if any(state.reader_progress != first.reader_progress for state in in_epoch):
             raise CheckpointMismatchError(
                 "The states were taken after different numbers of items. Save all ranks at the same step; for the "
                 "workers of a StatefulDataLoader use from_stateful_dataloader."
             )
-        return signed(dicts[0])
-    return _merged(read[0], _of_all_readers(per_state)).to_dict(dicts[0]["fingerprint"])
+        return first
+    per_state = [state.reader_progress for state in in_epoch]
+    finished, unfinished = (
+        {one.reader for one, state in zip(per_state, states, strict=True) if one and (state.epoch > first.epoch) == over}
+        for over in (True, False)
+    )
+    return _complete(first, _of_all_readers(per_state), finished - unfinished)
 
 
-def _check_all_have_begun(states: Sequence[State]) -> None:
-    """Raise if some states are of an epoch that was not begun, which has no lanes yet, and others are inside it."""
-    not_begun = [number for number, state in enumerate(states) if state.lanes is None]
-    if not_begun and len(not_begun) < len(states):
-        raise CheckpointMismatchError(
-            f"{count('state', len(not_begun))} of {len(states)} (the first is number {not_begun[0]}, from 0) had not "
-            "begun its epoch when it was saved, and others had: a rank saved its state before its loop asked for the "
-            "first item. Save all ranks at the same step."
+def _check_same_session(first: State, state: State, number: int, *, may_be_idle: bool) -> None:
+    """Raise unless a state is of the same session as the first.
+
+    If every reader counts its own deliveries, a state may also be the session's start: its reader was idle.
+    """
+    if state.lanes is None and first.lanes is not None:
+        if may_be_idle and _is_beginning(first):
+            return
+        cause = (
+            "a rank did not load the state from which the others resumed. Load the same state on all ranks"
+            if may_be_idle
+            else "a rank saved its state before its loop asked for the first item, or did not load the state that the "
+            "others loaded. Save all ranks at the same step"
         )
-
-
-def _check_same_session(first_dict: Mapping[str, Any], first: State, values: Mapping[str, Any], state: State) -> None:
-    """Refuse to merge states of different data, pipelines, epochs or starts."""
-    if first_dict.get("fingerprint") != values.get("fingerprint"):
         raise CheckpointMismatchError(
-            "The states are of different data or pipelines and cannot be merged. Merge the states that the ranks of "
-            "one run saved."
+            f"State {number} (from 0) had not begun epoch {state.epoch} when it was saved, and others had: {cause}."
         )
-    for name in ("epoch", "lanes", "mode", "turn", "item_rows", "positions", "appended", "windows"):
+    names = ["lanes", "mode", "turn", "item_rows", "positions", "appended", "windows"]
+    # An idle reader's state has the item_rows of the run before. A reader that shares no lane may have changed them.
+    if may_be_idle and (state.reader_progress is None or not _counts_items(first)):
+        names.remove("item_rows")
+    for name in names:
         if getattr(first, name) != getattr(state, name):
             raise CheckpointMismatchError(
-                f"The states cannot be merged: {name} is {shortened(getattr(first, name))} in the first and "
-                f"{shortened(getattr(state, name))} in another. Merge states that all ranks saved at the same step, in "
-                "the same epoch."
+                f"The states cannot be merged: {name} is {shortened(getattr(first, name))} in one and "
+                f"{shortened(getattr(state, name))} in state {number} (from 0). Merge states that all ranks saved at "
+                "the same step, after they loaded the same state."
             )
 
 
+def _counts_items(state: State) -> bool:
+    """True if items of a lane are counted, as only readers that share it need. Else its cursor says everything."""
+    readers = 1 if state.reader_progress is None else state.reader_progress.readers
+    assignment = LaneAssignment(lanes=len(state.positions), turn=state.turn, readers=readers)
+    return assignment.stride > 1 or not state.positions.in_step
+
+
+def _is_beginning(state: State) -> bool:
+    """True if a session began at the beginning of its epoch."""
+    return not any(any(position.cursor) or position.delivered_ahead for _, position in state.positions.runs)
+
+
 def _of_all_readers(per_state: Sequence[ReaderProgress | None]) -> list[ReaderProgress]:
-    """The progress of each reader, in their order. Raises if one is missing, or there are two of one reader."""
+    """The progress of each reader, in their order. States without progress are those of readers that have no other.
+
+    Raises if a reader has no state, or two different ones.
+    """
     known: dict[int | None, ReaderProgress] = {}
     for progress in per_state:
         if progress is not None and known.setdefault(progress.reader, progress) != progress:
@@ -75,22 +142,28 @@ def _of_all_readers(per_state: Sequence[ReaderProgress | None]) -> list[ReaderPr
                 f"There are two different states of reader {progress.reader}. Merge one state of each rank, all saved "
                 "at the same step."
             )
-    readers = next(progress.readers for progress in per_state if progress is not None)
-    if any(progress is None or progress.readers != readers for progress in per_state):
+    readers = next(iter(known.values())).readers
+    if any(progress.readers != readers for progress in known.values()):
         raise CheckpointMismatchError(
             "The states are of runs with different numbers of readers. Merge the states that the ranks of one run "
             "saved at the same step."
         )
+    idle = sum(progress is None for progress in per_state)
     missing = [reader for reader in range(readers) if reader not in known]
-    if missing:
+    if len(missing) > idle:
         raise CheckpointMismatchError(
-            f"The state of reader {missing[0]} of {readers} is missing ({len(missing)} missing in all). "
+            f"The state of reader {missing[0]} of {readers} is missing ({len(missing) - idle} missing in all). "
             "merge_states needs one state from every rank."
         )
-    return [known[reader] for reader in range(readers)]
+    if idle and not missing:
+        raise CheckpointMismatchError(
+            f"{count('state', idle)} of a rank that had delivered nothing cannot be merged: each of the {readers} "
+            "readers has a state already. Merge one state of each rank, all saved at the same step."
+        )
+    return [known.get(reader) or ReaderProgress(readers=readers, reader=reader) for reader in range(readers)]
 
 
-def _merged(start: State, per_reader: Sequence[ReaderProgress]) -> State:
+def _complete(start: State, per_reader: Sequence[ReaderProgress], finished: set[int | None]) -> State:
     """The complete state after every reader delivered what its progress says."""
     lanes = len(start.positions)
     assignment = LaneAssignment(lanes=lanes, turn=start.turn, readers=len(per_reader))
@@ -99,16 +172,21 @@ def _merged(start: State, per_reader: Sequence[ReaderProgress]) -> State:
         delivered = {lane: (end, cursor) for lane, end, cursor in progress.deliveries}
         for slot, lane in enumerate(assignment.rotation(reader)):
             deliveries[lane].append(LaneDelivery(assignment.phase(reader, slot), *delivered.get(lane, (0, ()))))
-    return state_after(start, assignment, deliveries, [progress.turns_taken for progress in per_reader])
+    # All further turns of a reader that has finished are empty, so the next turn is that of another.
+    turns_taken = {one.reader or 0: one.turns_taken for one in per_reader if one.reader not in finished}
+    return state_after(start, assignment, deliveries, turns_taken)
 
 
 def state_after(
-    start: State, assignment: LaneAssignment, deliveries: Sequence[Sequence[LaneDelivery]], turns_taken: Sequence[int]
+    start: State,
+    assignment: LaneAssignment,
+    deliveries: Sequence[Sequence[LaneDelivery]],
+    turns_taken: Mapping[int, int],
 ) -> State:
-    """The complete state, from the deliveries of each lane and the number of turns that each reader took."""
+    """The complete state, from the deliveries of each lane and the number of turns of each unfinished reader."""
     positions = LanePositions.pack(
         (1, join(position, assignment.stride, deliveries[lane]))
         for lane, position in enumerate(start.positions.expand())
     )
-    turn = min(assignment.turn + reader + assignment.readers * taken for reader, taken in enumerate(turns_taken))
+    turn = min(assignment.turn + reader + assignment.readers * taken for reader, taken in turns_taken.items())
     return replace(start, turn=turn, positions=positions, reader_progress=None)

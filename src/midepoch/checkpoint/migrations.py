@@ -13,7 +13,11 @@ from midepoch.checkpoint.checksum import check_checksum
 from midepoch.errors import CheckpointMismatchError
 
 VERSION = 2
-"""The version of the states that this release writes."""
+"""The version of the states that this release writes.
+
+Version 2 may have ``later``: what was delivered of the next epochs. A release that does not know it would deliver those
+rows again.
+"""
 
 
 def _windows_of_rows(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """What a checkpoint holds: epoch, lanes, turn, and the position of each lane. Plain values, no machine, no I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Self
 
 from midepoch.checkpoint import migrations
 from midepoch.checkpoint.checksum import checksum, fingerprint_digest
-from midepoch.checkpoint.consistency import check_consistent
+from midepoch.checkpoint.consistency import check_consistent, check_neighbours
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.migrations import shortened, upgrade
 from midepoch.errors import CheckpointMismatchError
@@ -24,6 +24,8 @@ MOST_ITEM_ROWS = 1 << 40
 """More rows than any batch has."""
 MOST_APPENDED = 16
 """How often files may be appended to one epoch."""
+MOST_APART = 4
+"""How many epochs one reader may be ahead of another when their states are merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +112,43 @@ class State:
     reader_progress: ReaderProgress | None = None
     appended: AppendedFiles = ()
     windows: Windows = "blocks"
+    earlier: tuple["State", ...] = ()
+    """This reader's states at the end of the last epochs, oldest first: other ranks may still be in those epochs."""
+    later: tuple["State", ...] = ()
+    """The complete states of the next epochs, where some ranks were already there when the states were merged."""
+
+    def following(self) -> "State":
+        """Where the next epoch starts."""
+        return self.start_of(self.epoch + 1)
+
+    def start_of(self, epoch: int) -> "State":
+        """Where another epoch starts: at its beginning, or where some ranks were already."""
+        for number, state in enumerate(self.later, start=1):
+            if state.epoch == epoch:
+                return replace(state, later=self.later[number:])
+        return State(epoch=epoch)
 
     def to_dict(self, fingerprint: Mapping[str, Any], of_fingerprint: bytes | None = None) -> dict[str, Any]:
         """Plain values, which survive JSON and ``torch.load(weights_only=True)``, with a checksum.
 
         ``of_fingerprint`` is the fingerprint's digest, if it is known already.
         """
+        values: dict[str, Any] = {"version": migrations.VERSION, **self._write()}
+        if self.earlier:
+            values["earlier"] = [state._write() for state in self.earlier]
+        if self.later:
+            values["later"] = [state._write() for state in self.later]
+        own = checksum(values, fingerprint_digest(fingerprint) if of_fingerprint is None else of_fingerprint)
+        values["fingerprint"] = {
+            "data": dict(fingerprint["data"]),
+            "pipeline": [dict(stage) for stage in fingerprint["pipeline"]],
+        }
+        values["checksum"] = own
+        return values
+
+    def _write(self) -> dict[str, Any]:
+        """The values of this epoch alone."""
         values: dict[str, Any] = {
-            "version": migrations.VERSION,
             "epoch": self.epoch,
             "lanes": self.lanes,
             "mode": self.mode,
@@ -130,12 +161,6 @@ class State:
             values["grown"] = [[list(files) for files in group] for group in self.appended]
         if self.windows != "blocks":
             values["windows"] = self.windows
-        own = checksum(values, fingerprint_digest(fingerprint) if of_fingerprint is None else of_fingerprint)
-        values["fingerprint"] = {
-            "data": dict(fingerprint["data"]),
-            "pipeline": [dict(stage) for stage in fingerprint["pipeline"]],
-        }
-        values["checksum"] = own
         return values
 
     @classmethod
@@ -144,24 +169,34 @@ class State:
         values = upgrade(values)
         try:
             _check_fingerprint(values["fingerprint"])
-            state = cls(
-                epoch=_integer(values["epoch"], most=2 * MOST_EPOCHS),
-                lanes=None if values["lanes"] is None else _integer(values["lanes"], least=1, most=MOST),
-                mode="file" if _one_of(values["mode"], ("example", "file")) == "file" else "example",
-                turn=_integer(values["turn"]),
-                item_rows=_integer(values["item_rows"], least=1, most=MOST_ITEM_ROWS),
-                positions=LanePositions.pack(
-                    (_integer(count, least=1), _read_position(position)) for count, position in values["cursors"]
-                ),
-                reader_progress=None if values["part"] is None else _read_reader_progress(values["part"]),
-                appended=_read_appended(values.get("grown", ())),
-                windows="rows" if _one_of(values.get("windows", "blocks"), ("blocks", "rows")) == "rows" else "blocks",
+            earlier, later = (_list(values.get(key, ()), "epochs", MOST_APART) for key in ("earlier", "later"))
+            state = replace(
+                cls._read(values), earlier=tuple(map(cls._read, earlier)), later=tuple(map(cls._read, later))
             )
-            check_consistent(state)
+            check_neighbours(state)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             raise CheckpointMismatchError(
                 f"The state is damaged ({type(error).__name__}: {error}). Load an earlier checkpoint."
             ) from error
+        return state
+
+    @classmethod
+    def _read(cls, values: Any) -> Self:
+        """The values of one epoch."""
+        state = cls(
+            epoch=_integer(values["epoch"], most=2 * MOST_EPOCHS),
+            lanes=None if values["lanes"] is None else _integer(values["lanes"], least=1, most=MOST),
+            mode="file" if _one_of(values["mode"], ("example", "file")) == "file" else "example",
+            turn=_integer(values["turn"]),
+            item_rows=_integer(values["item_rows"], least=1, most=MOST_ITEM_ROWS),
+            positions=LanePositions.pack(
+                (_integer(count, least=1), _read_position(position)) for count, position in values["cursors"]
+            ),
+            reader_progress=None if values["part"] is None else _read_reader_progress(values["part"]),
+            appended=_read_appended(values.get("grown", ())),
+            windows="rows" if _one_of(values.get("windows", "blocks"), ("blocks", "rows")) == "rows" else "blocks",
+        )
+        check_consistent(state)
         return state
 
 
@@ -210,9 +245,7 @@ def _read_reader_progress(value: Any) -> ReaderProgress:
 
 
 def _read_appended(value: Any) -> AppendedFiles:
-    if not isinstance(value, list | tuple) or len(value) > MOST_APPENDED:
-        raise ValueError(f"expected at most {MOST_APPENDED} lists of files, got {shortened(value)}")
-    return tuple(_read_file_ranges(group) for group in value)
+    return tuple(_read_file_ranges(group) for group in _list(value, "lists of files", MOST_APPENDED))
 
 
 def _read_file_ranges(value: Any) -> tuple[tuple[int, int], ...]:
@@ -221,6 +254,12 @@ def _read_file_ranges(value: Any) -> tuple[tuple[int, int], ...]:
     if not ranges or bounds != sorted(bounds) or any(begin == end for begin, end in ranges):
         raise ValueError(f"expected rising ranges of files, got {shortened(value)}")
     return ranges
+
+
+def _list(value: Any, noun: str, most: int) -> Sequence[Any]:
+    if not isinstance(value, list | tuple) or len(value) > most:
+        raise ValueError(f"expected at most {most} {noun}, got {shortened(value)}")
+    return value
 
 
 def _integer(value: Any, *, least: int = 0, most: int = 1 << 62) -> int:

@@ -125,7 +125,7 @@ class Pass:
             last = self.plan.ends_pass(start, progress, empty=empty, requested=self.requested and start is self.start)
             # In a worker of a plain DataLoader the main process chooses the next epoch.
             if not (last and torch_worker()):
-                self._state, self._progress = State(epoch=start.epoch + 1), None
+                self._state, self._progress = progress.following(), None
             if last:
                 self.is_finished, self._last_progress = True, progress
                 return

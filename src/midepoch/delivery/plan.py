@@ -5,7 +5,8 @@ from typing import Literal
 
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import State
-from midepoch.delivery.progress import Progress
+from midepoch.delivery.progress import EMPTY, Progress
+from midepoch.delivery.reader import take_turns
 from midepoch.delivery.resume import begin
 from midepoch.delivery.session import Session
 from midepoch.pipeline.pipeline import Pipeline
@@ -38,6 +39,11 @@ class Plan:
             self.pipeline, state, reader=reader, readers=readers, workers=workers, lanes=self.lanes, mode=self.mode
         )
 
+    def check(self, state: State) -> None:
+        """Raise if this process cannot resume from a state, or no run can have reached it."""
+        for one in (state, *state.later):
+            self.begin(one).check()
+
     def items_per_rank(self, session: Session) -> int | None:
         """The number of items that every rank gets from a session, or None if ranks may get different numbers."""
         if self.even is None:
@@ -50,7 +56,7 @@ class Plan:
 
         ``empty`` means that nothing was left for this reader. If the epoch was already finished for all readers, the
         pass continues with the next one, unless set_epoch ``requested`` this epoch. A pass of many epochs continues
-        anyway. Whether anything is left for other readers is known for uniform pipelines only.
+        anyway.
         """
         if requested and self.epochs_per_loop == 1:
             return True
@@ -62,5 +68,10 @@ class Plan:
         """True if an epoch had nothing left for any reader."""
         if progress.session.assignment.readers == 1:
             return True
-        session = self.begin(start).session
-        return self.pipeline.uniform and (self.items_per_rank(session) == 0 or session.is_over())
+        if self.pipeline.uniform:
+            session = self.begin(start).session
+            return self.items_per_rank(session) == 0 or session.is_over()
+        if start.reader_progress is not None:
+            return False  # this is only what one of several readers had delivered
+        everything = begin(self.pipeline, start, reader=0, readers=1, workers=1, lanes=None, mode=self.mode)
+        return all(item is EMPTY for turns in take_turns(everything) for item in turns.items)

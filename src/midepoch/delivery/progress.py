@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
+from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State
 from midepoch.delivery.session import Session
 
 
@@ -178,3 +178,15 @@ class Progress:
             positions[lane] = positions[lane].after(end, cursor)
         packed = LanePositions.pack((1, position) for position in positions)
         return replace(session.start, turn=session.assignment.turn + self.turns_taken, positions=packed)
+
+    def following(self) -> State:
+        """The state in the next epoch, once this reader has delivered everything of this one.
+
+        If there are other readers, whose numbers of items are unknown, they may be in this epoch for longer. So the
+        state keeps what this reader delivered of it, until it is ``MOST_APART`` epochs ahead.
+        """
+        start = self.session.start
+        if self.uniform or self.session.assignment.readers == 1:
+            return start.following()
+        finished = replace(self.state(), earlier=(), later=())
+        return replace(start.following(), earlier=(*start.earlier, finished)[-MOST_APART:])

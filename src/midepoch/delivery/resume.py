@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
+from midepoch._common.once import log_once
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
 from midepoch.delivery.progress import Progress
@@ -27,11 +28,11 @@ def begin(
     for the reader that saved it. ``lanes`` and ``mode`` are used if the epoch has not begun.
     """
     delivered = state.reader_progress
-    complete = replace(state, reader_progress=None)
+    complete = _without_foreign(replace(state, reader_progress=None), reader, readers)
     if state.lanes is None:
-        complete = _cut_into_lanes(pipeline, state, lanes or readers, mode)
+        complete = _cut_into_lanes(pipeline, complete, lanes or readers, mode)
     elif delivered is None:
-        complete = _with_item_rows_of(pipeline, state)
+        complete = _with_item_rows_of(pipeline, complete)
     elif delivered.reader is None and len(delivered.items) == delivered.workers:
         before = Session(pipeline, complete, delivered.readers)
         before.check()
@@ -61,6 +62,19 @@ def _check_reader_progress(delivered: ReaderProgress, *, reader: int, readers: i
             "filtering or packing pipeline holds what its own rank delivered: load into each rank its own state, or "
             "into all ranks the result of merge_states."
         )
+
+
+def _without_foreign(state: State, reader: int, readers: int) -> State:
+    """The state without the epochs that another reader has finished. What is left of these for others is unknown."""
+    finished = state.earlier[-1].reader_progress if state.earlier else None
+    if finished is None or (finished.reader, finished.readers) == (reader, readers):
+        return state
+    log_once(
+        f"The state is that of reader {finished.reader} of {finished.readers}, which had finished epoch "
+        f"{state.epoch - 1}. If other ranks had not, their rows of that epoch will be missing. Save the states of all "
+        "ranks, and load the result of merge_states."
+    )
+    return replace(state, earlier=())
 
 
 def _cut_into_lanes(pipeline: Pipeline, state: State, lanes: int, mode: Literal["file", "example"]) -> State:

@@ -101,7 +101,7 @@ class Session:
             for slot, (lane, limit) in enumerate(zip(rotation, limits, strict=True)):
                 end = self.end(reader, slot, min(assignment.turns_at(slot, turns_taken[reader]), limit))
                 deliveries[lane].append(LaneDelivery(assignment.phase(reader, slot), end, self._cursor(lane, end)))
-        return state_after(self.start, assignment, deliveries, turns_taken)
+        return state_after(self.start, assignment, deliveries, dict(enumerate(turns_taken)))
 
     def end(self, reader: int, slot: int, delivered: int) -> int:
         """One more than the last ordinal that a reader delivered, if it delivered that many items at a slot; else 0."""

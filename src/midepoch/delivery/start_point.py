@@ -155,7 +155,7 @@ class StartPoint:
         if self._left is not None and self._left.epoch != epoch:
             self._left = None
         if self._start.epoch != epoch:
-            self._start = State(epoch=epoch)
+            self._start = self._start.start_of(epoch)
             self._revision += self._delivered
 
     def _expire(self, runs: list[Pass], reason: str) -> None:
@@ -189,7 +189,7 @@ class StartPoint:
         state = plan.pipeline.adopt(State.from_dict(values), values.get("fingerprint"))
         if state.lanes is None and torch_worker() is None:  # a worker may be the only one that has not begun
             state = replace(state, windows="blocks")
-        plan.begin(state).check()
+        plan.check(state)
         self._expire([*self._started, *self._open], "a state was loaded")
         self._start, self._left, self._last_started = state, None, None
         self._revision += self._delivered
@@ -207,7 +207,8 @@ class StartPoint:
             # A pass of several epochs begins again at the first of them, which all workers know. They read ahead, so
             # the epoch that each has reached is its own.
             epoch = earlier.epoch if plan.epochs_per_loop == 1 else earlier.start.epoch
-            self._start, self._left = State(epoch=epoch), None
+            later = tuple(state for state in self._start.later if state.epoch > epoch)
+            self._start, self._left = State(epoch=epoch, later=later), None
         if self.workers is None:
             return None
         try:

@@ -8,7 +8,7 @@ from midepoch._common.checks import check_integer
 from midepoch._common.text import count
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.migrations import upgrade
-from midepoch.checkpoint.state import ReaderProgress, State
+from midepoch.checkpoint.state import State
 from midepoch.errors import CheckpointMismatchError
 
 MOST_STEPS = 1 << 53
@@ -90,29 +90,22 @@ def _rank_states(states: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     read = [State.from_dict(state) for state in states]
     first = next((number for number, state in enumerate(read) if state.reader_progress is not None), None)
     if first is None:
-        return [dict(states[0])]
+        return [dict(state) for state in (states if any(state.earlier for state in read) else states[:1])]
     start, progress = read[first], read[first].reader_progress
     if progress is None or progress.readers % len(states) or (progress.reader is None and not _fits(read)):
         raise CheckpointMismatchError(
             f"The states of {count('worker', len(states))} are not those of one rank's workers: the checkpoint is "
             "damaged. Load an earlier one."
         )
+    if progress.reader is not None:
+        return [dict(state) for state in states]
     if any(not _is_of_session(state, start) for state in read):
         raise CheckpointMismatchError(
             "The workers' states are of different epochs or starts, so it is unknown what was delivered. The "
             "checkpoint was taken before every worker had begun the loop: take it a few steps later."
         )
-    fingerprint = states[first]["fingerprint"]
-    if progress.reader is None:
-        items = tuple(state.reader_progress.items[0] if state.reader_progress is not None else 0 for state in read)
-        return [replace(start, reader_progress=replace(progress, items=items)).to_dict(fingerprint)]
-    ranks = progress.readers // len(states)
-    per_worker = [
-        state.reader_progress
-        or ReaderProgress(readers=progress.readers, reader=progress.reader % ranks + ranks * worker)
-        for worker, state in enumerate(read)
-    ]
-    return [replace(start, reader_progress=one).to_dict(fingerprint) for one in per_worker]
+    items = tuple(state.reader_progress.items[0] if state.reader_progress is not None else 0 for state in read)
+    return [replace(start, reader_progress=replace(progress, items=items)).to_dict(states[first]["fingerprint"])]
 
 
 def _fits(states: Sequence[State]) -> bool:
@@ -133,5 +126,5 @@ def _is_of_session(state: State, start: State) -> bool:
 
 def _is_of_all_ranks(values: Mapping[str, Any]) -> bool:
     """True if one rank's state is enough for all ranks, as for uniform pipelines."""
-    progress = State.from_dict(values).reader_progress
-    return progress is None or progress.reader is None
+    state = State.from_dict(values)
+    return not state.earlier and (state.reader_progress is None or state.reader_progress.reader is None)

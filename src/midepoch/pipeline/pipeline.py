@@ -161,21 +161,17 @@ class Pipeline:
                     "states of all ranks with merge_states, or those of a StatefulDataLoader's workers with "
                     "from_stateful_dataloader."
                 )
-            if not state.positions.in_step:
-                raise CheckpointMismatchError(
-                    "In the checkpoint some readers of a lane were ahead of others, so the mixture cannot be changed "
-                    "there. Resume with the mixture as it was, and change it at a later checkpoint."
-                )
-            moved = ((lanes, LanePosition(move(position.cursor))) for lanes, position in state.positions.runs)
-            state = replace(state, positions=LanePositions.pack(moved))
-        cursors = [position.cursor for _, position in state.positions.runs]
-        if state.reader_progress is not None:
-            if (state.reader_progress.reader is None) != self.uniform:
+            later = tuple(_with_moved_cursors(one, move) for one in state.later)
+            state = replace(_with_moved_cursors(state, move), earlier=(), later=later)
+        epochs = (*state.earlier, state, *state.later)
+        cursors = [position.cursor for one in epochs for _, position in one.positions.runs]
+        for progress in (one.reader_progress for one in epochs if one.reader_progress is not None):
+            if (progress.reader is None) != self.uniform:
                 raise CheckpointMismatchError(
                     "The state is damaged: what its reader delivered is counted as in another kind of pipeline. Load "
                     "an earlier checkpoint."
                 )
-            cursors += [cursor for _, _, cursor in state.reader_progress.deliveries]
+            cursors += [cursor for _, _, cursor in progress.deliveries]
         if any(len(cursor) != width for cursor in cursors):
             raise CheckpointMismatchError(
                 f"The state is damaged: its cursors do not have {count('number', width)}. Load an earlier checkpoint."
@@ -226,6 +222,17 @@ class Pipeline:
         return Context(
             seed=source.seed, epoch=epoch, rows_until=rows_until if source.has_rows else 0, locate=source.locate
         )
+
+
+def _with_moved_cursors(state: State, move: MoveCursor) -> State:
+    """A complete state of a mixture that has changed."""
+    if not state.positions.in_step:
+        raise CheckpointMismatchError(
+            "In the checkpoint some readers of a lane were ahead of others, so the mixture cannot be changed "
+            "there. Resume with the mixture as it was, and change it at a later checkpoint."
+        )
+    moved = ((lanes, LanePosition(move(position.cursor))) for lanes, position in state.positions.runs)
+    return replace(state, positions=LanePositions.pack(moved))
 
 
 class Lanes:

@@ -33,6 +33,9 @@ def reader(number, readers=2, turns=0, shares=()):
     return {"readers": readers, "reader": number, "turns": turns, "shares": list(shares)}
 
 
+NOT_BEGUN = state(lanes=None, cursors=[])
+
+
 def test_any_ranks_state_of_a_uniform_pipeline_restores_all(folder):
     whole = ids(me.read(folder).shuffle(1).lanes(4))
     states = []
@@ -64,7 +67,7 @@ def test_a_filtering_ranks_state_is_its_own_until_it_is_merged(folder):
 
 def test_states_of_different_moments_or_data_are_not_merged(folder):
     one, other = (after(me.read(folder).lanes(2).shard(2, 0), items) for items in (3, 4))
-    with pytest.raises(me.CheckpointMismatchError, match="turn is 6 in the first and 8 in another"):
+    with pytest.raises(me.CheckpointMismatchError, match=r"turn is 6 in one and 8 in state 1 \(from 0\)"):
         me.merge_states([one, other])
     with pytest.raises(me.CheckpointMismatchError, match="different data or pipelines"):
         me.merge_states([one, after(me.read(folder).take(9).lanes(2), 3)])
@@ -98,9 +101,11 @@ def test_readers_that_share_lanes_are_merged_to_what_all_have_delivered():
     ("states", "message"),
     [
         ([state(reader(0)), state(reader(1, 3))], "runs with different numbers of readers.*one run"),
-        ([state(reader(0)), state()], "runs with different numbers of readers"),
         ([state(reader(1, 3))], r"state of reader 0 of 3 is missing \(2 missing in all\)"),
-        ([state(reader(0)), state(reader(1), epoch=1)], "epoch is 0 in the first and 1 in another"),
+        (
+            [state(reader(0)), state(reader(1), epoch=1)],
+            r"State 0 \(from 0\) is in epoch 0 and state 1 in epoch 1, and the latter does not hold .*in_step",
+        ),
         ([state(reader(0)), state(reader(1), cursors=[[1, 0], [1, 1]])], "positions is"),
         ([state(reader(0)), state(reader(1), fingerprint={"data": {}, "pipeline": []})], "different data or pipelines"),
         (
@@ -108,10 +113,16 @@ def test_readers_that_share_lanes_are_merged_to_what_all_have_delivered():
             "after different numbers of items.*same step.*from_stateful_dataloader",
         ),
         (
-            [state(reader(0)), state(None, lanes=None, cursors=[]), state(None, lanes=None, cursors=[])],
-            r"2 states of 3 \(the first is number 1, from 0\) had not begun.*Save all ranks at the same step",
+            [NOT_BEGUN, state(reader(1), turn=3, cursors=[[2, 1]])],
+            r"State 0 \(from 0\) had not begun epoch 0.*did not load the state.*Load the same state on all ranks",
         ),
-        ([state(None, lanes=None, cursors=[]), state()], "1 state of 2 .*number 0.* had not begun"),
+        (
+            [NOT_BEGUN, state()],
+            r"State 0 \(from 0\) had not begun epoch 0.*asked for the first item.*Save all ranks at the same step",
+        ),
+        ([state(reader(0)), state(turn=3, cursors=[[2, 1]])], "turn is 0 in one and 3 in state 1"),
+        ([state(reader(0)), state(reader(1)), NOT_BEGUN], "1 state of a rank that had delivered nothing.*each of the 2"),
+        ([state(reader(0, 3)), NOT_BEGUN], r"state of reader 1 of 3 is missing \(1 missing in all\)"),
         ([state(), state(fingerprint=None)], "damaged.*no fingerprint"),
         ([state(), None], "not a midepoch state"),
     ],

@@ -12,7 +12,6 @@ import numpy as np
 from midepoch._common.checks import Size, check_integer
 from midepoch._common.hashing import digest
 from midepoch._common.text import count
-from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
@@ -188,7 +187,7 @@ class SimpleArrowIterableDataset(Dataset):
         progress = run.progress()
         upcoming = progress.upcoming()
         if upcoming is None:
-            progress = self.plan.begin(State(epoch=progress.session.start.epoch + 1))
+            progress = self.plan.begin(progress.following())
             upcoming = progress.upcoming()
         if upcoming is None:  # there are no rows at all
             return progress.session.start.epoch, 0

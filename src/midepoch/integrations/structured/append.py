@@ -43,8 +43,8 @@ def with_appended_files(values: Mapping[str, Any], pipeline: Pipeline) -> Mappin
     if saved_files is None:
         return values
     fingerprint = {"data": rows.fingerprint, "pipeline": saved.get("pipeline")}
-    if state.lanes is None:
-        return state.to_dict(fingerprint)
+    if state.lanes is None and not state.later:
+        return replace(state, earlier=()).to_dict(fingerprint)
     _check(state, rows, pipeline)
     files_now = [saved_files[files] for files in generations(state.appended, len(saved_files))]
     if len(files_now) > MOST_APPENDED:
@@ -84,6 +84,8 @@ def _check(state: State, rows: FileRows, pipeline: Pipeline) -> None:
         why = "a stage makes groups of rows, such as a batched map or pack"
     elif state.reader_progress is not None or not state.positions.in_step:
         why = "the checkpoint holds what one of several readers delivered, or some were ahead of others"
+    elif state.later:
+        why = "some ranks had begun the next epoch"
     if why is not None:
         raise CheckpointMismatchError(
             f"new_files='append' is not possible: {why}. Finish the epoch with the files it had, and add the new ones "
