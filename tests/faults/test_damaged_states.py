@@ -14,7 +14,7 @@ import signal
 import sys
 from collections import Counter
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.json"))
 HANG_SECONDS = 60
 """Of processor time, for one mutant."""
 MEMORY = 300 << 20
+ADDED = ["grown", "part", "items", "done", "extra", "parts", "earlier", "later"]
+ONE_EPOCH = {"mode": "example", "item_rows": 1}
 NUMBERS = [-1, 0, 1, 2, 3, 5, 7, 60, 1 << 14, 1 << 20, 1 << 31, 1 << 40, 1 << 53, 1 << 61, 1 << 62, 1 << 64, 10**5000]
 OTHERS = [
     None,
@@ -124,10 +126,41 @@ def kinds(tmp_path_factory):
     made["merged"] = Kind(ranks[0], merged, made["filter"].rows)
     shared = me.merge_states([after(rows.lanes(1).filter(is_kept).shard(2, rank), 4 + rank) for rank in range(2)])
     made["ahead"] = Kind(shared, loaded(lambda: rows.lanes(1).filter(is_kept)), made["filter"].rows)
+    made |= epochs_apart(rows, made["filter"].rows)
     made["workers"] = workers(rows)
     made["workers"].rows = made["row"].rows
     made["appended"] = appended(folder / "more", index)
     return made
+
+
+def epochs_apart(rows, epoch):
+    """Two ranks in different epochs: the state of the one that is ahead, how it merges, and the merged state."""
+
+    def build(*shard):
+        dataset = rows.lanes(3).filter(is_kept)
+        return dataset.shard(*shard) if shard else dataset
+
+    behind, ahead = after(build(2, 0), 4), build(2, 1)
+    list(ahead)
+    ahead = after(ahead, 3)
+    assert ahead["earlier"]
+
+    def merged(mutant):
+        return loaded(build)(me.merge_states([behind, mutant]))
+
+    return {
+        "rank ahead": Kind(ahead, loaded(lambda: build(2, 1)), epoch),
+        "merged ahead": Kind(ahead, merged, epoch),
+        "later": Kind(me.merge_states([behind, ahead]), two_epochs(build), epoch + epoch),
+    }
+
+
+def two_epochs(build):
+    def load(mutant):
+        dataset = loaded(build)(mutant)
+        return chain(dataset, dataset)
+
+    return load
 
 
 def is_odd(row):
@@ -215,7 +248,7 @@ def mutate(value, rng):
     elif change == "deep":
         parent[key] = nested(rng.choice([20, 200, 5000]), rng.random() < 0.5)
     elif change == "add" and isinstance(parent, dict):
-        parent[rng.choice(["grown", "part", "items", "done", "extra", "parts"])] = copy.deepcopy(rng.choice(OTHERS))
+        parent[rng.choice(ADDED)] = copy.deepcopy(rng.choice(OTHERS))
     else:
         parent[key] = rng.choice(NUMBERS)
     return value
@@ -356,6 +389,10 @@ def changed(kind, **changes):
         {"lanes": 1 << 15, "cursors": [[1, 0], [1, 1]] * (1 << 14), "turn": 1},
         {"grown": [[[0, 1 << 40]]]},
         {"grown": [[[0, 1]]] * 10_000},
+        {"later": [{"epoch": 1, "lanes": 1 << 19, "turn": 0, "cursors": [[1 << 19, 0]], "part": None, **ONE_EPOCH}]},
+        {"later": [{"epoch": 1, "lanes": None, "turn": 0, "cursors": [], "part": None, **ONE_EPOCH}]},
+        {"earlier": [{"epoch": -1}]},
+        {"later": [{}] * 10_000},
         {"turn": 0},
         {"turn": 1 << 60},
         {"turn": 5, "cursors": [[3, 0]]},
@@ -388,7 +425,7 @@ def test_a_readers_deliveries_agree_with_its_turns_and_lanes(kinds, changes):
 
 
 @pytest.mark.parametrize("levels", [200, 100_000])
-@pytest.mark.parametrize("key", ["version", "epoch", "cursors", "part", "grown", "fingerprint"])
+@pytest.mark.parametrize("key", ["version", "epoch", "cursors", "part", "grown", "earlier", "later", "fingerprint"])
 def test_deep_nesting_is_refused(kinds, key, levels):
     deep = nested(levels, lists=True)
     for state in ({**kinds["uniform"].saved, key: deep}, {**kinds["0.1.0-uniform"].saved, key: deep}):

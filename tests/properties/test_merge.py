@@ -3,7 +3,7 @@
 import json
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.checkpoint.state import MOST_APART
+from midepoch.checkpoint import merge
+from midepoch.checkpoint.state import MOST_APART, LanePositions, State
+from midepoch.delivery.progress import Progress
 from midepoch.delivery.reader import take_turns
 from midepoch.testing import _interleaved
 from worlds import ids, is_kept, keep_even, spread, write_files
@@ -198,14 +200,95 @@ def check(rows, rng):
         got = [unit for number, unit in run.delivered if number == epoch]
         per_lane = epoch_by_lane(pipeline, lanes or 1, epoch)
         whole = Counter(unit for lane in per_lane for unit in lane)
-        assert Counter(got) == whole, f"epoch {epoch} of {name!r}: {Counter(got) - whole} too often, {whole - Counter(got)} lost"
+        lost, more = whole - Counter(got), Counter(got) - whole
+        assert (lost, more) == (Counter(), Counter()), f"epoch {epoch} of {name!r}: lost {lost}, {more} too often"
         if run.in_order and max(whole.values(), default=1) == 1:
             for lane in per_lane:
                 assert [unit for unit in got if unit in set(lane)] == lane
     return run
 
 
+def check_many(rows, cases):
+    for seed in range(cases):
+        check(rows, random.Random(seed))
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(rng=st.randoms(use_true_random=False))
 def test_ranks_at_any_distance_merge_and_lose_or_repeat_nothing(rows, rng):
     check(rows, rng)
+
+
+def without_earlier(monkeypatch):
+    monkeypatch.setattr(Progress, "following", lambda self: self.session.start.following())
+
+
+def without_the_last_delivery(monkeypatch):
+    right = Progress.following
+
+    def wrong(self):
+        state = right(self)
+        if not state.earlier or not state.earlier[-1].reader_progress.deliveries:
+            return state
+        *others, finished = state.earlier
+        part = replace(finished.reader_progress, deliveries=finished.reader_progress.deliveries[:-1])
+        return replace(state, earlier=(*others, replace(finished, reader_progress=part)))
+
+    monkeypatch.setattr(Progress, "following", wrong)
+
+
+def with_later_epochs_from_their_start(monkeypatch):
+    monkeypatch.setattr(State, "start_of", lambda self, epoch: State(epoch=epoch))
+
+
+def with_one_later_epoch(monkeypatch):
+    right = merge._merged
+    monkeypatch.setattr(
+        merge, "_merged", lambda states: (state := right(states)) and replace(state, later=state.later[:1])
+    )
+
+
+def with_the_next_epoch_of_one_rank(monkeypatch):
+    """What the other ranks delivered there is forgotten."""
+    right = merge._of_all_readers
+
+    def wrong(per_state):
+        first, *others = right(per_state)
+        forgets = any(one is None for one in per_state) and first.deliveries
+        return [first, *(replace(one, deliveries=()) if forgets else one for one in others)]
+
+    monkeypatch.setattr(merge, "_of_all_readers", wrong)
+
+
+def without_items_delivered_ahead(monkeypatch):
+    right = merge._merged
+
+    def in_step(state):
+        runs = tuple((lanes, replace_ahead(position)) for lanes, position in state.positions.runs)
+        return replace(state, positions=LanePositions(runs))
+
+    def replace_ahead(position):
+        return position._replace(delivered_ahead=())
+
+    def wrong(states):
+        state = right(states)
+        return replace(state, later=tuple(map(in_step, state.later)))
+
+    monkeypatch.setattr(merge, "_merged", wrong)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        without_earlier,
+        without_the_last_delivery,
+        with_later_epochs_from_their_start,
+        with_one_later_epoch,
+        with_the_next_epoch_of_one_rank,
+        without_items_delivered_ahead,
+    ],
+)
+def test_planted_mistakes_are_found(rows, monkeypatch, plant):
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, me.CheckpointMismatchError), match=r"too often|does not hold what"):
+        check_many(rows, 200)

@@ -361,6 +361,23 @@ class TestChanges:
         rest = [number for one in three for number in ids(resumed(one, merged))]
         assert sorted([*got[0], *got[1], *rest]) == [*range(40), *range(1000, 1030), *range(2000, 2020)]
 
+    def test_E4_ranks_an_epoch_apart(self, part):
+        """The mixture changes in the epoch under way, and in the next one, where a rank was already."""
+
+        def mixture(*weights):
+            return me.mix([part("a"), part("b")], weights, stop="all").lanes(2)
+
+        ahead, behind = (mixture(2, 1).shard(2, number) for number in range(2))
+        first = ids(ahead)
+        iterator = iter(ahead)
+        second = ids(islice(iterator, 9))
+        first += ids(islice(behind, 5))
+        merged = through_json(me.merge_states([iterator.state_dict(), behind.state_dict()]))
+        assert merged["later"]
+        changed = resumed(mixture(1, 3), merged)
+        for got in (first, second, []):
+            assert sorted(got + ids(changed)) == [*range(40), *range(1000, 1030)]
+
     def test_ranks_that_were_out_of_step(self, part):
         """One lane that two ranks share, one of them ahead."""
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from itertools import islice
 
 import pytest
 
@@ -121,7 +122,10 @@ def test_readers_that_share_lanes_are_merged_to_what_all_have_delivered():
             r"State 0 \(from 0\) had not begun epoch 0.*asked for the first item.*Save all ranks at the same step",
         ),
         ([state(reader(0)), state(turn=3, cursors=[[2, 1]])], "turn is 0 in one and 3 in state 1"),
-        ([state(reader(0)), state(reader(1)), NOT_BEGUN], "1 state of a rank that had delivered nothing.*each of the 2"),
+        (
+            [state(reader(0)), state(reader(1)), NOT_BEGUN],
+            "1 state of a rank that had delivered nothing.*each of the 2",
+        ),
         ([state(reader(0, 3)), NOT_BEGUN], r"state of reader 1 of 3 is missing \(1 missing in all\)"),
         ([state(), state(fingerprint=None)], "damaged.*no fingerprint"),
         ([state(), None], "not a midepoch state"),
@@ -138,3 +142,156 @@ def test_merging_changes_none_of_its_states():
     before = copy.deepcopy(states)
     me.merge_states(states)["cursors"].append(3)
     assert states == before
+
+
+def shards(folder, ranks=2, lanes=2):
+    return [
+        me.read(folder).shuffle(1, window=9).filter(is_kept).lanes(lanes).shard(ranks, rank) for rank in range(ranks)
+    ]
+
+
+def taken(dataset, items, epochs=0):
+    """The ids of some items after whole epochs, and the state after them."""
+    for _ in range(epochs):
+        list(dataset)
+    iterator = iter(dataset)
+    got = ids(islice(iterator, items))
+    return got, json.loads(json.dumps(iterator.state_dict()))
+
+
+def epochs_of(folder, count, lanes=2):
+    """The ids of each epoch, as one process delivers them."""
+    dataset = shards(folder, 1, lanes)[0]
+    return [ids(dataset) for _ in range(count)]
+
+
+def rest(folder, merged, epochs, ranks=3, lanes=2):
+    """What other ranks deliver of each epoch from a merged state on."""
+    got = [[] for _ in range(epochs)]
+    for dataset in shards(folder, ranks, lanes):
+        dataset.load_state_dict(json.loads(json.dumps(merged)))
+        while (epoch := dataset.epoch) < epochs:
+            got[epoch] += ids(dataset)
+    return got
+
+
+@pytest.mark.parametrize("lanes", [2, 3])  # of three lanes, the two readers share each
+def test_E4_a_rank_that_has_finished_merges_with_one_that_has_not(folder, lanes):
+    finished, under_way = shards(folder, lanes=lanes)
+    whole = ids(finished)
+    got, state = taken(under_way, 7)
+    merged = me.merge_states([finished.state_dict(), state])
+    assert (merged["epoch"], "later" in merged, "earlier" in merged) == (0, False, False)
+    assert sorted(whole + got + rest(folder, merged, 1, lanes=lanes)[0]) == sorted(epochs_of(folder, 1, lanes)[0])
+
+
+@pytest.mark.parametrize("lanes", [2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_E4_a_rank_an_epoch_ahead_keeps_its_position_there(folder, lanes, ranks):
+    first_epoch = ids(shards(folder, lanes=lanes)[0])
+    second_epoch, ahead = taken(shards(folder, lanes=lanes)[0], 4, epochs=1)
+    got, behind = taken(shards(folder, lanes=lanes)[1], 3)
+    merged = me.merge_states([behind, ahead])
+    assert (merged["version"], merged["epoch"], [one["epoch"] for one in merged["later"]]) == (2, 0, [1])
+    left = rest(folder, merged, 3, ranks, lanes)
+    epochs = [first_epoch + got + left[0], second_epoch + left[1], left[2]]
+    assert list(map(sorted, epochs)) == list(map(sorted, epochs_of(folder, 3, lanes)))
+
+
+def is_of_an_odd_lane_or_early(row):
+    """Of four lanes of 15 rows, the second and the last keep all rows, the others only their first two."""
+    return row["id"] // 15 % 2 == 1 or row["id"] % 15 < 2
+
+
+def test_E4_a_rank_that_has_finished_does_not_hold_back_the_turn(folder):
+    """All that is left is of rank 1, and comes in its order."""
+
+    def build(rank, ranks=2):
+        return me.read(folder).filter(is_of_an_odd_lane_or_early).lanes(4).shard(ranks, rank)
+
+    finished, whole = build(0), ids(build(1))
+    assert len(ids(finished)) == 4
+    for items in range(4, 30):
+        alone = build(0, 1)
+        alone.load_state_dict(me.merge_states([finished.state_dict(), after(build(1), items)]))
+        assert ids(alone) == whole[items:]
+
+
+def test_E4_ranks_several_epochs_apart_merge_until_a_state_has_forgotten(folder):
+    for epochs in range(1, 6):
+        ahead, behind = shards(folder)
+        for _ in range(epochs):
+            list(ahead)
+        states = [after(behind, 3), after(ahead, 4)]
+        if epochs <= 4:
+            merged = me.merge_states(states)
+            assert [one["epoch"] for one in merged["later"]] == list(range(1, epochs + 1))
+            left = list(map(len, rest(folder, merged, epochs + 1)))
+            whole = list(map(len, epochs_of(folder, epochs + 1)))
+            of_ahead = len(ids(shards(folder)[0]))
+            assert (left[0], left[-1]) == (whole[0] - of_ahead - 3, whole[-1] - 4)
+        else:
+            with pytest.raises(
+                me.CheckpointMismatchError,
+                match=r"State 0 \(from 0\) is in epoch 0 and state 1 in epoch 5.*keeps the last 4 epochs.*in_step",
+            ):
+                me.merge_states(states)
+
+
+def test_E4_all_ranks_at_the_beginning_of_an_epoch_need_no_later_ones(folder):
+    states = []
+    for dataset in shards(folder):
+        list(dataset)
+        states.append(dataset.state_dict())
+    assert all("earlier" in state for state in states)
+    merged = me.merge_states(states)
+    assert (merged["epoch"], merged["lanes"]) == (1, None)
+    assert not {"earlier", "later"} & set(merged)
+
+
+def test_E4_a_rank_that_has_delivered_nothing_is_the_reader_that_is_missing(folder):
+    whole = epochs_of(folder, 1)[0]
+    began, waiting = shards(folder)
+    got, state = taken(began, 5)
+    states = [state, waiting.state_dict()]
+    assert states[1]["lanes"] is None
+    for one in (states, states[::-1], [*states, states[1]]):  # the last are ranks that share an index
+        assert sorted(got + rest(folder, me.merge_states(one), 1)[0]) == sorted(whole)
+
+
+def test_E4_a_rank_that_has_delivered_nothing_since_the_batch_size_changed(folder):
+    """Its state is the one that it loaded, with the rows of an item of then."""
+    before = [taken(dataset, 2) for dataset in shards(folder)]
+    start = me.merge_states([state for _, state in before])
+    resumed = [dataset.batch(3) for dataset in shards(folder)]
+    for dataset in resumed:
+        dataset.load_state_dict(start)
+    got, state = taken(resumed[0], 1)
+    merged = me.merge_states([state, resumed[1].state_dict()])
+    got += [number for numbers, _ in before for number in numbers]
+    assert sorted(got + rest(folder, merged, 1)[0]) == sorted(epochs_of(folder, 1)[0])
+
+
+def test_E4_a_merged_state_with_nothing_left_starts_the_next_epoch(folder):
+    """Both ranks have delivered their last item, and none has asked for another: no rank gets an empty loop."""
+    lengths = [len(ids(dataset)) for dataset in shards(folder)]
+    merged = me.merge_states([after(dataset, items) for dataset, items in zip(shards(folder), lengths, strict=True)])
+    assert merged["epoch"] == 0
+    second = epochs_of(folder, 2)[1]
+    for ranks in (1, 2, 3):
+        got = []
+        for dataset in shards(folder, ranks):
+            dataset.load_state_dict(merged)
+            got += ids(dataset)
+            assert dataset.epoch == 2
+        assert sorted(got) == sorted(second)
+
+
+def test_a_rank_with_nothing_left_gets_an_empty_loop_while_others_have_rows(folder):
+    length = len(ids(shards(folder)[0]))
+    merged = me.merge_states([after(shards(folder)[0], length), after(shards(folder)[1], 2)])
+    resumed = shards(folder)
+    for dataset in resumed:
+        dataset.load_state_dict(merged)
+    assert sorted(len(ids(dataset)) for dataset in resumed) == [0, len(ids(shards(folder)[1])) - 2]
+    assert [dataset.epoch for dataset in resumed] == [1, 1]

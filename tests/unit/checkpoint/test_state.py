@@ -9,6 +9,8 @@ import pytest
 
 import midepoch as me
 from golden.write import PIPELINES
+from midepoch.checkpoint.lanes import LanePosition
+from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
 from worlds import ids, is_kept, is_late, plus_one, write_files
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -190,3 +192,58 @@ def test_a_state_that_is_changed_changes_no_other(folder):
     dataset = me.read(folder)
     dataset.state_dict()["fingerprint"]["data"]["rows"] = 5
     assert dataset.state_dict()["fingerprint"]["data"]["rows"] == 60
+
+
+def of_epoch(epoch, reader=None, **changes):
+    """A state of one lane, complete or of one of two readers."""
+    part = None if reader is None else ReaderProgress(readers=2, reader=reader, turns_taken=1)
+    positions = LanePositions(((1, LanePosition((3,))),))
+    return State(**{"epoch": epoch, "lanes": 1, "turn": 3, "positions": positions, "reader_progress": part} | changes)
+
+
+FINGERPRINT = {"data": {"rows": 9}, "pipeline": []}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        of_epoch(4, 1, earlier=(of_epoch(2, 1), of_epoch(3, 1))),
+        of_epoch(4, 1, earlier=(of_epoch(3, 1),), later=(of_epoch(5),)),
+        of_epoch(4, earlier=(of_epoch(3, 0),)),
+        of_epoch(4, later=(of_epoch(5), of_epoch(6))),
+        State(epoch=4, earlier=(of_epoch(3, 0),), later=(of_epoch(5),)),
+    ],
+)
+def test_E4_other_epochs_survive_json(state):
+    values = json.loads(json.dumps(state.to_dict(FINGERPRINT)))
+    assert State.from_dict(values) == state
+    assert State.from_dict(values).to_dict(FINGERPRINT) == values
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (of_epoch(4, 1, earlier=(of_epoch(2, 1),)), r"its epochs are \[2, 4\]"),
+        (of_epoch(4, 1, earlier=(of_epoch(3, 1), of_epoch(2, 1))), r"its epochs are \[3, 2, 4\]"),
+        (of_epoch(4, later=(of_epoch(4),)), r"its epochs are \[4, 4\]"),
+        (of_epoch(4, later=(of_epoch(5), of_epoch(7))), r"its epochs are \[4, 5, 7\]"),
+        (of_epoch(4, 1, earlier=(of_epoch(3, 0),)), "does not say for one reader"),
+        (of_epoch(4, earlier=(of_epoch(3),)), "does not say for one reader"),
+        (of_epoch(4, later=(of_epoch(5, 1),)), "does not say for all readers"),
+        (of_epoch(4, later=(State(epoch=5),)), "does not say for all readers"),
+        (of_epoch(9, 1, earlier=tuple(of_epoch(epoch, 1) for epoch in range(4, 9))), "at most 4 epochs"),
+        (of_epoch(1, later=tuple(of_epoch(epoch) for epoch in range(2, 7))), "at most 4 epochs"),
+        (of_epoch(4, later=(of_epoch(5, lanes=2),)), "1 cursor for 2 lanes"),
+    ],
+)
+def test_E4_epochs_that_contradict_each_other_are_refused(state, message):
+    with pytest.raises(me.CheckpointMismatchError, match=message):
+        State.from_dict(state.to_dict(FINGERPRINT))
+
+
+def test_E4_another_epoch_starts_where_ranks_were_already():
+    state = of_epoch(4, later=(of_epoch(5), of_epoch(6)))
+    assert state.following() == of_epoch(5, later=(of_epoch(6),))
+    assert state.start_of(6) == of_epoch(6)
+    assert state.start_of(7) == State(epoch=7)
+    assert state.start_of(4) == State(epoch=4)

@@ -1,5 +1,6 @@
 """Progress: at every cut it is what was handed over, no more and no less, against a simulation of every turn."""
 
+from dataclasses import replace
 from itertools import chain, islice
 
 from hypothesis import given, settings
@@ -230,3 +231,27 @@ def test_a_progress_that_is_cut_off_hands_over_nothing_more(drawn, data):
         cut.cut_off()
         assert got == expected
         assert cut.state() == whole.state()
+
+
+@quick
+@given(sessions(), st.data())
+def test_the_next_epoch_keeps_what_this_reader_delivered_while_others_may_be_in_this_one(drawn, data):
+    _, session, simulation, rounds = drawn
+    reader = data.draw(st.integers(0, simulation.readers - 1))
+    progress = Progress(session, reader)
+    deliver(progress, simulation, rounds)
+    following = progress.following()
+    if progress.uniform or simulation.readers == 1:
+        assert following == State(epoch=1)
+    else:
+        assert following == State(epoch=1, earlier=(progress.state(),))
+
+
+def test_only_the_last_epochs_are_kept():
+    world = MemoryWorld(sizes=(2, 2), dropped=frozenset())
+    state = State()
+    for epoch in range(9):
+        assert [one.epoch for one in state.earlier] == list(range(max(0, epoch - 4), epoch))
+        assert all(one.earlier == () for one in state.earlier)
+        start = replace(world.start(), epoch=epoch, earlier=state.earlier)
+        state = Progress(Session(world.pipeline(), start, 2), 1).following()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from midepoch._common.once import log_once
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import ReaderProgress, State
@@ -173,3 +174,18 @@ def test_readers_out_of_step_are_refused_with_another_batch_size():
     with pytest.raises(CheckpointMismatchError, match=r"ahead of others.*items of 2 rows"):
         start(MemoryWorld(sizes=(9,), batch=2), state)
     assert rows_of(deliver(start(MemoryWorld(sizes=(9,), batch=3), state))) == [(0, row) for row in (0, 1, 2, 6, 7, 8)]
+
+
+@pytest.mark.parametrize(("reader", "readers"), [(0, 2), (1, 2), (1, 3), (0, 1)])
+def test_epochs_that_another_reader_has_finished_are_not_kept(reader, readers, caplog):
+    log_once.cache_clear()
+    world = MemoryWorld(sizes=(3, 3), dropped=frozenset())
+    finished = start(world, State(), 0, 2, lanes=2)
+    deliver(finished)
+    state = finished.following()
+    assert len(state.earlier) == 1
+    resumed = start(world, state, reader, readers)
+    own = (reader, readers) == (0, 2)
+    assert resumed.session.start.earlier == (state.earlier if own else ())
+    warned = [one for one in caplog.messages if "that of reader 0 of 2, which had finished epoch 0" in one]
+    assert len(warned) == (not own)

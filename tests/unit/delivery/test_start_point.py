@@ -4,12 +4,14 @@ import copy
 import gc
 import os
 import sys
+from dataclasses import replace
 from itertools import islice
 from threading import Thread
 
 import pytest
 
 from midepoch.checkpoint.checksum import signed
+from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import State
 from midepoch.delivery import passes
 from midepoch.delivery import plan as plans
@@ -507,3 +509,48 @@ class TestWorkers:
         with pytest.raises(StaleIteratorError, match=rf"cannot continue in process {child}"):
             list(items)
         assert list(start(start_point, one)) == ROWS
+
+
+def merged_ahead(one):
+    """A state in epoch 0 of which nothing is delivered, and in epoch 1 three of four rows."""
+    later = MemoryWorld(sizes=(4,)).start([LanePosition((3,))], turn=3)
+    return State(later=(replace(later, epoch=1),)).to_dict(one.pipeline.fingerprint)
+
+
+def test_E4_an_epoch_continues_where_ranks_were_already(start_point):
+    one = plan(dropped=frozenset())
+    start_point.load_state_dict(one, merged_ahead(one))
+    assert list(start(start_point, one)) == ROWS
+    assert list(start(start_point, one)) == ROWS[3:]
+    assert list(start(start_point, one)) == ROWS
+
+
+def test_E4_set_epoch_to_an_epoch_where_ranks_were_already(start_point):
+    one = plan(dropped=frozenset())
+    start_point.load_state_dict(one, merged_ahead(one))
+    start_point.set_epoch(1)
+    assert list(start(start_point, one)) == ROWS[3:]
+    start_point.set_epoch(2)
+    assert list(start(start_point, one)) == ROWS
+
+
+def test_E4_workers_that_stay_begin_an_epoch_where_ranks_were_already(start_point, in_worker):
+    one = plan(dropped=frozenset())
+    start_point.load_state_dict(one, merged_ahead(one))
+    start_point.workers = SharedWithWorkers()
+    got = []
+    for epoch in range(3):
+        start_point.workers._numbers[0] += 1
+        start_point.workers._numbers[1] = epoch
+        in_worker()
+        got.append(list(start(start_point, one)))
+        in_worker(None)
+    assert got == [ROWS, ROWS[3:], ROWS]
+
+
+def test_E4_a_later_epoch_must_fit_too(start_point):
+    one = plan(dropped=frozenset())
+    state = merged_ahead(one)
+    state["later"][0]["cursors"] = [[1, 7]]
+    with pytest.raises(CheckpointMismatchError, match=r"cursor \[7\] of lane 0 of 1 is after the lane's end"):
+        start_point.load_state_dict(one, signed(state))
