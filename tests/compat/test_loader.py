@@ -351,6 +351,38 @@ def test_E6_waiting_for_other_ranks_ends_with_a_state_an_epoch_or_a_loop(build):
         assert loader.state_dict() != waiting
 
 
+def test_E4_ranks_an_epoch_apart_merge_and_resume_on_others(build):
+    """Two ranks of two workers: one has finished its epoch and is in the next. Then three ranks, and one process."""
+
+    def loaders(ranks, workers, state=None):
+        made = []
+        for rank in range(ranks):
+            loader = me.Loader(build("filtered").shard(ranks, rank), batch_size=2, num_workers=workers, even=None)
+            if state is not None:
+                loader.load_state_dict(through_json(state))
+            made.append(loader)
+        return made
+
+    got = [[], [], []]
+    ahead, behind = loaders(2, 2)
+    got[0] += ids(ahead)
+    got[1] += ids(islice(ahead, 3))
+    got[0] += ids(islice(behind, 2))
+    merged = me.merge_states([ahead.state_dict(), behind.state_dict()])
+    three = loaders(3, 1, merged)
+    for loader, batches in zip(three, (1, 99, 0), strict=True):
+        if loader.epoch == 0:
+            got[0] += ids(islice(loader, batches))
+    merged = me.merge_states([loader.state_dict() for loader in three])
+    (alone,) = loaders(1, 0, merged)
+    while alone.epoch < 3:
+        got[alone.epoch] += ids(alone)
+    for epoch, numbers in enumerate(got):
+        whole = build("filtered")
+        whole.set_epoch(epoch)
+        assert sorted(numbers) == sorted(ids(whole))
+
+
 def test_E6_a_padded_batch_is_in_no_state(build):
     def loader(rank):
         return me.Loader(build("rows", 1).take(9).shard(2, rank), batch_size=3)

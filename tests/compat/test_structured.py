@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.sources.fetcher import BlockFetcher
-from worlds import ids, write_files
+from worlds import ids, is_kept, write_files
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
@@ -777,6 +777,25 @@ def test_appending_that_is_not_possible_raises(tmp_path):
         _, dataset = create(tmp_path, **options)
         with pytest.raises(me.CheckpointMismatchError, match=f"new_files='append' is not possible: {message}"):
             dataset.load_state_dict(state, new_files="append")
+
+
+def test_E4_files_are_not_appended_while_ranks_are_in_different_epochs(tmp_path):
+    def rank(number, ranks=2):
+        return me.StructuredDataset(tmp_path, shuffle=False).filter(is_kept).lanes(2).shard(ranks, number)
+
+    write_files(tmp_path, [30, 20], ["parquet"])
+    ahead, behind = rank(0), rank(1)
+    list(ahead)
+    finished = ahead.state_dict()
+    iterator, other = iter(ahead), iter(behind)
+    next(iterator), next(other)
+    merged = me.merge_states([iterator.state_dict(), other.state_dict()])
+    write_files(tmp_path, [30, 20, 5], ["parquet"])
+    with pytest.raises(me.CheckpointMismatchError, match=r"is not possible: some ranks had begun the next epoch"):
+        rank(0, 1).load_state_dict(merged, new_files="append")
+    resumed = rank(0)
+    resumed.load_state_dict(finished, new_files="append")
+    assert (resumed.epoch, "earlier" in resumed.state_dict()) == (1, False)
 
 
 def test_a_damaged_growth_is_refused(folder):

@@ -82,7 +82,11 @@ def _merged_epoch(in_epoch: Sequence[State], states: Sequence[State]) -> State:
         return first
     per_state = [state.reader_progress for state in in_epoch]
     finished, unfinished = (
-        {one.reader for one, state in zip(per_state, states, strict=True) if one and (state.epoch > first.epoch) == over}
+        {
+            one.reader
+            for one, state in zip(per_state, states, strict=True)
+            if one and (state.epoch > first.epoch) == over
+        }
         for over in (True, False)
     )
     return _complete(first, _of_all_readers(per_state), finished - unfinished)
