@@ -1,10 +1,11 @@
-"""What all tests share: an index folder each, an offline `datasets`, and limits that hold on a busy machine too.
+"""What all tests share: an index folder each, `datasets` and `ray` offline, and limits that hold on a busy machine too.
 
 No test may fail because the machine is slow. So no test sets a timeout for the processes that it starts: a hang ends at
 the limit of the test, with the tracebacks of all threads.
 """
 
 import os
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -23,13 +24,16 @@ hypothesis.settings.load_profile("patient")
 
 
 def pytest_configure(config):
-    """Set up `datasets` before any test module imports it."""
+    """Set up `datasets` and `ray` before any test module imports them."""
     config.hf_home = tempfile.mkdtemp(prefix="midepoch-hf-")
     os.environ |= {
         "HF_HOME": config.hf_home,
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # Ray would write one to the home folder
     }
 
 

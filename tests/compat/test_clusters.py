@@ -180,18 +180,20 @@ def surviving(request, monkeypatch):
 
 @pytest.fixture
 def killing(tmp_path):
-    """Rows of which one, in the middle, kills the process that first maps it."""
+    """Rows of which one, in the middle, kills the first other process that maps it."""
     for file in range(4):
         rows = range(50 * file, 50 * file + 50)
         markers = [str(tmp_path / "killed") if row == 117 else None for row in rows]
         (tmp_path / "data").mkdir(exist_ok=True)
-        table = pa.table({"id": rows, "marker": pa.array(markers, pa.string())})
+        table = pa.table({"id": rows, "marker": pa.array(markers, pa.string()), "caller": [os.getpid()] * 50})
         pq.write_table(table, tmp_path / "data" / f"{file}.parquet", row_group_size=10)
     return me.read(tmp_path / "data").map(jobs.tokens_once_killed).filter(jobs.has_tokens)
 
 
 def contents(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """All files below a folder but hidden ones, which a killed process may leave."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith(".")]
+    return {path.name: path.read_bytes() for path in files}
 
 
 def items(packs):
