@@ -156,7 +156,7 @@ class Pass:
 
     def _check(self) -> None:
         if self._error is not None:
-            raise self._error
+            raise copy(self._error)  # a kept error would keep its traceback, and with it workers and rows
         if not self.is_of_this_process:
             raise StaleIteratorError.forked(self._process)
 

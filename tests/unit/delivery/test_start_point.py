@@ -4,6 +4,7 @@ import copy
 import gc
 import os
 import sys
+import weakref
 from dataclasses import replace
 from itertools import islice
 from threading import Thread
@@ -176,6 +177,33 @@ def test_an_old_iterator_raises_after_a_state_was_loaded(start_point, one):
     assert state_of(start_point, one) == state
     assert list(start(start_point, one)) == ROWS
     assert start_point.epoch == 1
+
+
+def test_an_old_iterator_holds_nothing_after_it_raised(start_point, one):
+    """Workers and blocks end with the generator that holds them, without waiting for the garbage collector."""
+
+    class Held:
+        pass
+
+    def read_with(run, held):
+        yield from read(run)
+        del held
+
+    held = Held()
+    is_held = weakref.ref(held)
+    run = start_point.begin(one)
+    items = PassIterator.over(run, read_with(run, held), describe)
+    del held
+    next(items)
+    start_point.set_epoch(4)
+    gc.disable()
+    try:
+        with pytest.raises(StaleIteratorError):
+            next(items)
+        del items
+        assert is_held() is None
+    finally:
+        gc.enable()
 
 
 def test_an_old_iterator_keeps_its_own_state(start_point, one):
