@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from midepoch.checkpoint.merge import merge_states
     from midepoch.dataset import Dataset
     from midepoch.errors import (
+        CacheMismatchError,
         CheckpointMismatchError,
         DataChangedError,
         DataFormatError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CacheMismatchError": "errors",
     "CheckpointMismatchError": "errors",
     "DataChangedError": "errors",
     "DataFormatError": "errors",
@@ -63,6 +65,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "CacheMismatchError",
     "CheckpointMismatchError",
     "DataChangedError",
     "DataFormatError",

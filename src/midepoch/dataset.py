@@ -15,11 +15,12 @@ from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.world import launched_rank
-from midepoch.delivery.plan import ShardMode
+from midepoch.delivery.plan import Plan, ShardMode
 from midepoch.errors import SchemaMismatchError
 from midepoch.order.orders import Level, Shuffle, Slice
 from midepoch.order.split import Half, TrainTestSplit
 from midepoch.order.windows import WINDOW, WINDOW_BLOCKS, WINDOW_BYTES
+from midepoch.pipeline.cache import cache_pipeline
 from midepoch.pipeline.survey import survey_pipeline
 from midepoch.pipeline.units import checked_version
 from midepoch.planned import PlannedDataset
@@ -339,6 +340,37 @@ class Dataset(PlannedDataset):
             log.info("There is nothing to survey: the number of items is known already.")
             return self
         return self.with_plan(replace(self.plan, pipeline=pipeline))
+
+    def cache(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        executor: Executor | None = None,
+        version: str | int | None = None,
+    ) -> "Dataset":
+        """Make all rows once, in parallel, and read them from Arrow files in ``folder`` from then on.
+
+        tokens = midepoch.read("data/*.parquet").map(tokenize).filter(long_enough).cache("/scratch/tokens")
+        packs = tokens.shuffle(seed=42).pack(2048)
+
+        All stages so far are done, and so are ``take``, ``skip`` and ``train_test_split`` before a shuffle. A shuffle,
+        shards and lanes act on the cached rows. ``batch``, ``pack`` and functions ``with_rng`` come after. Values are
+        those of Arrow: arrays come back as lists, or as arrays after ``with_format``; lists of Python integers are
+        stored as int32 if they fit.
+
+        If the folder has the cache already, nothing is done. A call that was killed continues with the files that are
+        missing. A folder with a cache of other data, stages, function names or ``version`` is refused. If a function
+        changes and its name does not, pass another ``version`` and another folder. ``executor`` is any
+        ``concurrent.futures.Executor``; by default as many processes are started as there are cores.
+        """
+        pipeline = cache_pipeline(
+            self.plan.pipeline, Path(folder).expanduser(), executor=executor, version=checked_version(version)
+        )
+        return self.with_other_rows(replace(self.plan, pipeline=pipeline))
+
+    def with_other_rows(self, plan: Plan) -> "Dataset":
+        """A dataset of other files. A subclass that knows its files overrides this and returns a plain Dataset."""
+        return self.with_plan(plan)
 
     @property
     def schema(self) -> pa.Schema:

@@ -6,6 +6,7 @@
     ├── SchemaMismatchError (ValueError)        two files of one dataset disagree, or a column does not exist
     ├── DataChangedError (RuntimeError)         a file has changed since it was indexed
     ├── StoreError (RuntimeError)               an object store refuses access, or does not answer
+    ├── CacheMismatchError (ValueError)         a folder holds the cache of other data or stages
     ├── CheckpointMismatchError (ValueError)    a state is of other data, pipeline, seed or version
     ├── RanksDisagreeError (RuntimeError)       ranks read other data, pipelines or lanes, or start elsewhere
     ├── StaleIteratorError (RuntimeError)       an iterator is older than the state or epoch that was set
@@ -43,6 +44,10 @@ class DataChangedError(MidepochError, RuntimeError):
 
 class StoreError(MidepochError, RuntimeError):
     """An object store refuses access, or does not answer."""
+
+
+class CacheMismatchError(MidepochError, ValueError):
+    """A folder holds the cache of other data, stages or version, or something else than a cache."""
 
 
 class CheckpointMismatchError(MidepochError, ValueError):

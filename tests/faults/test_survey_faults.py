@@ -10,11 +10,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import surveying
 from files import numbers, write
 from midepoch._common import files
+from midepoch.pipeline import cache
 from midepoch.pipeline import survey as module
 
 ROWS = 60
@@ -158,3 +160,140 @@ def test_a_full_disk_is_named_and_what_was_finished_is_kept(data, calls, tmp_pat
     calls.write_text("")
     assert_exact(surveyed(data, tmp_path / "kept"))
     assert noted(calls) == list(range(20, ROWS))
+
+
+def cached(data, folder):
+    return list(surveying.build(data).cache(folder))
+
+
+def rows_of_the_pipeline(data, calls):
+    rows = list(surveying.build(data))
+    calls.write_text("")
+    return rows
+
+
+def test_after_a_kill_only_unfinished_files_are_cached_again(data, calls, tmp_path):
+    expected = rows_of_the_pipeline(data, calls)
+    code, _ = run("cache", data, tmp_path / "kept", TEST_KILL_AT="33")
+    assert code == -signal.SIGKILL
+    assert noted(calls) == [*range(5), *range(34)]  # the first unit is made twice, to learn the types
+    assert len(list((tmp_path / "kept").glob("part-*"))) == 6
+    assert len(list((tmp_path / "kept").glob(".part-*"))) == 1
+    calls.write_text("")
+    assert cached(data, tmp_path / "kept") == expected
+    assert noted(calls) == list(range(30, ROWS))
+    calls.write_text("")
+    assert cached(data, tmp_path / "kept") == expected
+    assert noted(calls) == []
+
+
+def test_after_a_kill_of_the_process_that_leads_others_a_cache_is_completed(data, calls, tmp_path):
+    expected = rows_of_the_pipeline(data, calls)
+    options = {"TEST_KILL_AT": "33", "TEST_KILL_PARENT": "1", "TEST_PAUSE": "0.01"}
+    code, _ = run("cache", data, tmp_path / "kept", processes=2, **options)
+    assert code == -signal.SIGKILL
+    calls.write_text("")
+    assert cached(data, tmp_path / "kept") == expected
+    assert 0 < len(noted(calls)) < ROWS
+    assert max(Counter(noted(calls)).values()) == 1
+
+
+def test_processes_cache_like_one(data, calls, tmp_path):
+    expected = rows_of_the_pipeline(data, calls)
+    code, errors = run("cache", data, tmp_path / "kept", processes=2)
+    assert code == 0, errors
+    assert sorted(noted(calls)) == sorted([*range(5), *range(ROWS)])
+    calls.write_text("")
+    assert cached(data, tmp_path / "kept") == expected
+    assert noted(calls) == []
+
+
+def test_two_processes_at_once_cache_every_row_once(data, calls, tmp_path):
+    expected = rows_of_the_pipeline(data, calls)
+    both = [run("cache", data, tmp_path / "kept", wait=False, TEST_PAUSE="0.01") for _ in range(2)]
+    for process in both:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    assert sorted(noted(calls)) == sorted([*range(5), *range(ROWS)])
+    assert cached(data, tmp_path / "kept") == expected
+
+
+@pytest.mark.parametrize("step", ["run_all", "sample_schema"])
+def test_where_there_are_no_locks_another_process_may_cache_first(data, calls, tmp_path, monkeypatch, step):
+    expected = rows_of_the_pipeline(data, calls)
+    original = getattr(cache, step)
+
+    def after_another(*arguments, **options):
+        monkeypatch.setattr(cache, step, original)
+        assert cached(data, tmp_path / "kept") == expected
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(cache, step, after_another)
+    monkeypatch.setattr(cache, "exclusive_lock", lambda path: nullcontext())
+    assert cached(data, tmp_path / "kept") == expected
+
+
+class FullDisk:
+    """A file that takes its first bytes only."""
+
+    def __init__(self, file, room):
+        self._file, self._room = file, room
+        self.closed = False
+
+    def write(self, content):
+        self._room -= len(content)
+        if self._room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._file.write(content)
+
+    def flush(self):
+        self._file.flush()
+
+    def tell(self):
+        return self._file.tell()
+
+    def close(self):
+        self.closed = True
+        self._file.close()
+
+    def writable(self):
+        return True
+
+    def readable(self):
+        return False
+
+    def seekable(self):
+        return False
+
+
+@pytest.mark.parametrize("room", [0, 300, 700])
+def test_a_full_disk_leaves_a_clear_error_and_no_half_file(data, calls, tmp_path, monkeypatch, room):
+    expected = rows_of_the_pipeline(data, calls)
+    original = cache.open_sink
+
+    def fills_up(path):
+        if "000004" in path.name:
+            return pa.PythonFile(FullDisk(open(path, "wb"), room), "w")
+        return original(path)
+
+    monkeypatch.setattr(cache, "open_sink", fills_up)
+    with pytest.raises(OSError, match=r"The cache cannot be written to .*: The disk is full.*pass another") as caught:
+        cached(data, tmp_path / "kept")
+    assert caught.value.errno == errno.ENOSPC
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        ".lock",
+        "cache.json",
+        *(f"part-{number:06}.arrow" for number in range(4)),
+    ]
+    monkeypatch.setattr(cache, "open_sink", original)
+    calls.write_text("")
+    assert cached(data, tmp_path / "kept") == expected
+    assert noted(calls) == list(range(20, ROWS))
+
+
+def test_what_a_killed_process_left_is_removed_after_a_while(data, calls, tmp_path):
+    run("cache", data, tmp_path / "kept", TEST_KILL_AT="33")
+    (left,) = (tmp_path / "kept").glob(".part-*")
+    os.utime(left, (0, 0))
+    cached(data, tmp_path / "kept")
+    assert not left.exists()

@@ -83,3 +83,44 @@ def test_a_survey_says_what_a_plain_pass_finds(tmp_path_factory, kind, files, na
         lengths = np.zeros(count, int)
         lengths[[row["id"] for row in plain]] = [len(row["input_ids"]) for row in plain]
         assert survey.lengths(rows).tolist() == lengths.tolist()
+
+
+@settings(max_examples=60)
+@given(
+    kind=st.sampled_from(["stream", "file", "parquet", "jsonl"]),
+    files=st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=5), min_size=1, max_size=4),
+    names=st.lists(st.sampled_from(list(STAGES)), max_size=4),
+    where=st.sampled_from([None, pc.field("id") >= 9, (pc.field("id") < 5) | (pc.field("id") > 20)]),
+    form=st.sampled_from(["python", "numpy", "arrow"]),
+    unit=st.sampled_from([1, 200, 1000]),
+    batch_rows=st.sampled_from([1, 4, 1000]),
+    steps=st.booleans(),
+)
+def test_cached_rows_are_those_of_a_plain_pass(
+    tmp_path_factory, kind, files, names, where, form, unit, batch_rows, steps
+):
+    folder = tmp_path_factory.mktemp("data")
+    dataset_of(folder, kind, files)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(units, "SMALLEST_UNIT", unit)
+        patch.setattr("midepoch.pipeline.item_columns.BATCH_ROWS", batch_rows)
+        patch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+        dataset = me.read(folder, filters=where)
+        if steps and where is None:
+            dataset = dataset.skip(2).train_test_split(0.3, seed=1).train
+        for name in names:
+            dataset = STAGES[name](dataset)
+        dataset = dataset.with_format(form)
+        plain = list(dataset.with_format("python"))
+        cache = tmp_path_factory.mktemp("cache")
+        if not plain and dataset.plan.pipeline.schema is None:
+            with pytest.raises(me.NoDataError, match="no row passes"):
+                dataset.cache(cache)
+            return
+        cached = dataset.cache(cache)
+    assert list(cached.with_format("python")) == plain
+    assert cached.plan.pipeline.item_spec == (form, False)
+    shuffled = cached.with_format("python").shuffle(seed=5)
+    assert sorted(row["id"] for row in shuffled) == [row["id"] for row in plain]
+    halves = [cached.with_format("python").shuffle(seed=5).shard(2, rank).lanes(2) for rank in range(2)]
+    assert sorted(row["id"] for half in halves for row in half) == [row["id"] for row in plain]

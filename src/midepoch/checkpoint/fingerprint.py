@@ -80,15 +80,26 @@ def data_difference(then: Any, files: Sequence[FileFacts], now: Mapping[str, Any
         return "The state is damaged: its fingerprint of the data is incomplete. Load an earlier checkpoint."
     if then["digest"] == now["digest"]:
         return _format_difference(then, files, now)
-    if "list" in then:
-        difference = _listed_difference({name: (size, rows) for name, size, rows in then["list"]}, files)
-    else:
-        difference = _summed_difference(then, files, now)
     return (
-        f"{difference} The checkpoint was taken on {count('file', then['files'])} with {count('row', then['rows'])}; "
-        f"now there are {count('file', now['files'])} with {count('row', now['rows'])}. "
+        f"{files_difference(then, files, now)} The checkpoint was taken on {count('file', then['files'])} with "
+        f"{count('row', then['rows'])}; now there are {count('file', now['files'])} with {count('row', now['rows'])}. "
         "Restore those files, or start over without the state."
     )
+
+
+def files_difference(
+    then: Mapping[str, Any],
+    files: Sequence[FileFacts],
+    now: Mapping[str, Any],
+    *,
+    since: str = "the checkpoint was taken when it had",
+) -> str | None:
+    """Which files have changed since a fingerprint was made, or None. ``since`` comes before an old number."""
+    if then["digest"] == now["digest"]:
+        return None
+    if "list" in then:
+        return _listed_difference({name: (size, rows) for name, size, rows in then["list"]}, files, since)
+    return _summed_difference(then, files, now, since)
 
 
 def _format_difference(then: Mapping[str, Any], files: Sequence[FileFacts], now: Mapping[str, Any]) -> str | None:
@@ -103,25 +114,25 @@ def _format_difference(then: Mapping[str, Any], files: Sequence[FileFacts], now:
     )
 
 
-def _listed_difference(then: Mapping[str, tuple[int, int]], files: Sequence[FileFacts]) -> str:
+def _listed_difference(then: Mapping[str, tuple[int, int]], files: Sequence[FileFacts], since: str) -> str:
     here = {name: (size, rows) for name, size, rows in files}
     differences = [f"{name} is missing." for name in then if name not in here]
     differences += [f"{name} is new." for name in here if name not in then]
     for name, (size, rows) in here.items():
         if name in then and then[name] != (size, rows):
-            differences.append(_changed(name, then[name][1], rows, then[name][0], size))
+            differences.append(_changed(name, then[name][1], rows, then[name][0], size, since))
     if not differences:
         return REORDERED
     return " ".join(differences[:5]) + (f" (and {len(differences) - 5} more)" if len(differences) > 5 else "")
 
 
-def _changed(name: str, rows_then: int, rows: int, size_then: int, size: int) -> str:
+def _changed(name: str, rows_then: int, rows: int, size_then: int, size: int, since: str) -> str:
     if rows != rows_then:
-        return f"{name} has {count('row', rows)}; the checkpoint was taken when it had {rows_then:,}."
-    return f"{name} has {count('byte', size)}; the checkpoint was taken when it had {size_then:,}."
+        return f"{name} has {count('row', rows)}; {since} {rows_then:,}."
+    return f"{name} has {count('byte', size)}; {since} {size_then:,}."
 
 
-def _summed_difference(then: Mapping[str, Any], files: Sequence[FileFacts], now: Mapping[str, Any]) -> str:
+def _summed_difference(then: Mapping[str, Any], files: Sequence[FileFacts], now: Mapping[str, Any], since: str) -> str:
     """Name the file, if a single one was changed, added or removed: then the sums differ by what that file adds."""
     sums = now.get("sums") or _sums(files)
     names, rows_sum, bytes_sum, _ = ((here - there) % WORD for here, there in zip(sums, then["sums"], strict=True))
@@ -131,7 +142,7 @@ def _summed_difference(then: Mapping[str, Any], files: Sequence[FileFacts], now:
             return REORDERED
         for name, size_now, rows_now in files:
             if _weight(name) * rows % WORD == rows_sum and _weight(name) * size % WORD == bytes_sum:
-                return _changed(name, rows_now - rows, rows_now, size_now - size, size_now)
+                return _changed(name, rows_now - rows, rows_now, size_now - size, size_now, since)
         return "Several files have other rows or bytes than then, under the same names."
     if files_more == 1:
         added = next((name for name, *_ in files if _weight(name) == names), None)

@@ -77,12 +77,16 @@ class RowPass:
     def units(self, size: int | None = None) -> list[Unit]:
         """The units of all rows. There is at least one. ``size`` is their bytes, by default enough for many units."""
         view, where = self.source.index.view, self.source.where
-        if size is None:
-            size = min(LARGEST_UNIT, max(SMALLEST_UNIT, int(view.block_lengths.sum()) // UNITS))
+        size = unit_bytes(int(view.block_lengths.sum())) if size is None else size
         weights = np.maximum(view.block_lengths / size, view.block_rows / UNIT_ROWS)
         if where is not None:
             weights = np.where(where.blocks, weights, view.block_rows / UNREAD_ROWS)
         return cut_units(view.block_starts, weights)
+
+
+def unit_bytes(size: int) -> int:
+    """How many bytes a unit has, about, of ``size`` bytes in all."""
+    return min(LARGEST_UNIT, max(SMALLEST_UNIT, size // UNITS))
 
 
 def cut_units(block_starts: I64, weights: Any) -> list[Unit]:

@@ -202,6 +202,10 @@ class StructuredDataset(Dataset):
         made._splitting, made._shuffle_seed = self._splitting, self._shuffle_seed
         return made
 
+    def with_other_rows(self, plan: Plan) -> Dataset:
+        """A plain dataset: its files are not divided into the splits of these."""
+        return Dataset(plan)
+
     def __getstate__(self) -> dict[str, Any]:
         own = {"splitting": self._splitting, "seed": self._shuffle_seed, "workers_of_loader": self._num_workers}
         return {**super().__getstate__(), **own}

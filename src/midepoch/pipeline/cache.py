@@ -1,0 +1,291 @@
+"""Caching a pipeline: its rows are made once, in parallel, and kept in a folder of Arrow files.
+
+Each unit of rows is one file, which appears as a whole. A manifest says of which data, stages and version they are, and
+which columns they have. So a pass that was killed continues, and a folder of other rows is refused.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from midepoch._common.executors import check_executor, run_all
+from midepoch._common.files import exclusive_lock, remove, temporary_name, write_atomically
+from midepoch._common.lazy import cached_property
+from midepoch._common.progress_bar import ProgressBar
+from midepoch._common.text import count
+from midepoch.checkpoint.fingerprint import files_difference, pipeline_difference
+from midepoch.errors import CacheMismatchError, NoDataError
+from midepoch.index.build import open_index
+from midepoch.order.deletes import Deletes
+from midepoch.order.orders import OrderStep, Shuffle, Slice, build_order
+from midepoch.order.selection import Selection, Slices
+from midepoch.order.split import TrainTestSplit
+from midepoch.pipeline.item_columns import ItemColumns, item_columns, plain_schema, sample_schema
+from midepoch.pipeline.pipeline import Lanes, Pipeline
+from midepoch.pipeline.units import UNIT_ROWS, Unit, Version, cut_units, data_identity, unit_bytes, write_error
+from midepoch.sources.files import FileRows
+from midepoch.stages.transform import Convert
+
+MANIFEST, FORMAT = "cache.json", 1
+ABANDONED_SECONDS = 3600.0
+"""A temporary file of this age belongs to a killed process."""
+FIXED_STEPS = (Slice, Slices, Selection, Deletes, TrainTestSplit)
+"""Steps of an order that choose the same rows in every epoch."""
+
+
+def cache_pipeline(
+    pipeline: Pipeline, folder: Path, *, executor: Executor | None = None, version: Version = None
+) -> Pipeline:
+    """The rows that a pipeline makes, read from Arrow files in a folder. Files that are missing are made first.
+
+    Steps of the order that choose the same rows in every epoch decide which rows are cached. Shuffles, and what comes
+    after them, act on the cached rows.
+    """
+    check_executor(executor)
+    cached, later_steps = divide(pipeline)
+    rows = Cache(pipeline=cached, folder=folder.absolute(), version=version).open(executor)
+    form, _ = pipeline.item_spec
+    stages = () if form == "python" else (Convert(form=form),)
+    return Pipeline(source=replace(rows, steps=later_steps), stages=stages)
+
+
+def divide(pipeline: Pipeline) -> tuple[Pipeline, tuple[OrderStep, ...]]:
+    """The pipeline whose rows are cached, and the steps that act on the cached rows. Raises if that is not possible."""
+    source = pipeline.source
+    if not isinstance(source, FileRows):
+        raise ValueError("cache: a mixture cannot be cached. Cache each of the datasets before mixing them.")
+    for stage in pipeline.stages:
+        if stage.uses_rng:
+            raise ValueError(
+                f"cache: {stage.name} with with_rng=True makes other rows in every epoch. Put it after cache()."
+            )
+        if stage.length_column is not None or (stage.group_size > 1 and not stage.many_outputs):
+            raise ValueError(f"cache: {stage.name} makes items of several rows. Put {stage.name} after cache().")
+    steps = source.steps
+    fixed = next((number for number, step in enumerate(steps) if not isinstance(step, FIXED_STEPS)), len(steps))
+    if source.where is not None or pipeline.first_resizing is not None:
+        for step in steps[fixed:]:
+            if type(step) is not Shuffle:
+                raise ValueError(
+                    f"cache: {step.describe()['op']} after shuffle chooses rows before they are filtered, and a cache "
+                    "has the rows after that. Use it before shuffle, or after cache()."
+                )
+    return Pipeline(source=replace(source, steps=steps[:fixed]), stages=pipeline.stages), steps[fixed:]
+
+
+class Contents(NamedTuple):
+    """What a manifest says of the files."""
+
+    schema: pa.Schema
+    units: list[Unit]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cache:
+    """The folder of the rows that a pipeline makes. Nothing about them changes from epoch to epoch."""
+
+    pipeline: Pipeline
+    folder: Path
+    version: Version
+
+    @property
+    def source(self) -> FileRows:
+        source = self.pipeline.source
+        assert isinstance(source, FileRows)
+        return source
+
+    def open(self, executor: Executor | None) -> FileRows:
+        """The cached rows. Of several processes, one makes the files that are missing, and the others wait."""
+        contents = self._load_manifest()
+        if contents is None or self._missing(contents):
+            with self._explained():
+                self.folder.mkdir(parents=True, exist_ok=True)
+            with exclusive_lock(self.folder / ".lock"):
+                contents = self._make(executor)
+        saved_at = self.source.index.view.saved_at
+        paths = [self._path(unit) for unit in contents.units]
+        return FileRows(index=open_index(paths, index_dir=None if saved_at is None else Path(saved_at).parent))
+
+    def _make(self, executor: Executor | None) -> Contents:
+        """Make the files that are missing."""
+        self._remove_abandoned()
+        contents = self._load_manifest()
+        if contents is None:
+            units = self._cut()
+            contents = Contents(self._schema(units), units)
+            self._write_manifest(contents)
+        missing, rows = self._missing(contents), contents.units[-1].end
+        done = rows - sum(unit.end - unit.begin for unit in missing)
+        with ProgressBar("cache", unit="rows", total=rows) as bar:
+            for unit, _ in run_all(partial(self.write_unit, contents.schema), missing, executor):
+                done += unit.end - unit.begin
+                bar.update(done)
+        if unseen := self._missing(contents):
+            raise NoDataError(
+                f"{count('file', len(unseen))} of {len(contents.units):,} that other processes wrote to {self.folder} "
+                "cannot be seen here. Pass a folder that all machines of the executor share."
+            )
+        return contents
+
+    def _cut(self) -> list[Unit]:
+        """Units of positions in the order of the rows that are cached, cut between blocks."""
+        starts = build_order(self.source.base, self.source.steps, 0).piece_starts("block")
+        sizes = np.diff(starts) * self.source.index.view.row_bytes
+        return cut_units(starts, np.maximum(sizes / unit_bytes(int(sizes.sum())), np.diff(starts) / UNIT_ROWS))
+
+    def _path(self, unit: Unit) -> Path:
+        return self.folder / f"part-{unit.number:06}.arrow"
+
+    def _missing(self, contents: Contents) -> list[Unit]:
+        names = {path.name for path in self.folder.iterdir()}
+        return [unit for unit in contents.units if self._path(unit).name not in names]
+
+    def _remove_abandoned(self) -> None:
+        for path in self.folder.glob(".part-*"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                    remove(path)
+
+    def write_unit(self, schema: pa.Schema, unit: Unit) -> None:
+        """Make one file. It gets its name when it is complete."""
+        temporary = temporary_name(self._path(unit))
+        try:
+            with self._explained():
+                sink = open_sink(temporary)
+            with sink, closing(self.source.open(1)) as opened:
+                with self._explained():
+                    writer = pa.ipc.new_file(sink, schema)
+                for items in self._items(opened, unit):
+                    for batch in items.batches(schema):
+                        with self._explained():
+                            writer.write_batch(batch)
+                with self._explained():
+                    writer.close()
+                    sink.close()
+                    temporary.replace(self._path(unit))
+        finally:
+            remove(temporary)
+
+    def _items(self, opened: Any, unit: Unit) -> Iterator[ItemColumns]:
+        """What the stages make of a unit's rows."""
+        steps = (*self.source.steps, Slice(start=unit.begin, stop=unit.end))
+        pipeline = replace(self.pipeline, source=replace(self.source, steps=steps))
+        flow = Lanes(pipeline, epoch=0, lanes=1, mode="example").flow(opened, 0, pipeline.begin)
+        return item_columns(flow, pipeline.context(0), len(pipeline.stages))
+
+    def _schema(self, units: list[Unit]) -> pa.Schema:
+        """The columns of the items: those of the files if they are unchanged, else those of the first items."""
+        if self.pipeline.schema is not None:
+            return plain_schema(self.pipeline.schema)
+        with closing(self.source.open(1)) as opened:
+            schema = sample_schema(items for unit in units for items in self._items(opened, unit))
+        if schema is None:
+            raise NoDataError("cache: no row passes the stages, so there is nothing to cache. Check the filters.")
+        return schema
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        """What the rows depend on."""
+        view = self.source.index.view
+        description = {
+            "format": FORMAT,
+            "data": view.fingerprint,
+            "identity": data_identity(view),
+            "pipeline": self.pipeline.describe(),
+            "version": self.version,
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(description))
+        return plain
+
+    def _write_manifest(self, contents: Contents) -> None:
+        columns = {field.name: str(field.type) for field in contents.schema}
+        files = {
+            "columns": columns,
+            "schema": contents.schema.serialize().to_pybytes().hex(),
+            "bounds": [0, *(unit.end for unit in contents.units)],
+        }
+        with self._explained():
+            write_atomically(self.folder / MANIFEST, json.dumps({**self._description, **files}, indent=1).encode())
+
+    def _load_manifest(self) -> Contents | None:
+        """What the folder holds; None if it is empty. Raises if it holds anything else than these rows."""
+        try:
+            manifest = json.loads((self.folder / MANIFEST).read_bytes())
+            difference = self._difference(manifest)
+            schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(manifest["schema"])))
+            units = [Unit(number, *bounds) for number, bounds in enumerate(pairwise(manifest["bounds"]))]
+        except (FileNotFoundError, NotADirectoryError):
+            self._check_empty()
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+            raise CacheMismatchError(
+                f"{self.folder / MANIFEST} is damaged ({type(error).__name__}: {error}). Delete {self.folder}, and "
+                "cache again."
+            ) from error
+        if difference is not None:
+            raise CacheMismatchError(
+                f"{self.folder} is a cache of other rows: {difference}. Pass another folder, or delete this one to "
+                "cache again."
+            )
+        return Contents(schema, units)
+
+    def _check_empty(self) -> None:
+        """Raise if something else than a cache is in the way."""
+        names = sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
+        others = [name for name in names if not name.startswith(".")]
+        if others or (self.folder.exists() and not self.folder.is_dir()):
+            example = f", such as {others[0]}" if others else ""
+            raise CacheMismatchError(
+                f"{self.folder} holds something else than a cache{example}. Pass a new or an empty folder."
+            )
+
+    def _difference(self, manifest: Mapping[str, Any]) -> str | None:
+        """What differs between a manifest and the present rows, in words."""
+        view, now = self.source.index.view, self._description
+        if manifest["format"] != now["format"]:
+            return "it was written by another version of midepoch"
+        changed = files_difference(
+            manifest["data"], view.facts, view.fingerprint, since="the cache was made when it had"
+        )
+        if changed is not None:
+            return changed.rstrip(".")
+        stages = pipeline_difference(manifest["pipeline"], now["pipeline"])
+        if stages is not None:
+            return stages
+        if manifest["data"] != now["data"]:
+            return (
+                f"the files were read as {manifest['data'].get('format')!r} and are read as {now['data']['format']!r}"
+            )
+        if manifest["version"] != now["version"]:
+            return f"version was {manifest['version']!r} then and is {now['version']!r} now"
+        if manifest["identity"] != now["identity"]:
+            newest = max(range(len(view.names)), key=lambda file: view.stamps[file].mtime_ns)
+            return (
+                "files with the same names, sizes and rows were written again after they were cached; the newest is "
+                f"{view.names[newest]} (if only their times have changed, restore these, or read the cached files with "
+                "midepoch.read)"
+            )
+        return None
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say what an error of the file system means for the cache."""
+        try:
+            yield
+        except OSError as error:
+            raise write_error(error, self.folder, "The cache") from error
+
+
+def open_sink(path: Path) -> pa.NativeFile:
+    """A new file to write to."""
+    return pa.OSFile(str(path), "wb")
