@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +137,24 @@ def tables(files: int, groups: int, rows: int) -> Path:
     return _made(f"tables-{files}-{groups}-{rows}", write)
 
 
+def mixed(kind: str, rows: int, block: int, files: int = 4) -> Path:
+    """Rows of a number and six random ones, 56 bytes each, in blocks of ``block`` rows.
+
+    ``kind`` is "parquet", "arrow", "lz4" (compressed Arrow) or "jsonl", which has no blocks of its own. With "texts",
+    Parquet, the random numbers are replaced by a text of 1.3 KB, one of a thousand, which compresses well.
+    """
+
+    def write(folder: Path) -> None:
+        rng = np.random.default_rng(8)
+        suffix = {"lz4": "arrow", "texts": "parquet"}.get(kind, kind)
+        for number, first in enumerate(range(0, rows, rows // files)):
+            path = folder / f"part-{number:04}.{suffix}"
+            starts = range(first, first + rows // files, block)
+            _write_blocks(path, kind, (_mixed(rng, start, block, text=kind == "texts") for start in starts), block)
+
+    return _made(f"mixed-{kind}-{rows}-{block}", write)
+
+
 def lines(kind: str, rows: int) -> Path:
     """The same rows as :func:`texts`, in one file of JSON lines or CSV."""
 
@@ -174,6 +193,23 @@ def _write_stream(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
             writer.write_batch(batch)
 
 
+def _write_blocks(path: Path, kind: str, batches: Iterator[pa.RecordBatch], rows: int) -> None:
+    first = next(batches)
+    if kind in ("parquet", "texts"):
+        with pq.ParquetWriter(path, first.schema, use_dictionary=False) as parquet:
+            for batch in chain([first], batches):
+                parquet.write_batch(batch, row_group_size=rows)
+    elif kind == "jsonl":
+        with open(path, "w") as file:
+            for batch in chain([first], batches):
+                file.writelines(json.dumps(row) + "\n" for row in batch.to_pylist())
+    else:
+        options = pa.ipc.IpcWriteOptions(compression="lz4" if kind == "lz4" else None)
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, first.schema, options=options) as stream:
+            for batch in chain([first], batches):
+                stream.write_batch(batch)
+
+
 def words(letters: int = 16 << 20) -> str:
     """Much text of random words."""
     return _pool(letters)
@@ -201,6 +237,14 @@ def _texts(rng: np.random.Generator, pool: str, first: int, rows: int) -> pa.Rec
             "score": rng.random(rows),
         }
     )
+
+
+def _mixed(rng: np.random.Generator, first: int, rows: int, *, text: bool) -> pa.RecordBatch:
+    numbers = {"id": np.arange(first, first + rows)}
+    if not text:
+        return pa.RecordBatch.from_pydict(numbers | {f"x{place}": rng.random(rows).round(6) for place in range(6)})
+    pool = pa.array([f"{number:04} " * 260 for number in range(1000)])
+    return pa.RecordBatch.from_pydict(numbers | {"text": pool.take(pa.array(rng.integers(0, 1000, rows)))})
 
 
 def _tokens(rng: np.random.Generator) -> pa.RecordBatch:

@@ -18,6 +18,7 @@ from midepoch._common.world import launched_rank
 from midepoch.delivery.plan import Plan, ShardMode
 from midepoch.errors import SchemaMismatchError
 from midepoch.order.orders import Level, Shuffle, Slice
+from midepoch.order.quality import ShuffleQuality
 from midepoch.order.split import Half, TrainTestSplit
 from midepoch.order.windows import WINDOW, WINDOW_BLOCKS, WINDOW_BYTES
 from midepoch.pipeline.cache import cache_pipeline
@@ -190,6 +191,22 @@ class Dataset(PlannedDataset):
     def lanes(self, n: int) -> Self:
         """Cut every epoch into ``n`` lanes. Runs with the same lanes have the same order on any number of readers."""
         return self.with_plan(replace(self.plan, lanes=check_integer("n", n, least=1)))
+
+    def shuffle_quality(self, batch_size: int = 512) -> ShuffleQuality:
+        """How well the order of the present epoch mixes: how many blocks a batch comes from, and how many it could.
+
+            print(midepoch.read("data/*.parquet").shuffle(seed=42).shuffle_quality())
+
+        No data is read, and the work does not grow with the number of rows: the figures come from a fixed sample of
+        batches. A batch is ``batch_size`` consecutive rows of a lane, as they are read: with ``read(filters=...)``,
+        before rows are dropped. Lanes are those of :meth:`lanes`, or one for each shard. Raises on a mixture: look at
+        each of its datasets.
+        """
+        batch_size = check_integer("batch_size", batch_size, least=1)
+        rows, plan = self.file_rows("shuffle_quality"), self.plan
+        return rows.shuffle_quality(
+            epoch=self.epoch, lanes=plan.lanes or plan.ranks, mode=plan.mode, batch_size=batch_size
+        )
 
     def map(
         self,

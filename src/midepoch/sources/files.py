@@ -18,6 +18,7 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.formats.arrow import holds_dictionary
 from midepoch.index.index import Index
 from midepoch.order.orders import Interval, Order, OrderStep, Sequential, Shuffle, build_order, lanes_by_file
+from midepoch.order.quality import ShuffleQuality, full_permutation, measure_quality
 from midepoch.order.selection import KeptBlocks
 from midepoch.order.windows import WINDOW_BLOCKS, Blocks, virtual_counts, virtual_starts
 from midepoch.sources.appended import FileSubset, generations, lane_of_generations
@@ -212,6 +213,26 @@ class FileRows:
         self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = (), windows: Windows = "blocks"
     ) -> "FileRowsLanes":
         return FileRowsLanes(self.with_windows(windows), epoch=epoch, lanes=lanes, mode=mode, appended=appended)
+
+    def shuffle_quality(self, *, epoch: int, lanes: int, mode: Mode, batch_size: int) -> ShuffleQuality:
+        """How well the order of an epoch mixes."""
+        view, cut = self.index.view, self.cut(epoch=epoch, lanes=lanes, mode=mode)
+        orders = [cut.order(lane) for lane in range(lanes)]
+        blocks = np.diff(view.block_starts) > 0
+        return measure_quality(
+            orders,
+            full_permutation(self.base, self.steps, epoch),
+            orders if mode == "file" else [self._last_shuffled(epoch)],
+            block_starts=view.block_starts,
+            block_bytes=view.block_lengths,
+            blocks=int((blocks if self.where is None else blocks & self.where.blocks).sum()),
+            batch_size=batch_size,
+        )
+
+    def _last_shuffled(self, epoch: int) -> Order:
+        """The order of an epoch up to its last shuffle, so without a take or skip after it."""
+        last = max((number for number, step in enumerate(self.steps, 1) if isinstance(step, Shuffle)), default=0)
+        return build_order(self.base, self.steps[:last], epoch)
 
     def generation_orders(self, epoch: int, appended: AppendedFiles) -> list[Order]:
         """The order of each generation of files, in an epoch to which files were appended."""
