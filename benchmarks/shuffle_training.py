@@ -10,8 +10,9 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -95,33 +96,41 @@ def write(folder: Path, sizes: Sizes) -> npt.NDArray[np.int16]:
     return topics.documents(np.arange(sizes.validation) % sizes.topics, seed=VALIDATION_SEED)
 
 
-def shuffled(name: str, folder: Path, seed: int) -> me.Dataset:
-    """The documents in the order of a shuffle."""
-    if name == "row":
-        return me.read(folder / "sorted.arrow", index_dir=folder).shuffle(seed, level="row")
-    dataset = me.read(folder / "sorted.parquet", index_dir=folder)
-    if name.startswith("old"):
-        return dataset.shuffle(seed, window=8192, window_blocks=1)
-    return dataset.shuffle(seed)
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A shuffle, and how it is read."""
+
+    text: str
+    file: str = "sorted.parquet"
+    options: dict[str, Any] = field(default_factory=dict)
+    lanes: int = 1
+    ranks: int = 1
+    """How many batches make a step: with as many ranks as lanes, one of each lane."""
+
+    def dataset(self, folder: Path, seed: int) -> me.Dataset:
+        """The documents in their order."""
+        return me.read(folder / self.file, index_dir=folder).shuffle(seed, **self.options).lanes(self.lanes)
+
+    def steps(self, dataset: me.Dataset, batch: int) -> Iterator[npt.NDArray[np.int16]]:
+        """The documents of each step."""
+        parts: list[npt.NDArray[np.int16]] = []
+        for part in dataset.with_format("numpy").batch(batch // self.ranks, drop_last=True):
+            parts.append(part["tokens"])
+            if len(parts) == self.ranks:
+                yield np.concatenate(parts)
+                parts = []
 
 
-SHUFFLES = {
-    "old": "window of 8,192 rows or one row group (`window_blocks=1`)",
-    "new": "window of 16 row groups (the default)",
-    "row": 'all rows (`level="row"`, from Arrow)',
-    "old-8": "window of one row group, 8 lanes",
-    "new-8": "window of 16 row groups, 8 lanes",
+OLD: dict[str, Any] = {"window": 8192, "window_blocks": 1}
+ARMS = {
+    "old": Arm(text="1 row group (`window_blocks=1`)", options=OLD),
+    "new": Arm(text="16 row groups (the default)"),
+    "row": Arm(text='all rows (`level="row"`, Arrow)', file="sorted.arrow", options={"level": "row"}),
+    "old-8": Arm(text="1 row group, 8 ranks", options=OLD, lanes=8, ranks=8),
+    "new-8": Arm(text="16 row groups, 8 ranks", lanes=8, ranks=8),
+    "new-turns": Arm(text="16 row groups, 1 rank, `lanes(8)`", lanes=8),
+    "arrow": Arm(text="the default, Arrow", file="sorted.arrow"),
 }
-
-
-def steps(dataset: me.Dataset, lanes: int, batch: int) -> Iterator[npt.NDArray[np.int16]]:
-    """The documents of each step. With 8 lanes a step has a share of each, as on 8 ranks."""
-    parts: list[npt.NDArray[np.int16]] = []
-    for part in dataset.with_format("numpy").batch(batch // lanes, drop_last=True):
-        parts.append(part["tokens"])
-        if len(parts) == lanes:
-            yield np.concatenate(parts)
-            parts = []
 
 
 class Layer(nn.Module):
@@ -174,7 +183,7 @@ class Result:
     halfway: float
     """The same, after half of the steps."""
     seconds: float
-    blocks_per_batch: float
+    blocks_per_step: float
 
 
 def train(name: str, seed: int, folder: Path, validation: npt.NDArray[np.int16], sizes: Sizes) -> Result:
@@ -185,10 +194,11 @@ def train(name: str, seed: int, folder: Path, validation: npt.NDArray[np.int16],
     run = torch.compile(model) if device == "cuda" else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=sizes.rate, betas=(0.9, 0.95), weight_decay=0.1)
     total = sizes.documents // sizes.batch
-    lanes = 8 if name.endswith("-8") else 1
-    dataset = shuffled(name, folder, seed).lanes(lanes)
+    arm = ARMS[name]
+    dataset = arm.dataset(folder, seed)
+    quality = dataset.shuffle_quality(sizes.batch)
     begun, step, halfway = time.perf_counter(), 0, math.nan
-    for tokens in steps(dataset, lanes, sizes.batch):
+    for tokens in arm.steps(dataset, sizes.batch):
         if step == total:  # eight lanes may yield a step more or less
             break
         decay = 0.1 + 0.45 * (1 + math.cos(math.pi * step / total))  # to a tenth of the rate
@@ -210,7 +220,7 @@ def train(name: str, seed: int, folder: Path, validation: npt.NDArray[np.int16],
         loss=evaluate(run, validation, sizes, device),
         halfway=halfway,
         seconds=time.perf_counter() - begun,
-        blocks_per_batch=dataset.shuffle_quality(sizes.batch).blocks_across_lanes,
+        blocks_per_step=quality.blocks_per_batch if arm.ranks == 1 else quality.blocks_across_lanes,
     )
 
 
@@ -230,7 +240,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny data and model, to see that everything runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--only", nargs="+", choices=SHUFFLES, default=["old", "new", "row"])
+    parser.add_argument("--only", nargs="+", choices=ARMS, default=["old", "new", "row"])
     chosen = parser.parse_args()
     sizes = QUICK if chosen.quick else Sizes()
     torch.set_float32_matmul_precision("high")
@@ -253,11 +263,11 @@ def show(results: list[Result]) -> None:
     """Print a table: one line a shuffle, one column a seed."""
     seeds = sorted({result.seed for result in results})
     losses = {(result.shuffle, result.seed): result for result in results}
-    print("\n| shuffle | row groups in a batch | " + " | ".join(f"loss, seed {seed}" for seed in seeds) + " |")
+    print("\n| window of | row groups in a step | " + " | ".join(f"loss, seed {seed}" for seed in seeds) + " |")
     print("| --- | ---: |" + " ---: |" * len(seeds))
     for name in dict.fromkeys(result.shuffle for result in results):
         cells = [f"{losses[name, seed].loss:.4f}" for seed in seeds]
-        print(f"| {SHUFFLES[name]} | {losses[name, seeds[0]].blocks_per_batch:.1f} | " + " | ".join(cells) + " |")
+        print(f"| {ARMS[name].text} | {losses[name, seeds[0]].blocks_per_step:.1f} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

@@ -35,12 +35,12 @@ def blocks_in_batches(numbers):
 SHUFFLES = {
     "in order": lambda dataset: dataset,
     "file": lambda dataset: dataset.shuffle(1, level="file"),
-    "block": lambda dataset: dataset.shuffle(1, window=150),
+    "block": lambda dataset: dataset.shuffle(1, window=150, window_blocks=1),
     "row": lambda dataset: dataset.shuffle(1, level="row"),
-    "twice": lambda dataset: dataset.shuffle(1, level="file").shuffle(2, window=150),
-    "take": lambda dataset: dataset.shuffle(1, window=150).take(1000),
-    "skip": lambda dataset: dataset.skip(1000).shuffle(1, window=150),
-    "split": lambda dataset: dataset.train_test_split(0.5).train.shuffle(1, window=150),
+    "twice": lambda dataset: dataset.shuffle(1, level="file").shuffle(2, window=150, window_blocks=1),
+    "take": lambda dataset: dataset.shuffle(1, window=150, window_blocks=1).take(1000),
+    "skip": lambda dataset: dataset.skip(1000).shuffle(1, window=150, window_blocks=1),
+    "split": lambda dataset: dataset.train_test_split(0.5).train.shuffle(1, window=150, window_blocks=1),
 }
 
 
@@ -58,7 +58,7 @@ def test_a_batch_comes_from_the_blocks_that_are_delivered(folder, shuffle):
 
 
 def test_the_figures_are_those_of_the_present_epoch(folder):
-    dataset = me.read(folder).shuffle(1, window=150)
+    dataset = me.read(folder).shuffle(1, window=150, window_blocks=1)
     first = dataset.shuffle_quality(BATCH)
     dataset.set_epoch(1)
     assert dataset.shuffle_quality(BATCH) != first
@@ -73,7 +73,7 @@ def test_no_data_is_read(folder):
 
 
 def test_rows_in_turn_come_from_all_lanes(folder):
-    dataset = me.read(folder).shuffle(1, window=150).lanes(4)
+    dataset = me.read(folder).shuffle(1, window=150, window_blocks=1).lanes(4)
     quality, numbers = dataset.shuffle_quality(BATCH), delivered(dataset)
     assert quality.blocks_across_lanes == pytest.approx(np.mean(blocks_in_batches(numbers)))
     in_lanes = [blocks for lane in range(4) for blocks in blocks_in_batches(numbers[lane::4])]
@@ -83,7 +83,7 @@ def test_rows_in_turn_come_from_all_lanes(folder):
 
 @pytest.mark.parametrize("mode", ["example", "file"])
 def test_every_shard_is_a_lane(folder, mode):
-    shards = [me.read(folder).shuffle(1, window=150).shard(2, index, mode=mode) for index in range(2)]
+    shards = [me.read(folder).shuffle(1, window=150, window_blocks=1).shard(2, index, mode=mode) for index in range(2)]
     quality = shards[0].shuffle_quality(BATCH)
     assert quality == shards[1].shuffle_quality(BATCH)
     assert (quality.rows, quality.lanes) == (ROWS, 2)

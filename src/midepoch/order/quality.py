@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from midepoch._common.hashing import key_of
-from midepoch._common.text import count
+from midepoch._common.text import count, size_in_words
 from midepoch._common.types import I64
 from midepoch.order.orders import Order, OrderStep, Shuffle, ShuffledRows, ShuffledWindows, build_order
 from midepoch.order.permutation import permute
+from midepoch.order.windows import Blocks
 
 SAMPLED_BATCHES = 128
 SAMPLED_WINDOWS, SAMPLED_ROWS = 32, 8192
@@ -33,7 +34,9 @@ class WindowQuality:
     blocks: int
     """The stored blocks that a window has rows of."""
     bytes: int
-    """The bytes of these blocks, as the index knows them."""
+    """The bytes that a lane holds for it, as the index knows them: whole blocks, or its rows of uncompressed Arrow."""
+    limited_by_bytes: bool
+    """True if ``window_bytes`` makes windows smaller than ``window`` and ``window_blocks`` ask for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,16 +83,15 @@ class ShuffleQuality:
         )
         if self.window is not None:
             of_median = f"{count('row', self.window.rows)}, {count('block', self.window.blocks)}"
-            lines.append(f"{count('window', self.window.count)} of {of_median}, {_mebibytes(self.window.bytes)}")
+            limited = ", limited by window_bytes" if self.window.limited_by_bytes else ""
+            lines.append(
+                f"{count('window', self.window.count)} of {of_median}, {size_in_words(self.window.bytes)}{limited}"
+            )
         return "\n".join(lines)
 
 
 def _correlation(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.3f}"
-
-
-def _mebibytes(number: int) -> str:
-    return f"{number / 2**20:,.1f} MiB"
 
 
 def spearman(left: I64, right: I64) -> float | None:
@@ -118,29 +120,28 @@ def measure_quality(
     permutation: Order,
     shuffled: Sequence[Order],
     *,
-    block_starts: I64,
-    block_bytes: I64,
-    blocks: int,
+    shuffle: Shuffle | None,
+    blocks: Blocks,
+    block_count: int,
     batch_size: int,
 ) -> ShuffleQuality:
     """The quality of an epoch whose lanes have these orders.
 
-    ``permutation`` is what they are compared with. ``shuffled`` are the orders as the last shuffle left them; if they
-    have windows, these are measured.
-    ``block_starts`` has the first row of each stored block, and the number of all rows at the end.
+    ``permutation`` is what they are compared with. ``shuffled`` are the orders as the last ``shuffle`` left them; if
+    they have windows, these are measured. ``blocks`` are all stored blocks, and ``block_count`` is how many are used.
     """
     batches = list(_batches(lanes, batch_size))
     if not batches:
         raise ValueError("The order has no rows, so there is no batch to look at. Check files, filters, take and skip.")
     numbers = [rows for _, rows in batches]
-    distinct = [_count_blocks(rows, block_starts) for rows in numbers]
+    distinct = [_count_blocks(rows, blocks) for rows in numbers]
     in_turn = distinct
     if len(lanes) > 1:
-        in_turn = [_count_blocks(rows, block_starts) for rows in _in_turn(lanes, batch_size)] or distinct
-    permuted = [_count_blocks(rows, block_starts) for _, rows in _batches([permutation], batch_size)]
+        in_turn = [_count_blocks(rows, blocks) for rows in _in_turn(lanes, batch_size)] or distinct
+    permuted = [_count_blocks(rows, blocks) for _, rows in _batches([permutation], batch_size)]
     return ShuffleQuality(
         rows=sum(lane.size for lane in lanes),
-        blocks=blocks,
+        blocks=block_count,
         batch_size=batch_size,
         lanes=len(lanes),
         blocks_per_batch=float(np.mean(distinct)),
@@ -151,9 +152,7 @@ def measure_quality(
             np.concatenate([rows[:-1] for rows in numbers]), np.concatenate([rows[1:] for rows in numbers])
         ),
         position_correlation=spearman(np.concatenate([positions for positions, _ in batches]), np.concatenate(numbers)),
-        window=_measure_windows(
-            [order for order in shuffled if isinstance(order, ShuffledWindows)], block_starts, block_bytes
-        ),
+        window=_measure_windows([order for order in shuffled if isinstance(order, ShuffledWindows)], shuffle, blocks),
     )
 
 
@@ -193,31 +192,44 @@ def _in_turn(lanes: Sequence[Order], batch_size: int) -> Iterator[I64]:
         yield np.concatenate([lane.rows(at) for lane, at in zip(lanes, positions, strict=True) if len(at)])
 
 
-def _count_blocks(rows: I64, block_starts: I64) -> int:
-    return len(np.unique(np.searchsorted(block_starts, rows, "right")))
+def _count_blocks(rows: I64, blocks: Blocks) -> int:
+    return len(np.unique(blocks.owner(rows)))
 
 
-def _measure_windows(orders: Sequence[ShuffledWindows], block_starts: I64, block_bytes: I64) -> WindowQuality | None:
+def _measure_windows(
+    orders: Sequence[ShuffledWindows], shuffle: Shuffle | None, blocks: Blocks
+) -> WindowQuality | None:
     """Medians over a sample of the windows of all orders."""
-    rows, blocks, nbytes = list[int](), list[int](), list[int]()
-    for order in orders:
-        starts = order.piece_starts("block")
-        pieces = order.inner.piece_starts("block")
-        for window in _sample(len(starts) - 1, max(1, SAMPLED_WINDOWS // len(orders))).tolist():
-            begin, end = int(starts[window]), int(starts[window + 1])
-            # The first row of each piece names its block. Pieces of scattered rows have several, so look inside too.
-            own = pieces[np.searchsorted(pieces, begin) : np.searchsorted(pieces, end)]
-            inside = np.linspace(begin, end - 1, min(end - begin, SAMPLED_ROWS), dtype=np.int64)
-            numbers = order.inner.rows(np.unique(np.append(inside, own)))
-            of_window = np.unique(np.searchsorted(block_starts, numbers, "right") - 1)
-            rows.append(end - begin)
-            blocks.append(len(of_window))
-            nbytes.append(int(block_bytes[of_window].sum()))
-    if not rows:
+    sample = [
+        _window_figures(order, window, blocks)
+        for order in orders
+        for window in _sample(len(order.piece_starts("block")) - 1, max(1, SAMPLED_WINDOWS // len(orders))).tolist()
+    ]
+    if not sample or shuffle is None:
         return None
+    windows = sum(len(order.piece_starts("block")) - 1 for order in orders)
+    rows, pieces, stored, nbytes = np.median(sample, axis=0).astype(np.int64).tolist()
+    # Only the bytes make a window smaller than asked for. Pieces of scattered rows, from many blocks, are not counted.
+    is_small = rows < shuffle.window or pieces < (shuffle.window_blocks or 1)
     return WindowQuality(
-        count=sum(len(order.piece_starts("block")) - 1 for order in orders),
-        rows=int(np.median(rows)),
-        blocks=int(np.median(blocks)),
-        bytes=int(np.median(nbytes)),
+        count=windows,
+        rows=rows,
+        blocks=stored,
+        bytes=nbytes,
+        limited_by_bytes=windows > len(orders) and stored <= pieces and is_small,
     )
+
+
+def _window_figures(order: ShuffledWindows, window: int, blocks: Blocks) -> tuple[int, int, int, int]:
+    """The rows, pieces, stored blocks and bytes of a window."""
+    begin, end = order.piece_starts("block")[[window, window + 1]].tolist()
+    pieces = order.inner.piece_starts("block")
+    pieces = pieces[np.searchsorted(pieces, begin) : np.searchsorted(pieces, end)]
+    inside = np.linspace(begin, end - 1, min(end - begin, SAMPLED_ROWS), dtype=np.int64)
+    # The first row of a piece names its block. A piece of scattered rows has several, so look inside too.
+    owners = blocks.owner(order.inner.rows(np.append(pieces, inside)))
+    stored = np.unique(owners)
+    whole = int(blocks.nbytes[stored[~blocks.divisible[stored]]].sum())
+    sampled = owners[len(pieces) :]
+    row_bytes = np.where(blocks.divisible[sampled], blocks.nbytes[sampled] / np.diff(blocks.starts)[sampled], 0)
+    return end - begin, len(pieces), len(stored), whole + int(row_bytes.mean() * (end - begin))

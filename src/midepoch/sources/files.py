@@ -216,23 +216,20 @@ class FileRows:
 
     def shuffle_quality(self, *, epoch: int, lanes: int, mode: Mode, batch_size: int) -> ShuffleQuality:
         """How well the order of an epoch mixes."""
-        view, cut = self.index.view, self.cut(epoch=epoch, lanes=lanes, mode=mode)
+        blocks, cut = self.index.view.blocks, self.cut(epoch=epoch, lanes=lanes, mode=mode)
         orders = [cut.order(lane) for lane in range(lanes)]
-        blocks = np.diff(view.block_starts) > 0
+        has_rows = np.diff(blocks.starts) > 0
+        used = has_rows if self.where is None else has_rows & self.where.blocks
+        last = max((number for number, step in enumerate(self.steps) if isinstance(step, Shuffle)), default=-1)
         return measure_quality(
             orders,
             full_permutation(self.base, self.steps, epoch),
-            orders if mode == "file" else [self._last_shuffled(epoch)],
-            block_starts=view.block_starts,
-            block_bytes=view.block_lengths,
-            blocks=int((blocks if self.where is None else blocks & self.where.blocks).sum()),
+            orders if mode == "file" else [build_order(self.base, self.steps[: last + 1], epoch)],
+            shuffle=next((step for step in reversed(self.steps) if isinstance(step, Shuffle)), None),
+            blocks=blocks,
+            block_count=int(used.sum()),
             batch_size=batch_size,
         )
-
-    def _last_shuffled(self, epoch: int) -> Order:
-        """The order of an epoch up to its last shuffle, so without a take or skip after it."""
-        last = max((number for number, step in enumerate(self.steps, 1) if isinstance(step, Shuffle)), default=0)
-        return build_order(self.base, self.steps[:last], epoch)
 
     def generation_orders(self, epoch: int, appended: AppendedFiles) -> list[Order]:
         """The order of each generation of files, in an epoch to which files were appended."""

@@ -9,8 +9,9 @@ import pytest
 from midepoch.order.orders import Interval, Sequential, Shuffle, ShuffledWindows, Slice, build_order
 from midepoch.order.quality import full_permutation, measure_quality, spearman
 from midepoch.order.selection import ChunkedNumbers, Listed
+from midepoch.order.windows import Blocks
 
-BLOCK_BYTES = 7
+BLOCK_BYTES = 70
 
 
 def blocks_of(rows, block):
@@ -31,7 +32,7 @@ class Counted:
     """An order that counts the positions it is asked for."""
 
     def __init__(self, inner):
-        self._inner, self.asked, self.size = inner, 0, inner.size
+        self._inner, self.asked, self.size, self.blocks = inner, 0, inner.size, inner.blocks
 
     def rows(self, positions):
         self.asked += len(positions)
@@ -41,17 +42,19 @@ class Counted:
         return self._inner.piece_starts(level)
 
 
-def quality(lanes, block, *, batch_size, permutation=None, shuffled=()):
+def quality(lanes, block, *, batch_size, permutation=None, shuffled=(), shuffle=None, divisible=False):
     lanes = list(lanes)
     rows = max(lane.size for lane in lanes) * len(lanes)
     starts = blocks_of(rows, block)
+    number = len(starts) - 1
+    blocks = Blocks(starts, np.full(number, BLOCK_BYTES), np.full(number, divisible))
     return measure_quality(
         lanes,
         permutation or lanes[0],
         shuffled,
-        block_starts=starts,
-        block_bytes=np.full(len(starts) - 1, BLOCK_BYTES),
-        blocks=len(starts) - 1,
+        shuffle=shuffle or Shuffle(seed=1, level="block", window=1, window_blocks=1, window_bytes=1),
+        blocks=blocks,
+        block_count=number,
         batch_size=batch_size,
     )
 
@@ -194,6 +197,42 @@ def test_windows_of_scattered_rows_have_the_blocks_of_all_their_rows():
     assert quality([order], 100, batch_size=10, shuffled=[order]).window.blocks == 10
 
 
+def test_a_window_of_divisible_blocks_holds_only_its_rows():
+    base = sequential(1000, 10)
+    order = ShuffledWindows(base, np.array([*range(0, 1000, 50), 1000]), 1)
+    window = quality([order], 100, batch_size=10, shuffled=[order], divisible=True).window
+    assert (window.blocks, window.bytes) == (1, BLOCK_BYTES // 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "limited"),
+    [
+        ({"window": 30, "window_blocks": 3}, False),
+        ({"window": 31, "window_blocks": 3}, True),
+        ({"window": 30, "window_blocks": 4}, True),
+        ({"window": 30, "window_blocks": None}, False),
+    ],
+)
+def test_a_window_that_is_smaller_than_asked_for_is_limited_by_bytes(asked, limited):
+    order = ShuffledWindows(sequential(1000, 10), np.array([*range(0, 1000, 30), 1000]), 1)
+    shuffle = Shuffle(seed=1, level="block", **asked, window_bytes=1)
+    measured = quality([order], 10, batch_size=10, shuffled=[order], shuffle=shuffle)
+    assert measured.window.limited_by_bytes is limited
+    assert ("limited by window_bytes" in str(measured)) is limited
+
+
+def test_a_dataset_that_is_one_window_is_not_limited():
+    order = ShuffledWindows(sequential(100, 10), np.array([0, 100]), 1)
+    shuffle = Shuffle(seed=1, level="block", window=8192, window_blocks=16, window_bytes=1)
+    assert not quality([order], 10, batch_size=10, shuffled=[order], shuffle=shuffle).window.limited_by_bytes
+
+
+def test_scattered_rows_are_not_limited_by_bytes():
+    order = ShuffledWindows(listed(np.arange(1000) * 7 % 1000), np.array([0, 500, 1000]), 1)
+    shuffle = Shuffle(seed=1, level="block", window=100, window_blocks=16, window_bytes=1)
+    assert not quality([order], 100, batch_size=10, shuffled=[order], shuffle=shuffle).window.limited_by_bytes
+
+
 def test_an_order_without_windows_has_no_window_figures():
     base = sequential(1000, 10)
     assert quality([base], 10, batch_size=10, shuffled=[base]).window is None
@@ -232,4 +271,4 @@ def test_the_figures_can_be_read():
     assert text.splitlines()[0] == "4,000 rows in 40 blocks, 100 rows a batch in 2 lanes"
     assert text.splitlines()[1].startswith("blocks per batch: 1.0, at least 1 (full permutation: 3")
     assert "in turn from all lanes: 2.0" in text
-    assert text.splitlines()[-1] == "40 windows of 100 rows, 1 block, 0.0 MiB"
+    assert text.splitlines()[-1] == "40 windows of 100 rows, 1 block, 70 bytes"
