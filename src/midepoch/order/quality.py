@@ -14,7 +14,7 @@ from midepoch._common.text import count, size_in_words
 from midepoch._common.types import I64
 from midepoch.order.orders import Order, OrderStep, Shuffle, ShuffledRows, ShuffledWindows, build_order
 from midepoch.order.permutation import permute
-from midepoch.order.windows import Blocks
+from midepoch.order.windows import Blocks, virtual_counts, virtual_starts
 
 SAMPLED_BATCHES = 128
 SAMPLED_WINDOWS, SAMPLED_ROWS = 32, 8192
@@ -33,6 +33,8 @@ class WindowQuality:
     """The rows of a window."""
     blocks: int
     """The stored blocks that a window has rows of."""
+    virtual_blocks: int
+    """The blocks that it is a run of: virtual ones of uncompressed Arrow, else stored ones."""
     bytes: int
     """The bytes that a lane holds for it, as the index knows them: whole blocks, or its rows of uncompressed Arrow."""
     limited_by_bytes: bool
@@ -61,6 +63,10 @@ class ShuffleQuality:
     """How many blocks ``batch_size`` rows come from if all lanes yield a row in turn."""
     blocks_of_permutation: float
     """How many blocks a batch would have rows of after ``shuffle(level="row")``: as many as possible."""
+    virtual_blocks_per_batch: float
+    """How many blocks a batch has rows of, if the small virtual blocks of uncompressed Arrow are counted."""
+    virtual_blocks_of_permutation: float
+    """The same, after ``shuffle(level="row")``."""
     neighbour_correlation: float | None
     """Spearman's rank correlation of the numbers of two consecutive rows: 1 if in file order, 0 if independent."""
     position_correlation: float | None
@@ -75,6 +81,11 @@ class ShuffleQuality:
             f"blocks per batch: {self.blocks_per_batch:.1f}, at least {self.fewest_blocks:,} "
             f"(full permutation: {self.blocks_of_permutation:.1f})",
         ]
+        if self.virtual_blocks_of_permutation != self.blocks_of_permutation:
+            lines.append(
+                f"virtual blocks per batch: {self.virtual_blocks_per_batch:.1f} "
+                f"(full permutation: {self.virtual_blocks_of_permutation:.1f})"
+            )
         if self.lanes > 1:
             lines.append(f"blocks per {self.batch_size:,} rows in turn from all lanes: {self.blocks_across_lanes:.1f}")
         lines.append(
@@ -82,7 +93,8 @@ class ShuffleQuality:
             f"{_correlation(self.position_correlation)} between row and position"
         )
         if self.window is not None:
-            of_median = f"{count('row', self.window.rows)}, {count('block', self.window.blocks)}"
+            batches = count("batch", max(1, self.window.rows // self.batch_size), "batches")
+            of_median = f"{count('row', self.window.rows)} ({batches}), {count('block', self.window.blocks)}"
             limited = ", limited by window_bytes" if self.window.limited_by_bytes else ""
             lines.append(
                 f"{count('window', self.window.count)} of {of_median}, {size_in_words(self.window.bytes)}{limited}"
@@ -134,11 +146,12 @@ def measure_quality(
     if not batches:
         raise ValueError("The order has no rows, so there is no batch to look at. Check files, filters, take and skip.")
     numbers = [rows for _, rows in batches]
-    distinct = [_count_blocks(rows, blocks) for rows in numbers]
+    distinct = [_count_blocks(rows, blocks.starts) for rows in numbers]
     in_turn = distinct
     if len(lanes) > 1:
-        in_turn = [_count_blocks(rows, blocks) for rows in _in_turn(lanes, batch_size)] or distinct
-    permuted = [_count_blocks(rows, blocks) for _, rows in _batches([permutation], batch_size)]
+        in_turn = [_count_blocks(rows, blocks.starts) for rows in _in_turn(lanes, batch_size)] or distinct
+    permuted = [rows for _, rows in _batches([permutation], batch_size)]
+    virtual = virtual_starts(blocks, virtual_counts(blocks))
     return ShuffleQuality(
         rows=sum(lane.size for lane in lanes),
         blocks=block_count,
@@ -147,7 +160,9 @@ def measure_quality(
         blocks_per_batch=float(np.mean(distinct)),
         fewest_blocks=min(distinct),
         blocks_across_lanes=float(np.mean(in_turn)),
-        blocks_of_permutation=float(np.mean(permuted)),
+        blocks_of_permutation=_mean_blocks(permuted, blocks.starts),
+        virtual_blocks_per_batch=_mean_blocks(numbers, virtual),
+        virtual_blocks_of_permutation=_mean_blocks(permuted, virtual),
         neighbour_correlation=spearman(
             np.concatenate([rows[:-1] for rows in numbers]), np.concatenate([rows[1:] for rows in numbers])
         ),
@@ -192,8 +207,12 @@ def _in_turn(lanes: Sequence[Order], batch_size: int) -> Iterator[I64]:
         yield np.concatenate([lane.rows(at) for lane, at in zip(lanes, positions, strict=True) if len(at)])
 
 
-def _count_blocks(rows: I64, blocks: Blocks) -> int:
-    return len(np.unique(blocks.owner(rows)))
+def _count_blocks(rows: I64, starts: I64) -> int:
+    return len(np.unique(np.searchsorted(starts, rows, "right")))
+
+
+def _mean_blocks(batches: Sequence[I64], starts: I64) -> float:
+    return float(np.mean([_count_blocks(rows, starts) for rows in batches]))
 
 
 def _measure_windows(
@@ -215,6 +234,7 @@ def _measure_windows(
         count=windows,
         rows=rows,
         blocks=stored,
+        virtual_blocks=pieces,
         bytes=nbytes,
         limited_by_bytes=windows > len(orders) and stored <= pieces and is_small,
     )

@@ -201,7 +201,22 @@ def test_a_window_of_divisible_blocks_holds_only_its_rows():
     base = sequential(1000, 10)
     order = ShuffledWindows(base, np.array([*range(0, 1000, 50), 1000]), 1)
     window = quality([order], 100, batch_size=10, shuffled=[order], divisible=True).window
-    assert (window.blocks, window.bytes) == (1, BLOCK_BYTES // 2)
+    assert (window.blocks, window.virtual_blocks, window.bytes) == (1, 5, BLOCK_BYTES // 2)
+
+
+def test_a_batch_of_uncompressed_arrow_also_counts_virtual_blocks():
+    base = sequential(25_600, 12_800)
+    windows = ShuffledWindows(base, np.arange(0, 25_601, 256), 1)
+    options = {"batch_size": 256, "permutation": full_permutation(base, [], 0), "shuffled": [windows]}
+    measured = quality([windows], 12_800, **options, divisible=True)
+    assert (measured.blocks_per_batch, measured.blocks_of_permutation) == (1, 2)
+    assert measured.virtual_blocks_per_batch == 2  # of 128 rows each
+    missed = comb(25_600 - 128, 256) / comb(25_600, 256)
+    assert measured.virtual_blocks_of_permutation == pytest.approx(200 * (1 - missed), rel=0.01)
+    assert "virtual blocks per batch: 2.0 (full permutation: 14" in str(measured)
+    whole = quality([windows], 12_800, **options, divisible=False)
+    assert (whole.virtual_blocks_per_batch, whole.virtual_blocks_of_permutation) == (1, 2)
+    assert "virtual" not in str(whole)
 
 
 @pytest.mark.parametrize(
@@ -271,4 +286,4 @@ def test_the_figures_can_be_read():
     assert text.splitlines()[0] == "4,000 rows in 40 blocks, 100 rows a batch in 2 lanes"
     assert text.splitlines()[1].startswith("blocks per batch: 1.0, at least 1 (full permutation: 3")
     assert "in turn from all lanes: 2.0" in text
-    assert text.splitlines()[-1] == "40 windows of 100 rows, 1 block, 70 bytes"
+    assert text.splitlines()[-1] == "40 windows of 100 rows (1 batch), 1 block, 70 bytes"
