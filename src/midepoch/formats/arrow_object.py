@@ -10,11 +10,11 @@ from midepoch.errors import DataFormatError
 from midepoch.formats.arrow_ranges import (
     Fetching,
     Layout,
-    can_read_rows,
     fetch_all,
     header_length,
     parse_layout,
     read_rows,
+    shape_of,
     together,
 )
 from midepoch.formats.base import Block
@@ -24,7 +24,7 @@ from midepoch.storage.ranges import LEAST_BYTES
 HEADER_BYTES = 4096
 """The length of most message headers is below this."""
 KEPT_HEADER_BYTES = 1 << 20
-"""How many bytes of headers are kept for each open object."""
+"""The headers whose content is kept for each open object have at most this many bytes."""
 SMALL_BATCH = 4 * LEAST_BYTES
 """A record batch of this many bytes is always fetched whole: ranges of it would take about as long."""
 
@@ -33,9 +33,12 @@ class ArrowObject:
     """The record batches of an object, without dictionaries. Any number of threads may read."""
 
     def __init__(self, file: StoredFile, schema: pa.Schema, names: Sequence[str]) -> None:
-        self._file, self._schema, self._names = file, schema, names
-        self._by_rows = all(can_read_rows(field.type) for field in schema)
-        self._headers: dict[int, bytes] = {}
+        self._file, self._schema = file, schema
+        shapes = [shape_of(field.type) for field in schema]
+        self._shapes = None if None in shapes else [shape for shape in shapes if shape is not None]
+        self._wanted = {number: field for number, field in enumerate(schema) if field.name in names}
+        self._layouts: dict[int, tuple[Layout | None, int]] = {}
+        """Where the columns of record batches lie, by their offsets, with the lengths of their headers."""
         self._header_bytes = 0
         self._lock = Lock()
 
@@ -66,24 +69,25 @@ class ArrowObject:
 
     def _layout(self, block: Block) -> Fetching[Layout | None]:
         """The layout of a record batch; None if it is to be fetched whole."""
-        if block.first is None or not self._by_rows or block.length <= SMALL_BATCH:
+        if block.first is None or self._shapes is None or block.length <= SMALL_BATCH:
             return None
-        header = self._headers.get(block.offset)
-        if header is None:
-            (head,) = yield [(block.offset, block.offset + min(HEADER_BYTES, block.length))]
-            length = min(header_length(head.to_pybytes()), block.length)
-            if length > head.size:
-                (head,) = yield [(block.offset, block.offset + length)]
-            header = head[:length].to_pybytes()
-            self._keep(block.offset, header)
-        return parse_layout(header, block.offset, block.length, self._schema, self._names)
+        kept = self._layouts.get(block.offset)
+        if kept is not None:
+            return kept[0]
+        (head,) = yield [(block.offset, block.offset + min(HEADER_BYTES, block.length))]
+        length = min(header_length(head.to_pybytes()), block.length)
+        if length > head.size:
+            (head,) = yield [(block.offset, block.offset + length)]
+        layout = parse_layout(head[:length].to_pybytes(), block.offset, block.length, self._shapes, self._wanted)
+        self._keep(block.offset, layout, length)
+        return layout
 
-    def _keep(self, offset: int, header: bytes) -> None:
+    def _keep(self, offset: int, layout: Layout | None, length: int) -> None:
         with self._lock:
-            self._header_bytes += len(header) - len(self._headers.pop(offset, b""))
-            self._headers[offset] = header
-            while self._header_bytes > KEPT_HEADER_BYTES and len(self._headers) > 1:
-                self._header_bytes -= len(self._headers.pop(next(iter(self._headers))))
+            self._header_bytes += length - self._layouts.pop(offset, (None, 0))[1]
+            self._layouts[offset] = layout, length
+            while self._header_bytes > KEPT_HEADER_BYTES and len(self._layouts) > 1:
+                self._header_bytes -= self._layouts.pop(next(iter(self._layouts)))[1]
 
     def _copied(self, whole: pa.RecordBatch, first: int, rows: int) -> pa.RecordBatch:
         """Some rows without the memory of the others."""

@@ -6,9 +6,9 @@ generators that yield the spans they need and receive the bytes, so all columns 
 """
 
 import struct
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,17 +24,32 @@ CONTINUATION = b"\xff\xff\xff\xff"
 ALIGNMENT = 64
 """Ranges begin at multiples of this, so that values in memory are aligned as they are in the file."""
 
+Kind = Literal["null", "bits", "items", "strings", "lists", "children"]
+BUFFERS: Mapping[Kind, int] = {"null": 0, "bits": 2, "items": 2, "strings": 3, "lists": 2, "children": 1}
+"""How many buffers a column has: validity, then values or offsets, then the bytes of strings."""
+
 FIXED = (pa.types.is_primitive, pa.types.is_decimal, pa.types.is_fixed_size_binary)
 LONG_OFFSETS = (pa.types.is_large_binary, pa.types.is_large_string, pa.types.is_large_list)
 STRINGS = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
 LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_map)
-ALIGNED_CHILDREN = (pa.types.is_struct, pa.types.is_fixed_size_list)
+
+
+class Shape(NamedTuple):
+    """How the values of a type are stored."""
+
+    type: pa.DataType
+    storage: pa.DataType
+    """The type in which the values of an extension type are stored; other types are their own."""
+    kind: Kind
+    width: int
+    """The bytes of an item or an offset; how many values each child has for a row."""
+    children: "tuple[Shape, ...]"
 
 
 class Column(NamedTuple):
     """Where a column of a record batch lies, or a column inside it. Buffers are spans of the file."""
 
-    type: pa.DataType
+    shape: Shape
     length: int
     nulls: int
     buffers: tuple[Span, ...]
@@ -42,22 +57,32 @@ class Column(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the columns of a record batch lie."""
+    """Where the columns of a record batch lie that are read."""
 
     rows: int
-    columns: tuple[tuple[pa.Field, Column], ...]
+    schema: pa.Schema
+    columns: tuple[Column, ...]
+    nbytes: int
+    buffers: int
+    """How many of their buffers are not empty."""
 
     def cost(self, rows: int) -> int:
         """The bytes that some rows need, estimated, with each request counted as the bytes that cost as much."""
-        lengths = [end - begin for _, column in self.columns for begin, end in _buffers(column) if end > begin]
-        return sum(lengths) * rows // max(1, self.rows) + len(lengths) * LEAST_BYTES
+        return self.nbytes * rows // max(1, self.rows) + self.buffers * LEAST_BYTES
 
 
 def can_read_rows(kind: pa.DataType) -> bool:
     """True if some rows of a column of this type can be read without the others."""
-    kind = _storage(kind)
-    known = (pa.types.is_null, *FIXED, *STRINGS, *LISTS, *ALIGNED_CHILDREN)
-    return _is(kind, known) and all(can_read_rows(field.type) for field in _fields(kind))
+    return shape_of(kind) is not None
+
+
+def shape_of(kind: pa.DataType) -> Shape | None:
+    """How the values of a type are stored; None if rows cannot be read alone."""
+    storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    children = tuple(shape_of(storage.field(number).type) for number in range(storage.num_fields))
+    how = _how(storage)
+    known = tuple(child for child in children if child is not None)
+    return None if how is None or len(known) < len(children) else Shape(kind, storage, *how, known)
 
 
 def header_length(head: bytes) -> int:
@@ -65,8 +90,10 @@ def header_length(head: bytes) -> int:
     return sum(_prefix(head))
 
 
-def parse_layout(header: bytes, offset: int, length: int, schema: pa.Schema, names: Sequence[str]) -> Layout | None:
-    """The layout of some columns of the record batch at ``offset``, from its header; None if it is compressed."""
+def parse_layout(
+    header: bytes, offset: int, length: int, shapes: Sequence[Shape], wanted: Mapping[int, pa.Field]
+) -> Layout | None:
+    """The layout of the wanted columns of the record batch at ``offset``, from its header; None if it is compressed."""
     prefix, metadata = _prefix(header)
     batch = table_at(header, field_at(header, table_at(header, prefix), 2))
     if field_at(header, batch, 3):
@@ -75,9 +102,11 @@ def parse_layout(header: bytes, offset: int, length: int, schema: pa.Schema, nam
     nodes = pairs_at(header, field_at(header, batch, 1))
     spans = ((body + begin, body + begin + size) for begin, size in pairs_at(header, field_at(header, batch, 2)))
     buffers = (_within(span, (body, end)) for span in spans)
-    columns = [(field, _column(field.type, nodes, buffers)) for field in schema]
+    all_columns = [_column(shape, nodes, buffers) for shape in shapes]
+    columns = tuple(all_columns[number] for number in wanted)
+    lengths = [end - begin for column in columns for begin, end in _buffers(column) if end > begin]
     rows = long_at(header, field_at(header, batch, 0))
-    return Layout(rows, tuple((field, column) for field, column in columns if field.name in names))
+    return Layout(rows, pa.schema(wanted.values()), columns, sum(lengths), len(lengths))
 
 
 def read_rows(layout: Layout, first: int, rows: int) -> Fetching[pa.RecordBatch]:
@@ -86,8 +115,8 @@ def read_rows(layout: Layout, first: int, rows: int) -> Fetching[pa.RecordBatch]
         raise pa.ArrowInvalid(f"it has {layout.rows:,} rows, and rows up to {first + rows:,} are wanted")
     if not layout.columns:
         return pa.RecordBatch.from_arrays([pa.nulls(rows)], [""]).select([])
-    arrays = yield from together([_array(column, first, rows) for _, column in layout.columns])
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([field for field, _ in layout.columns]))
+    arrays = yield from together([_array(column, first, rows) for column in layout.columns])
+    return pa.RecordBatch.from_arrays(arrays, schema=layout.schema)
 
 
 def together(parts: Sequence[Fetching[T]]) -> Fetching[list[T]]:
@@ -126,63 +155,80 @@ def fetch_all(wanted: Fetching[T], fetch: Callable[[Sequence[Span]], Callable[[i
 
 def _array(column: Column, first: int, rows: int) -> Fetching[pa.Array]:
     """The values of a column from ``first`` on, in arrays without an offset."""
-    kind = _storage(column.type)
+    shape = column.shape
     if first + rows > column.length:
         raise pa.ArrowInvalid(f"a column has {column.length:,} values, and {first + rows:,} are needed")
-    if pa.types.is_null(kind):
+    if shape.kind == "null":
         array = pa.nulls(rows)
     elif not rows:
-        array = pa.array([], kind)
+        array = pa.array([], shape.storage)
+    elif shape.kind == "children":
+        array = yield from _array_of_children(column, first, rows)
     else:
-        array = yield from _values(kind, column, first, rows)
-    return array if kind is column.type else column.type.wrap_array(array)
+        array = yield from _array_of_values(column, first, rows)
+    return array if shape.storage is shape.type else shape.type.wrap_array(array)
 
 
-def _values(kind: pa.DataType, column: Column, first: int, rows: int) -> Fetching[pa.Array]:
-    """At least one value of a column that is not an extension and has buffers."""
-    begin, end = column.buffers[0]
-    validity = _bits((begin, end), first, rows) if column.nulls and end > begin else _nothing()
-    if pa.types.is_boolean(kind):
-        buffers = yield from together([validity, _bits(column.buffers[1], first, rows)])
-        return pa.Array.from_buffers(kind, rows, buffers)
-    if _is(kind, FIXED):
-        buffers = yield from together([validity, _items(column.buffers[1], kind.bit_width // 8, first, rows)])
-        return pa.Array.from_buffers(kind, rows, buffers)
-    if _is(kind, ALIGNED_CHILDREN):
-        size = kind.list_size if pa.types.is_fixed_size_list(kind) else 1
-        children = together([_array(child, first * size, rows * size) for child in column.children])
-        valid, arrays = yield from together([validity, children])
-        return pa.Array.from_buffers(kind, rows, [valid], children=arrays)
-    width = 8 if _is(kind, LONG_OFFSETS) else 4
-    valid, stored = yield from together([validity, _items(column.buffers[1], width, first, rows + 1)])
-    offsets = np.frombuffer(stored, f"<i{width}")
+def _array_of_children(column: Column, first: int, rows: int) -> Fetching[pa.Array]:
+    """Rows of a struct or a list of fixed size: the same rows of each child."""
+    size, validity = column.shape.width, _validity(column, first, rows)
+    children = together([_array(child, first * size, rows * size) for child in column.children])
+    (valid, *_), arrays = yield from together([_received(validity), children])
+    return pa.Array.from_buffers(
+        column.shape.storage, rows, [_from_bit(valid, first, rows) if validity else None], children=arrays
+    )
+
+
+def _array_of_values(column: Column, first: int, rows: int) -> Fetching[pa.Array]:
+    """Rows that have values or offsets of their own."""
+    (kind, width), storage = column.shape[2:4], column.shape.storage
+    validity = _validity(column, first, rows)
+    if kind == "bits":
+        span = _bits(column.buffers[1], first, rows)
+    else:
+        span = _items(column.buffers[1], width, first, rows if kind == "items" else rows + 1)
+    *valid, data = yield [*validity, span]
+    buffers = [_from_bit(valid[0], first, rows) if valid else None]
+    if kind == "items":
+        return pa.Array.from_buffers(storage, rows, [*buffers, data])
+    if kind == "bits":
+        return pa.Array.from_buffers(storage, rows, [*buffers, _from_bit(data, first, rows)])
+    offsets = np.frombuffer(data, f"<i{width}")
     begin, end = int(offsets[0]), int(offsets[-1])
     if begin < 0 or (offsets[1:] < offsets[:-1]).any():
         raise pa.ArrowInvalid("the offsets of a column are not in order")
-    rebased = pa.py_buffer(offsets - offsets[0])
-    if _is(kind, LISTS):
+    buffers.append(pa.py_buffer(offsets - offsets[0]))
+    if kind == "lists":
         child = yield from _array(column.children[0], begin, end - begin)
-        return pa.Array.from_buffers(kind, rows, [valid, rebased], children=[child])
-    data = yield from _items(column.buffers[2], 1, begin, end - begin)
-    return pa.Array.from_buffers(kind, rows, [valid, rebased, data])
+        return pa.Array.from_buffers(storage, rows, buffers, children=[child])
+    (text,) = yield [_items(column.buffers[2], 1, begin, end - begin)]
+    return pa.Array.from_buffers(storage, rows, [*buffers, text])
 
 
-def _nothing() -> Fetching[None]:
-    return None
-    yield
+def _received(spans: Sequence[Span]) -> Fetching[Sequence[pa.Buffer]]:
+    """The bytes of these spans."""
+    return (yield spans) if spans else [None]
 
 
-def _items(buffer: Span, width: int, first: int, count: int) -> Fetching[pa.Buffer]:
-    """Items of ``width`` bytes."""
+def _validity(column: Column, first: int, rows: int) -> list[Span]:
+    """The span of the validity bits; none if no value is null."""
+    begin, end = column.buffers[0]
+    return [_bits((begin, end), first, rows)] if column.nulls and end > begin else []
+
+
+def _items(buffer: Span, width: int, first: int, count: int) -> Span:
+    """Where items of ``width`` bytes lie."""
     begin = buffer[0] + first * width
-    (data,) = yield [_within((begin, begin + count * width), buffer)]
-    return data
+    return _within((begin, begin + count * width), buffer)
 
 
-def _bits(buffer: Span, first: int, count: int) -> Fetching[pa.Buffer]:
-    """Bits, moved so that they begin with a byte."""
-    begin, end = first // 8, (first + count + 7) // 8
-    data = yield from _items(buffer, 1, begin, end - begin)
+def _bits(buffer: Span, first: int, count: int) -> Span:
+    """Where the bytes lie that hold these bits."""
+    return _items(buffer, 1, first // 8, (first + count + 7) // 8 - first // 8)
+
+
+def _from_bit(data: pa.Buffer, first: int, count: int) -> pa.Buffer:
+    """Bits that may begin inside the first byte, moved so that they begin with it."""
     shift = first % 8
     if not shift:
         return data
@@ -197,24 +243,31 @@ def _within(span: Span, outer: Span) -> Span:
     return span
 
 
-def _column(kind: pa.DataType, nodes: Iterator[tuple[int, int]], buffers: Iterator[Span]) -> Column:
+def _column(shape: Shape, nodes: Iterator[tuple[int, int]], buffers: Iterator[Span]) -> Column:
     """The next column. Nodes and buffers are listed depth first, in the order of the schema."""
-    storage = _storage(kind)
     length, nulls = next(nodes, (-1, 0))
-    count = _buffer_count(storage)
-    own = tuple(islice(buffers, count))
-    if length < 0 or len(own) < count:
+    own = tuple(islice(buffers, BUFFERS[shape.kind]))
+    if length < 0 or len(own) < BUFFERS[shape.kind]:
         raise pa.ArrowInvalid("its header has fewer columns than the schema")
-    return Column(kind, length, nulls, own, tuple(_column(field.type, nodes, buffers) for field in _fields(storage)))
+    return Column(shape, length, nulls, own, tuple(_column(child, nodes, buffers) for child in shape.children))
 
 
-def _buffer_count(kind: pa.DataType) -> int:
-    """How many buffers a column has: validity, then offsets or values, then the bytes of strings."""
-    if pa.types.is_null(kind):
-        return 0
-    if _is(kind, ALIGNED_CHILDREN):
-        return 1
-    return 3 if _is(kind, STRINGS) else 2
+def _how(storage: pa.DataType) -> tuple[Kind, int] | None:
+    """How the values of a type are stored, and their width."""
+    if pa.types.is_null(storage):
+        return "null", 0
+    if pa.types.is_boolean(storage):
+        return "bits", 0
+    if _is(storage, FIXED):
+        return "items", storage.bit_width // 8
+    if pa.types.is_struct(storage):
+        return "children", 1
+    if pa.types.is_fixed_size_list(storage):
+        return "children", storage.list_size
+    width = 8 if _is(storage, LONG_OFFSETS) else 4
+    if _is(storage, STRINGS):
+        return "strings", width
+    return ("lists", width) if _is(storage, LISTS) else None
 
 
 def _buffers(column: Column) -> Iterator[Span]:
@@ -225,15 +278,6 @@ def _buffers(column: Column) -> Iterator[Span]:
 
 def _is(kind: pa.DataType, kinds: Sequence[Callable[[pa.DataType], bool]]) -> bool:
     return any(is_kind(kind) for is_kind in kinds)
-
-
-def _storage(kind: pa.DataType) -> pa.DataType:
-    """The type in which the values of an extension type are stored; other types are their own."""
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _fields(kind: pa.DataType) -> list[pa.Field]:
-    return [kind.field(number) for number in range(kind.num_fields)]
 
 
 def _prefix(head: bytes) -> tuple[int, int]:

@@ -72,11 +72,14 @@ class HeldBlocks:
         """Start to read these blocks in the background, in this order. Mapped and held blocks are left out.
 
         If ``more_follow``, a last group that the next blocks could join is left for the next call, so that it becomes
-        one request.
+        one request. Runs of rows are requested many at a time, as soon as there are more of them than on their way, and
+        in the order of their files: so more of them lie near each other and share requests.
         """
         numbers = list(numbers)
         self._requested = self._requested[1], set(numbers)
         self._cancel_unclaimed()
+        if self._fetcher.has_runs and len(self._missing()) < len(self._pending):
+            return
         wanted = list[int]()
         for number in numbers:
             if self._is_held(number) or self._fetcher.is_mapped(number):
@@ -85,6 +88,8 @@ class HeldBlocks:
                 more_follow = True
                 break
             wanted.append(number)
+        if self._fetcher.has_runs:
+            wanted.sort()
         groups = grouped(wanted, self._fetcher.joins)
         if more_follow and groups and (self._pending or len(groups) > 1) and self._fetcher.can_grow(groups[-1]):
             for number in groups.pop():
@@ -97,6 +102,10 @@ class HeldBlocks:
         for number in self._pending.keys() - self._requested[0] - self._requested[1]:
             if (unclaimed := self._take_pending(number)) is not None:
                 unclaimed.cancel()
+
+    def _missing(self) -> set[int]:
+        """The blocks of the last request that are neither here nor on their way."""
+        return self._requested[1] - self._decoded.keys() - self._pending.keys() - self._urgent.keys()
 
     def _is_held(self, number: int) -> bool:
         return number in self._decoded or number in self._pending or number in self._urgent

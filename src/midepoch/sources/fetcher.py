@@ -29,6 +29,7 @@ MAX_OPEN_FILES = 256
 FETCH_THREADS = 8
 ROW_FETCH_THREADS = 16
 """Runs of rows are small, and each needs a few requests one after the other, so more of them are fetched at a time."""
+MAX_BLOCKS_AHEAD, MAX_RUNS_AHEAD = 256, 4096
 GROUP_RUNS = 16
 """How many runs of rows are fetched together, at most."""
 
@@ -58,11 +59,14 @@ class BlockFetcher:
         blocks: BlockTable | None = None,
     ) -> None:
         self.index, self.view, self.blocks = index, index.view, blocks or index.view
-        self._has_runs = blocks is not None
+        self.has_runs = blocks is not None
+        """True if runs of rows are fetched, at least of some files."""
         self._wanted, self._fetch = wanted, fetch or Fetch()
         self.is_remote = index.store is not None
         self.bytes_ahead = self._fetch.read_ahead // lanes if self.is_remote else 0
         """How many bytes each lane reads ahead. For local files it is 0, and a lane reads what its next step needs."""
+        self.blocks_ahead = MAX_BLOCKS_AHEAD if blocks is None else MAX_RUNS_AHEAD
+        """How many blocks each lane reads ahead, at most."""
         self._group_bytes = min(GROUP_BYTES, self.bytes_ahead // FETCH_THREADS)
         self._open_files: dict[int, _OpenFile] = {}
         self._lock = Lock()
@@ -79,7 +83,7 @@ class BlockFetcher:
 
     def is_mapped(self, number: int) -> bool:
         """True if a block's file is memory-mapped: reading it ahead would gain nothing."""
-        return is_mapped(self.index, self.blocks.file_of(number))
+        return not self.is_remote and is_mapped(self.index, self.blocks.file_of(number))
 
     @cached_property
     def all_mapped(self) -> bool:
@@ -128,7 +132,7 @@ class BlockFetcher:
         """
         pool = self._thread_pools.get(urgent)
         if pool is None:
-            threads = ROW_FETCH_THREADS if self._has_runs else FETCH_THREADS if self.is_remote else 1
+            threads = ROW_FETCH_THREADS if self.has_runs else FETCH_THREADS if self.is_remote else 1
             pool = self._thread_pools[urgent] = ThreadPoolExecutor(threads, thread_name_prefix="midepoch-read-ahead")
         pending: dict[int, PendingBlock] = {number: Future() for number in group}
         # If the pool is shut down before it gets to this job, nobody else would ever finish these futures.
@@ -234,7 +238,7 @@ class BlockFetcher:
 
     def _fetches_rows(self, file: int) -> bool:
         """True if runs of rows of a file are fetched, not whole blocks."""
-        return self._has_runs and self.view.divisible[file]
+        return self.has_runs and self.view.divisible[file]
 
     def _is_read_whole(self, file: int) -> bool:
         """True if all columns of a file are read, and its format knows the bytes of each block."""

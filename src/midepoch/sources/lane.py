@@ -27,7 +27,7 @@ SPARSE = 4
 """If decoded blocks hold more than this many times the rows wanted, they are decoded and dropped one by one, unless
 they are those of a window."""
 VIEWS = 4096
-MAX_BLOCKS_AHEAD = 256
+FIRST_BLOCKS_AHEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,9 @@ class LaneRows:
         self._next_piece = piece
         known, self._blocks_ahead = self._blocks_ahead, {}
         blocks, nbytes, step_end = list[int](), 0, self._step_end(position + 1, stop)
-        while self._begins_before(piece, stop) and len(blocks) < MAX_BLOCKS_AHEAD:
+        # The first call comes before the first rows, so it requests few blocks. Each later one may double them.
+        most = min(self._fetcher.blocks_ahead, max(FIRST_BLOCKS_AHEAD, 2 * sum(map(len, known.values()))))
+        while self._begins_before(piece, stop) and len(blocks) < most:
             of_piece = known[piece] if piece in known else self._blocks_of(piece, stop)
             self._blocks_ahead[piece] = of_piece
             blocks += of_piece.tolist()

@@ -114,8 +114,8 @@ def test_headers_are_kept_up_to_a_limit(monkeypatch):
         for block in blocks:
             assert reader.read(rows_of(block, 8, 8))["id"][0].as_py() == block.number * ROWS + 8
     assert len(client.read) == 2 * 4 * 3 + 4
-    kept = reader._reader._object._headers
-    monkeypatch.setattr(arrow_object, "KEPT_HEADER_BYTES", sum(map(len, kept.values())) // 2)
+    kept = reader._reader._object._layouts
+    monkeypatch.setattr(arrow_object, "KEPT_HEADER_BYTES", reader._reader._object._header_bytes // 2)
     kept.clear()
     reader._reader._object._header_bytes = 0
     client.read.clear()

@@ -10,7 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from midepoch.formats.arrow import scan
-from midepoch.formats.arrow_ranges import ALIGNMENT, can_read_rows, fetch_all, parse_layout, read_rows, together
+from midepoch.formats.arrow_ranges import (
+    ALIGNMENT,
+    can_read_rows,
+    fetch_all,
+    parse_layout,
+    read_rows,
+    shape_of,
+    together,
+)
 from objects import stored
 
 LEAVES = [
@@ -105,7 +113,9 @@ class Reader:
         file, _ = stored(content)
         ((self.offset, self.length, _),) = scan(file).blocks
         header = content[self.offset : self.offset + self.length]
-        self.layout = parse_layout(header, self.offset, self.length, schema, schema.names if names is None else names)
+        wanted = {number: field for number, field in enumerate(schema) if names is None or field.name in names}
+        shapes = [shape_of(field.type) for field in schema]
+        self.layout = parse_layout(header, self.offset, self.length, shapes, wanted)
 
     def fetch(self, spans):
         self.rounds.append(spans)

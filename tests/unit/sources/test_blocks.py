@@ -19,8 +19,8 @@ from midepoch.sources.fetcher import BlockFetcher, ReadBlock
 class FakeFetcher:
     """A fetcher whose blocks are strings. Blocks from 100 on are views of mapped files."""
 
-    def __init__(self, *, is_remote=False, room=100, group_blocks=1):
-        self.is_remote, self.room, self.group_blocks = is_remote, room, group_blocks
+    def __init__(self, *, is_remote=False, room=100, group_blocks=1, has_runs=False):
+        self.is_remote, self.room, self.group_blocks, self.has_runs = is_remote, room, group_blocks, has_runs
         self.read_now, self.groups, self.urgent_groups, self.futures = [], [], [], {}
 
     def check(self, numbers):
@@ -217,3 +217,30 @@ def test_columns_of_a_block_may_come_in_chunks_of_any_length(tmp_path, monkeypat
     monkeypatch.setattr(ParquetBlocks, "read", in_chunks)
     assert batches() == whole
     assert chunked == set(range(5))
+
+
+def test_runs_of_rows_are_requested_in_the_order_of_their_files_once_more_are_missing_than_on_their_way():
+    fetcher = FakeFetcher(is_remote=True, group_blocks=100, has_runs=True)
+    held = HeldBlocks(fetcher, 4)
+    held.read_ahead([7, 3, 8, 4])
+    assert fetcher.groups == [[3, 4], [7, 8]]
+    held.read_ahead([7, 3, 8, 4, 6, 1, 5])
+    assert len(fetcher.groups) == 2  # three are missing, four on their way
+    assert fetcher.room == 96
+    held.read_ahead([7, 3, 8, 4, 6, 1, 5, 2])
+    assert fetcher.groups[2:] == [[1, 2], [5, 6]]
+    fetcher.finish(1, 2, 3, 4, 5, 6, 7, 8)
+    held.load([3, 7])
+    assert held[3] == "block 3"
+    assert fetcher.read_now == []
+
+
+def test_runs_of_rows_are_requested_when_none_is_on_its_way():
+    fetcher = FakeFetcher(is_remote=True, room=2, has_runs=True)
+    held = HeldBlocks(fetcher, 4)
+    held.read_ahead([9, 2, 5, 6])
+    assert fetcher.groups == [[2], [9]]
+    fetcher.finish(2, 9)
+    held.load([2, 9])
+    held.read_ahead([6, 5])
+    assert fetcher.groups[2:] == [[5], [6]]
