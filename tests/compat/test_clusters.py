@@ -210,6 +210,16 @@ def test_E2_a_survey_is_the_same_if_a_worker_was_killed(surviving, killing, tmp_
     assert items(surveyed) == items(alone) == items(killing.pack(16, column="tokens"))
 
 
+def test_E2_a_cache_is_the_same_if_a_worker_was_killed(surviving, killing, tmp_path):
+    cached = killing.cache(tmp_path / "there", executor=surviving)
+    assert (tmp_path / "killed").exists()
+    with ThreadPoolExecutor(1) as here:
+        killing.cache(tmp_path / "here", executor=here)
+    assert len(contents(tmp_path / "here")) > 4
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
+    assert list(cached) == list(killing)
+
+
 CONNECT = """
 import sys, ray, jobs
 from midepoch.integrations.ray import RayExecutor

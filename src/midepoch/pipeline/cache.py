@@ -7,8 +7,8 @@ which columns they have. So a pass that was killed continues, and a folder of ot
 import json
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor
-from contextlib import closing, contextmanager, suppress
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -126,7 +126,10 @@ class Cache:
             self._write_manifest(contents)
         missing, rows = self._missing(contents), contents.units[-1].end
         done = rows - sum(unit.end - unit.begin for unit in missing)
-        with ProgressBar("cache", unit="rows", total=rows) as bar:
+        with ExitStack() as stack:
+            if executor is None and self.source.is_in_memory:
+                executor = stack.enter_context(ThreadPoolExecutor(1))
+            bar = stack.enter_context(ProgressBar("cache", unit="rows", total=rows))
             for unit, _ in run_all(partial(self.write_unit, contents.schema), missing, executor):
                 done += unit.end - unit.begin
                 bar.update(done)

@@ -330,6 +330,16 @@ def test_units_without_rows_are_files_without_rows(folder, tmp_path):
     assert ids(cached) == [0, 58]
 
 
+def test_objects_in_memory_are_cached_by_the_process_that_has_them(folder, tmp_path, monkeypatch):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 2)
+    memory.put(str(folder), "/cached", recursive=True)
+    try:
+        assert ids(me.read("memory://cached").filter(is_even).cache(tmp_path / "cache")) == list(range(0, ROWS, 2))
+    finally:
+        memory.rm("/cached", recursive=True)
+
+
 def test_threads_make_the_same_cache(folder, tmp_path):
     dataset = me.read(folder).map(tokenise).filter(is_even)
     with ThreadPoolExecutor(3) as threads:
