@@ -81,15 +81,11 @@ def _merged_epoch(in_epoch: Sequence[State], states: Sequence[State]) -> State:
             )
         return first
     per_state = [state.reader_progress for state in in_epoch]
-    finished, unfinished = (
-        {
-            one.reader
-            for one, state in zip(per_state, states, strict=True)
-            if one and (state.epoch > first.epoch) == over
-        }
-        for over in (True, False)
-    )
-    return _complete(first, _of_all_readers(per_state), finished - unfinished)
+    unfinished = {
+        one.reader for one, state in zip(per_state, states, strict=True) if one and state.epoch == first.epoch
+    }
+    finished = {one.reader for one in per_state if one} - unfinished
+    return _complete(first, _of_all_readers(per_state), finished)
 
 
 def _check_same_session(first: State, state: State, number: int, *, may_be_idle: bool) -> None:
@@ -111,7 +107,7 @@ def _check_same_session(first: State, state: State, number: int, *, may_be_idle:
         )
     names = ["lanes", "mode", "turn", "item_rows", "positions", "appended", "windows"]
     # An idle reader's state has the item_rows of the run before. A reader that shares no lane may have changed them.
-    if may_be_idle and (state.reader_progress is None or not _counts_items(first)):
+    if may_be_idle and (state.reader_progress is None or not first.counts_items(state.reader_progress.readers)):
         names.remove("item_rows")
     for name in names:
         if getattr(first, name) != getattr(state, name):
@@ -120,13 +116,6 @@ def _check_same_session(first: State, state: State, number: int, *, may_be_idle:
                 f"{shortened(getattr(state, name))} in state {number} (from 0). Merge states that all ranks saved at "
                 "the same step, after they loaded the same state."
             )
-
-
-def _counts_items(state: State) -> bool:
-    """True if items of a lane are counted, as only readers that share it need. Else its cursor says everything."""
-    readers = 1 if state.reader_progress is None else state.reader_progress.readers
-    assignment = LaneAssignment(lanes=len(state.positions), turn=state.turn, readers=readers)
-    return assignment.stride > 1 or not state.positions.in_step
 
 
 def _is_beginning(state: State) -> bool:

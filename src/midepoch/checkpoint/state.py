@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from midepoch.checkpoint import migrations
 from midepoch.checkpoint.checksum import checksum, fingerprint_digest
 from midepoch.checkpoint.consistency import check_consistent, check_neighbours
-from midepoch.checkpoint.lanes import Cursor, LanePosition
+from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
 from midepoch.checkpoint.migrations import shortened, upgrade
 from midepoch.errors import CheckpointMismatchError
 
@@ -116,6 +116,11 @@ class State:
     """This reader's states at the end of the last epochs, oldest first: other ranks may still be in those epochs."""
     later: tuple["State", ...] = ()
     """The complete states of the next epochs, where some ranks were already there when the states were merged."""
+
+    def counts_items(self, readers: int) -> bool:
+        """True if this number of readers must count a lane's items, because it is or was shared. Else cursors do."""
+        assignment = LaneAssignment(lanes=len(self.positions), turn=self.turn, readers=readers)
+        return assignment.stride > 1 or not self.positions.in_step
 
     def following(self) -> "State":
         """Where the next epoch starts."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Literal
 
 from midepoch._common.once import log_once
+from midepoch._common.text import count
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
 from midepoch.delivery.progress import Progress
@@ -40,11 +41,9 @@ def begin(
         complete = _with_item_rows_of(pipeline, reached)
     else:
         _check_reader_progress(delivered, reader=reader, readers=readers, workers=workers)
-        session = Session(pipeline, complete, readers)
-        shares_lanes = session.assignment.stride > 1
-        if state.item_rows != pipeline.item_rows and (delivered.reader is None or shares_lanes):
+        if state.item_rows != pipeline.item_rows and (delivered.reader is None or state.counts_items(readers)):
             raise _other_item_rows(state.item_rows, pipeline.item_rows)
-        return Progress(session, reader, workers=workers, delivered=delivered)
+        return Progress(Session(pipeline, complete, readers), reader, workers=workers, delivered=delivered)
     return Progress(Session(pipeline, complete, readers), reader, workers=workers)
 
 
@@ -102,7 +101,8 @@ def _with_item_rows_of(pipeline: Pipeline, state: State) -> State:
 
 def _other_item_rows(then: int, now: int) -> CheckpointMismatchError:
     return CheckpointMismatchError(
-        f"The state counts items of {then} rows, because some readers of a lane were ahead of others when it was "
-        f"saved, or because it holds what one of several readers delivered. It cannot be resumed with items of {now} "
-        "rows. Resume with the old batch size until the next epoch or a merged checkpoint, then change it."
+        f"The state counts items of {count('row', then)}, because some readers of a lane were ahead of others when it "
+        "was saved, or because it holds what one of several readers delivered. It cannot be resumed with items of "
+        f"{count('row', now)}. Resume with the old batch size until the next epoch or a merged checkpoint, then change "
+        "it."
     )

@@ -169,6 +169,16 @@ def test_a_reader_that_shares_no_lane_may_change_its_batch_size():
     assert rows_of(deliver(start(now, progress.state(), 1, 2))) == [(1, row) for row in range(3, 9)]
 
 
+def test_a_reader_alone_at_lanes_that_were_shared_is_refused_with_another_batch_size():
+    """What was delivered ahead is counted in batches of three."""
+    then, now = (MemoryWorld(sizes=(18, 18), batch=size, dropped=frozenset()) for size in (3, 2))
+    progress = start(then, then.start([LanePosition((0,), (3,)), LanePosition((0,), (2,))]), 1, 2)
+    assert rows_of(deliver(progress, 1)) == [(1, 0), (1, 1), (1, 2)]
+    with pytest.raises(CheckpointMismatchError, match=r"items of 3 rows.*with items of 2 rows"):
+        start(now, progress.state(), 1, 2)
+    assert rows_of(deliver(start(then, progress.state(), 1, 2))) == [(1, row) for row in (3, 4, 5, *range(9, 18))]
+
+
 def test_readers_out_of_step_are_refused_with_another_batch_size():
     state = MemoryWorld(sizes=(9,), batch=3).start([LanePosition((0,), (1,))])
     with pytest.raises(CheckpointMismatchError, match=r"ahead of others.*items of 2 rows"):
