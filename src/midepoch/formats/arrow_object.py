@@ -1,7 +1,7 @@
 """The record batches of an Arrow object in a store: fetched whole, or only the bytes of some of their rows."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from midepoch.formats.arrow_ranges import (
 )
 from midepoch.formats.base import Block
 from midepoch.storage.objects import StoredFile
-from midepoch.storage.ranges import LEAST_BYTES
+from midepoch.storage.ranges import LEAST_BYTES, Span
 
 HEADER_BYTES = 4096
 """The length of most message headers is below this."""
@@ -47,12 +47,13 @@ class ArrowObject:
         by_batch: dict[int, list[Block]] = {}
         for block in blocks:
             by_batch.setdefault(block.offset, []).append(block)
-        read = fetch_all(
-            together([self._read(same) for same in by_batch.values()]),
-            lambda spans: self._file.fetch(spans, exact=True).buffer_at,
-        )
+        read = fetch_all(together([self._read(same) for same in by_batch.values()]), self._fetch)
         batches = {offset: iter(batches) for offset, batches in zip(by_batch, read, strict=True)}
         return [next(batches[block.offset]) for block in blocks]
+
+    def _fetch(self, spans: Sequence[Span]) -> Callable[[int, int], pa.Buffer]:
+        fetched = self._file.fetch(spans, exact=True)
+        return lambda nbytes, offset: _without_rest(fetched.buffer_at(nbytes, offset))
 
     def _read(self, blocks: Sequence[Block]) -> Fetching[list[pa.RecordBatch]]:
         """Blocks that lie in one record batch. It is fetched whole where ranges of it would not be faster."""
@@ -92,3 +93,12 @@ class ArrowObject:
     def _copied(self, whole: pa.RecordBatch, first: int, rows: int) -> pa.RecordBatch:
         """Some rows without the memory of the others."""
         return pa.ipc.read_record_batch(whole.slice(first, rows).serialize(), self._schema)
+
+
+def _without_rest(data: pa.Buffer) -> pa.Buffer:
+    """A slice of what one request fetched, copied if it would hold the memory of much else.
+
+    Runs of rows that share a request are used and dropped at different times.
+    """
+    fetched = data.parent
+    return data if fetched is None or fetched.size <= 2 * data.size else pa.py_buffer(data.to_pybytes())

@@ -74,6 +74,19 @@ def test_runs_of_rows_that_lie_side_by_side_share_requests():
     assert len(client.read) <= 2 + 3 + 3
 
 
+def test_runs_that_share_a_request_do_not_hold_the_memory_of_each_other():
+    data = table()
+    reader, blocks, client = opened(content_of(data))
+    read = list(reader.read_all([rows_of(blocks[0], first, 100) for first in range(0, 2000, 400)]))
+    assert [batch["id"][0].as_py() for batch in read] == list(range(0, 2000, 400))
+    assert len(client.read) <= 4  # all runs together, because they lie near each other
+    buffers = [
+        buffer for batch in read for column in batch.columns for buffer in column.buffers() if buffer is not None
+    ]
+    assert all(buffer.parent is None or buffer.parent.size <= 2 * buffer.size for buffer in buffers)
+    assert all(buffer.address % 8 == 0 for buffer in buffers)
+
+
 def test_a_whole_record_batch_is_one_request():
     data = table()
     reader, blocks, client = opened(content_of(data))
