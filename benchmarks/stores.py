@@ -1,0 +1,121 @@
+"""Requests, bytes and speed of passes over an object store: ``python -m benchmarks.stores [--quick]``.
+
+The store is fsspec's in memory. Every request waits as one to a real store would: 30 ms, and its bytes at 80 MB/s.
+"""
+
+import argparse
+import io
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import midepoch as me
+from midepoch.storage.clients import FsspecClient, FsspecHandle
+
+LATENCY, BYTES_PER_SECOND = 0.03, 80e6
+BATCH_ROWS = 100_000
+BATCH = 1024
+CASES = ((1_000_000, 100), (200_000, 2_000))
+"""Rows, and bytes of a row."""
+
+
+@dataclass
+class Requests:
+    """What was asked of the store."""
+
+    reads: int = 0
+    checks: int = 0
+    nbytes: int = 0
+    lock: Any = field(default_factory=threading.Lock)
+
+    def read(self, nbytes: int) -> None:
+        with self.lock:
+            self.reads += 1
+            self.nbytes += nbytes
+        time.sleep(LATENCY + nbytes / BYTES_PER_SECOND)
+
+    def check(self) -> None:
+        with self.lock:
+            self.checks += 1
+        time.sleep(LATENCY)
+
+
+@contextmanager
+def counted() -> Iterator[Requests]:
+    """Count and delay all requests."""
+    requests, read_at, opened = Requests(), FsspecHandle.read_at, FsspecClient.open
+
+    def slow_read(handle: FsspecHandle, nbytes: int, offset: int) -> pa.Buffer:
+        requests.read(nbytes)
+        return read_at(handle, nbytes, offset)
+
+    def slow_open(client: FsspecClient, url: str) -> FsspecHandle:
+        requests.check()
+        return opened(client, url)
+
+    with patch.object(FsspecHandle, "read_at", slow_read), patch.object(FsspecClient, "open", slow_open):
+        yield requests
+
+
+def put(rows: int, width: int) -> None:
+    """Write one Arrow and one Parquet object, in record batches and row groups of 100,000 rows."""
+    offsets = (np.arange(rows + 1) * width).astype(np.int32)
+    data = pa.py_buffer(np.random.default_rng(0).bytes(rows * width))
+    text = pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), data])
+    table, store = pa.table({"id": np.arange(rows), "text": text}), fsspec.filesystem("memory")
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=BATCH_ROWS)
+    store.pipe_file("/stores/arrow/x.arrow", sink.getvalue())
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=BATCH_ROWS, compression="none", use_dictionary=False)
+    store.pipe_file("/stores/parquet/x.parquet", sink.getvalue())
+
+
+def measure(name: str, dataset: me.Dataset, rows: int) -> None:
+    """Read all rows, and print a line of a table."""
+    first, seen = 0.0, 0
+    with counted() as requests:
+        start = time.perf_counter()
+        for batch in dataset.with_format("arrow").batch(BATCH):
+            first = first or time.perf_counter() - start
+            seen += batch.num_rows
+        took = time.perf_counter() - start
+    assert seen == rows
+    print(
+        f"| {name} | {requests.reads:,} | {requests.checks:,} | {requests.nbytes / 1e6:,.0f} MB "
+        f"| {rows / took:,.0f} | {first:.2f} s |",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows; the figures mean nothing")
+    share = 10 if parser.parse_args().quick else 1
+    with tempfile.TemporaryDirectory() as index:
+        os.environ["MIDEPOCH_INDEX_DIR"] = index
+        for rows, width in CASES:
+            put(rows // share, width)
+            print(f"\n### {rows // share:,} rows of {width:,} bytes\n")
+            print("| pass | reads | version checks | bytes | rows/s | first batch |")
+            print("| --- | ---: | ---: | ---: | ---: | ---: |")
+            for kind in ("arrow", "parquet"):
+                dataset = me.read(f"memory://stores/{kind}")
+                measure(f"{kind}, shuffled", dataset.shuffle(1), rows // share)
+                measure(f"{kind}, in order", dataset, rows // share)
+
+
+if __name__ == "__main__":
+    main()
