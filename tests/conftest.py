@@ -26,11 +26,13 @@ hypothesis.settings.load_profile("patient")
 def pytest_configure(config):
     """Set up `datasets` and `ray` before any test module imports them."""
     config.hf_home = tempfile.mkdtemp(prefix="midepoch-hf-")
+    config.ray_home = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the names of its sockets have to be short
     os.environ |= {
         "HF_HOME": config.hf_home,
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "RAY_TMPDIR": config.ray_home,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # Ray would write one to the home folder
@@ -39,6 +41,7 @@ def pytest_configure(config):
 
 def pytest_unconfigure(config):
     shutil.rmtree(config.hf_home, ignore_errors=True)
+    shutil.rmtree(config.ray_home, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items):

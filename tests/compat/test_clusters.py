@@ -5,7 +5,6 @@ All tests of clusters are in this module, so that each test process starts at mo
 
 import multiprocessing
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -51,7 +50,6 @@ def dask():
 def ray_cluster():
     import ray
 
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets in it have to have short names
     before = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), before])
     try:
@@ -61,13 +59,11 @@ def ray_cluster():
             object_store_memory=80 << 20,
             include_dashboard=False,
             log_to_driver=False,
-            _temp_dir=folder,
         )
         yield ray.get_runtime_context().gcs_address
     finally:
         ray.shutdown()
         os.environ["PYTHONPATH"] = before
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
