@@ -95,6 +95,8 @@ class ShuffleQuality:
         if self.window is not None:
             batches = count("batch", max(1, self.window.rows // self.batch_size), "batches")
             of_median = f"{count('row', self.window.rows)} ({batches}), {count('block', self.window.blocks)}"
+            if self.virtual_blocks_of_permutation != self.blocks_of_permutation:
+                of_median += f", {count('virtual block', self.window.virtual_blocks)}"
             limited = ", limited by window_bytes" if self.window.limited_by_bytes else ""
             lines.append(
                 f"{count('window', self.window.count)} of {of_median}, {size_in_words(self.window.bytes)}{limited}"

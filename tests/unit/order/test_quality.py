@@ -9,7 +9,7 @@ import pytest
 from midepoch.order.orders import Interval, Sequential, Shuffle, ShuffledWindows, Slice, build_order
 from midepoch.order.quality import full_permutation, measure_quality, spearman
 from midepoch.order.selection import ChunkedNumbers, Listed
-from midepoch.order.windows import Blocks
+from midepoch.order.windows import VIRTUAL_ROWS, Blocks
 
 BLOCK_BYTES = 70
 
@@ -205,16 +205,18 @@ def test_a_window_of_divisible_blocks_holds_only_its_rows():
 
 
 def test_a_batch_of_uncompressed_arrow_also_counts_virtual_blocks():
-    base = sequential(25_600, 12_800)
-    windows = ShuffledWindows(base, np.arange(0, 25_601, 256), 1)
-    options = {"batch_size": 256, "permutation": full_permutation(base, [], 0), "shuffled": [windows]}
-    measured = quality([windows], 12_800, **options, divisible=True)
+    rows, block, batch = 200 * VIRTUAL_ROWS, 100 * VIRTUAL_ROWS, 2 * VIRTUAL_ROWS
+    base = sequential(rows, VIRTUAL_ROWS)
+    windows = ShuffledWindows(base, np.arange(0, rows + 1, batch), 1)
+    options = {"batch_size": batch, "permutation": full_permutation(base, [], 0), "shuffled": [windows]}
+    measured = quality([windows], block, **options, divisible=True)
     assert (measured.blocks_per_batch, measured.blocks_of_permutation) == (1, 2)
-    assert measured.virtual_blocks_per_batch == 2  # of 128 rows each
-    missed = comb(25_600 - 128, 256) / comb(25_600, 256)
+    assert measured.virtual_blocks_per_batch == 2
+    missed = comb(rows - VIRTUAL_ROWS, batch) / comb(rows, batch)
     assert measured.virtual_blocks_of_permutation == pytest.approx(200 * (1 - missed), rel=0.01)
-    assert "virtual blocks per batch: 2.0 (full permutation: 14" in str(measured)
-    whole = quality([windows], 12_800, **options, divisible=False)
+    assert "virtual blocks per batch: 2.0 (full permutation: 1" in str(measured)
+    assert "1 block, 2 virtual blocks," in str(measured)
+    whole = quality([windows], block, **options)
     assert (whole.virtual_blocks_per_batch, whole.virtual_blocks_of_permutation) == (1, 2)
     assert "virtual" not in str(whole)
 
