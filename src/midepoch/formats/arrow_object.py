@@ -60,7 +60,7 @@ class ArrowObject:
         batch = blocks[0]
         try:
             layout = yield from self._layout(batch)
-            if layout is not None and sum(layout.cost(block.rows) for block in blocks) < batch.length:
+            if layout is not None and layout.cost([(block.first or 0, block.rows) for block in blocks]) < batch.length:
                 return (yield from together([read_rows(layout, block.first or 0, block.rows) for block in blocks]))
             (data,) = yield [(batch.offset, batch.offset + batch.length)]
             whole = pa.ipc.read_record_batch(data, self._schema)

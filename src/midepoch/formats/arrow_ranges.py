@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.formats.flatbuffers import field_at, long_at, pairs_at, table_at
-from midepoch.storage.ranges import LEAST_BYTES, Span
+from midepoch.storage.ranges import LEAST_BYTES, Span, joined
 
 T = TypeVar("T")
 Fetching: TypeAlias = Generator[Sequence[Span], Sequence[pa.Buffer], T]
@@ -62,13 +62,21 @@ class Layout(NamedTuple):
     rows: int
     schema: pa.Schema
     columns: tuple[Column, ...]
-    nbytes: int
-    buffers: int
-    """How many of their buffers are not empty."""
+    buffers: tuple[Span, ...]
+    """Those of the columns and of all columns inside them that are not empty."""
 
-    def cost(self, rows: int) -> int:
-        """The bytes that some rows need, estimated, with each request counted as the bytes that cost as much."""
-        return self.nbytes * rows // max(1, self.rows) + self.buffers * LEAST_BYTES
+    def cost(self, runs: Sequence[tuple[int, int]]) -> int:
+        """The bytes to fetch for runs of rows, with each request counted as the bytes that cost as much.
+
+        It is an estimate, as if all values of a column had the same length. A run is its first row and its length.
+        """
+        total = max(1, self.rows)
+        spans = [
+            (begin + (end - begin) * first // total, begin + (end - begin) * (first + rows) // total)
+            for begin, end in self.buffers
+            for first, rows in runs
+        ]
+        return sum(end - begin + LEAST_BYTES for begin, end in joined(spans))
 
 
 def can_read_rows(kind: pa.DataType) -> bool:
@@ -104,9 +112,9 @@ def parse_layout(
     buffers = (_within(span, (body, end)) for span in spans)
     all_columns = [_column(shape, nodes, buffers) for shape in shapes]
     columns = tuple(all_columns[number] for number in wanted)
-    lengths = [end - begin for column in columns for begin, end in _buffers(column) if end > begin]
+    filled = tuple((begin, end) for column in columns for begin, end in _buffers(column) if end > begin)
     rows = long_at(header, field_at(header, batch, 0))
-    return Layout(rows, pa.schema(wanted.values()), columns, sum(lengths), len(lengths))
+    return Layout(rows, pa.schema(wanted.values()), columns, filled)
 
 
 def read_rows(layout: Layout, first: int, rows: int) -> Fetching[pa.RecordBatch]:

@@ -48,9 +48,11 @@ class OpenFiles:
         lanes: int,
         fetch: Fetch | None = None,
         blocks: BlockTable | None = None,
+        window_bytes: int = 0,
     ) -> None:
         has_dictionaries = any(holds_dictionary(field.type) for field in wanted)
         self.fetcher = BlockFetcher(index, wanted, fetch, lanes, blocks)
+        self.window_bytes = window_bytes
         self.sizes = ReadSizes.of(index.view.row_bytes, lanes, has_dictionaries=has_dictionaries)
 
     @property
@@ -247,7 +249,7 @@ class FileRows:
         return [build_order(subset, self.steps, epoch) for subset in subsets]
 
     def open(self, lanes: int) -> OpenFiles:
-        return OpenFiles(self.index, self._read_schema, lanes, self.fetch, self._fetched_blocks)
+        return OpenFiles(self.index, self._read_schema, lanes, self.fetch, self._fetched_blocks, self.window_bytes)
 
     @property
     def _fetched_blocks(self) -> VirtualBlocks | None:
@@ -313,12 +315,14 @@ class FileRowsLanes:
 
     def flow(self, opened: OpenFiles, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
         where, sizes, size = self._source.where, opened.sizes, self.size(lane)
+        # Runs of rows are small, so those of a window are held together, also of one that is cut by rows alone.
+        window_bytes = opened.window_bytes if opened.fetcher.has_runs else self._source.window_bytes
         if where is None:
-            rows = LaneRows(opened.fetcher, self.order(lane), sizes, self._source.window_bytes)
+            rows = LaneRows(opened.fetcher, self.order(lane), sizes, window_bytes)
             return Flow(row_runs=rows.runs(cursor[0], size, rows=stride.rows, phase=stride.phase, stride=stride.stride))
         # An expression costs about the same for few rows as for many, so it gets the rows of a whole step. Runs of
         # mapped files stay short: before each of them it is checked that the file has not changed.
         read_sizes = sizes if opened.fetcher.all_mapped else replace(sizes, run=sizes.step)
-        rows = LaneRows(opened.fetcher, self.order(lane), read_sizes, self._source.window_bytes)
+        rows = LaneRows(opened.fetcher, self.order(lane), read_sizes, window_bytes)
         runs = rows.runs(cursor[0], size)
         return Flow(row_runs=matching(runs, where.predicate, self._source.names, sizes.run, self._source.locate))

@@ -237,8 +237,12 @@ def test_a_compressed_batch_has_no_layout():
 def test_the_cost_counts_every_request_as_bytes():
     batch = pa.record_batch({"id": np.arange(100_000), "x": np.arange(100_000)})
     layout = Reader(written(batch), batch.schema).layout
-    assert layout.cost(1000) == 2 * 8 * 1000 + 2 * (64 << 10)
-    assert layout.cost(100_000) > 16 * 100_000
+    request, column = 64 << 10, 8 * 100_000
+    assert layout.cost([(50_000, 1000)]) == 2 * 8 * 1000 + 2 * request
+    assert layout.cost([(0, 1000), (50_000, 1000)]) == 4 * 8 * 1000 + 4 * request
+    # Runs that lie near each other share requests, and what lies between them is fetched too.
+    assert layout.cost([(50_000, 1000), (53_000, 1000)]) == 2 * 8 * 4000 + 2 * request
+    assert layout.cost([(0, 100_000)]) == 2 * column + request > 2 * column
 
 
 def broken(content, old, new):

@@ -3,14 +3,18 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from files import write
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.orders import Shuffle, Slice
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import ALL_ROWS, RowStride
+from midepoch.storage.objects import StoredFile
+from objects import find, put
 from worlds import write_files
 
 SIZES = [13, 0, 40, 7]
@@ -125,3 +129,27 @@ def test_a_checkpoint_of_the_same_files_fits_and_others_raise(source, tmp_path):
         other.adopt(then)
     with pytest.raises(CheckpointMismatchError, match="is of a mixture"):
         source.adopt({"data": {"parts": []}, "pipeline": []})
+
+
+@pytest.mark.parametrize("windows", ["blocks", "rows"])
+def test_rows_of_record_batches_in_a_store_come_in_the_order_of_local_files(tmp_path, monkeypatch, windows):
+    rng, rows = np.random.default_rng(0), 80_000
+    table = pa.table({"id": range(rows), "noise": [rng.bytes(50) for _ in range(rows)]})
+    path = write(tmp_path / "a.arrow", table.to_batches(max_chunksize=40_000), "file")
+    put("/ordered/a.arrow", path.read_bytes())
+    steps = (Shuffle(seed=3, level="block", window=8192, window_blocks=16, window_bytes=1 << 29),)
+    fetched, fetch = [], StoredFile._fetch
+
+    def noted(file, begin, end):
+        fetched.append(end - begin)
+        return fetch(file, begin, end)
+
+    monkeypatch.setattr(StoredFile, "_fetch", noted)
+
+    local, remote = (FileRows(index=open_index(find(url)), steps=steps) for url in (str(tmp_path), "memory://ordered"))
+    expected, _ = read(local, 1, 0, windows=windows)
+    assert sorted(expected) == list(range(rows))
+    fetched.clear()
+    assert read(remote, 1, 0, windows=windows)[0] == expected
+    assert sum(fetched) < 3 * len(path.read_bytes())  # with what lies between runs that share a request
+    assert len(fetched) < 400
