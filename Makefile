@@ -28,6 +28,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.loader
 	$(BIN)/python -m benchmarks.huggingface
 	$(BIN)/python -m benchmarks.packing
+	$(BIN)/python -m benchmarks.counted
 	$(BIN)/python -m benchmarks.mixing
 	$(BIN)/python -m benchmarks.filters
 	$(BIN)/python -m benchmarks.structured

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,15 +44,30 @@ def tokens(rows: int) -> Path:
     return _made(f"tokens-{rows}", write)
 
 
-def documents(rows: int) -> Path:
+def documents(rows: int, median: int = 1300) -> Path:
     """Documents of uint16 tokens whose lengths are those of :func:`document_lengths`, in one Arrow stream."""
 
     def write(folder: Path) -> None:
-        rng, lengths = np.random.default_rng(5), document_lengths(rows)
+        rng, lengths = np.random.default_rng(5), document_lengths(rows, median)
         parts = (lengths[at : at + BATCH_ROWS] for at in range(0, rows, BATCH_ROWS))
         _write_stream(folder / "documents.arrow", (_documents(rng, part) for part in parts))
 
-    return _made(f"documents-{rows}", write)
+    return _made(f"documents-{rows}" if median == 1300 else f"documents-{rows}-{median}", write)
+
+
+def parquet_documents(rows: int, median: int = 400) -> Path:
+    """Such documents, with ids, in one Parquet file of row groups of 20,000 rows."""
+
+    def write(folder: Path) -> None:
+        rng, lengths = np.random.default_rng(5), document_lengths(rows, median)
+        parts = (lengths[at : at + 20_000] for at in range(0, rows, 20_000))
+        schema = _documents(rng, lengths[:1]).schema.append(pa.field("id", pa.int64()))
+        with pq.ParquetWriter(folder / "documents.parquet", schema) as writer:
+            for part in parts:
+                batch = _documents(rng, part)
+                writer.write_batch(batch.append_column("id", pa.array(np.arange(len(part)))))
+
+    return _made(f"parquet-documents-{rows}", write)
 
 
 def document_lengths(rows: int, median: int = 1300, sigma: float = 1.0) -> npt.NDArray[np.int64]:
@@ -213,6 +229,21 @@ def _write_blocks(path: Path, kind: str, batches: Iterator[pa.RecordBatch], rows
 def words(letters: int = 16 << 20) -> str:
     """Much text of random words."""
     return _pool(letters)
+
+
+def tokeniser() -> Any:
+    """A small BPE tokeniser, trained on the spot."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import Whitespace
+    from tokenizers.trainers import BpeTrainer
+
+    text = words(1 << 20)
+    made = Tokenizer(BPE(unk_token="[UNK]"))
+    made.pre_tokenizer = Whitespace()
+    trainer = BpeTrainer(vocab_size=8000, special_tokens=["[UNK]"], show_progress=False)
+    made.train_from_iterator([text[at : at + 5000] for at in range(0, 500_000, 5000)], trainer)
+    return made
 
 
 def _pool(letters: int = 16 << 20) -> str:

@@ -77,17 +77,9 @@ def _pass(dataset: me.Dataset) -> Any:
 def _tokens_a_second(letters: int = 4 << 20) -> float:
     """How fast a small BPE tokeniser, trained on the spot, makes tokens of documents, one after the other."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    from tokenizers import Tokenizer
-    from tokenizers.models import BPE
-    from tokenizers.pre_tokenizers import Whitespace
-    from tokenizers.trainers import BpeTrainer
-
     text = data.words(letters)
     texts = [text[at : at + 5000] for at in range(0, letters, 5000)]
-    tokeniser = Tokenizer(BPE(unk_token="[UNK]"))
-    tokeniser.pre_tokenizer = Whitespace()
-    trainer = BpeTrainer(vocab_size=8000, special_tokens=["[UNK]"], show_progress=False)
-    tokeniser.train_from_iterator(texts[:100], trainer)
+    tokeniser = data.tokeniser()
     count = sum(len(tokeniser.encode(one).ids) for one in texts)
     return count / min(seconds(lambda: [tokeniser.encode(one).ids for one in texts]) for _ in range(3))
 

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -19,22 +19,24 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch._common.executors import check_executor, run_all
-from midepoch._common.files import exclusive_lock, remove, temporary_name, write_atomically
+from midepoch._common.files import exclusive_lock, remove, write_atomically
 from midepoch._common.lazy import cached_property
 from midepoch._common.progress_bar import ProgressBar
 from midepoch._common.text import count
 from midepoch.checkpoint.fingerprint import files_difference, pipeline_difference
-from midepoch.errors import CacheMismatchError, NoDataError
+from midepoch.errors import CacheMismatchError, NoDataError, SchemaMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.deletes import Deletes
 from midepoch.order.orders import OrderStep, Shuffle, Slice, build_order
 from midepoch.order.selection import Selection, Slices
 from midepoch.order.split import TrainTestSplit
-from midepoch.pipeline.item_columns import ItemColumns, item_columns, plain_schema, sample_schema
+from midepoch.pipeline.item_columns import ItemColumns, item_columns
 from midepoch.pipeline.pipeline import Lanes, Pipeline
+from midepoch.pipeline.unit_file import UnitFile, read_batches
 from midepoch.pipeline.units import UNIT_ROWS, Unit, Version, cut_units, data_identity, unit_bytes, write_error
 from midepoch.sources.files import FileRows
 from midepoch.stages.transform import Convert
+from midepoch.values.to_arrow import widened
 
 MANIFEST, FORMAT = "cache.json", 1
 ABANDONED_SECONDS = 3600.0
@@ -86,8 +88,9 @@ def divide(pipeline: Pipeline) -> tuple[Pipeline, tuple[OrderStep, ...]]:
 class Contents(NamedTuple):
     """What a manifest says of the files."""
 
-    schema: pa.Schema
     units: list[Unit]
+    schema: pa.Schema | None = None
+    """The schema of all files; None until all are complete."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +110,8 @@ class Cache:
     def open(self, executor: Executor | None) -> FileRows:
         """The cached rows. Of several processes, one makes the files that are missing, and the others wait."""
         contents = self._load_manifest()
-        if contents is None or self._missing(contents):
-            with self._explained():
-                self.folder.mkdir(parents=True, exist_ok=True)
+        if contents is None or contents.schema is None or self._missing(contents):
+            self.folder.mkdir(parents=True, exist_ok=True)
             with exclusive_lock(self.folder / ".lock"):
                 contents = self._make(executor)
         saved_at = self.source.index.view.saved_at
@@ -117,20 +119,20 @@ class Cache:
         return FileRows(index=open_index(paths, index_dir=None if saved_at is None else Path(saved_at).parent))
 
     def _make(self, executor: Executor | None) -> Contents:
-        """Make the files that are missing."""
+        """Make the files that are missing, and give all of them one schema."""
         self._remove_abandoned()
         contents = self._load_manifest()
         if contents is None:
-            units = self._cut()
-            contents = Contents(self._schema(units), units)
+            contents = Contents(self._cut())
             self._write_manifest(contents)
         missing, rows = self._missing(contents), contents.units[-1].end
         done = rows - sum(unit.end - unit.begin for unit in missing)
         with ExitStack() as stack:
+            makers = executor
             if executor is None and self.source.is_in_memory:
-                executor = stack.enter_context(ThreadPoolExecutor(1))
+                makers = stack.enter_context(ThreadPoolExecutor(1))
             bar = stack.enter_context(ProgressBar("cache", unit="rows", total=rows))
-            for unit, _ in run_all(partial(self.write_unit, contents.schema), missing, executor):
+            for unit, _ in run_all(self.write_unit, missing, makers):
                 done += unit.end - unit.begin
                 bar.update(done)
         if unseen := self._missing(contents):
@@ -138,7 +140,32 @@ class Cache:
                 f"{count('file', len(unseen))} of {len(contents.units):,} that other processes wrote to {self.folder} "
                 "cannot be seen here. Pass a folder that all machines of the executor share."
             )
+        schemas = [pa.ipc.open_file(self._path(unit)).schema for unit in contents.units]
+        schema = self._common_schema(contents.units, schemas)
+        differing = [unit for unit, own in zip(contents.units, schemas, strict=True) if not own.equals(schema)]
+        for _ in run_all(partial(self.rewrite_unit, schema), differing, executor):
+            pass
+        contents = Contents(contents.units, schema)
+        self._write_manifest(contents)
         return contents
+
+    def _common_schema(self, units: list[Unit], schemas: list[pa.Schema]) -> pa.Schema:
+        """The schema that holds the rows of all files. Files without rows may have no columns."""
+        common: pa.Schema | None = None
+        for unit, schema in zip(units, schemas, strict=True):
+            if not schema.names:
+                continue
+            try:
+                common = schema if common is None else widened(common, schema)
+            except (pa.ArrowTypeError, ValueError) as error:
+                raise SchemaMismatchError(
+                    f"cache: the rows in {self._path(unit)} do not have the columns of those before it: {error}. Let "
+                    f"the function return the same columns and types for every row, delete {self.folder}, and cache "
+                    "again."
+                ) from error
+        if common is None:
+            raise NoDataError("cache: no row passes the stages, so there is nothing to cache. Check the filters.")
+        return common
 
     def _cut(self) -> list[Unit]:
         """Units of positions in the order of the rows that are cached, cut between blocks."""
@@ -159,25 +186,29 @@ class Cache:
                 if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
                     remove(path)
 
-    def write_unit(self, schema: pa.Schema, unit: Unit) -> None:
-        """Make one file. It gets its name when it is complete."""
-        temporary = temporary_name(self._path(unit))
+    def write_unit(self, unit: Unit) -> None:
+        """Make one file."""
+        known = None if self.pipeline.schema is None else plain_schema(self.pipeline.schema)
+        file = UnitFile(self._path(unit), known)
         try:
-            with self._explained():
-                sink = open_sink(temporary)
-            with sink, closing(self.source.open(1)) as opened:
-                with self._explained():
-                    writer = pa.ipc.new_file(sink, schema)
+            with closing(self.source.open(1)) as opened:
                 for items in self._items(opened, unit):
-                    for batch in items.batches(schema):
-                        with self._explained():
-                            writer.write_batch(batch)
-                with self._explained():
-                    writer.close()
-                    sink.close()
-                    temporary.replace(self._path(unit))
+                    for batch in items.batches():
+                        first = known is None and file.is_empty
+                        file.write(batch, known or (batch.schema if first else items.widened(file.schema, batch)))
+            file.finish()
         finally:
-            remove(temporary)
+            file.discard()
+
+    def rewrite_unit(self, schema: pa.Schema, unit: Unit) -> None:
+        """Write one file again with a wider schema."""
+        file = UnitFile(self._path(unit), schema)
+        try:
+            for batch in read_batches(self._path(unit)):
+                file.write(batch, schema)
+            file.finish()
+        finally:
+            file.discard()
 
     def _items(self, opened: Any, unit: Unit) -> Iterator[ItemColumns]:
         """What the stages make of a unit's rows."""
@@ -185,16 +216,6 @@ class Cache:
         pipeline = replace(self.pipeline, source=replace(self.source, steps=steps))
         flow = Lanes(pipeline, epoch=0, lanes=1, mode="example").flow(opened, 0, pipeline.begin)
         return item_columns(flow, pipeline.context(0), len(pipeline.stages))
-
-    def _schema(self, units: list[Unit]) -> pa.Schema:
-        """The columns of the items: those of the files if they are unchanged, else those of the first items."""
-        if self.pipeline.schema is not None:
-            return plain_schema(self.pipeline.schema)
-        with closing(self.source.open(1)) as opened:
-            schema = sample_schema(items for unit in units for items in self._items(opened, unit))
-        if schema is None:
-            raise NoDataError("cache: no row passes the stages, so there is nothing to cache. Check the filters.")
-        return schema
 
     @cached_property
     def _description(self) -> dict[str, Any]:
@@ -211,21 +232,25 @@ class Cache:
         return plain
 
     def _write_manifest(self, contents: Contents) -> None:
-        columns = {field.name: str(field.type) for field in contents.schema}
-        files = {
-            "columns": columns,
-            "schema": contents.schema.serialize().to_pybytes().hex(),
+        schema = contents.schema
+        manifest = {
+            **self._description,
             "bounds": [0, *(unit.end for unit in contents.units)],
+            "columns": None if schema is None else {field.name: str(field.type) for field in schema},
+            "schema": None if schema is None else schema.serialize().to_pybytes().hex(),
         }
-        with self._explained():
-            write_atomically(self.folder / MANIFEST, json.dumps({**self._description, **files}, indent=1).encode())
+        try:
+            write_atomically(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+        except OSError as error:
+            raise write_error(error, self.folder, "The cache") from error
 
     def _load_manifest(self) -> Contents | None:
         """What the folder holds; None if it is empty. Raises if it holds anything else than these rows."""
         try:
             manifest = json.loads((self.folder / MANIFEST).read_bytes())
             difference = self._difference(manifest)
-            schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(manifest["schema"])))
+            serialized = manifest["schema"]
+            schema = None if serialized is None else pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(serialized)))
             units = [Unit(number, *bounds) for number, bounds in enumerate(pairwise(manifest["bounds"]))]
         except (FileNotFoundError, NotADirectoryError):
             self._check_empty()
@@ -240,7 +265,7 @@ class Cache:
                 f"{self.folder} is a cache of other rows: {difference}. Pass another folder, or delete this one to "
                 "cache again."
             )
-        return Contents(schema, units)
+        return Contents(units, schema)
 
     def _check_empty(self) -> None:
         """Raise if something else than a cache is in the way."""
@@ -280,15 +305,10 @@ class Cache:
             )
         return None
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Say what an error of the file system means for the cache."""
-        try:
-            yield
-        except OSError as error:
-            raise write_error(error, self.folder, "The cache") from error
 
-
-def open_sink(path: Path) -> pa.NativeFile:
-    """A new file to write to."""
-    return pa.OSFile(str(path), "wb")
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """A schema without dictionaries, of which an Arrow file can have only one for a column."""
+    fields = [
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema
+    ]
+    return pa.schema(fields, schema.metadata)

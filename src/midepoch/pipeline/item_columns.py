@@ -1,4 +1,4 @@
-"""The items of a pipeline as Arrow record batches of one schema, to write them to files."""
+"""The items of a pipeline as Arrow record batches, to write them to files."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,100 +11,91 @@ import pyarrow as pa
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.flow import Context, Flow, single_groups
 from midepoch.values.pool import PickedRows
-from midepoch.values.to_arrow import common_type, is_known, to_arrow
+from midepoch.values.to_arrow import to_arrow, widened
 
 BATCH_ROWS = 1000
-SAMPLED_BATCHES = 16
-"""How many batches are made to find a type for columns that begin with nulls or empty lists, at most."""
 SAME_COLUMNS = "Let the function return the same columns for every row."
+SAME_TYPE = "Let the function return one type for every row, such as NumPy arrays of one dtype."
 
 
 @dataclass(frozen=True, slots=True)
 class ItemColumns:
-    """Consecutive items as columns. ``keys`` and ``context`` are for messages that name a row."""
+    """Consecutive items as columns. ``keys`` are those of their rows, which ``where`` names in messages."""
 
     columns: Mapping[str, Any]
     keys: Sequence[int]
-    context: Context
-    stages: int
-    """The number of stages that the items have passed."""
+    where: Callable[[int], str]
 
-    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
         """The items as record batches: one, unless their values do not fit into that."""
-        if set(self.columns) != set(schema.names):
-            raise SchemaMismatchError(
-                f"cache: an item has the columns {list(self.columns)}{self._where(0)}, and the first ones have "
-                f"{schema.names}. {SAME_COLUMNS}"
-            )
         try:
-            columns = [self.column(field.name, field.type) for field in schema]
+            yield pa.record_batch({name: self._column(name) for name in self.columns})
         except pa.ArrowCapacityError:
             half = len(self.keys) // 2
             if not half:
                 raise
-            yield from self._slice(0, half).batches(schema)
-            yield from self._slice(half, len(self.keys)).batches(schema)
-            return
-        yield pa.record_batch(columns, schema=schema)
+            yield from self._slice(0, half).batches()
+            yield from self._slice(half, len(self.keys)).batches()
 
-    def column(self, name: str, kind: pa.DataType | None = None) -> pa.Array:
-        """A column, of a type or of the one that fits its values. An error names the first row that does not fit."""
-        column = self.columns[name]
+    def widened(self, schema: pa.Schema, batch: pa.RecordBatch) -> pa.Schema:
+        """The schema that holds a batch of these items too. An error names the first row that does not fit."""
+        if set(self.columns) != set(schema.names):
+            raise SchemaMismatchError(
+                f"cache: an item has the columns {list(self.columns)}{self.where(self.keys[0])}, and those before it "
+                f"have {schema.names}. {SAME_COLUMNS}"
+            )
         try:
-            return to_arrow(column, kind)
+            return widened(schema, batch.schema)
+        except pa.ArrowTypeError:
+            for name in batch.schema.names:
+                self._check_types(name, schema.field(name).type)
+            raise
+
+    def _column(self, name: str) -> pa.Array:
+        try:
+            return to_arrow(self.columns[name])
         except pa.ArrowCapacityError:
             raise
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            row = next((row for row in range(len(self.keys)) if not _fits(column[row], kind)), 0)
-            expected = "" if kind is None else f" and was {kind} in the first rows"
+            self._check_types(name, pa.null())
             raise SchemaMismatchError(
-                f"cache: the column {name!r} holds {_short(column[row])}{self._where(row)}{expected} ({error}). Let "
-                "the function return one type for every row, such as NumPy arrays of one dtype. Then delete the "
-                "folder of the cache, and cache again."
+                f"cache: the column {name!r} cannot be stored{self.where(self.keys[0])} and after it: {error}. "
+                f"{SAME_TYPE}"
             ) from error
+
+    def _check_types(self, name: str, kind: pa.DataType) -> None:
+        """Raise if values of a column do not fit a type, which grows with each of them."""
+        schema = pa.schema([(name, kind)])
+        for key, value in zip(self.keys, self.columns[name], strict=True):
+            try:
+                schema = widened(schema, pa.schema([(name, to_arrow([value]).type)]))
+            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+                before = schema.field(name).type
+                expected = "" if pa.types.is_null(before) else f", and was {before} before"
+                raise SchemaMismatchError(
+                    f"cache: the column {name!r} holds {_short(value)}{self.where(key)}{expected} ({error}). "
+                    f"{SAME_TYPE}"
+                ) from error
 
     def _slice(self, begin: int, end: int) -> "ItemColumns":
         columns = {name: column[begin:end] for name, column in self.columns.items()}
-        return ItemColumns(columns, self.keys[begin:end], self.context, self.stages)
-
-    def _where(self, row: int) -> str:
-        return self.context.name_row(self.stages, self.keys[row], single=True)
+        return ItemColumns(columns, self.keys[begin:end], self.where)
 
 
 def item_columns(flow: Flow, context: Context, stages: int) -> Iterator[ItemColumns]:
-    """The items of a flow as columns, ``BATCH_ROWS`` at a time."""
+    """The items of a flow as columns, ``BATCH_ROWS`` at a time. They have passed ``stages`` stages."""
+    where = partial(context.name_row, stages, single=True)
     if flow.row_runs is not None:
         for run in single_groups(flow.as_row_runs(BATCH_ROWS), BATCH_ROWS):
             data = run.rows.data.batch() if isinstance(run.rows.data, PickedRows) else run.rows.data
             names = data.schema.names if isinstance(data, pa.RecordBatch) else list(data)
-            yield ItemColumns({name: data[name] for name in names}, run.keys.tolist(), context, stages)
+            yield ItemColumns({name: data[name] for name in names}, run.keys.tolist(), where)
             run.rows.check_file()  # they may be views of a file, and are written by now
         return
     single_items = flow.as_single_items()
     while singles := list(islice(single_items, BATCH_ROWS)):
         items, _, keys = zip(*singles, strict=True)
-        where = partial(context.name_row, stages, single=True)
-        yield ItemColumns(_columns(items, keys, where), keys, context, stages)
-
-
-def sample_schema(items: Iterator[ItemColumns]) -> pa.Schema | None:
-    """The types of the first items, and of more where these are nulls or empty lists; None if there are no items."""
-    types: dict[str, pa.DataType] = {}
-    for columns in islice(items, SAMPLED_BATCHES):
-        for name in columns.columns:
-            kind = columns.column(name).type
-            types[name] = common_type(types[name], kind) if name in types else kind
-        if all(map(is_known, types.values())):
-            break
-    return plain_schema(pa.schema(list(types.items()))) if types else None
-
-
-def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """A schema without dictionaries, of which an Arrow file can have only one for a column."""
-    fields = [
-        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema
-    ]
-    return pa.schema(fields, schema.metadata)
+        yield ItemColumns(_columns(items, keys, where), keys, where)
 
 
 def _columns(items: Sequence[Any], keys: Sequence[int], where: Callable[[int], str]) -> dict[str, list[Any]]:
@@ -120,18 +111,10 @@ def _columns(items: Sequence[Any], keys: Sequence[int], where: Callable[[int], s
             )
         if item.keys() != items[0].keys():
             raise SchemaMismatchError(
-                f"cache: an item has the columns {list(item)}{where(key)}, and the first ones have {names}. "
+                f"cache: an item has the columns {list(item)}{where(key)}, and those before it have {names}. "
                 f"{SAME_COLUMNS}"
             )
     return {name: [item[name] for item in items] for name in names}
-
-
-def _fits(value: Any, kind: pa.DataType | None) -> bool:
-    try:
-        to_arrow([value], kind)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        return False
-    return True
 
 
 def _short(value: Any) -> str:

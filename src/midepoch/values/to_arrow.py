@@ -1,7 +1,7 @@
 """Values that functions returned as Arrow columns: arrays keep their type, lists of Python integers become int32."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,19 +12,16 @@ from midepoch.values.convert import to_plain
 INT32 = np.iinfo(np.int32)
 
 
-def to_arrow(column: Any, kind: pa.DataType | None = None) -> pa.Array:
-    """A sequence of values as an Arrow array, of a given type or of the one that fits the values.
-
-    Arrow's exceptions pass through: they say that the values have no common type, or not the given one.
-    """
+def to_arrow(column: Any) -> pa.Array:
+    """A sequence of values as an Arrow array of the type that fits them. Arrow's exceptions pass through."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if isinstance(column, pa.Array):
-        return _as_type(column, kind)
+        return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     if hasattr(column, "numpy"):  # a tensor
         column = column.numpy()
     if isinstance(column, np.ndarray) and column.dtype != object:
-        return _as_type(_of_array(column), kind)
+        return _of_array(column)
     values = list(column)
     made = _of_int_lists(values)
     if made is None:
@@ -33,43 +30,37 @@ def to_arrow(column: Any, kind: pa.DataType | None = None) -> pa.Array:
         made = pa.array([to_plain(value) for value in values] if any(map(_holds_arrays, values)) else values)
     if isinstance(made, pa.ChunkedArray):
         raise pa.ArrowCapacityError("the values of these rows do not fit into one Arrow column")
-    return _as_type(made, kind)
+    return made
 
 
-def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type that is known of two, one of which may be that of nulls or of empty lists. Else the first."""
-    if pa.types.is_null(one):
-        return other
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(common_type(one.value_type, other.value_type))
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        known = {field.name: field.type for field in other}
-        return pa.struct([field.with_type(common_type(field.type, known.get(field.name, field.type))) for field in one])
-    return one
+def widened(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """The schema that holds the values of both, unchanged but for integers that become floats.
+
+    Nulls and empty lists take any type, numbers the wider one. Raises ``pa.ArrowTypeError`` if there is none, and
+    ``ValueError`` if the columns have other names.
+    """
+    if one.equals(other):
+        return one
+    if set(one.names) != set(other.names):
+        raise ValueError(f"the columns are {one.names} and {other.names}")
+    wide = pa.unify_schemas([one, other], promote_options="permissive")
+    for field in wide:  # Arrow would make bytes of text
+        kinds = [schema.field(field.name).type for schema in (one, other)]
+        if _has(field.type, _is_binary) and any(_has(kind, _is_string) for kind in kinds):
+            raise pa.ArrowTypeError(f"Field {field.name} has incompatible types: {kinds[0]} vs {kinds[1]}")
+    return wide
 
 
-def is_known(kind: pa.DataType) -> bool:
-    """True if a type does not come from nulls or empty lists alone."""
-    if pa.types.is_null(kind):
-        return False
-    return all(is_known(kind.field(number).type) for number in range(kind.num_fields))
+def _has(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    return is_kind(kind) or any(_has(kind.field(number).type, is_kind) for number in range(kind.num_fields))
 
 
-def _as_type(values: pa.Array, kind: pa.DataType | None) -> pa.Array:
-    if kind is None or values.type.equals(kind):
-        return values
-    if _loses(values.type, kind):
-        raise pa.ArrowInvalid(f"{values.type} is not {kind}")
-    return values.cast(kind)
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _loses(one: pa.DataType, other: pa.DataType) -> bool:
-    """True if a cast can change values without an error: from floats to integers, or between text and numbers."""
-    if pa.types.is_nested(one) and pa.types.is_nested(other) and one.num_fields == other.num_fields:
-        return any(_loses(one.field(number).type, other.field(number).type) for number in range(one.num_fields))
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    was, becomes = ([is_kind(kind) for is_kind in kinds] for kind in (one, other))
-    return was != becomes and not pa.types.is_null(one) and not (was[0] and becomes[1])
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _of_int_lists(values: Sequence[Any]) -> pa.Array | None:
@@ -84,6 +75,8 @@ def _of_int_lists(values: Sequence[Any]) -> pa.Array | None:
     try:
         for value in values:
             flat.fromlist(value)
+            if value and type(value[0]) is not int:  # an array takes bools for integers
+                return None
     except (TypeError, OverflowError):
         return None
     return _lists([len(value) for value in values], pa.array(np.frombuffer(flat, np.int32)))

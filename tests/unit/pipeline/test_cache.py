@@ -268,40 +268,83 @@ def test_units_are_those_of_the_manifest(folder, tmp_path, monkeypatch):
     assert list(dataset.cache(tmp_path / "cache")) == list(dataset)
 
 
-def test_nulls_and_empty_lists_at_the_beginning_get_the_type_of_later_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr("midepoch.pipeline.item_columns.BATCH_ROWS", 5)
-    write(tmp_path / "a.arrow", [numbers(0, 40, name="id")])
+@pytest.mark.parametrize("rows", [1, 4, 1000])
+def test_the_type_of_a_column_holds_all_its_values(folder, tmp_path, monkeypatch, rows):
+    monkeypatch.setattr("midepoch.pipeline.item_columns.BATCH_ROWS", rows)
 
     def late(row):
-        started = row["id"] > 12
-        return {"a": "text" if started else None, "b": [1] if started else []}
+        number = row["id"]
+        return {
+            "text": "text" if number > 12 else None,
+            "list": [1] if number > 33 else [],
+            "wide": [2**40 if number == 46 else number],
+            "float": number / 2 if number % 20 > 16 else number,
+        }
 
-    dataset = me.read(tmp_path / "a.arrow").map(late)
+    dataset = me.read(folder).map(late)
     cached = dataset.cache(tmp_path / "cache")
-    assert cached.schema.types == [pa.int64(), pa.string(), pa.list_(pa.int32())]
+    lists = [pa.list_(pa.int32()), pa.list_(pa.int64())]
+    assert cached.schema.types == [pa.int64(), pa.string(), *lists, pa.float64()]
     assert list(cached) == list(dataset)
+    assert [path.name for path in (tmp_path / "cache").glob(".*")] == [".lock"]
+
+
+def test_files_that_were_not_given_the_common_type_get_it_at_the_next_call(folder, tmp_path, monkeypatch):
+    called = []
+
+    def widens(row):
+        called.append(row["id"])
+        return {"x": [2**40 if row["id"] == 33 else 1]}
+
+    def stops(cache, schema, unit):
+        if unit.number == 4:
+            raise KeyboardInterrupt
+        rewrite(cache, schema, unit)
+
+    dataset, rewrite = me.read(folder).map(widens), Cache.rewrite_unit
+    expected = list(dataset)
+    monkeypatch.setattr(Cache, "rewrite_unit", stops)
+    with pytest.raises(KeyboardInterrupt):
+        dataset.cache(tmp_path / "cache")
+    monkeypatch.setattr(Cache, "rewrite_unit", rewrite)
+    called.clear()
+    cached = dataset.cache(tmp_path / "cache")
+    assert called == []
+    assert list(cached) == expected
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([1.5], "'x' holds \\[1.5\\], at row 13 of 1.arrow and was list<item: int32> in the first rows"),
-        ([2**40], "'x' holds \\[1099511627776\\], at row 13 of 1.arrow"),
-        ("text", "'x' holds 'text', at row 13 of 1.arrow"),
+        ("text", "'x' holds 'text', at row 13 of 1.arrow, and was list<item: int32> before"),
+        ([True], r"'x' holds \[True\], at row 13 of 1.arrow, and was list<item: int32> before"),
+        ([1, "a"], r"'x' holds \[1, 'a'\], at row 13 of 1.arrow"),
     ],
 )
-def test_a_value_of_another_type_names_the_row(folder, tmp_path, value, message):
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_a_value_of_another_type_names_the_row(folder, tmp_path, monkeypatch, value, message, rows):
+    monkeypatch.setattr("midepoch.pipeline.item_columns.BATCH_ROWS", rows)
     with pytest.raises(me.SchemaMismatchError, match=message):
         me.read(folder).map(lambda row: {"x": value if row["id"] == 33 else [1]}).cache(tmp_path / "cache")
 
 
-@pytest.mark.parametrize("row", [3, 33])
-def test_rows_with_other_columns_are_named(folder, tmp_path, row):
-    name = f"at row {row % 20} of {row // 20}.arrow"
-    with pytest.raises(
-        me.SchemaMismatchError, match=f"columns .'id', 'y'.* {name}, and the first ones have .'id', 'x'"
-    ):
-        me.read(folder).map(lambda one: {"y" if one["id"] == row else "x": 1}).cache(tmp_path / "cache")
+@pytest.mark.parametrize(
+    ("values", "message"), [(("a", 1), "string vs int64"), ((1, 2), r"columns are \['id', 'x'\] and \['id', 'y'\]")]
+)
+def test_files_of_other_types_or_columns_are_named(folder, tmp_path, values, message):
+    def make(row):
+        late = row["id"] >= 30
+        return {"y" if late and values[0] == 1 else "x": values[late]}
+
+    with pytest.raises(me.SchemaMismatchError, match=f"part-000006.arrow do not have the columns .*{message}"):
+        me.read(folder).map(make).cache(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_rows_with_other_columns_are_named(folder, tmp_path, monkeypatch, rows):
+    monkeypatch.setattr("midepoch.pipeline.item_columns.BATCH_ROWS", rows)
+    with pytest.raises(me.SchemaMismatchError, match=r"columns .'id', 'y'.* at row 13 of 1.arrow, and those before it"):
+        me.read(folder).map(lambda row: {"y" if row["id"] == 33 else "x": 1}).cache(tmp_path / "cache")
 
 
 def test_items_that_are_no_dicts_are_refused(folder, tmp_path):
@@ -349,17 +392,15 @@ def test_threads_make_the_same_cache(folder, tmp_path):
 def test_batches_that_do_not_fit_into_a_column_are_divided(folder, tmp_path, monkeypatch):
     from midepoch.pipeline import item_columns
 
-    def small(column, kind=None):
+    def small(column):
         if len(column) > 2:
             raise pa.ArrowCapacityError("too large")
-        return original(column, kind)
+        return original(column)
 
     dataset = me.read(folder).map(tokenise)
-    schema = dataset.cache(tmp_path / "first").schema
     original = item_columns.to_arrow
     monkeypatch.setattr(item_columns, "to_arrow", small)
-    monkeypatch.setattr(Cache, "_schema", lambda *_: schema)
-    assert list(dataset.cache(tmp_path / "second")) == list(dataset)
+    assert list(dataset.cache(tmp_path / "cache")) == list(dataset)
 
 
 def test_a_cache_that_was_moved_is_still_found(folder, tmp_path, monkeypatch):

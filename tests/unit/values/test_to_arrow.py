@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from midepoch.values.to_arrow import common_type, is_known, to_arrow
+from midepoch.values.to_arrow import to_arrow, widened
 
 LISTS = pa.list_(pa.int32())
 
@@ -31,6 +31,7 @@ LISTS = pa.list_(pa.int32())
         (np.arange(3, dtype=np.int16), pa.int16()),
         (pa.array([1, 2], pa.int8()), pa.int8()),
         (pa.chunked_array([[1], [2]]), pa.int64()),
+        (pa.array(["a", "b"]).dictionary_encode(), pa.string()),
     ],
 )
 def test_the_type_that_fits_the_values(column, kind):
@@ -41,48 +42,44 @@ def test_the_type_that_fits_the_values(column, kind):
     assert made.to_pylist() == expected
 
 
-@pytest.mark.parametrize(
-    ("column", "kind"),
-    [
-        ([[1], [2]], pa.list_(pa.int64())),
-        ([[], []], LISTS),
-        ([None, None], LISTS),
-        ([1, 2], pa.float64()),
-        ([np.arange(2, dtype=np.int16)], LISTS),
-        (["a"], pa.large_string()),
-        (pa.array([1], pa.int8()), pa.int64()),
-        (pa.array(["a", "a"]).dictionary_encode(), pa.string()),
-    ],
-)
-def test_values_that_can_be_widened_to_a_type(column, kind):
-    assert to_arrow(column, kind).type == kind
-
-
-@pytest.mark.parametrize(
-    ("column", "kind"),
-    [
-        ([1.5, 2], pa.int64()),
-        ([[1.0]], LISTS),
-        ([[2**31]], LISTS),
-        ([[True]], LISTS),
-        (["1"], pa.int64()),
-        ([1], pa.string()),
-        ([1], pa.null()),
-        ([1, "a"], None),
-        (np.array([1.0]), pa.int64()),
-        (np.array([2**40]), pa.int32()),
-    ],
-)
-def test_values_that_would_change_are_refused(column, kind):
+@pytest.mark.parametrize("column", [[1, "a"], [[1], "a"], [{"a": 1}, 2]])
+def test_values_without_a_common_type_are_refused(column):
     with pytest.raises((pa.ArrowException, TypeError, ValueError)):
-        to_arrow(column, kind)
+        to_arrow(column)
 
 
-def test_a_type_of_nulls_is_replaced_by_one_that_is_known():
-    unknown = pa.struct([("a", pa.list_(pa.null())), ("b", pa.int8())])
-    known = pa.struct([("a", LISTS), ("b", pa.int8())])
-    assert not is_known(unknown)
-    assert is_known(known)
-    assert common_type(unknown, known) == known
-    assert common_type(pa.null(), pa.string()) == pa.string()
-    assert common_type(pa.int32(), pa.int64()) == pa.int32()
+@pytest.mark.parametrize(
+    ("one", "other", "wide"),
+    [
+        (pa.null(), pa.string(), pa.string()),
+        (pa.list_(pa.null()), LISTS, LISTS),
+        (LISTS, pa.list_(pa.int64()), pa.list_(pa.int64())),
+        (pa.int64(), pa.float64(), pa.float64()),
+        (pa.string(), pa.large_string(), pa.large_string()),
+        (pa.struct([("a", pa.null())]), pa.struct([("a", pa.int8())]), pa.struct([("a", pa.int8())])),
+    ],
+)
+def test_the_type_that_holds_both(one, other, wide):
+    for first, second in ((one, other), (other, one)):
+        assert widened(pa.schema([("x", first)]), pa.schema([("x", second)])) == pa.schema([("x", wide)])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (pa.string(), pa.int64()),
+        (pa.bool_(), pa.int64()),
+        (pa.string(), pa.binary()),
+        (pa.list_(pa.string()), pa.list_(pa.large_binary())),
+        (LISTS, pa.int32()),
+    ],
+)
+def test_types_that_nothing_holds_are_refused(one, other):
+    for first, second in ((one, other), (other, one)):
+        with pytest.raises(pa.ArrowTypeError, match="incompatible types"):
+            widened(pa.schema([("x", first)]), pa.schema([("x", second)]))
+
+
+def test_other_columns_are_refused():
+    with pytest.raises(ValueError, match=r"columns are \['x'\] and \['y'\]"):
+        widened(pa.schema([("x", LISTS)]), pa.schema([("y", LISTS)]))
