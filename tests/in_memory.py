@@ -73,6 +73,9 @@ class NumbersSource:
     schema = SCHEMA
 
     @property
+    def why_not_counted(self, survey):
+        return None
+
     def label(self):
         return self.name
 

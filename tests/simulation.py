@@ -54,6 +54,9 @@ class MemoryRows:
     def uniform(self) -> bool:
         return self.dropped is None
 
+    def why_not_counted(self, survey: None) -> str | None:
+        return None if self.uniform else "some rows are dropped"
+
     @property
     def fingerprint(self) -> dict[str, Any]:
         return {"files": 1, "rows": sum(self.sizes), "digest": "00", "list": []}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         SchemaMismatchError,
         StaleIteratorError,
         StoreError,
+        SurveyMismatchError,
         UnknownStateError,
     )
     from midepoch.integrations.huggingface.dataset import (
@@ -55,6 +56,7 @@ _HOMES = {
     "StaleIteratorError": "errors",
     "StoreError": "errors",
     "StructuredDataset": "integrations.structured.dataset",
+    "SurveyMismatchError": "errors",
     "UnknownStateError": "errors",
     "fast_load_iterable_dataset": "integrations.huggingface.dataset",
     "from_hf": "integrations.huggingface.dataset",
@@ -83,6 +85,7 @@ __all__ = [
     "StaleIteratorError",
     "StoreError",
     "StructuredDataset",
+    "SurveyMismatchError",
     "UnknownStateError",
     "fast_load_iterable_dataset",
     "from_hf",

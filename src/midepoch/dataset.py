@@ -26,7 +26,7 @@ from midepoch.pipeline.survey import survey_pipeline
 from midepoch.pipeline.units import checked_version
 from midepoch.planned import PlannedDataset
 from midepoch.sources.files import FileRows
-from midepoch.stages.batch import Batch, FilterBatches, MapBatches
+from midepoch.stages.batch import Batch, FilterBatches, MapBatches, MapBatchesOneToOne
 from midepoch.stages.pack.spec import Others, PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.pack.strategies import Overlong, Strategy
@@ -214,6 +214,7 @@ class Dataset(PlannedDataset):
         *,
         batched: bool = False,
         batch_size: int = 1000,
+        one_to_one: bool = False,
         with_rng: bool = False,
         remove_columns: Sequence[str] | str | None = None,
     ) -> Self:
@@ -221,10 +222,18 @@ class Dataset(PlannedDataset):
 
         If ``fn`` returns a dict, it updates the item's columns, without ``remove_columns``; any other value replaces
         the item. With ``batched=True`` ``fn`` gets the columns of ``batch_size`` items and may return any number of
-        rows. With ``with_rng=True`` it also gets a NumPy generator that depends only on seed, epoch and row.
+        rows. With ``one_to_one=True`` it promises one row for each, in order, made of that row alone, as tokenizers do:
+        then the number of items stays known. With ``with_rng=True`` it also gets a NumPy generator that depends only on
+        seed, epoch and row.
         """
         removed = (remove_columns,) if isinstance(remove_columns, str) else tuple(remove_columns or ())
         call = self.plan.pipeline.call("map", fn, with_rng=with_rng)
+        if one_to_one and not batched:
+            raise ValueError(
+                "one_to_one=True is for batched=True. Without that, a function returns one row for each anyway."
+            )
+        if one_to_one:
+            return self.with_stage(MapBatchesOneToOne(call=call, size=batch_size, remove_columns=removed))
         if batched:
             return self.with_stage(MapBatches(call=call, size=batch_size, remove_columns=removed))
         return self.with_stage(Map(call=call, remove_columns=removed))

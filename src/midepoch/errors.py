@@ -8,6 +8,7 @@
     ├── StoreError (RuntimeError)               an object store refuses access, or does not answer
     ├── CacheMismatchError (ValueError)         a folder holds the cache of other data or stages
     ├── CheckpointMismatchError (ValueError)    a state is of other data, pipeline, seed or version
+    ├── SurveyMismatchError (RuntimeError)      a row is not what a survey says of it
     ├── RanksDisagreeError (RuntimeError)       ranks read other data, pipelines or lanes, or start elsewhere
     ├── StaleIteratorError (RuntimeError)       an iterator is older than the state or epoch that was set
     ├── UnknownStateError (RuntimeError)        a state is asked of a process that cannot know it
@@ -52,6 +53,10 @@ class CacheMismatchError(MidepochError, ValueError):
 
 class CheckpointMismatchError(MidepochError, ValueError):
     """A state does not fit the dataset that loads it, or is loaded too late."""
+
+
+class SurveyMismatchError(MidepochError, RuntimeError):
+    """A row is not what a survey says of it: a function has changed, or does not return the same each time."""
 
 
 class RanksDisagreeError(MidepochError, RuntimeError):

@@ -86,17 +86,17 @@ class Loader(DataLoader[Any]):
             raise ValueError("drop_last needs a batch_size; for batches of the dataset use .batch(n, drop_last=True).")
         plan = dataset.plan
         if even == "auto":
-            even = "pad" if plan.ranks > 1 and plan.pipeline.uniform else None
-            if plan.ranks > 1 and not plan.pipeline.uniform:
+            even = "pad" if plan.ranks > 1 and plan.counted else None
+            if plan.ranks > 1 and not plan.counted:
                 log_once(
                     "The pipeline filters, packs or mixes, so ranks may run out of batches at different steps, and a "
                     "collective operation of the others would wait for them. Iterate over "
                     "midepoch.distributed.in_step(loader), or pass even=None if ranks do not wait for each other."
                 )
-        if even is not None and not plan.pipeline.uniform:
+        if even is not None and not plan.counted:
             raise ValueError(
-                f"even={even!r} needs a pipeline whose number of items is known; after a filter, a batched map or pack "
-                "no rank knows how many the others have. Pass even='auto' and iterate over "
+                f"even={even!r} needs a pipeline whose number of items is known; no rank knows how many the others "
+                f"have. {dataset.why_not_counted()} Or pass even='auto' and iterate over "
                 "midepoch.distributed.in_step(loader)."
             )
         if num_workers and multiprocessing_context is None and not plan.pipeline.source.survives_fork:
@@ -117,7 +117,7 @@ class Loader(DataLoader[Any]):
         stages = (*plan.pipeline.stages, *_batching(batch_size, drop_last, collate_fn))
         lanes = plan.lanes or plan.ranks * max(1, num_workers)
         self._plan = replace(plan, lanes=lanes, even=even, pipeline=replace(plan.pipeline, stages=stages))
-        if even is None and plan.epochs_per_loop != 1 and plan.pipeline.uniform:
+        if even is None and plan.epochs_per_loop != 1 and plan.counted:
             _check_even(self._plan)
         self._start_point = dataset.start_point.for_loader()
         self._idle_pool: WorkerPool | None = None
@@ -165,7 +165,7 @@ class Loader(DataLoader[Any]):
         With several iterators it is the state of the open one that delivered last, else of the last that was left;
         before any, of the start point.
         """
-        if self._plan.ranks > 1 and not self._plan.pipeline.uniform and not self._warned_of_saving:
+        if self._plan.ranks > 1 and not self._plan.counted and not self._warned_of_saving:
             self._warned_of_saving = True
             log.warning(
                 "This state holds what rank %s of %s delivered, and restores that rank only, because the pipeline "
@@ -195,11 +195,7 @@ class Loader(DataLoader[Any]):
 
     def __len__(self) -> int:
         """The number of batches that this rank gets in a loop, known without reading."""
-        if self._plan.even is None:
-            return len(Dataset(self._plan))
-        if self._plan.epochs_per_loop is None:
-            raise TypeError("The length is unknown: repeat() never ends.")
-        return self._plan.epochs_per_loop * (self._plan.items_per_rank(self._plan.begin(State()).session) or 0)
+        return self._plan.length(self._start_point.epoch)
 
     def __bool__(self) -> bool:
         """True, even if the length is unknown."""
@@ -240,15 +236,14 @@ class Loader(DataLoader[Any]):
 
     def _epoch_batches(self, run: Pass, progress: Progress) -> Iterator[Iterable[Any]]:
         """The batches of one epoch, and those that keep the ranks even."""
-        count = self._plan.items_per_rank(progress.session)
-        if count is None or sum(progress.session.reader_items(self._plan.rank)) <= count:
+        if self._plan.even != "drop":
             yield from run.deliver(self._turns(progress))
-        elif count:
+        elif count := self._plan.items_per_rank(progress.session):
             for batch in chain.from_iterable(run.deliver(self._turns(progress))):
                 yield (batch,)
                 if progress.items == count:
                     return
-        while count is not None and progress.items < count:
+        while self._plan.even == "pad" and not progress.session.is_complete(progress.items):
             log_once(
                 "Ranks have different numbers of batches: those with fewer repeat one, marked by is_padding.",
                 logging.INFO,
@@ -269,7 +264,7 @@ class Loader(DataLoader[Any]):
 
     def padding_batch(self, session: Session) -> Any:
         """The first batch of the epoch: the one that ranks repeat, so that all repeat the same."""
-        one_reader = replace(self._plan, ranks=1, rank=0, lanes=session.assignment.lanes, mode=session.start.mode)
+        one_reader = replace(self._plan, ranks=1, rank=0, lanes=session.start.lanes, mode=session.start.mode)
         start = session.start
         progress = one_reader.begin(State(epoch=start.epoch, appended=start.appended, windows=start.windows))
         return next(chain.from_iterable(progress.follow(take_turns(progress))))

@@ -112,15 +112,21 @@ class PlannedDataset:
 
     def __len__(self) -> int:
         """How many items this rank gets in one loop, known without reading."""
-        plan = self._plan
-        if not plan.pipeline.uniform:
-            source = "read(filters=...)" if isinstance(plan.pipeline.source, FileRows) else "a mixture"
-            what = plan.pipeline.first_uncounted or source
-            raise TypeError(f"The length is unknown: how many items {what} yields is only known by reading the rows.")
-        if plan.epochs_per_loop is None:
-            raise TypeError("The length is unknown: repeat() never ends.")
-        fresh = plan.begin(State())
-        return plan.epochs_per_loop * sum(limit for limit in fresh.limits if limit is not None)
+        return self._plan.length(self._start_point.epoch)
+
+    @property
+    def counted(self) -> bool:
+        """True if it is known without reading how many items there are.
+
+        Then the state of any one rank restores all ranks, ``len()`` works, and a Loader gives all ranks the same number
+        of steps. :meth:`why_not_counted` says what is missing.
+        """
+        return self._plan.counted
+
+    def why_not_counted(self) -> str | None:
+        """Which stage keeps the items from being counted, and what to do; None if they are counted."""
+        reason = self._plan.why_not_counted()
+        return None if reason is None else f"{reason[0].upper()}{reason[1:]}."
 
     def __bool__(self) -> bool:
         """True, also if the length is unknown."""

@@ -81,7 +81,7 @@ def assert_elastic(dataset: Dataset, layouts: Sequence[Layout], *, steps: int | 
         in_order = in_order and (last or not any(run.passed_empty for run in runs))
         if not last:
             states = [json.loads(json.dumps(run.state_dict())) for run in runs]
-            if plan.pipeline.uniform:  # ranks without items left have ended their loop; the others have the state
+            if plan.counted:  # ranks without items left have ended their loop; the others have the state
                 longest = max(map(len, delivered))
                 states = [state for state, items in zip(states, delivered, strict=True) if len(items) == longest]
             state = merge_states(states)
@@ -99,7 +99,8 @@ class RankRun:
         dataset.load_state_dict(state)
         self._dataset = dataset
         self._progress = dataset.plan.begin(State.from_dict(state))
-        self._steps = _interleaved([take_turns(self._progress, worker, workers) for worker in range(workers)])
+        turns = [take_turns(self._progress, worker, workers) for worker in range(workers)]
+        self._steps = _interleaved(turns, until_first_ends=not self._progress.session.tracks_cursors)
 
     def deliver(self, items: int | None) -> Iterator[tuple[int, Any]]:
         """Deliver up to ``items`` items, or all that are left, each with its turn."""
@@ -117,14 +118,16 @@ class RankRun:
         return self._dataset.plan.pipeline.state_dict(self._progress.state())
 
 
-def _interleaved(workers: list[Iterator[Turns]]) -> Iterator[Turns]:
-    """One turn of each worker after the other. A worker that has ended has only empty turns."""
+def _interleaved(workers: list[Iterator[Turns]], *, until_first_ends: bool) -> Iterator[Turns]:
+    """One turn of each worker after the other. A worker that has ended has only empty turns, or ends the rank's."""
     turns = [turn_by_turn(worker) for worker in workers]
     alive = [True] * len(workers)
     while any(alive):
         for number, worker in enumerate(turns):
             turn = next(worker, None)
             alive[number] = turn is not None
+            if turn is None and until_first_ends:
+                return
             cursor, item = turn or (None, None)
             yield Turns((EMPTY,), ((),)) if cursor is None else Turns((item,), ((cursor,),))
 

@@ -19,7 +19,7 @@ from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import Progress
 from midepoch.delivery.reader import take_turns, turn_by_turn
-from midepoch.delivery.session import Session
+from midepoch.delivery.resume import session_from
 from midepoch.stages.stage import name_of
 from midepoch.values.collate import standalone
 
@@ -114,7 +114,8 @@ class WorkerDataset(IterableDataset[Delivery]):
         round_number, (start, delivered) = self._inboxes[worker].get()
         while round_number < wanted_round:
             round_number, (start, delivered) = self._inboxes[worker].get()
-        progress = Progress(Session(self._plan.pipeline, start, self._plan.ranks), self._plan.rank, delivered=delivered)
+        session = session_from(self._plan.pipeline, start, self._plan.ranks, delivered)
+        progress = Progress(session, self._plan.rank, delivered=delivered)
         turn = progress.turns_taken + worker
         for cursor, item in turn_by_turn(take_turns(progress, worker, workers)):
             yield turn, cursor, standalone(item)

@@ -106,6 +106,8 @@ def test_a_stateful_dataloader(build, kind):
         second = stateful(build(kind, lanes=None))
         second.load_state_dict(state)
         assert got + ids(second) == whole
+        same = me.Loader(build(kind, lanes=None), num_workers=1)
+        same.load_state_dict(through_json(me.from_stateful_dataloader(state)))
         free = me.Loader(build(kind, weights=(1, 2, 3)), num_workers=2)
-        free.load_state_dict(through_json(me.from_stateful_dataloader(state)))
+        free.load_state_dict(through_json(same.state_dict()))
         assert sorted(got + ids(free)) == sorted(whole)

@@ -184,11 +184,11 @@ def test_the_length_of_a_shard_is_the_number_of_its_items(folder, ranks):
 
 
 def test_a_length_that_is_only_known_by_reading_raises(folder):
-    for dataset, what in (
-        (me.read(folder).filter(is_kept), "filter"),
-        (me.read(folder).map(spread, batched=True), "map"),
+    for dataset, reason in (
+        (me.read(folder).filter(is_kept), "how many items filter yields is only known by reading"),
+        (me.read(folder).map(spread, batched=True), r"map\(batched=True\) may return any number of rows"),
     ):
-        with pytest.raises(TypeError, match=f"unknown: how many items {what} yields is only known by reading"):
+        with pytest.raises(TypeError, match=f"unknown: {reason}"):
             len(dataset)
     with pytest.raises(TypeError, match="never ends"):
         len(me.read(folder).repeat())

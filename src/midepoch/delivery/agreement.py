@@ -55,7 +55,8 @@ def check_ranks_agree(store: Store, run: Pass, *, loader: int, rank: int) -> Non
 
 def _facts(run: Pass) -> dict[str, Any]:
     """What all ranks must have in common, by name."""
-    plan, start = run.plan, run.progress().session.start
+    plan, session = run.plan, run.progress().session
+    start = session.start
     fingerprint = plan.pipeline.fingerprint
     positions = json.dumps([start.to_dict(fingerprint)["cursors"], start.windows])
     return {
@@ -66,6 +67,7 @@ def _facts(run: Pass) -> dict[str, Any]:
         "shard mode": plan.mode,
         "epochs per loop": plan.epochs_per_loop,
         "even": plan.even,
+        "counted": session.counted,
         "start": f"epoch {start.epoch}, turn {start.turn}, cursors {digest(positions.encode()).hex()}",
     }
 

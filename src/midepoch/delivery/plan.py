@@ -44,12 +44,40 @@ class Plan:
         for one in (state, *state.later):
             self.begin(one).check()
 
+    @property
+    def counted(self) -> bool:
+        """True if every rank knows how many items each rank gets, and what all have delivered."""
+        return self.why_not_counted() is None
+
+    def why_not_counted(self) -> str | None:
+        """What keeps the items from being counted, and what to do; None if they are counted."""
+        if self.mode == "file" and not self.pipeline.uniform and self.pipeline.counted:
+            return "shard(mode='file') gives ranks whole files, which may hold any number of items: use mode='example'"
+        return self.pipeline.why_not_counted()
+
     def items_per_rank(self, session: Session) -> int | None:
         """The number of items that every rank gets from a session, or None if ranks may get different numbers."""
         if self.even is None:
             return None
         items = [sum(session.reader_items(reader)) for reader in range(session.assignment.readers)]
         return max(items) if self.even == "pad" else min(items)
+
+    def length(self, epoch: int) -> int:
+        """The number of items that this rank gets in the loop that has this epoch. Raises if it is not known."""
+        reason = self.why_not_counted()
+        if reason is not None:
+            raise TypeError(f"The length is unknown: {reason}.")
+        if self.epochs_per_loop is None:
+            raise TypeError("The length is unknown: repeat() never ends.")
+        if self.pipeline.uniform:
+            return self.epochs_per_loop * self._items_of_epoch(0)
+        first = epoch - epoch % self.epochs_per_loop
+        return sum(map(self._items_of_epoch, range(first, first + self.epochs_per_loop)))
+
+    def _items_of_epoch(self, epoch: int) -> int:
+        progress = self.begin(State(epoch=epoch))
+        items = self.items_per_rank(progress.session)
+        return sum(progress.session.reader_items(progress.reader)) if items is None else items
 
     def ends_pass(self, start: State, progress: Progress, *, empty: bool, requested: bool) -> bool:
         """True if a pass that has read the rest of an epoch, from ``start``, ends there.
@@ -68,8 +96,8 @@ class Plan:
         """True if an epoch had nothing left for any reader."""
         if progress.session.assignment.readers == 1:
             return True
-        if self.pipeline.uniform:
-            session = self.begin(start).session
+        session = self.begin(start).session
+        if session.counted:
             return self.items_per_rank(session) == 0 or session.is_over()
         if start.reader_progress is not None:
             return False  # this is only what one of several readers had delivered

@@ -33,22 +33,18 @@ class Progress:
         self.session, self.reader, self.workers = session, reader, workers
         assignment = session.assignment
         self.rotation = assignment.rotation(reader)
-        self.uniform = session.pipeline.uniform
+        self.counted = session.counted
         self.repeated = 0
         self._current: Turns | None = None
         self._remaining: Iterator[Any] = iter(())
         self.cursors: list[Cursor] = [session.positions[lane].cursor for lane in self.rotation]
         self._turns_before_current = 0
-        self.limits: list[int | None]
+        self.limits: list[int | None] = session.limits(reader)
         """For each slot, the number of items that the reader takes of its lane; None while that is unknown."""
-        if self.uniform:
-            if delivered is not None:
-                self._turns_before_current = assignment.turns_for(reader, delivered.items[0], session.items_left)
-            self.limits = [*session.reader_items(reader)]
-        else:
-            self.limits = [None] * assignment.period
-            if delivered is not None:
-                self._restore(delivered)
+        if delivered is not None and self.counted:
+            self._turns_before_current = session.turns_for(reader, delivered.items[0])
+        elif delivered is not None:
+            self._restore(delivered)
 
     def _restore(self, delivered: ReaderProgress) -> None:
         """Take over the cursors of a pipeline that is not uniform. A lane with fewer items than turns has run out."""
@@ -70,7 +66,7 @@ class Progress:
     def reader_progress(self) -> ReaderProgress:
         """What this reader has delivered of its session, as a value."""
         readers = self.session.assignment.readers
-        if self.uniform:
+        if self.counted:
             return ReaderProgress(readers=readers, workers=self.workers, items=(self.items - self.repeated,))
         self._settle()
         ends = ((lane, self.end(slot), self.cursors[slot]) for slot, lane in enumerate(self.rotation))
@@ -114,7 +110,7 @@ class Progress:
 
     def _settle(self) -> None:
         """Move the cursors to the turns that are taken."""
-        if self._current is None:
+        if self._current is None or not self.session.tracks_cursors:
             return
         cursors, taken = self._current.cursors, self._turns_of_current
         for number in range(min(len(cursors), taken)):
@@ -124,23 +120,26 @@ class Progress:
             elif self.limits[slot] is None:
                 self.limits[slot] = self.session.assignment.turns_at(slot, self._turns_before_current + number)
 
-    def upcoming(self) -> tuple[int, int] | None:
-        """The lane of the next turn that may have an item, and the position in it from which reading continues."""
+    def upcoming(self) -> tuple[int, Cursor] | None:
+        """The lane of the next turn that may have an item, and the cursor in it from which reading continues."""
+        if not self.session.tracks_cursors:
+            return self.session.upcoming(self.reader, self.items - self.repeated)
         self._settle()
         assignment, positions = self.session.assignment, self.session.positions
         # That a lane ends early is learned by reading only, and only a partial state stores it. The answer
         # must be the same before a state is saved and after it is loaded.
-        limits_are_kept = self.uniform or assignment.readers > 1
+        limits_are_kept = self.counted or assignment.readers > 1
         for turns_taken in range(self.turns_taken, self.turns_taken + len(self.rotation)):
             slot = turns_taken % len(self.rotation)
             lane, items = self.rotation[slot], assignment.turns_at(slot, turns_taken)
-            position = self.cursors[slot][0]
-            if self.uniform:
+            cursor = self.cursors[slot]
+            if self.counted:
                 offset = positions[lane].offset(assignment.phase(self.reader, slot) + assignment.stride * items)
-                position = positions[lane].cursor[0] + offset * self.session.start.item_rows
+                first, *rest = positions[lane].cursor
+                cursor = (first + offset * self.session.start.item_rows, *rest)
             limit = self.limits[slot] if limits_are_kept else None
-            if position < self.session.lanes.size(lane) and (limit is None or items < limit):
-                return lane, position
+            if cursor[0] < self.session.lanes.size(lane) and (limit is None or items < limit):
+                return lane, cursor
         return None
 
     def delivered(self, slot: int) -> int:
@@ -163,15 +162,15 @@ class Progress:
     @cached_property
     def _never_empty(self) -> int:
         """A number of first turns that are not empty, known for uniform pipelines only."""
-        return min((limit for limit in self.limits if limit is not None), default=0) * len(self.limits) * self.uniform
+        return min((limit for limit in self.limits if limit is not None), default=0) * len(self.limits) * self.counted
 
     def state(self) -> State:
         """The state at this moment."""
         session = self.session
-        if self.uniform and self.workers == 1:
+        if self.counted and self.workers == 1:
             return session.after(self.items)
         delivered = self.reader_progress()
-        if self.uniform or session.assignment.readers > 1:
+        if self.counted or session.assignment.readers > 1:
             return replace(session.start, reader_progress=delivered)
         positions = list(session.positions)
         for lane, end, cursor in delivered.deliveries:
@@ -186,7 +185,7 @@ class Progress:
         state keeps what this reader delivered of it, until it is ``MOST_APART`` epochs ahead.
         """
         start = self.session.start
-        if self.uniform or self.session.assignment.readers == 1:
+        if self.counted or self.session.assignment.readers == 1:
             return start.following()
         finished = replace(self.state(), earlier=(), later=())
         return replace(start.following(), earlier=(*start.earlier, finished)[-MOST_APART:])

@@ -8,6 +8,7 @@ from typing import Any
 from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment
+from midepoch.delivery.counted import CountedSession, take_items
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.sources.source import OpenSource
 from midepoch.stages.flow import Flow, ItemRun, SingleItem
@@ -22,6 +23,8 @@ def take_turns(progress: Progress, worker: int = 0, workers: int = 1) -> Iterato
     ``workers``-th.
     """
     session, reader = progress.session, progress.reader
+    if isinstance(session, CountedSession):
+        return take_items(progress, session, worker, workers)
     assignment = session.assignment
     within = LaneAssignment(lanes=assignment.period, turn=progress.turns_taken, readers=workers)
     slots = within.rotation(worker)
@@ -45,11 +48,13 @@ def take_turns(progress: Progress, worker: int = 0, workers: int = 1) -> Iterato
 
 
 def turn_by_turn(all_turns: Iterator[Turns]) -> Iterator[tuple[Cursor | None, Any]]:
-    """The cursor and the item of each turn; no cursor if the turn is empty."""
+    """The cursor and the item of each turn; None if the turn is empty, and no numbers if cursors follow from counts."""
     for items, cursors in all_turns:
         for number, item in enumerate(items):
             if item is EMPTY:
                 yield None, None
+            elif not cursors:
+                yield (), item
             else:
                 yield tuple(map(int, cursors[number % len(cursors)][number // len(cursors)])), item
 

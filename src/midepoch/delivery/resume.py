@@ -7,6 +7,7 @@ from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
+from midepoch.delivery.counted import CountedSession
 from midepoch.delivery.progress import Progress
 from midepoch.delivery.session import Session
 from midepoch.errors import CheckpointMismatchError
@@ -35,16 +36,51 @@ def begin(
     elif delivered is None:
         complete = _with_item_rows_of(pipeline, complete)
     elif delivered.reader is None and len(delivered.items) == delivered.workers:
-        before = Session(pipeline, complete, delivered.readers)
-        before.check()
-        reached = before.after_each(delivered.items)
-        complete = _with_item_rows_of(pipeline, reached)
+        complete = _with_item_rows_of(pipeline, _after_workers(pipeline, complete, delivered))
     else:
         _check_reader_progress(delivered, reader=reader, readers=readers, workers=workers)
         if state.item_rows != pipeline.item_rows and (delivered.reader is None or state.counts_items(readers)):
             raise _other_item_rows(state.item_rows, pipeline.item_rows)
-        return Progress(Session(pipeline, complete, readers), reader, workers=workers, delivered=delivered)
-    return Progress(Session(pipeline, complete, readers), reader, workers=workers)
+        session = session_from(pipeline, complete, readers, delivered)
+        return Progress(session, reader, workers=workers, delivered=delivered)
+    return Progress(session_from(pipeline, complete, readers), reader, workers=workers)
+
+
+def settled(pipeline: Pipeline, state: State) -> State:
+    """A state that counts the items of all workers, as a complete state, where the pipeline is needed for that.
+
+    The mixture of a complete state can be changed, and the state loads without the survey.
+    """
+    delivered = state.reader_progress
+    if (
+        pipeline.uniform
+        or delivered is None
+        or delivered.reader is not None
+        or len(delivered.items) < delivered.workers
+    ):
+        return state
+    return _after_workers(pipeline, replace(state, reader_progress=None), delivered)
+
+
+def _after_workers(pipeline: Pipeline, start: State, delivered: ReaderProgress) -> State:
+    """The state after each worker of every rank delivered its number of items."""
+    if start.item_rows != pipeline.item_rows and not pipeline.uniform:
+        raise _other_item_rows(start.item_rows, pipeline.item_rows)
+    before = session_from(pipeline, start, delivered.readers)
+    before.check()
+    return before.after_each(delivered.items)
+
+
+def session_from(pipeline: Pipeline, start: State, readers: int, delivered: ReaderProgress | None = None) -> Session:
+    """A session of readers that start from a complete state, or continue after what one of them ``delivered``.
+
+    A reader that has reported cursors continues to do so, even if its pipeline is counted by now. Lanes of whole files
+    stay with their readers, so that no file is read by two of them.
+    """
+    reports_cursors = delivered is not None and delivered.reader is not None
+    if pipeline.uniform or not pipeline.counted or start.mode == "file" or reports_cursors:
+        return Session(pipeline, start, readers)
+    return CountedSession(pipeline, start, readers)
 
 
 def _check_reader_progress(delivered: ReaderProgress, *, reader: int, readers: int, workers: int) -> None:

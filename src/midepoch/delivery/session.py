@@ -15,6 +15,9 @@ from midepoch.pipeline.pipeline import Lanes, Pipeline
 class Session:
     """The position of every lane when these readers started, and how the turns are assigned to them."""
 
+    tracks_cursors = True
+    """True if readers report cursors with their items; false if cursors follow from counts alone."""
+
     def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
         """Begin at ``start``, a complete state of an epoch that is cut into lanes."""
         if start.lanes is None or start.reader_progress is not None:
@@ -25,6 +28,11 @@ class Session:
         self.lanes = Lanes.of(pipeline, start)
         self.assignment = LaneAssignment(lanes=start.lanes, turn=start.turn, readers=readers)
         self.positions: list[LanePosition] = start.positions.expand()
+
+    @property
+    def counted(self) -> bool:
+        """True if what readers have delivered follows from the number of their items."""
+        return self.pipeline.uniform
 
     def check(self) -> None:
         """Raise if a lane is at a position, or the session at a turn, that no run can have reached."""
@@ -38,7 +46,7 @@ class Session:
         reached = self.lanes.source.reaches(lane, cursor, self.start.item_rows)
         if not reached or (ahead and ahead > self.lanes.size(lane)):
             raise CheckpointMismatchError(
-                f"The state is damaged: the cursor {list(cursor)} of lane {lane} of {self.assignment.lanes} is after "
+                f"The state is damaged: the cursor {list(cursor)} of lane {lane} of {len(self.positions)} is after "
                 "the lane's end. Load an earlier checkpoint."
             )
 
@@ -69,6 +77,22 @@ class Session:
             self.assignment.reader_items(reader, slot, self.items_left(lane))
             for slot, lane in enumerate(self.assignment.rotation(reader))
         ]
+
+    def is_complete(self, items: int) -> bool:
+        """True if no reader of a counted pipeline has more than this number of items."""
+        return items >= max(sum(self.reader_items(reader)) for reader in range(self.assignment.readers))
+
+    def turns_for(self, reader: int, items: int) -> int:
+        """The number of turns in which a reader gets this number of items."""
+        return self.assignment.turns_for(reader, items, self.items_left)
+
+    def upcoming(self, reader: int, items: int) -> tuple[int, Cursor] | None:
+        """The lane and cursor of a reader's next item, where cursors follow from counts alone."""
+        raise NotImplementedError
+
+    def limits(self, reader: int) -> list[int | None]:
+        """For each slot, the number of items that a reader takes of its lane; None if that is unknown."""
+        return [*self.reader_items(reader)] if self.counted else [None] * self.assignment.period
 
     def is_over(self) -> bool:
         """True if a uniform pipeline had nothing left at the start."""

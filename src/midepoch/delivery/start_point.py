@@ -13,6 +13,7 @@ from midepoch.checkpoint.state import MOST_EPOCHS, State
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plain_dataloader import SharedWithWorkers
 from midepoch.delivery.plan import Plan
+from midepoch.delivery.resume import settled
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
 
 log = logging.getLogger("midepoch")
@@ -190,6 +191,7 @@ class StartPoint:
         if state.lanes is None and torch_worker() is None:  # a worker may be the only one that has not begun
             state = replace(state, windows="blocks")
         plan.check(state)
+        state = settled(plan.pipeline, state)
         self._expire([*self._started, *self._open], "a state was loaded")
         self._start, self._left, self._last_started = state, None, None
         self._revision += self._delivered

@@ -67,7 +67,7 @@ class Draws:
 
     def _salt(self, part: int) -> int:
         """Separates the keys of one pass over a part from those of other parts and passes."""
-        return key_of("part", self._inputs[part].name, self._times_ended[part]) & LOW_BITS
+        return part_salt(self._inputs[part].name, self._times_ended[part])
 
     def _open(self, part: int) -> Flow:
         return self._inputs[part].open(self._times_ended[part], self._cursors[part])
@@ -119,28 +119,17 @@ class Draws:
     def _interleave(self, parts: I32, waiting: Sequence[list[RowRun]]) -> RowRun:
         """One run of the next rows of ``parts``, in the order of the draws. The rows are removed from ``waiting``."""
         taken = (parts[:, None] == np.arange(len(self._inputs))).cumsum(axis=0)
-        totals: list[int] = taken[-1].tolist()
-        begins = np.array(list(accumulate(totals, initial=0))[:-1])
-        indices: I64 = begins[parts] + taken[np.arange(len(parts)), parts] - 1
-        cursors, drawn, keys = [], [], []
-        form: Form = "python"
-        for part, total in enumerate(totals):
+        rows, keys, runs_of_parts = interleaved(parts, waiting, self._salts)
+        cursors = []
+        for part, runs in enumerate(runs_of_parts):
             cursors.append((self._drawn[part] + taken[:, part])[:, None])
             cursors.append(np.full((len(parts), 1), self._times_ended[part]))
-            part_cursors = np.array([self._cursors[part]], np.int64)
-            if total:
-                runs = _take_rows(waiting[part], total)
-                part_cursors = np.concatenate([part_cursors, *(run.cursors for run in runs)])
-                for run in runs:
-                    assert not isinstance(run.rows.data, dict), "only unchanged rows of files are drawn in runs"
-                    drawn.append(run.rows)
-                    keys.append((run.keys ^ self._salts[part]) & LOW_BITS)
-                form = runs[0].rows.form
-                self._drawn[part] += total
+            part_cursors = np.concatenate([np.array([self._cursors[part]], np.int64), *(run.cursors for run in runs)])
+            if runs:
+                self._drawn[part] += int(taken[-1, part])
                 self._cursors[part] = tuple(part_cursors[-1].tolist())
             cursors.append(part_cursors[taken[:, part]])
-        rows = Rows(PickedRows(pool_of(drawn), indices), form)
-        return RowRun(rows, np.hstack(cursors), np.concatenate(keys)[indices])
+        return RowRun(rows, np.hstack(cursors), keys)
 
     def _end(self, part: int) -> None:
         """Continue, or end the epoch, when the part that is due has nothing left."""
@@ -162,11 +151,45 @@ class Draws:
         name, begin = self._inputs[part].name, self._inputs[part].begin
         self._empty_passes[part] = 0 if self._cursors[part] != begin else self._empty_passes[part] + 1
         if self._empty_passes[part] == EMPTY_PASSES:
-            raise ValueError(
-                f"The part {name!r} of the mixture had no items in {EMPTY_PASSES} passes over a lane, so stop='never' "
-                "cannot continue. The part has fewer rows than there are lanes, or a filter that keeps none: use fewer "
-                "lanes, or leave the part out."
-            )
+            raise empty_part(name)
+
+
+def part_salt(name: str, times_ended: int) -> int:
+    """Separates the keys of one pass over a part from those of other parts and passes."""
+    return key_of("part", name, times_ended) & LOW_BITS
+
+
+def empty_part(name: str) -> ValueError:
+    """The error for a part that starts over again and again and has no items in a lane."""
+    return ValueError(
+        f"The part {name!r} of the mixture had no items in {EMPTY_PASSES} passes over a lane, so stop='never' "
+        "cannot continue. The part has fewer rows than there are lanes, or a filter that keeps none: use fewer "
+        "lanes, or leave the part out."
+    )
+
+
+def interleaved(
+    parts: I32, waiting: Sequence[list[RowRun]], salts: Sequence[int] | None = None
+) -> tuple[Rows, I64, list[list[RowRun]]]:
+    """The next rows of ``parts`` in the order of the draws, their keys, and the runs of each part they were taken from.
+
+    The rows are removed from ``waiting``. ``salts`` has a number for each part that is mixed into its keys.
+    """
+    taken = (parts[:, None] == np.arange(len(waiting))).cumsum(axis=0)
+    totals: list[int] = taken[-1].tolist()
+    begins = np.array(list(accumulate(totals, initial=0))[:-1])
+    indices: I64 = begins[parts] + taken[np.arange(len(parts)), parts] - 1
+    drawn, keys, runs_of_parts = [], [], []
+    form: Form = "python"
+    for part, total in enumerate(totals):
+        runs = _take_rows(waiting[part], total)
+        runs_of_parts.append(runs)
+        for run in runs:
+            assert not isinstance(run.rows.data, dict), "only unchanged rows of files are drawn in runs"
+            drawn.append(run.rows)
+            keys.append(run.keys if salts is None else (run.keys ^ salts[part]) & LOW_BITS)
+            form = run.rows.form
+    return Rows(PickedRows(pool_of(drawn), indices), form), np.concatenate(keys)[indices], runs_of_parts
 
 
 def _take_rows(runs: list[RowRun], count: int) -> list[RowRun]:

@@ -16,10 +16,13 @@ from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles, Windows
 from midepoch.errors import CheckpointMismatchError
+from midepoch.index.survey import Survey
+from midepoch.pipeline.counted_draws import CountedDraws, CountedPart, Period
 from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop
 from midepoch.pipeline.pipeline import Lanes, Pipeline
-from midepoch.pipeline.schedule import Schedule, integer_weights
+from midepoch.pipeline.schedule import COUNTED, Schedule, integer_weights
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, OpenSource, RowStride
+from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Flow
 
 STOPS: tuple[str, ...] = get_args(Stop)
@@ -53,6 +56,17 @@ class Mixture:
     def integer_weights(self) -> tuple[int, ...]:
         """The weights as the schedule takes them."""
         return integer_weights(self.weights)
+
+    def why_not_counted(self, survey: Survey | None) -> str | None:
+        for name, part in zip(self.names, self.parts, strict=True):
+            if (reason := part.why_not_counted()) is not None:
+                return f"in the part {name!r} of the mixture, {reason}"
+        if sum(self.integer_weights) > COUNTED:
+            return (
+                f"the schedule of the mixture repeats only after {sum(self.integer_weights):,} draws, and more than "
+                f"{COUNTED:,} are not counted: round the weights, for example to three decimals"
+            )
+        return None
 
     @property
     def shuffled(self) -> bool:
@@ -292,17 +306,43 @@ class MixtureLanes:
             return Flow(row_runs=draws.row_runs(), form=form)
         return Flow(single_items=draws.single_items(), form=form, batched=batched)
 
+    def counted(self, lane: int, cursor: Cursor, survey: Survey | None) -> CountedDraws:
+        mixture = self._mixture
+        parts = [
+            CountedPart(name=name, begin=part.begin, open=partial(self._open_counted, lane, number))
+            for number, (name, part) in enumerate(zip(mixture.names, mixture.parts, strict=True))
+        ]
+        return CountedDraws(
+            parts,
+            mixture.part_positions(cursor),
+            stop=mixture.stop,
+            period=partial(self._period, lane),
+            form=mixture.item_spec,
+            in_runs=mixture.schema is not None,
+        )
+
+    def _open_counted(self, lane: int, part: int, times_ended: int, cursor: Cursor) -> CountedItems:
+        return self._part_lanes(part, times_ended).counted(lane, cursor)
+
+    def _period(self, lane: int, times_ended: Sequence[int]) -> Period | None:
+        schedule = self._schedule(lane, times_ended)
+        return None if schedule is None else Period(schedule, self._weights(times_ended))
+
     def _open(self, opened: OpenMixture, lane: int, part: int, times_ended: int, cursor: Cursor) -> Flow:
         return self._part_lanes(part, times_ended).flow(opened.parts[part], lane, cursor)
 
     def _schedule(self, lane: int, times_ended: Sequence[int]) -> Schedule | None:
         """The order of draws among the parts that have not ended; None if all have."""
+        weights = self._weights(times_ended)
+        return Schedule(weights, self._mixture.seed, self._epoch, lane) if any(weights) else None
+
+    def _weights(self, times_ended: Sequence[int]) -> list[int]:
+        """The weights of the parts; 0 for those that have ended and do not start over."""
         mixture = self._mixture
-        weights = [
+        return [
             0 if mixture.stop == "all" and ended else weight
             for weight, ended in zip(mixture.integer_weights, times_ended, strict=True)
         ]
-        return Schedule(weights, mixture.seed, self._epoch, lane) if any(weights) else None
 
 
 def join_positions(positions: Sequence[PartPosition]) -> Cursor:

@@ -16,10 +16,11 @@ from midepoch.checkpoint.checksum import fingerprint_digest
 from midepoch.checkpoint.consistency import check_scale
 from midepoch.checkpoint.fingerprint import pipeline_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor, LanePosition
-from midepoch.checkpoint.state import AppendedFiles, LanePositions, State, Windows
+from midepoch.checkpoint.state import AppendedFiles, LanePositions, ReaderProgress, State, Windows
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.survey import Survey
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, RowStride, Source
+from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Call, Stage
 
@@ -41,6 +42,40 @@ class Pipeline:
     def uniform(self) -> bool:
         """True if the positions of all lanes follow from the number of items delivered."""
         return self.source.uniform and all(stage.count(1) is not None for stage in self.stages)
+
+    @cached_property
+    def counted(self) -> bool:
+        """True if the number of items of a lane from any cursor on is known without reading rows."""
+        return self.why_not_counted() is None
+
+    def why_not_counted(self) -> str | None:
+        """Which stage keeps the items from being counted, and what to do; None if they are counted."""
+        if self.uniform:
+            return None
+        reason = self.source.why_not_counted(self.survey)
+        if reason is not None:
+            return reason
+        rows, random = self.source.has_rows, None
+        covered = self.survey.covered if self.survey is not None else 0
+        for stage in self.stages:
+            if stage.needs_survey:
+                covered -= 1
+                if not rows:
+                    return (
+                        f"{stage.name} gets items that are not single rows of files: put it before batch, pack or mix"
+                    )
+                if random is not None:
+                    return (
+                        f"{stage.name} comes after {random} with with_rng=True, which makes other rows in every epoch: "
+                        f"put {stage.name} first"
+                    )
+                if covered < 0:
+                    return f"how many items {stage.name} yields is only known by reading the rows: call .survey() once"
+            elif stage.count(1) is None:
+                return stage.why_not_counted
+            rows = rows and stage.keeps_rows
+            random = stage.name if stage.uses_rng else random
+        return None
 
     @cached_property
     def item_rows(self) -> int:
@@ -159,18 +194,14 @@ class Pipeline:
                 raise CheckpointMismatchError(
                     "The checkpoint holds what one of several readers delivered. To change a mixture, first join the "
                     "states of all ranks with merge_states, or those of a StatefulDataLoader's workers with "
-                    "from_stateful_dataloader."
+                    "from_stateful_dataloader. Then load the result into the mixture as it was, and save its state."
                 )
             later = tuple(_with_moved_cursors(one, move) for one in state.later)
             state = replace(_with_moved_cursors(state, move), earlier=(), later=later)
         epochs = (*state.earlier, state, *state.later)
         cursors = [position.cursor for one in epochs for _, position in one.positions.runs]
         for progress in (one.reader_progress for one in epochs if one.reader_progress is not None):
-            if (progress.reader is None) != self.uniform:
-                raise CheckpointMismatchError(
-                    "The state is damaged: what its reader delivered is counted as in another kind of pipeline. Load "
-                    "an earlier checkpoint."
-                )
+            self._check_countable(progress)
             cursors += [cursor for _, _, cursor in progress.deliveries]
         if any(len(cursor) != width for cursor in cursors):
             raise CheckpointMismatchError(
@@ -179,6 +210,19 @@ class Pipeline:
         if changes:
             log.warning("The mixture resumes with changes: %s.", "; ".join(changes))
         return state
+
+    def _check_countable(self, progress: ReaderProgress) -> None:
+        """Raise if a reader's progress is counted in a way that this pipeline cannot follow."""
+        if progress.reader is None and not self.counted:
+            raise CheckpointMismatchError(
+                f"The state counts the items that a worker delivered, and now the pipeline is not counted: "
+                f"{self.why_not_counted()}. If it was surveyed when the state was saved, survey it again."
+            )
+        if progress.reader is not None and self.uniform:
+            raise CheckpointMismatchError(
+                "The state is damaged: what its reader delivered is counted as in another kind of pipeline. Load an "
+                "earlier checkpoint."
+            )
 
     def adoption(self, then: Any) -> AdoptedCheckpoint:
         """Accept a checkpoint with the fingerprint ``then``, or raise CheckpointMismatchError and say what differs."""
@@ -277,6 +321,16 @@ class Lanes:
         delivered_ahead = set(position.delivered_ahead)
         items = (single for number, single in enumerate(flow.as_single_items()) if number not in delivered_ahead)
         return flow.with_single_items(islice(items, skip, None, stride))
+
+    def counted(self, lane: int, cursor: Cursor) -> CountedItems:
+        """The items of a lane from a cursor on, counted without reading."""
+        width = len(self._pipeline.source.begin)
+        items = self.source.counted(lane, cursor[:width], self._pipeline.survey)
+        context = self._pipeline.context(self._epoch)
+        for stage in self._pipeline.stages:
+            width += stage.many_outputs
+            items = stage.counted(items, cursor[:width], context)
+        return items
 
     def flow(self, opened: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
         """The items of a lane from a cursor on. Each stage gets the cursor's numbers up to its own."""

@@ -19,6 +19,8 @@ from midepoch._common.types import I32
 
 EXACT = 1 << 32
 """The largest sum of integer weights. Beyond it weights are rounded."""
+COUNTED = 1 << 20
+"""The longest period of draws for which a mixture is counted."""
 REMEMBERED = 1 << 14
 """The longest period of draws that is kept in memory."""
 
@@ -59,6 +61,15 @@ class Schedule:
             shift = key_of("shift", ahead, *key) % (2 * self._total - 1) - (self._total - 1)
             phases[ahead], phases[late] = shift, -shift
         return phases
+
+    def period(self) -> I32:
+        """The parts of the first ``sum(weights)`` draws, which repeat for ever."""
+        if len(self._known) and self._known.min() >= 0:
+            return self._known
+        parts = np.array(self._drawn_one_by_one([0] * len(self._all_weights), self._all_weights, self._total), np.int32)
+        if len(self._known):
+            self._known = parts
+        return parts
 
     def can_have_drawn(self, drawn: Sequence[int]) -> bool:
         """True if these numbers of draws from each part are all within one of their shares."""

@@ -82,9 +82,8 @@ def counting_stages(pipeline: Pipeline) -> int:
             last = number
         elif stage.count(stage.group_size) is None:
             raise ValueError(
-                f"survey: {stage.name} (stage {number}) may make any number of rows of those that it gets, so they "
-                "cannot be counted. If a batched map returns one row for each, pass one_to_one=True; else use "
-                "cache() after it."
+                f"survey: the items cannot be counted, because {stage.why_not_counted}. Or use cache() after stage "
+                f"{number}, which keeps the rows."
             )
         grouping = grouping if stage.keeps_rows else stage.name
     return last

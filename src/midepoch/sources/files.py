@@ -1,22 +1,25 @@
 """The rows of files, as the source of a pipeline."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch._common.once import log_once
 from midepoch._common.text import count, size_in_words
+from midepoch._common.types import I64
 from midepoch.checkpoint.fingerprint import data_difference
 from midepoch.checkpoint.lanes import Cursor, lane_cuts
 from midepoch.checkpoint.state import AppendedFiles, Windows
 from midepoch.errors import CheckpointMismatchError
 from midepoch.formats.arrow import holds_dictionary
 from midepoch.index.index import Index
+from midepoch.index.survey import Survey
 from midepoch.order.orders import Interval, Order, OrderStep, Sequential, Shuffle, build_order, lanes_by_file
 from midepoch.order.quality import ShuffleQuality, full_permutation, measure_quality
 from midepoch.order.selection import KeptBlocks
@@ -27,7 +30,8 @@ from midepoch.sources.lane import LaneRows, ReadSizes
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, RowStride
 from midepoch.sources.virtual import BlockTable, VirtualBlocks
 from midepoch.sources.where import matching
-from midepoch.stages.flow import Flow
+from midepoch.stages.counted import CountedItems, Kept, Wanted
+from midepoch.stages.flow import Flow, RowRun
 from midepoch.storage.options import Fetch
 
 if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
@@ -88,6 +92,14 @@ class FileRows:
     @property
     def uniform(self) -> bool:
         return self.where is None
+
+    def why_not_counted(self, survey: Survey | None) -> str | None:
+        if self.where is None or (survey is not None and survey.has_kept):
+            return None
+        return (
+            "read(filters=...) keeps a number of rows that is only known by reading them: call .survey() once, which "
+            "reads the columns of the filter"
+        )
 
     @property
     def survives_fork(self) -> bool:
@@ -314,15 +326,70 @@ class FileRowsLanes:
         return cursor[0] < self.size(lane) + margin
 
     def flow(self, opened: OpenFiles, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
-        where, sizes, size = self._source.where, opened.sizes, self.size(lane)
-        # Runs of rows are small, so those of a window are held together, also of one that is cut by rows alone.
-        window_bytes = opened.window_bytes if opened.fetcher.has_runs else self._source.window_bytes
-        if where is None:
-            rows = LaneRows(opened.fetcher, self.order(lane), sizes, window_bytes)
+        rows, size = self._rows(opened, lane), self.size(lane)
+        if self._source.where is None:
             return Flow(row_runs=rows.runs(cursor[0], size, rows=stride.rows, phase=stride.phase, stride=stride.stride))
+        return Flow(row_runs=self._matching(opened, rows.runs(cursor[0], size)))
+
+    def counted(self, lane: int, cursor: Cursor, survey: Survey | None) -> CountedItems:
+        rows = CountedFileRows(self, lane, cursor[0], survey)
+        if self._source.where is None:
+            return rows
+        name, locate = "row {1:,} of {0}", self._source.locate
+        return Kept(rows, lambda flow: flow, "read(filters=...)", lambda key: name.format(*locate(key)))
+
+    def flow_at(self, opened: OpenFiles, lane: int, positions: Iterator[I64]) -> Flow:
+        """The rows of a lane at rising positions. If there is a filter, it must keep them all."""
+        runs = self._rows(opened, lane).runs_at(positions, self.size(lane))
+        return Flow(row_runs=runs if self._source.where is None else self._matching(opened, runs))
+
+    def _rows(self, opened: OpenFiles, lane: int) -> LaneRows:
+        """The rows of a lane, before any filter."""
+        sizes, fetcher = opened.sizes, opened.fetcher
         # An expression costs about the same for few rows as for many, so it gets the rows of a whole step. Runs of
         # mapped files stay short: before each of them it is checked that the file has not changed.
-        read_sizes = sizes if opened.fetcher.all_mapped else replace(sizes, run=sizes.step)
-        rows = LaneRows(opened.fetcher, self.order(lane), read_sizes, window_bytes)
-        runs = rows.runs(cursor[0], size)
-        return Flow(row_runs=matching(runs, where.predicate, self._source.names, sizes.run, self._source.locate))
+        if self._source.where is not None and not fetcher.all_mapped:
+            sizes = replace(sizes, run=sizes.step)
+        # Runs of rows are small, so those of a window are held together, also of one that is cut by rows alone.
+        window_bytes = opened.window_bytes if fetcher.has_runs else self._source.window_bytes
+        return LaneRows(fetcher, self.order(lane), sizes, window_bytes)
+
+    def _matching(self, opened: OpenFiles, runs: Iterator[RowRun]) -> Iterator[RowRun]:
+        where = self._source.where
+        assert where is not None
+        return matching(runs, where.predicate, self._source.names, opened.sizes.run, self._source.locate)
+
+
+class CountedFileRows(CountedItems):
+    """The rows of a lane from a position on. The survey is indexed by row number."""
+
+    def __init__(self, lanes: FileRowsLanes, lane: int, start: int, survey: Survey | None) -> None:
+        self._lanes, self._lane, self._start, self._survey = lanes, lane, start, survey
+        self._left = max(0, lanes.size(lane) - start)
+
+    @cached_property
+    def _order(self) -> Order:
+        return self._lanes.order(self._lane)
+
+    def has(self, number: int) -> bool:
+        return number < self._left
+
+    def total(self) -> int:
+        return self._left
+
+    def cursor(self, items: int) -> Cursor:
+        return (self._start + items,)
+
+    def flow(self, opened: OpenFiles, wanted: Wanted) -> Flow:
+        return self._lanes.flow_at(opened, self._lane, (numbers + self._start for numbers in wanted))
+
+    def keys(self, numbers: I64) -> I64:
+        return self._order.rows(numbers + self._start)
+
+    def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
+        assert self._survey is not None
+        return self._survey.kept(self.keys(numbers))
+
+    def lengths(self, numbers: I64) -> I64:
+        assert self._survey is not None
+        return self._survey.lengths(self.keys(numbers))

@@ -28,6 +28,8 @@ SPARSE = 4
 they are those of a window."""
 VIEWS = 4096
 FIRST_BLOCKS_AHEAD = 256
+MAX_ARRAYS = 64
+"""How many arrays of wanted positions are read together, at most: who makes them must not get too far ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +90,39 @@ class LaneRows:
         ``phase + stride``, ``phase + 2 * stride`` … are read.
         """
         for positions in self._steps(start + phase * rows, stop, rows, stride):
-            numbers = self._order.rows(positions)
-            breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
-            scattered = len(breaks) * SLICE_ROWS > len(numbers)
-            read_ahead = partial(self._read_ahead, int(positions[-1]), stop)
-            window = int(np.searchsorted(self._pieces, positions[-1], "right")) if self._window_bytes else None
-            if scattered:
-                read = self._pick(numbers, read_ahead, window)
-            else:
-                read = self._slice(numbers, breaks, read_ahead, window)
-            for begin, part in read:
-                end = begin + len(part)
-                yield RowRun(part, positions[begin:end, None] + 1, numbers[begin:end])
+            yield from self._step(positions, stop)
+
+    def runs_at(self, positions: Iterator[I64], stop: int) -> Iterator[RowRun]:
+        """The rows at rising positions below ``stop``. They come in arrays of any size, and are read in steps."""
+        waiting = list[I64]()
+        rows, step = 0, 1  # after a resume, the first row waits for one array only
+        for array in positions:
+            waiting.append(array)
+            rows += len(array)
+            if rows >= step or len(waiting) == MAX_ARRAYS:
+                yield from self._steps_at(np.concatenate(waiting), stop)
+                waiting, rows, step = [], 0, self._sizes.step
+        if waiting:
+            yield from self._steps_at(np.concatenate(waiting), stop)
+
+    def _steps_at(self, positions: I64, stop: int) -> Iterator[RowRun]:
+        for part in self._cut_at_windows(positions):
+            yield from self._step(part, stop)
+
+    def _step(self, positions: I64, stop: int) -> Iterator[RowRun]:
+        """The rows of one step."""
+        numbers = self._order.rows(positions)
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        scattered = len(breaks) * SLICE_ROWS > len(numbers)
+        read_ahead = partial(self._read_ahead, int(positions[-1]), stop)
+        window = int(np.searchsorted(self._pieces, positions[-1], "right")) if self._window_bytes else None
+        if scattered:
+            read = self._pick(numbers, read_ahead, window)
+        else:
+            read = self._slice(numbers, breaks, read_ahead, window)
+        for begin, part in read:
+            end = begin + len(part)
+            yield RowRun(part, positions[begin:end, None] + 1, numbers[begin:end])
 
     def _steps(self, first: int, stop: int, rows: int, stride: int) -> Iterator[I64]:
         """The positions of each step."""

@@ -7,6 +7,8 @@ import pyarrow as pa
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles, Windows
+from midepoch.index.survey import Survey
+from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Flow
 from midepoch.values.forms import Form
 
@@ -69,6 +71,9 @@ class SourceLanes(Protocol):
     def flow(self, opened: Any, lane: int, cursor: Cursor, stride: RowStride) -> Flow:
         """The items of a lane from a cursor on, read through what ``Source.open`` returned."""
 
+    def counted(self, lane: int, cursor: Cursor, survey: Survey | None) -> CountedItems:
+        """The same items, counted without reading. Only if the source can be counted with this survey."""
+
 
 class Source(Protocol):
     """Where the items of a pipeline come from: an immutable value that holds everything that changes them."""
@@ -76,6 +81,9 @@ class Source(Protocol):
     @property
     def uniform(self) -> bool:
         """True if a lane's cursor follows from the number of items it has delivered."""
+
+    def why_not_counted(self, survey: Survey | None) -> str | None:
+        """Why the number of items is known only by reading, and what to do; None if it is known."""
 
     @property
     def begin(self) -> Cursor:

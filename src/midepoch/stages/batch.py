@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor
+from midepoch.stages.counted import Batches, CountedItems
 from midepoch.stages.flow import (
     Context,
     Flow,
@@ -21,7 +23,7 @@ from midepoch.stages.flow import (
     single_groups,
 )
 from midepoch.stages.skipped import check_groups
-from midepoch.stages.stage import FunctionStage, Stage
+from midepoch.stages.stage import Call, FunctionStage, Stage, name_of
 from midepoch.stages.transform import without
 from midepoch.values.collate import collate
 from midepoch.values.convert import as_column
@@ -85,6 +87,9 @@ class Batch(Stage):
     def count(self, inputs: int) -> int | None:
         return inputs // self.size if self.drop_last else -(-inputs // self.size)
 
+    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
+        return Batches(inputs, lambda flow: self.flow(flow, cursor, context), self.size, drop_last=self.drop_last)
+
     def describe_as_input(self) -> dict[str, Any] | None:
         return {"op": self.name, "n": self.size, "drop_last": self.drop_last}
 
@@ -133,37 +138,58 @@ class MapBatches(FunctionStage):
         return Flow(row_runs=runs, form=inputs.form)
 
     def _outputs(self, group: RowRun, context: Context) -> Rows:
-        columns = group.rows.columns()
-        result = self.call(columns, int(group.keys[0]), context)
-        if isinstance(result, pa.Table):
-            result = (
-                result.combine_chunks().to_batches()[0]
-                if len(result)
-                else pa.RecordBatch.from_pylist([], result.schema)
-            )
-        if isinstance(result, pa.RecordBatch):
-            return Rows(result, group.rows.form)
-        if not isinstance(result, Mapping):
-            raise TypeError(
-                f"{self.name}(batched=True) needs a function that returns a dict of columns (or an Arrow batch), "
-                f"but it returned {type(result).__name__}."
-            )
-        kept = {} if isinstance(columns, pa.RecordBatch) else without(columns, self.remove_columns)
-        merged = {**kept, **{name: as_column(column, group.rows.form) for name, column in result.items()}}
-        lengths = {name: len(column) for name, column in merged.items()}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(
-                f"{self.name}(batched=True) has columns of different lengths: {lengths}. Columns that the function "
-                "does not return keep their length: name them in remove_columns if the number of rows changes."
-            )
-        return Rows(merged, group.rows.form)
+        return call_on_columns(self.call, group, self.remove_columns, context)
 
     def count(self, inputs: int) -> int | None:
         return None
 
+    @property
+    def why_not_counted(self) -> str:
+        return (
+            f"{self.name}(batched=True) may return any number of rows: pass one_to_one=True if it returns one for each "
+            "row, made of that row alone"
+        )
+
     def describe(self) -> dict[str, Any] | None:
         # The size decides which rows the function sees together, so another one can change the rows it returns.
         return self.call.describe(batched=True, batch_size=self.size, remove_columns=list(self.remove_columns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapBatchesOneToOne(FunctionStage):
+    """Call a function on the columns of up to ``size`` items. It returns one row for each, made of that item alone."""
+
+    size: int
+    remove_columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if type(self.size) is not int or self.size < 1:
+            raise ValueError(f"batch_size must be an integer of at least 1, got {self.size!r}.")
+        if self.call.with_rng:
+            raise ValueError(
+                "one_to_one=True with with_rng=True is not possible: a batch of rows has one random generator, and "
+                "which rows are in a batch may change. Pass batched=False, or leave out one of the two."
+            )
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        groups = single_groups(inputs.as_row_runs(self.size), self.size)
+        runs = (RowRun(self._outputs(group, context), group.cursors, group.keys) for group in groups)
+        return Flow(row_runs=runs, form=inputs.form, skipped=inputs.skipped)
+
+    def _outputs(self, group: RowRun, context: Context) -> Rows:
+        outputs = call_on_columns(self.call, group, self.remove_columns, context)
+        if len(outputs) != len(group):
+            raise ValueError(
+                f"{self.name}({name_of(self.call.function)}, batched=True, one_to_one=True) got "
+                f"{count('row', len(group))} and returned {len(outputs):,}"
+                f"{context.name_row(self.call.number, int(group.keys[0]), single=True)} and after it. It must return "
+                "one row for each. If the number of rows may change, leave out one_to_one."
+            )
+        return outputs
+
+    def describe(self) -> dict[str, Any] | None:
+        # Rows do not depend on each other, so the size of a batch changes none.
+        return self.call.describe(batched=True, one_to_one=True, remove_columns=list(self.remove_columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +198,6 @@ class FilterBatches(FunctionStage):
 
     size: int
     many_outputs: ClassVar[bool] = True
-    needs_survey: ClassVar[bool] = True
 
     @property
     def group_size(self) -> int:
@@ -205,11 +230,41 @@ class FilterBatches(FunctionStage):
     def keeps_rows(self) -> bool:
         return True
 
+    @property
+    def why_not_counted(self) -> str:
+        return "filter(batched=True) judges groups of rows together: use filter(fn), which judges each row alone"
+
     def count(self, inputs: int) -> int | None:
         return None
 
     def describe(self) -> dict[str, Any] | None:
         return self.call.describe(batched=True)
+
+
+def call_on_columns(call: Call, group: RowRun, removed: tuple[str, ...], context: Context) -> Rows:
+    """The rows that a function returns for the columns of a group. Columns that it does not return are kept."""
+    columns = group.rows.columns()
+    result = call(columns, int(group.keys[0]), context)
+    if isinstance(result, pa.Table):
+        result = (
+            result.combine_chunks().to_batches()[0] if len(result) else pa.RecordBatch.from_pylist([], result.schema)
+        )
+    if isinstance(result, pa.RecordBatch):
+        return Rows(result, group.rows.form)
+    if not isinstance(result, Mapping):
+        raise TypeError(
+            f"{call.stage}(batched=True) needs a function that returns a dict of columns (or an Arrow batch), "
+            f"but it returned {type(result).__name__}."
+        )
+    kept = {} if isinstance(columns, pa.RecordBatch) else without(columns, removed)
+    merged = {**kept, **{name: as_column(column, group.rows.form) for name, column in result.items()}}
+    lengths = {name: len(column) for name, column in merged.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            f"{call.stage}(batched=True) has columns of different lengths: {lengths}. Columns that the function "
+            "does not return keep their length: name them in remove_columns if the number of rows changes."
+        )
+    return Rows(merged, group.rows.form)
 
 
 def _by_group(

@@ -89,8 +89,12 @@ class Context:
         """
         if stage > self.rows_until:
             return ""
+        return f", {'at' if single or stage < self.rows_until else 'in the group from'} {self.name(key)}"
+
+    def name(self, key: int) -> str:
+        """Name the row of a key that is a row number."""
         name, row = self.locate(key)
-        return f", {'at' if single or stage < self.rows_until else 'in the group from'} row {row:,} of {name}"
+        return f"row {row:,} of {name}"
 
     def rng(self, salt: int, key: int) -> "np.random.Generator":
         """The random generator of one item in one stage."""
@@ -144,17 +148,18 @@ def _regroup(runs: Iterator[RowRun], size: int) -> Iterator[RowRun]:
             waiting.append(run)
             continue
         if waiting:
-            yield _concat([*waiting, run.slice(0, missing)])
+            yield concat_runs([*waiting, run.slice(0, missing)])
         whole = missing + (len(run) - missing) // size * size
         if whole > missing:
             yield run.slice(missing, whole)
         waiting = [run.slice(whole, len(run))] if whole < len(run) else []
         del run  # so that the next one is made in its memory, which is still in the CPU cache
     if waiting:
-        yield _concat(waiting)
+        yield concat_runs(waiting)
 
 
-def _concat(runs: list[RowRun]) -> RowRun:
+def concat_runs(runs: Sequence[RowRun]) -> RowRun:
+    """Consecutive runs as one."""
     rows = concat([run.rows for run in runs])
     return RowRun(rows, np.concatenate([run.cursors for run in runs]), np.concatenate([run.keys for run in runs]))
 

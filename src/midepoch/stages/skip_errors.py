@@ -9,11 +9,13 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MissingExtraError, StoreError
+from midepoch.stages.counted import CountedItems, Kept, Outputs
 from midepoch.stages.flow import Context, Flow, SingleItem
 from midepoch.stages.skipped import SkippedInputs
 from midepoch.stages.stage import FunctionStage
@@ -140,6 +142,10 @@ class SkipErrors(FunctionStage):
     @property
     def needs_survey(self) -> bool:  # type: ignore[override]
         return self.skip_log is not None
+
+    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
+        make = partial(self.flow, cursor=cursor, context=context)
+        return Kept(inputs, make, self.name, context.name) if self.needs_survey else Outputs(inputs, make)
 
     def count(self, inputs: int) -> int | None:
         return inputs if self.skip_log is None else None

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
+from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Context, Flow
 
 
@@ -48,6 +49,11 @@ class Stage(ABC):
         return inputs
 
     @property
+    def why_not_counted(self) -> str:
+        """Why the number of outputs can never be known without reading, and what to do."""
+        return f"how many items {self.name} yields is only known by reading the rows"
+
+    @property
     def keeps_rows(self) -> bool:
         """True if each output is made of one row."""
         return self.group_size == 1
@@ -69,6 +75,10 @@ class Stage(ABC):
     def row_flow(self, inputs: Flow, context: Context) -> Flow:
         """The outputs with the keys of their rows, from the first on. Only for stages that keep rows."""
         return self.flow(inputs, (0,), context)
+
+    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
+        """The outputs from ``cursor`` on, counted without reading. Only for stages that can be counted."""
+        return Outputs(inputs, lambda flow: self.flow(flow, cursor, context))
 
     def describe(self) -> dict[str, Any] | None:
         """What a state remembers of the stage; None if no change of the stage changes a row."""

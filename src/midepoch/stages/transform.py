@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
+from midepoch.stages.counted import CountedItems, Kept
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
 from midepoch.stages.stage import FunctionStage, Stage
 from midepoch.values.forms import Form
@@ -49,6 +50,9 @@ class Filter(FunctionStage):
 
     def count(self, inputs: int) -> int | None:
         return None
+
+    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
+        return Kept(inputs, lambda flow: self.flow(flow, cursor, context), self.name, context.name)
 
     def describe(self) -> dict[str, Any] | None:
         return self.call.describe()

@@ -7,7 +7,8 @@ import pytest
 
 import midepoch as me
 from files import write
-from midepoch.pipeline.draws import RUN_ROWS, Draws
+from midepoch.pipeline import counted_draws, draws
+from midepoch.pipeline.draws import RUN_ROWS, interleaved
 from midepoch.sources.fetcher import BlockFetcher
 
 SIZES = {"a": 9000, "b": 6000, "c": 3000}
@@ -27,14 +28,13 @@ def parts(tmp_path):
 def drawn(monkeypatch):
     """How many rows are drawn at a time."""
     lengths = []
-    interleave = Draws._interleave
 
-    def watched(*arguments):
-        run = interleave(*arguments)
-        lengths.append(len(run))
-        return run
+    def watched(parts, *arguments):
+        lengths.append(len(parts))
+        return interleaved(parts, *arguments)
 
-    monkeypatch.setattr(Draws, "_interleave", watched)
+    for module in (draws, counted_draws):
+        monkeypatch.setattr(module, "interleaved", watched)
     return lengths
 
 

@@ -6,7 +6,7 @@ from functools import partial, wraps
 import pyarrow as pa
 import pytest
 
-from midepoch.stages.batch import Batch, Collate, FilterBatches, MapBatches
+from midepoch.stages.batch import Batch, Collate, FilterBatches, MapBatches, MapBatchesOneToOne
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
@@ -40,6 +40,7 @@ STAGES = {
     "collated batch": Batch(size=3, collate=function),
     "collate": Collate(function=function),
     "batched map": MapBatches(call=call("map"), size=5),
+    "one-to-one batched map": MapBatchesOneToOne(call=call("map"), size=5),
     "batched filter": FilterBatches(call=call("filter"), size=5),
     "process": SkipErrors(call=call("process"), skip_log=None),
     "pack": PackWindows(spec=spec(), strategy="best_fit", window=7),
@@ -80,7 +81,7 @@ def test_a_stage_names_the_functions_that_it_calls():
 
 
 def test_the_number_of_outputs_where_it_follows_from_that_of_the_inputs():
-    same = ("map", "select", "convert", "collate", "process")
+    same = ("map", "one-to-one batched map", "select", "convert", "collate", "process")
     for inputs in (0, 1, 3, 7):
         counts = {"batch": -(-inputs // 3), "collated batch": -(-inputs // 3), "full batch": inputs // 3}
         counts |= dict.fromkeys(same, inputs)
@@ -92,7 +93,7 @@ def test_a_function_whose_errors_are_skipped_has_an_unknown_number_of_outputs():
 
 
 def test_which_stages_make_one_output_of_each_input():
-    one = ("map", "select", "convert", "collate", "process")
+    one = ("map", "one-to-one batched map", "select", "convert", "collate", "process")
     assert members("one_to_one") == {key: key in one for key in STAGES}
     assert Batch(size=1).one_to_one
 

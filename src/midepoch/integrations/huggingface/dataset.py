@@ -191,7 +191,7 @@ class SimpleArrowIterableDataset(Dataset):
             upcoming = progress.upcoming()
         if upcoming is None:  # there are no rows at all
             return progress.session.start.epoch, 0
-        lane, position = upcoming
+        lane, (position, *_) = upcoming
         lanes = progress.session.lanes.source
         assert isinstance(lanes, FileRowsLanes)
         row = lanes.order(lane).rows(np.array([position]))[0]

@@ -131,10 +131,11 @@ class MultiModalIterableDataset(Dataset):
         """
         state = super().describe_state(run)
         progress = run.progress()
-        lane, position = progress.upcoming() or (None, None)
+        lane, cursor = progress.upcoming() or (None, None)
+        position = None if cursor is None else cursor[0]
         packer = None
         if self.plan.pipeline.find(PackWindows) is not None:
-            delivered = 0 if lane is None else delivered_of(progress.cursors[progress.rotation.index(lane)][-1])
+            delivered = 0 if cursor is None else delivered_of(cursor[-1])
             packer = {"lane": lane, "window_start": position, "delivered": delivered}
         return {**state, "cur_idx": position, "packer": packer}
 

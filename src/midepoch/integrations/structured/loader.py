@@ -51,6 +51,7 @@ class StructuredLoader(Loader):
     def _rows_delivered(self, run: Pass) -> tuple[int, int]:
         """How many rows of this rank's epoch were delivered, and about how many there are."""
         progress = run.progress()
-        lanes = progress.session.lanes
-        total = sum(lanes.size(lane) for lane in progress.rotation) // progress.session.assignment.stride
+        session = progress.session
+        rows = sum(session.lanes.size(lane) for lane in range(len(session.positions)))
+        total = rows // session.assignment.readers
         return min(total, progress.items * self.plan.pipeline.item_rows), total

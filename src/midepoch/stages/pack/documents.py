@@ -46,10 +46,10 @@ class Documents:
 def runs_of_windows(inputs: Flow, size: int, spec: PackSpec, context: Context) -> Iterator[RowRun]:
     """The rows in runs of a multiple of ``size`` rows; only the last run may have a remainder."""
     if inputs.row_runs is not None:
-        return Flow(row_runs=_select(inputs.row_runs, spec)).as_row_runs(size)
+        return Flow(row_runs=select_pack_columns(inputs.row_runs, spec)).as_row_runs(size)
     single_items = inputs.as_single_items()
     windows = iter(lambda: list(islice(single_items, size)), [])
-    return (_row_run(window, spec, context) for window in windows)
+    return (row_run_of(window, spec, context) for window in windows)
 
 
 def runs_of_stream(inputs: Flow, delivered: int, spec: PackSpec, context: Context) -> Iterator[RowRun]:
@@ -58,7 +58,7 @@ def runs_of_stream(inputs: Flow, delivered: int, spec: PackSpec, context: Contex
     Single items may each cost a call of a user function, so they are read only until they fill another pack.
     """
     if inputs.row_runs is not None:
-        yield from _select(inputs.row_runs, spec)
+        yield from select_pack_columns(inputs.row_runs, spec)
         return
     waiting: list[SingleItem] = []
     tokens = -delivered
@@ -66,10 +66,10 @@ def runs_of_stream(inputs: Flow, delivered: int, spec: PackSpec, context: Contex
         waiting.append(single)
         tokens += _tokens_in(single[0], spec)
         if tokens >= spec.length:
-            yield _row_run(waiting, spec, context)
+            yield row_run_of(waiting, spec, context)
             waiting, tokens = [], tokens % spec.length
     if waiting:
-        yield _row_run(waiting, spec, context)
+        yield row_run_of(waiting, spec, context)
 
 
 def read_documents(run: RowRun, spec: PackSpec, context: Context) -> Documents:
@@ -148,7 +148,7 @@ def _lengths_of(values: Iterable[Any], run: RowRun, spec: PackSpec, context: Con
     return lengths
 
 
-def _select(runs: Iterator[RowRun], spec: PackSpec) -> Iterator[RowRun]:
+def select_pack_columns(runs: Iterator[RowRun], spec: PackSpec) -> Iterator[RowRun]:
     """The rows with only the columns that go into packs, not converted."""
     return (RowRun(run.rows.select(_pack_columns(run.rows.names, spec)), run.cursors, run.keys) for run in runs)
 
@@ -167,7 +167,7 @@ def _token_columns(columns: list[str], spec: PackSpec) -> list[str]:
     return [*first, *sorted(name for name in columns if spec.wants(name) and name not in first)]
 
 
-def _row_run(single_items: list[SingleItem], spec: PackSpec, context: Context) -> RowRun:
+def row_run_of(single_items: list[SingleItem], spec: PackSpec, context: Context) -> RowRun:
     """Single items as a run of the columns that go into packs, with their values unchanged."""
     rows = [_row(item) for item, _, _ in single_items]
     cursors = np.array([cursor for _, cursor, _ in single_items], np.int64)

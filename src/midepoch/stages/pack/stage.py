@@ -5,16 +5,17 @@ how many of its packs are delivered. The cursor in a stream has the same shape: 
 document, and how many of its tokens are delivered.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from midepoch._common.hashing import key_of, mix64
-from midepoch._common.types import I32, I64
+from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
+from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import (
     Context,
     Flow,
@@ -26,20 +27,20 @@ from midepoch.stages.flow import (
 )
 from midepoch.stages.pack.documents import (
     Documents,
-    Values,
     check_same_dtype,
     document_lengths,
     read_documents,
     runs_of_stream,
     runs_of_windows,
 )
-from midepoch.stages.pack.spec import IGNORED, PackSpec
-from midepoch.stages.pack.strategies import ASSIGN, Strategy, cumulative, ids_within, pack
-from midepoch.stages.skipped import check_groups
+from midepoch.stages.pack.items import make_pack, pack_form
+from midepoch.stages.pack.planned import PlannedStream, PlannedWindows
+from midepoch.stages.pack.spec import PackSpec
+from midepoch.stages.pack.strategies import ASSIGN, Strategy, cumulative, pack
+from midepoch.stages.skipped import check_groups, delivered_of
 from midepoch.stages.stage import Stage
 from midepoch.values.collate import join_others
 from midepoch.values.forms import Form
-from midepoch.values.rows import convert_item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class PackWindows(Stage):
         return self.window
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        form = _form_of(inputs)
+        form = pack_form(inputs)
         packs = self._packs(inputs, cursor, context, form)
         return Flow(single_items=packs, form=form, ragged=self.spec.is_ragged)
 
@@ -97,7 +98,7 @@ class PackWindows(Stage):
                     name: [column[starts[piece] : stops[piece]] for piece in range(first, last)]
                     for name, column in documents.columns.items()
                 }
-                item = _item(pieces, cumulative(sizes[first:last]), spec, form)
+                item = make_pack(pieces, cumulative(sizes[first:last]), spec, form)
                 inside = packs.documents[first:last].tolist()
                 for name, values in documents.others.items():
                     item[name] = join_others(name, [values[document] for document in inside], form)
@@ -105,6 +106,9 @@ class PackWindows(Stage):
 
     def count(self, inputs: int) -> int | None:
         return None
+
+    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
+        return PlannedWindows(inputs, self.spec, self.strategy, self.window, delivered_of(cursor[-1]), context)
 
     def describe(self) -> dict[str, Any] | None:
         return self.spec.describe() | {"strategy": self.strategy, "window": self.window}
@@ -132,7 +136,7 @@ class PackStream(Stage):
             )
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        form = _form_of(inputs)
+        form = pack_form(inputs)
         packs = self._packs(inputs, cursor, context, form)
         return Flow(single_items=packs, form=form, ragged=self._is_ragged)
 
@@ -198,7 +202,7 @@ class PackStream(Stage):
             seqlens[0], seqlens[-1] = 0, end - begin
             seqlens[1:-1] = document_ends[first:last] - begin
             pieces = {name: [column[begin:end]] for name, column in run.documents.columns.items()}
-            yield _item(pieces, seqlens, self.spec, form), *cursor_and_key[number]
+            yield make_pack(pieces, seqlens, self.spec, form), *cursor_and_key[number]
 
     def _is_ragged(self, name: str) -> bool:
         # Packs are equally long, but for the last of a lane. Only the number of documents in them differs.
@@ -206,6 +210,9 @@ class PackStream(Stage):
 
     def count(self, inputs: int) -> int | None:
         return None
+
+    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
+        return PlannedStream(inputs, self.spec, delivered_of(cursor[-1]), context)
 
     def describe(self) -> dict[str, Any] | None:
         return self.spec.describe() | {"strategy": "concat"}
@@ -289,25 +296,3 @@ def _join(runs: Sequence[DocumentRun]) -> DocumentRun:
         np.concatenate([run.cursors_after for run in full]),
         np.concatenate([run.keys for run in full]),
     )
-
-
-def _item(pieces: Mapping[str, Sequence[Values]], ends: I32, spec: PackSpec, form: Form) -> dict[str, Any]:
-    """A pack in its own memory: the pieces of each column joined and padded, and where each piece begins and ends."""
-    real = int(ends[-1])
-    total = real if spec.pad is None else max(real, spec.length)
-    item: dict[str, Any] = {}
-    for name, arrays in pieces.items():
-        values = np.empty(total, arrays[0].dtype)
-        np.concatenate(arrays, out=values[:real])
-        if total > real:
-            values[real:] = spec.pad if name == spec.column else IGNORED if name == "labels" else 0
-        item[name] = values
-    item["position_ids"], item["document_ids"] = ids_within(ends, total)
-    item["cu_seqlens"] = ends
-    converted: dict[str, Any] = convert_item(item, form) if form == "torch" else item
-    return converted
-
-
-def _form_of(inputs: Flow) -> Form:
-    """Packs hold tensors where the inputs do, else arrays."""
-    return "torch" if inputs.form == "torch" else "numpy"

@@ -233,7 +233,7 @@ def test_pack_packs_rows_and_what_acts_on_rows_comes_before_it(write):
                 getattr(packed, name)(1)
         with pytest.raises(TypeError, match="how many items pack yields is only known by reading"):
             len(packed)
-        with pytest.raises(ValueError, match="needs a pipeline whose number of items is known; after a filter"):
+        with pytest.raises(ValueError, match="needs a pipeline whose number of items is known; no rank knows"):
             me.Loader(packed, even="pad")
 
 

@@ -1,0 +1,324 @@
+"""A session of a counted pipeline: its items are one sequence, of which each reader takes every so many.
+
+The sequence goes round the lanes, and passes over a lane that has run out. So no turn is empty, and readers differ by
+at most one item, however uneven the lanes are. To the readers the sequence is a single lane: reader ``c`` of ``C``
+takes the items ``c, c + C, c + 2 C …``. Only a state knows the real lanes again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from midepoch._common.types import I64
+from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LaneDelivery, LanePosition, join
+from midepoch.checkpoint.state import LanePositions, State
+from midepoch.delivery.progress import Progress, Turns
+from midepoch.delivery.session import Session
+from midepoch.pipeline.pipeline import Pipeline
+from midepoch.stages.counted import CountedItems
+from midepoch.stages.flow import Flow
+
+WANTED_ROWS = 1024
+"""The items of about this many rows are asked for, and counted, at a time."""
+
+
+class LaneItems:
+    """The items of a lane that were not delivered when the session started. They are numbered by their ordinals."""
+
+    def __init__(self, items: CountedItems, position: LanePosition) -> None:
+        self._items, self._position = items, position
+
+    def has(self, ordinal: int) -> bool:
+        return self._items.has(self._position.offset(ordinal))
+
+    def total(self) -> int:
+        return max(0, self._items.total() - len(self._position.delivered_ahead))
+
+    def after(self, ordinals: int) -> LanePosition:
+        """The lane's position once its first ``ordinals`` items are delivered."""
+        if ordinals == 0:
+            return self._position
+        return self._position.after(ordinals, self._items.cursor(self._position.offset(ordinals - 1) + 1))
+
+    def flow(self, opened: Any, wanted: Iterator[I64]) -> Flow:
+        """The items with these ordinals."""
+        if not self._position.delivered_ahead:
+            return self._items.flow(opened, wanted)
+        offset = self._position.offset
+        return self._items.flow(opened, (np.array([offset(ordinal) for ordinal in some.tolist()]) for some in wanted))
+
+
+@dataclass(slots=True)
+class Segment:
+    """Rounds in which the same lanes have items left. Each lane gives one item a round: its ordinal is the round."""
+
+    first: int
+    """The number, in the sequence, of the segment's first item."""
+    first_round: int
+    lanes: tuple[int, ...]
+    """The lanes that have items left, in the order of their turns."""
+    rounds: int
+    """How many rounds are known to be in the segment."""
+    ended: bool = False
+
+    @property
+    def end(self) -> int:
+        """One more than the number of the last item that is known to be in the segment."""
+        return self.first + self.rounds * len(self.lanes)
+
+
+class CountedSession(Session):
+    """The sequence of items that were not delivered when these readers started."""
+
+    counted = True
+    tracks_cursors = False
+
+    def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
+        super().__init__(pipeline, start, readers)
+        lanes = self.assignment.lanes
+        self.assignment = LaneAssignment(lanes=1, turn=0, readers=readers)
+        self._turn_order = [(start.turn + number) % lanes for number in range(lanes)]
+        self._most_at_once = max(1, WANTED_ROWS // pipeline.item_rows)
+        self._items: dict[int, LaneItems] = {}
+        self._segments: list[Segment] = []
+
+    def lane_items(self, lane: int) -> LaneItems:
+        """The items that a lane had left."""
+        if lane not in self._items:
+            position = self.positions[lane]
+            self._items[lane] = LaneItems(self.lanes.counted(lane, position.cursor), position)
+        return self._items[lane]
+
+    def _add_segment(self, first: int, first_round: int) -> None:
+        alive = tuple(lane for lane in self._turn_order if self.lane_items(lane).has(first_round))
+        self._segments.append(Segment(first, first_round, alive, int(bool(alive)), ended=not alive))
+
+    def segment(self, number: int) -> Segment | None:
+        """The segment of an item of the sequence; None if there is no such item."""
+        if not self._segments:
+            self._add_segment(0, 0)
+        while True:
+            for segment in reversed(self._segments):
+                if segment.first <= number < segment.end:
+                    return segment
+            last = self._segments[-1]
+            if last.ended:
+                return None
+            self._extend(last, (number - last.first) // len(last.lanes) + 1)
+
+    def _extend(self, segment: Segment, needed: int) -> None:
+        """Find out whether a segment has this number of rounds. If it has not, a new one follows."""
+        rounds = needed + min(segment.rounds, self._most_at_once)
+        last_round = segment.first_round + rounds - 1
+        short = [lane for lane in segment.lanes if not self.lane_items(lane).has(last_round)]
+        if not short:
+            segment.rounds = rounds
+            return
+        end = min(self.lane_items(lane).total() for lane in short)
+        segment.rounds, segment.ended = end - segment.first_round, True
+        self._add_segment(segment.end, end)
+
+    def has(self, number: int) -> bool:
+        """True if the sequence has an item with this number."""
+        return self.segment(number) is not None
+
+    def total(self) -> int:
+        """The number of items in the sequence."""
+        return sum(self.lane_items(lane).total() for lane in self._turn_order)
+
+    def items_left(self, lane: int) -> int:
+        return self.total()
+
+    def is_over(self) -> bool:
+        return not self.has(0)
+
+    def is_complete(self, items: int) -> bool:
+        return not self.has(self.assignment.readers * items)
+
+    def turns_for(self, reader: int, items: int) -> int:
+        return items
+
+    def limits(self, reader: int) -> list[int | None]:
+        return [None]
+
+    def upcoming(self, reader: int, items: int) -> tuple[int, Cursor] | None:
+        number = reader + self.assignment.readers * items
+        segment = self.segment(number)
+        if segment is None:
+            return None
+        rounds, slot = divmod(number - segment.first, len(segment.lanes))
+        lane = segment.lanes[slot]
+        return lane, self.lane_items(lane).after(segment.first_round + rounds).cursor
+
+    def after(self, items: int) -> State:
+        number = self.assignment.readers * items
+        return self._state(number if number == 0 or self.has(number - 1) else self.total())
+
+    def after_each(self, items: Sequence[int]) -> State:
+        ranks = self.assignment.readers // len(items)
+        deliveries = []
+        for reader in range(self.assignment.readers):
+            end = self.end(reader, 0, items[reader // ranks])
+            if end and not self.has(end - 1):
+                end = self.end(reader, 0, self.assignment.reader_items(reader, 0, self.total()))
+            deliveries.append(LaneDelivery(reader, end, (end,)))
+        joined = join(LanePosition((0,)), self.assignment.stride, deliveries)
+        return self._state(joined.cursor[0], joined.delivered_ahead)
+
+    def _state(self, number: int, ahead: Sequence[int] = ()) -> State:
+        """The state after the first ``number`` items, and after those ``ahead`` of them."""
+        delivered = self._delivered_of_lanes(number)
+        positions = [self.lane_items(lane).after(delivered[lane]) for lane in range(len(delivered))]
+        offsets: dict[int, list[int]] = {}
+        for offset in ahead:
+            segment = self.segment(number + offset)
+            assert segment is not None
+            rounds, slot = divmod(number + offset - segment.first, len(segment.lanes))
+            lane = segment.lanes[slot]
+            ordinal = segment.first_round + rounds - delivered[lane]
+            offsets.setdefault(lane, []).append(positions[lane].offset(ordinal))
+        for lane, more in offsets.items():
+            cursor, known = positions[lane]
+            positions[lane] = LanePosition(cursor, tuple(sorted({*known, *more})))
+        packed = LanePositions.pack((1, position) for position in positions)
+        return replace(self.start, turn=self._turn_after(number), positions=packed)
+
+    def _delivered_of_lanes(self, number: int) -> list[int]:
+        """How many of the first ``number`` items are of each lane."""
+        delivered = [0] * len(self._turn_order)
+        if number == 0:
+            return delivered
+        segment = self.segment(number - 1)
+        assert segment is not None
+        for lane in self._turn_order:
+            if lane not in segment.lanes:
+                delivered[lane] = self.lane_items(lane).total()
+        rounds, extra = divmod(number - segment.first, len(segment.lanes))
+        for slot, lane in enumerate(segment.lanes):
+            delivered[lane] = segment.first_round + rounds + (slot < extra)
+        return delivered
+
+    def _turn_after(self, number: int) -> int:
+        """The turn of the next item, if turns at lanes that have run out are counted too."""
+        if number == 0:
+            return self.start.turn
+        segment = self.segment(number - 1)
+        assert segment is not None
+        rounds, extra = divmod(number - 1 - segment.first, len(segment.lanes))
+        last = self.start.turn + (segment.first_round + rounds) * len(self._turn_order)
+        return last + self._turn_order.index(segment.lanes[extra]) + 1
+
+    def wanted(self, lane: int, first: int, step: int) -> Iterator[I64]:
+        """The ordinals in a lane of the items ``first, first + step, first + 2 step …`` of the sequence."""
+        size = 1  # so that the first item after a resume comes as soon as possible
+        number = 0
+        while (segment := self._segment_at(number)) is not None and lane in segment.lanes:
+            ordinals = _common_items(segment, segment.lanes.index(lane), first, step)
+            while ordinals is not None:
+                last = ordinals.start + (size - 1) * ordinals.step
+                self.segment(segment.first + (last - segment.first_round + 1) * len(segment.lanes) - 1)
+                known = segment.first_round + segment.rounds - ordinals.start
+                here = ordinals[: max(0, -(-known // ordinals.step))][:size]
+                if not here:
+                    break  # the segment has ended
+                yield np.array(here)
+                ordinals = ordinals[len(here) :]
+                size = min(2 * size, self._most_at_once)
+            number += 1
+
+    def _segment_at(self, index: int) -> Segment | None:
+        """The segment with this index, if there is one that has items."""
+        if not self._segments:
+            self._add_segment(0, 0)
+        while index >= len(self._segments):
+            last = self._segments[-1]
+            if last.ended:
+                return None
+            self.segment(last.end)
+        return self._segments[index] if self._segments[index].lanes else None
+
+
+def _common_items(segment: Segment, slot: int, first: int, step: int) -> range | None:
+    """The ordinals of a lane's items, from the segment's start on, that are ``first`` plus a multiple of ``step``."""
+    lanes = len(segment.lanes)
+    shared = gcd(lanes, step)
+    missing = first - segment.first - slot
+    if missing % shared:
+        return None
+    period = step // shared
+    rounds = missing // shared * pow(lanes // shared, -1, period) % period if period > 1 else 0
+    least = max(0, -(-missing // lanes))
+    rounds += -(-max(0, least - rounds) // period) * period
+    return range(segment.first_round + rounds, 1 << 62, period)
+
+
+def take_items(progress: Progress, session: CountedSession, worker: int, workers: int) -> Iterator[Turns]:
+    """A reader's items, from where its progress is, until there are none left; those of one worker of several."""
+    readers = session.assignment.readers
+    return _every(session, progress.reader + readers * (progress.turns_taken + worker), readers * workers)
+
+
+def _every(session: CountedSession, first: int, step: int) -> Iterator[Turns]:
+    """The items ``first, first + step, first + 2 step …`` of the sequence."""
+    lanes = len(session.positions)
+    opened = session.pipeline.source.open(lanes // gcd(lanes, step))
+    reading: dict[int, ReadLane] = {}
+    try:
+        while (segment := session.segment(first)) is not None:
+            period = len(segment.lanes) // gcd(len(segment.lanes), step)
+            slots = [(first + step * turn - segment.first) % len(segment.lanes) for turn in range(period)]
+            for slot in slots:
+                lane = segment.lanes[slot]
+                if lane not in reading:
+                    reading[lane] = ReadLane(session.lane_items(lane).flow(opened, session.wanted(lane, first, step)))
+            of_slots = [reading[segment.lanes[slot]] for slot in slots]
+            most = -(-(segment.end - first) // step)
+            items = _next_items(of_slots, most)
+            assert items, "every item that is counted is read"
+            first += step * len(items)
+            yield Turns(items, ())
+            del items
+    finally:
+        opened.close()
+
+
+def _next_items(lanes: Sequence["ReadLane"], most: int) -> list[Any]:
+    """The next items, one of each lane in turn: as many as are ready, at least one, at most ``most``."""
+    ready = [lane.ready() for lane in lanes[:most]]
+    rounds = min(min(ready), most // len(lanes))
+    if rounds == 0 or any(lane.is_single for lane in lanes):
+        return lanes[0].take(1)
+    items: list[Any] = [None] * (rounds * len(lanes))
+    for number, lane in enumerate(lanes):
+        items[number :: len(lanes)] = lane.take(rounds)
+    return items
+
+
+class ReadLane:
+    """The items of one lane as they are read, many at a time unless they are made singly."""
+
+    def __init__(self, flow: Flow) -> None:
+        runs = flow.as_item_runs()
+        self.is_single = runs is None
+        self._runs = runs
+        self._singles = flow.as_single_items() if runs is None else None
+        self._ready: list[Any] = []
+
+    def ready(self) -> int:
+        """How many items can be taken, at least 1."""
+        if self._runs is None:
+            return 1
+        while not self._ready:
+            self._ready = list(next(self._runs).items)
+        return len(self._ready)
+
+    def take(self, count: int) -> list[Any]:
+        """The next items, which must be ready."""
+        if self._singles is not None:
+            return [item for item, _, _ in islice(self._singles, count)]
+        taken, self._ready = self._ready[:count], self._ready[count:]
+        return taken

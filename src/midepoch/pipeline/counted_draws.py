@@ -1,0 +1,371 @@
+"""The draws of a mixture, counted: what each part has yielded after any number of draws follows from the schedule.
+
+The schedule repeats after ``sum(weights)`` draws, its *period*. So the draws so far from each part, and the draw that
+takes a given item of a part, are a division and a look into the table of one period.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from midepoch._common.types import I32, I64
+from midepoch.checkpoint.lanes import Cursor
+from midepoch.errors import CheckpointMismatchError
+from midepoch.pipeline.draws import EMPTY_PASSES, LOW_BITS, PartPosition, Stop, empty_part, interleaved, part_salt
+from midepoch.pipeline.schedule import Schedule
+from midepoch.stages.counted import CountedItems, Wanted
+from midepoch.stages.flow import Flow, RowRun, SingleItem
+from midepoch.values.forms import Form
+
+COUNTED_EVERY = 64
+"""The table of a period holds the draws from each part after every so many draws."""
+
+
+class Period:
+    """One period of a schedule."""
+
+    def __init__(self, schedule: Schedule, weights: Sequence[int]) -> None:
+        self._weights = np.array(weights, np.int64)
+        self._parts = schedule.period()
+        self._total = len(self._parts)
+        table = self._parts[:, None] == np.arange(len(weights))
+        self._counts = np.concatenate([np.zeros((1, len(weights)), np.int64), table.cumsum(axis=0)])[::COUNTED_EVERY]
+        self._draws_from = [np.flatnonzero(table[:, part]) for part in range(len(weights))]
+
+    def drawn(self, draws: int) -> I64:
+        """How many items were drawn from each part after a number of draws."""
+        periods, rest = divmod(draws, self._total)
+        known = rest // COUNTED_EVERY
+        after = np.bincount(self._parts[known * COUNTED_EVERY : rest], minlength=len(self._weights))
+        counts: I64 = periods * self._weights + self._counts[known] + after
+        return counts
+
+    def parts(self, first: int, stop: int) -> I32:
+        """The parts of the draws from ``first`` to ``stop``."""
+        drawn: I32 = self._parts[np.arange(first, stop) % self._total]
+        return drawn
+
+    def draws_from(self, part: int) -> bool:
+        """True if the part is drawn from at all."""
+        return len(self._draws_from[part]) > 0
+
+    def draw_of(self, part: int, number: int) -> int:
+        """The draw that takes the item with this number of a part."""
+        draws = self._draws_from[part]
+        periods, rest = divmod(number, len(draws))
+        return periods * self._total + int(draws[rest])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedPart:
+    """One part, as a lane draws from it."""
+
+    name: str
+    begin: Cursor
+    open: Callable[[int, Cursor], CountedItems]
+    """Returns the part's items, given how often it has ended and the cursor to start from."""
+
+
+class PartItems:
+    """The items of one part from its position on. A part that starts over has several passes."""
+
+    def __init__(self, part: CountedPart, position: PartPosition, *, repeats: bool) -> None:
+        self._part, self._position, self._repeats = part, position, repeats
+        self._passes = [part.open(position.times_ended, position.cursor)]
+        self._starts = [0]
+
+    def has(self, number: int) -> bool:
+        return self._find(number) is not None
+
+    def left(self) -> int:
+        """The number of items of a part that does not start over."""
+        return self._passes[0].total()
+
+    def _find(self, number: int) -> tuple[int, int] | None:
+        """The pass of an item, and its number there; None if there is no such item."""
+        for run in range(len(self._starts) - 1, -1, -1):
+            if self._starts[run] <= number:
+                break
+        while not self._passes[run].has(number - self._starts[run]):
+            if not self._repeats:
+                return None
+            run += 1
+            if run == len(self._passes):
+                self._start_over()
+        return run, number - self._starts[run]
+
+    def _start_over(self) -> None:
+        last = [*self._starts, self._starts[-1] + self._passes[-1].total()][-EMPTY_PASSES - 1 :]
+        if len(last) > EMPTY_PASSES and last[0] == last[-1]:
+            raise empty_part(self._part.name)
+        times_ended = self._position.times_ended + len(self._passes)
+        self._starts.append(self._starts[-1] + self._passes[-1].total())
+        self._passes.append(self._part.open(times_ended, self._part.begin))
+
+    def position(self, items: int) -> tuple[int, Cursor]:
+        """How often the part has ended, and its cursor, after a number of items."""
+        if items == 0:
+            return self._position.times_ended, self._position.cursor
+        found = self._find(items - 1)
+        assert found is not None
+        run, number = found
+        return self._position.times_ended + run, self._passes[run].cursor(number + 1)
+
+    def flows(self, opened: Any, wanted: Wanted) -> Iterator[tuple[int, Flow]]:
+        """The wanted items, a flow for each pass, with what makes the keys of the pass differ from those of others."""
+        waiting: deque[I64] = deque()
+
+        def of_pass(run: int) -> Iterator[I64]:
+            for numbers in chain(_popped(waiting), wanted):
+                last = self._find(int(numbers[-1]))
+                if last is None or last[0] == run:
+                    yield numbers - self._starts[run]
+                    continue
+                here = numbers < self._starts[run + 1]
+                waiting.append(numbers[~here])
+                if here.any():
+                    yield numbers[here] - self._starts[run]
+                return
+
+        run = 0
+        while True:
+            yield (
+                part_salt(self._part.name, self._position.times_ended + run),
+                self._passes[run].flow(opened, of_pass(run)),
+            )
+            if not waiting:
+                return
+            run += 1
+
+
+def _popped(waiting: deque[I64]) -> Iterator[I64]:
+    while waiting:
+        yield waiting.popleft()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Draws under one schedule."""
+
+    first: int
+    """The number of the first item."""
+    draws: int
+    """The number of draws of the schedule before the first item."""
+    drawn: I64
+    """The same for each part."""
+    taken: I64
+    """The number of items of each part before the first item."""
+    ended: tuple[int, ...]
+    """How often each part has ended, where ended parts are left out."""
+    period: Period | None
+    """None if all parts have ended."""
+
+
+class CountedDraws(CountedItems):
+    """The items of a mixture in one lane."""
+
+    def __init__(
+        self,
+        parts: Sequence[CountedPart],
+        positions: Sequence[PartPosition],
+        *,
+        stop: Stop,
+        period: Callable[[Sequence[int]], Period | None],
+        form: tuple[Form, bool],
+        in_runs: bool,
+    ) -> None:
+        """``period`` makes the period of a schedule, given how often each part has ended."""
+        self._names, self._stop, self._make_period = [part.name for part in parts], stop, period
+        self._form, self._in_runs, self._positions = form, in_runs, positions
+        self._parts = [
+            PartItems(part, position, repeats=stop == "never") for part, position in zip(parts, positions, strict=True)
+        ]
+        drawn = np.array([position.drawn for position in positions], np.int64)
+        ended = tuple(position.times_ended for position in positions)
+        first = period(ended)
+        draws = int(drawn.sum())
+        if first is not None and not np.array_equal(first.drawn(draws), drawn):
+            raise CheckpointMismatchError(
+                f"The state is damaged: {drawn.tolist()} items drawn from the parts {', '.join(self._names)} do not "
+                "follow from the weights. Load an earlier checkpoint."
+            )
+        self._segments = [Segment(0, draws, drawn, np.zeros_like(drawn), ended, first)]
+
+    def _segment(self, number: int) -> Segment | None:
+        """The segment of an item; None if there is no such item."""
+        index = bisect_right(self._segments, number, key=lambda segment: segment.first) - 1
+        while (segment := self._segments[index]).period is not None:
+            taken = self._taken(segment, number + 1)
+            drawn = np.flatnonzero(taken > segment.taken).tolist()
+            short = [part for part in drawn if not self._parts[part].has(int(taken[part]) - 1)]
+            if not short:
+                return segment
+            if self._stop == "first":
+                return None
+            self._segments.append(self._segment_after(segment, short))
+            index += 1
+        return None
+
+    def _segment_after(self, segment: Segment, short: Sequence[int]) -> Segment:
+        """The segment after one in which these parts end."""
+        assert segment.period is not None
+        ends: dict[int, int] = {}
+        for part in short:
+            left = self._parts[part].left() - int(segment.taken[part])
+            ends[segment.period.draw_of(part, int(segment.drawn[part]) + left)] = part
+        draw = min(ends)
+        ended = list(segment.ended)
+        ended[ends[draw]] += 1
+        number = segment.first + draw - segment.draws
+        zeros = np.zeros_like(segment.drawn)
+        return Segment(number, 0, zeros, self._taken(segment, number), tuple(ended), self._make_period(ended))
+
+    def _taken(self, segment: Segment, items: int) -> I64:
+        """The number of items of each part among the first ``items``, if the segment lasts so long."""
+        assert segment.period is not None
+        drawn: I64 = segment.period.drawn(segment.draws + items - segment.first)
+        return segment.taken + drawn - segment.drawn
+
+    def has(self, number: int) -> bool:
+        return self._segment(number) is not None
+
+    def total(self) -> int:
+        if self._stop == "never":
+            raise TypeError("The length is unknown: a mixture with stop='never' never ends.")
+        if self._stop == "all":
+            return sum(part.left() for number, part in enumerate(self._parts) if self._weighted(number))
+        segment = self._segments[0]
+        if segment.period is None:
+            return 0
+        ends = [
+            segment.period.draw_of(number, int(segment.drawn[number]) + part.left())
+            for number, part in enumerate(self._parts)
+            if self._weighted(number)
+        ]
+        return min(ends) - segment.draws
+
+    def _weighted(self, part: int) -> bool:
+        period = self._segments[0].period
+        return period is not None and period.draws_from(part)
+
+    def cursor(self, items: int) -> Cursor:
+        segment = self._segments[0] if items == 0 else self._segment(items - 1)
+        assert segment is not None
+        if segment.period is None:
+            taken, drawn = segment.taken, segment.drawn
+        else:
+            taken = self._taken(segment, items)
+            drawn = segment.drawn + taken - segment.taken
+        cursor: list[int] = []
+        for number, part in enumerate(self._parts):
+            times_ended, part_cursor = part.position(int(taken[number]))
+            if self._stop == "all":
+                times_ended = segment.ended[number]
+            cursor += [int(drawn[number]), times_ended, *part_cursor]
+        return tuple(cursor)
+
+    def flow(self, opened: Any, wanted: Wanted) -> Flow:
+        draws = _Draws(self, opened, wanted)
+        form, batched = self._form
+        if self._in_runs:
+            return Flow(row_runs=draws.row_runs(), form=form)
+        return Flow(single_items=draws.single_items(), form=form, batched=batched)
+
+    def located(self, numbers: I64) -> tuple[I32, list[I64]]:
+        """The part of each of these draws, and, for each part, the numbers of its items among them."""
+        parts, items = [], [list[I64]() for _ in self._parts]
+        begin = 0
+        while begin < len(numbers):
+            segment = self._segment(int(numbers[begin]))
+            assert segment is not None
+            assert segment.period is not None
+            later = [other.first for other in self._segments if other.first > segment.first]
+            end = len(numbers)
+            if later:
+                end = int(np.searchsorted(numbers, later[0]))
+            elif self._segment(int(numbers[-1])) is not segment:
+                continue  # now it is known where the segment ends
+            here = numbers[begin:end]
+            first, last = int(here[0]), int(here[-1])
+            base = self._taken(segment, first)
+            every = segment.period.parts(
+                segment.draws + first - segment.first, segment.draws + last + 1 - segment.first
+            )
+            chosen = every[here - first]
+            for part in range(len(self._parts)):
+                ordinals = np.cumsum(every == part)[here - first] - 1
+                items[part].append(base[part] + ordinals[chosen == part])
+            parts.append(chosen)
+            begin = end
+        return np.concatenate(parts), [np.concatenate(of_part) for of_part in items]
+
+    def part_flows(self, part: int, opened: Any, wanted: Wanted) -> Iterator[tuple[int, Flow]]:
+        """The items of a part, a flow for each pass over it."""
+        return self._parts[part].flows(opened.parts[part], wanted)
+
+    @property
+    def part_count(self) -> int:
+        return len(self._parts)
+
+
+class _Draws:
+    """The wanted draws of one reader. Each part is asked for its items of an array of draws when they are needed."""
+
+    def __init__(self, items: CountedDraws, opened: Any, wanted: Wanted) -> None:
+        self._items, self._opened, self._wanted = items, opened, wanted
+        self._due: deque[I32] = deque()
+        self._of_parts: list[deque[I64]] = [deque() for _ in range(items.part_count)]
+
+    def _advance(self) -> bool:
+        """Find the parts of the next array of draws."""
+        numbers = next(self._wanted, None)
+        if numbers is None:
+            return False
+        parts, of_parts = self._items.located(numbers)
+        self._due.append(parts)
+        for waiting, of_part in zip(self._of_parts, of_parts, strict=True):
+            if len(of_part):
+                waiting.append(of_part)
+        return True
+
+    def _wanted_of(self, part: int) -> Iterator[I64]:
+        waiting = self._of_parts[part]
+        while waiting or self._advance():
+            if waiting:
+                yield waiting.popleft()
+
+    def _arrays(self) -> Iterator[I32]:
+        while self._due or self._advance():
+            yield self._due.popleft()
+
+    def single_items(self) -> Iterator[SingleItem]:
+        flows = [self._singles(part) for part in range(self._items.part_count)]
+        for parts in self._arrays():
+            for part in parts.tolist():
+                yield next(flows[part])
+
+    def _singles(self, part: int) -> Iterator[SingleItem]:
+        for salt, flow in self._items.part_flows(part, self._opened, self._wanted_of(part)):
+            for item, cursor, key in flow.as_single_items():
+                yield item, cursor, (key ^ salt) & LOW_BITS
+
+    def row_runs(self) -> Iterator[RowRun]:
+        flows = [self._runs(part) for part in range(self._items.part_count)]
+        waiting: list[list[RowRun]] = [[] for _ in flows]
+        for parts in self._arrays():
+            for part, needed in enumerate(np.bincount(parts, minlength=len(flows)).tolist()):
+                while sum(map(len, waiting[part])) < needed:
+                    waiting[part].append(next(flows[part]))
+            rows, keys, _ = interleaved(parts, waiting)
+            yield RowRun(rows, np.zeros((len(parts), 1), np.int64), keys)
+
+    def _runs(self, part: int) -> Iterator[RowRun]:
+        for salt, flow in self._items.part_flows(part, self._opened, self._wanted_of(part)):
+            assert flow.row_runs is not None
+            for run in flow.row_runs:
+                yield RowRun(run.rows, run.cursors, (run.keys ^ salt) & LOW_BITS)

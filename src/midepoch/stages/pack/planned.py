@@ -1,0 +1,260 @@
+"""Packs that are planned: where every document goes follows from the lengths that a survey knows.
+
+All readers make the same plan, and each takes only the documents of the packs that it delivers. The packs are those
+that the stages make without a survey. What is read is compared with the survey.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from midepoch._common.hashing import key_of, mix64
+from midepoch._common.text import count
+from midepoch._common.types import I64
+from midepoch.checkpoint.lanes import Cursor
+from midepoch.errors import SurveyMismatchError
+from midepoch.stages.counted import CHUNK, CountedItems, Groups, Wanted
+from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, concat_runs
+from midepoch.stages.pack.documents import Documents, read_documents, row_run_of, select_pack_columns
+from midepoch.stages.pack.items import make_pack, pack_form
+from midepoch.stages.pack.spec import PackSpec
+from midepoch.stages.pack.strategies import Packs, Strategy, cumulative, pack
+from midepoch.values.collate import join_others
+from midepoch.values.forms import Form
+
+PLANS_KEPT = 4
+
+
+class WindowJob(NamedTuple):
+    """The packs to make of one window."""
+
+    group: int
+    numbers: I64
+    """The numbers of the packs in the window."""
+    documents: I64
+    """The numbers, in the window, of the documents in these packs."""
+
+
+class PlannedWindows(Groups):
+    """The packs of windows of documents."""
+
+    def __init__(
+        self, inputs: CountedItems, spec: PackSpec, strategy: Strategy, window: int, delivered: int, context: Context
+    ) -> None:
+        super().__init__(inputs, window, delivered)
+        self._spec, self._strategy, self._context = spec, strategy, context
+        self._plans: dict[int, tuple[Packs, I64]] = {}
+
+    def _outputs(self, group: int) -> int:
+        return len(self._plan(group)[0])
+
+    def _plan(self, group: int) -> tuple[Packs, I64]:
+        """The layout of a window, and the lengths of its documents."""
+        if group not in self._plans:
+            members = self._members(group)
+            lengths = self._inputs.lengths(members) if len(members) else members
+            lengths = lengths + (self._spec.eos is not None)
+            packs = pack(lengths, length=self._spec.length, strategy=self._strategy, overlong=self._spec.overlong)
+            while len(self._plans) >= PLANS_KEPT:
+                del self._plans[next(iter(self._plans))]
+            self._plans[group] = packs, lengths
+        return self._plans[group]
+
+    def flow(self, opened: Any, wanted: Wanted) -> Flow:
+        jobs: deque[WindowJob] = deque()
+
+        def inputs() -> Iterator[I64]:
+            for numbers in wanted:
+                for group, in_group in self._by_group(numbers):
+                    packs, _ = self._plan(group)
+                    pieces = np.concatenate([np.arange(*packs.bounds[[k, k + 1]]) for k in in_group.tolist()])
+                    jobs.append(WindowJob(group, in_group, np.unique(packs.documents[pieces])))
+                    yield group * self._size + jobs[-1].documents
+
+        flow = self._inputs.flow(opened, inputs())
+        form = pack_form(flow)
+        runs = _runs_of_jobs(flow, jobs, lambda job: len(job.documents), self._spec, self._context)
+        packs = (item for job, run in runs for item in self._packs(job, run, form))
+        return Flow(single_items=packs, form=form, ragged=self._spec.is_ragged)
+
+    def _packs(self, job: WindowJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
+        packs, lengths = self._plan(job.group)
+        documents = _read_checked(run, lengths[job.documents], self._spec, self._context)
+        begins = np.cumsum(documents.lengths) - documents.lengths
+        key = key_of(int(self._inputs.keys(np.array([job.group * self._size]))[0]))
+        for number in job.numbers.tolist():
+            pieces = slice(*packs.bounds[[number, number + 1]].tolist())
+            inside = np.searchsorted(job.documents, packs.documents[pieces])
+            starts, stops = packs.starts[pieces], packs.stops[pieces]
+            spans = list(zip((begins[inside] + starts).tolist(), (begins[inside] + stops).tolist(), strict=True))
+            arrays = {name: [column[start:stop] for start, stop in spans] for name, column in documents.columns.items()}
+            item = make_pack(arrays, cumulative(stops - starts), self._spec, form)
+            for name, values in documents.others.items():
+                item[name] = join_others(name, [values[document] for document in inside.tolist()], form)
+            yield item, (), _pack_key(key, number)
+
+
+class StreamJob(NamedTuple):
+    """Consecutive documents of a stream, or several runs of them, and the packs to cut from them."""
+
+    documents: I64
+    """The numbers of the documents that have tokens to pack."""
+    lengths: I64
+    begins: I64
+    """The position in the stream of each document's first token."""
+    bounds: list[tuple[int, int]]
+    """The first token of each pack, and the one after its last."""
+
+
+class PlannedStream(CountedItems):
+    """The packs of one stream of tokens. The tokens are counted in chunks of documents, each when it is needed."""
+
+    def __init__(self, inputs: CountedItems, spec: PackSpec, delivered: int, context: Context) -> None:
+        """``delivered`` tokens of the first document come before the first pack."""
+        self._inputs, self._spec, self._delivered, self._context = inputs, spec, delivered, context
+        self._ends: list[int] = []
+        """For each chunk of documents that is counted, the number of tokens up to its end."""
+        self._complete = False
+        self._last: tuple[int, I64] = (-1, np.empty(0, np.int64))
+
+    def _tokens_until(self, tokens: int) -> bool:
+        """Count chunks until there are more than ``tokens`` tokens. False if there are not."""
+        while not self._complete and (not self._ends or self._ends[-1] <= tokens):
+            chunk = len(self._ends)
+            self._complete = not self._inputs.has((chunk + 1) * CHUNK)
+            self._ends.append(self._before(chunk) + int(self._lengths(chunk).sum()))
+        return self._ends[-1] > tokens
+
+    def _before(self, chunk: int) -> int:
+        return self._ends[chunk - 1] if chunk else 0
+
+    def _lengths(self, chunk: int) -> I64:
+        """The tokens that each document of a chunk adds to the stream."""
+        if self._last[0] != chunk:
+            begin, end = chunk * CHUNK, (chunk + 1) * CHUNK
+            numbers = np.arange(begin, end if self._inputs.has(end - 1) else max(begin, self._inputs.total()))
+            lengths = self._inputs.lengths(numbers) if len(numbers) else numbers
+            lengths = lengths + (self._spec.eos is not None)
+            if self._spec.overlong == "drop":
+                lengths = np.where(lengths > self._spec.length, 0, lengths)
+            self._last = chunk, lengths
+        return self._last[1]
+
+    def has(self, number: int) -> bool:
+        return self._tokens_until(self._delivered + number * self._spec.length)
+
+    def total(self) -> int:
+        while not self._complete:
+            self._tokens_until(self._ends[-1] if self._ends else 0)
+        return max(0, -(-(self._ends[-1] - self._delivered) // self._spec.length))
+
+    def cursor(self, items: int) -> Cursor:
+        if items == 0:
+            return (*self._inputs.cursor(0), self._delivered)
+        end = self._delivered + items * self._spec.length
+        if not self._tokens_until(end):
+            end = min(end, self._ends[-1])
+        chunk = bisect_left(self._ends, end)
+        ends = np.cumsum(self._lengths(chunk)) + self._before(chunk)
+        inside = int(np.searchsorted(ends, end, "left"))
+        document = chunk * CHUNK + inside
+        if ends[inside] == end:
+            return (*self._inputs.cursor(document + 1), 0)
+        return (*self._inputs.cursor(document), end - int(ends[inside] - self._lengths(chunk)[inside]))
+
+    def flow(self, opened: Any, wanted: Wanted) -> Flow:
+        jobs: deque[StreamJob] = deque()
+
+        def inputs() -> Iterator[I64]:
+            for numbers in wanted:
+                jobs.append(self._job(numbers))
+                yield jobs[-1].documents
+
+        flow = self._inputs.flow(opened, inputs())
+        form = pack_form(flow)
+        runs = _runs_of_jobs(flow, jobs, lambda job: len(job.documents), self._spec, self._context)
+        packs = (item for job, run in runs for item in self._packs(job, run, form))
+        return Flow(single_items=packs, form=form, ragged=lambda name: name == "cu_seqlens")
+
+    def _job(self, numbers: I64) -> StreamJob:
+        """The documents that hold the tokens of these packs."""
+        length = self._spec.length
+        self.has(int(numbers[-1]) + 1)
+        begins = (self._delivered + numbers * length).tolist()
+        bounds = [(begin, min(begin + length, self._ends[-1])) for begin in begins]
+        documents, lengths, starts = [], [], []
+        last = -1
+        for begin, end in bounds:
+            for chunk in range(bisect_right(self._ends, begin), bisect_left(self._ends, end) + 1):
+                of_chunk = self._lengths(chunk)
+                ends = np.cumsum(of_chunk) + self._before(chunk)
+                first, stop = np.searchsorted(ends, begin, "right"), np.searchsorted(ends, end, "left") + 1
+                inside = np.arange(max(int(first), last + 1 - chunk * CHUNK), min(int(stop), len(ends)))
+                inside = inside[of_chunk[inside] > 0]
+                if len(inside):
+                    last = chunk * CHUNK + int(inside[-1])
+                    documents.append(chunk * CHUNK + inside)
+                    lengths.append(of_chunk[inside])
+                    starts.append(ends[inside] - of_chunk[inside])
+        return StreamJob(np.concatenate(documents), np.concatenate(lengths), np.concatenate(starts), bounds)
+
+    def _packs(self, job: StreamJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
+        documents = _read_checked(run, job.lengths, self._spec, self._context)
+        ends_in_stream = job.begins + job.lengths
+        shifts = np.cumsum(job.lengths) - ends_in_stream  # from the stream to what was read of it
+        for begin, end in job.bounds:
+            first = int(np.searchsorted(ends_in_stream, begin, "right"))
+            last = int(np.searchsorted(ends_in_stream, end, "left"))
+            seqlens = np.empty(last - first + 2, np.int32)
+            seqlens[0], seqlens[-1] = 0, end - begin
+            seqlens[1:-1] = ends_in_stream[first:last] - begin
+            read = slice(begin + int(shifts[first]), end + int(shifts[last]))
+            arrays = {name: [column[read]] for name, column in documents.columns.items()}
+            key = _pack_key(key_of(int(run.keys[first])), begin - int(job.begins[first]))
+            yield make_pack(arrays, seqlens, self._spec, form), (), key
+
+
+def _pack_key(of_group: int, number: int) -> int:
+    return int(mix64(np.array([of_group], np.uint64) + np.uint64(number)).astype(np.int64)[0])
+
+
+def _read_checked(run: RowRun, expected: I64, spec: PackSpec, context: Context) -> Documents:
+    """The documents of a run, if they have the lengths that the survey says."""
+    documents = read_documents(run, spec, context)
+    for number in np.flatnonzero(documents.lengths != expected).tolist()[:1]:
+        end = spec.eos is not None
+        where = context.name_row(spec.number, int(run.keys[number]), single=True) or f", item {run.keys[number]}"
+        raise SurveyMismatchError(
+            f"pack: a document has {count('token', int(documents.lengths[number]) - end)}, and the survey says "
+            f"{int(expected[number]) - end:,}{where}. A function before pack has changed, or does not always return "
+            "the same. After a change pass another version to survey(version=...)."
+        )
+    return documents
+
+
+def _runs_of_jobs(
+    flow: Flow, jobs: deque[Any], size: Callable[[Any], int], spec: PackSpec, context: Context
+) -> Iterator[tuple[Any, RowRun]]:
+    """Each job with its rows. The flow adds jobs as it asks for rows, so the first row comes before the first job."""
+    if flow.row_runs is None:
+        singles = flow.as_single_items()
+        for first in singles:
+            job = jobs.popleft()
+            yield job, row_run_of([first, *islice(singles, size(job) - 1)], spec, context)
+        return
+    waiting: list[RowRun] = []
+    rows = 0
+    for run in select_pack_columns(flow.row_runs, spec):
+        waiting.append(run)
+        rows += len(run)
+        while jobs and rows and rows >= size(jobs[0]):
+            job = jobs.popleft()
+            joined = waiting[0] if len(waiting) == 1 else concat_runs(waiting)
+            needed = size(job)
+            yield job, joined.slice(0, needed)
+            rows -= needed
+            waiting = [joined.slice(needed, len(joined))] if rows else []

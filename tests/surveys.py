@@ -1,0 +1,47 @@
+"""Surveys made by reading, for tests of what is done with them."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from midepoch.pipeline.pipeline import Lanes
+
+
+@dataclass(frozen=True)
+class KnownRows:
+    """What a pass over all rows found: the same interface as a survey on disk."""
+
+    mask: Any
+    row_lengths: Any
+    covered: int
+    has_kept = True
+
+    def kept(self, rows):
+        return self.mask[rows]
+
+    def lengths(self, rows):
+        return self.row_lengths[rows]
+
+
+def surveyed(dataset):
+    """The dataset with a survey of its filters and of the lengths for its pack."""
+    pipeline = dataset.plan.pipeline
+    counting = [number for number, stage in enumerate(pipeline.stages) if stage.needs_survey]
+    if pipeline.source.where is None and not counting:
+        return dataset
+    last = counting[-1] + 1 if counting else 0
+    column = getattr(getattr(pipeline.stages[last - 1], "spec", None), "column", None) if last else None
+    before = pipeline.stages[: last - 1] if column else pipeline.stages[:last]
+    prefix = replace(pipeline, source=replace(pipeline.source, steps=()), stages=before)
+    lanes = Lanes(prefix, epoch=0, lanes=1, mode="example")
+    rows = prefix.source.index.view.rows
+    mask, lengths = np.zeros(rows, bool), np.zeros(rows, np.int64)
+    opened = prefix.source.open(1)
+    # Stages that make groups give their outputs other keys, so rows are known by their column "id".
+    for item, _, _ in lanes.flow(opened, 0, prefix.begin).as_single_items():
+        mask[item["id"]] = True
+        lengths[item["id"]] = len(item[column]) if column else 0
+    opened.close()
+    survey = KnownRows(mask, lengths, len(counting))
+    return dataset.with_plan(replace(dataset.plan, pipeline=replace(pipeline, survey=survey)))
