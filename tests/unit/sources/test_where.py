@@ -305,6 +305,6 @@ def test_take_skip_and_len_raise(folder):
         dataset.take(3)
     with pytest.raises(ValueError, match=r"skip after read\(filters=...\) is not possible"):
         dataset.shuffle(1).skip(3)
-    with pytest.raises(TypeError, match=r"how many items read\(filters=...\) yields"):
+    with pytest.raises(TypeError, match=r"read\(filters=...\) keeps a number of rows"):
         len(dataset)
     assert "where" in repr(dataset)
