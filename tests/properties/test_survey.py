@@ -42,12 +42,15 @@ def add_noise(row):
     return {"input_ids": [*row["input_ids"], *range(int(row["id"]) % 4)]}
 
 
-STAGES = {
+ROW_STAGES = {
     "map": lambda dataset: dataset.map(add_noise),
     "filter": lambda dataset: dataset.filter(lambda row: row["id"] % 5 != 2),
-    "batched filter": lambda dataset: dataset.filter(lambda rows: [row % 7 < 5 for row in rows["id"]], batched=True),
     "select": lambda dataset: dataset.select_columns(["input_ids", "id"]),
-    "one-to-one": lambda dataset: dataset.map(lambda row: {"id": row["id"], "x": 1}),
+    "add": lambda dataset: dataset.map(lambda row: {"x": 1}),
+}
+STAGES = ROW_STAGES | {
+    "batched filter": lambda dataset: dataset.filter(lambda rows: [row % 7 < 5 for row in rows["id"]], batched=True),
+    "batched map": lambda dataset: dataset.map(lambda rows: {"y": [1] * len(rows["id"])}, batched=True),
 }
 
 
@@ -55,7 +58,7 @@ STAGES = {
 @given(
     kind=st.sampled_from(["stream", "file", "parquet", "jsonl"]),
     files=st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=5), min_size=1, max_size=4),
-    names=st.lists(st.sampled_from(list(STAGES)), max_size=4),
+    names=st.lists(st.sampled_from(list(ROW_STAGES)), max_size=4),
     where=st.sampled_from([None, pc.field("id") >= 9, (pc.field("id") < 5) | (pc.field("id") > 20)]),
     pack=st.booleans(),
     unit=st.sampled_from([1, 200, 1000]),
@@ -69,7 +72,7 @@ def test_a_survey_says_what_a_plain_pass_finds(tmp_path_factory, kind, files, na
         patch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
         dataset = me.read(folder, filters=where)
         for name in names:
-            dataset = STAGES[name](dataset)
+            dataset = ROW_STAGES[name](dataset)
         plain = list(dataset.with_format("python"))
         survey = (dataset.pack(8) if pack else dataset).survey().plan.pipeline.survey
     filtered = where is not None or any("filter" in name for name in names)
