@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from midepoch._common.types import I64
 
-WINDOW, WINDOW_BLOCKS, WINDOW_BYTES = 8192, 16, 512 << 20
+WINDOW, WINDOW_BLOCKS, WINDOW_BYTES = 16_384, 16, 512 << 20
 """The default sizes of a window."""
-VIRTUAL_ROWS = 128
-"""The rows of a virtual block. A window of 8192 rows then has 64 of them, from all over the dataset."""
+VIRTUAL_ROWS = 256
+"""The rows of a virtual block. A window of 16,384 rows has 64 of them, from all over the dataset."""
 VIRTUAL_BYTES = 1 << 20
 """The most bytes of a virtual block, unless a row has more."""
 MOST_VIRTUAL = 1 << 20

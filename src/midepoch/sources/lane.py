@@ -1,5 +1,6 @@
 """The rows of one lane: read in whole blocks, and handed on as columns."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,8 @@ RUN_ROWS, RUN_BYTES = 1024, 8 << 20
 NARROW_BYTES = 512 << 10
 SLICE_ROWS = 64
 """Adjacent rows are sliced if this many or more lie together on average; fewer are picked one by one."""
+PICK_ROWS = 32
+"""The same for the rows of one block, if the step as a whole has scattered rows."""
 SPARSE = 4
 """If decoded blocks hold more than this many times the rows wanted, they are decoded and dropped one by one, unless
 they are those of a window."""
@@ -157,7 +160,7 @@ class LaneRows:
         if end < begin + self._sizes.run and (self._all_mapped or end <= begin):
             following = int(np.searchsorted(self._pieces, begin + self._sizes.step))
             next_end = int(self._pieces[min(following, len(self._pieces) - 1)])
-            end = next_end if next_end <= begin + 2 * self._sizes.step else begin + self._sizes.step
+            end = next_end if next_end <= begin + 3 * self._sizes.step else begin + self._sizes.step
         if self._window_bytes and not self._all_mapped:  # blocks of a window that is under way are held to its end
             following = int(np.searchsorted(self._pieces, begin, "right"))
             if self._pieces[following - 1] < begin:
@@ -231,7 +234,7 @@ class LaneRows:
     def _pick(self, numbers: I64, read_ahead: Callable[[], None], window: int | None) -> Iterator[tuple[int, Rows]]:
         """Scattered rows: read block by block in rising order, then picked in the order of ``numbers``."""
         indices, rising = _sorted(numbers)
-        distinct = bool((rising[1:] > rising[:-1]).all())  # a selection may name a row more than once
+        breaks = (np.flatnonzero(np.diff(rising) != 1) + 1).tolist()
         parts = list(self._by_block(rising, 0, len(rising)))
         block_rows = sum(int(self._block_starts[part.block + 1] - self._block_starts[part.block]) for part in parts)
         blocks = [part.block for part in parts]
@@ -243,15 +246,15 @@ class LaneRows:
         for block, begin, end in parts:
             if sparse:
                 self._held.load([block])
-            data, count = self._held[block], end - begin
-            in_block = rising[begin:end] - self._block_starts[block]
-            if distinct and in_block[-1] - in_block[0] == count - 1:
-                data = data if count == data.num_rows else data.slice(int(in_block[0]), count)
+            data, own_breaks = self._held[block], breaks[bisect_right(breaks, begin) : bisect_left(breaks, end)]
+            if not own_breaks or (len(own_breaks) + 1) * PICK_ROWS <= end - begin:
+                first_row = int(self._block_starts[block])
+                bounds = pairwise([begin, *own_breaks, end])
+                batches += [_as_batch(data.slice(int(rising[first]) - first_row, last - first)) for first, last in bounds]
                 views += [block] if self._held.is_view(block) else []
             else:
-                data = take(data, in_block)
+                batches.append(_as_batch(take(data, rising[begin:end] - self._block_starts[block])))
                 taken += [block] if self._held.is_view(block) else []
-            batches.append(_as_batch(data))
         if taken:
             self._fetcher.check(taken)
         in_pool = np.empty_like(indices)

@@ -38,7 +38,8 @@ def collate(items: Sequence[Any], form: Form, ragged: Callable[[str], bool] | No
 
 def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """One record batch out of several. Types that were inferred from single items, and so differ, are promoted."""
-    if all(batch.schema.equals(batches[0].schema) for batch in batches):
+    schema = batches[0].schema
+    if all(batch.schema.equals(schema) for batch in batches):
         return pa.concat_batches(batches)
     tables = [pa.Table.from_batches([batch]) for batch in batches]
     return pa.concat_tables(tables, promote_options="permissive").combine_chunks().to_batches()[0]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from midepoch._common.types import I64
 
 WIDE_BYTES = 512
-MAX_PARTS = 16
+MAX_PARTS = 128
 """With more parts it is faster to put them together: the files of all parts are checked before each batch."""
 
 

@@ -21,6 +21,9 @@ from midepoch.values.collate import concat_batches
 from midepoch.values.gather import MAX_PARTS, PartedArray, parted_array
 from midepoch.values.take import take
 
+SMALL_PART = 512
+"""Parts with fewer rows on average are joined before they are converted to Python values."""
+
 Columns = dict[str, Any]
 """One sequence per column, all of the same length."""
 
@@ -102,7 +105,8 @@ class RowPool:
         """All rows as columns of Python values."""
         self.check()
         parts = [
-            part.lists() if isinstance(part, PickedRows) else arrow_columns(part, "python") for part in self._parts
+            part.lists() if isinstance(part, PickedRows) else arrow_columns(part, "python")
+            for part in self._convertible
         ]
         self.check()
         return {name: _joined(part[name] for part in parts) for name in parts[0]}
@@ -113,10 +117,17 @@ class RowPool:
         self.check()
         rows = _joined(
             part.dicts() if isinstance(part, PickedRows) else row_dicts(arrow_columns(part, "python"), part.num_rows)
-            for part in self._parts
+            for part in self._convertible
         )
         self.check()
         return rows
+
+    @property
+    def _convertible(self) -> "Sequence[pa.RecordBatch | PickedRows]":
+        """The parts, joined if they are small: to convert a part has a cost that does not depend on its rows."""
+        batches = [part for part in self._parts if isinstance(part, pa.RecordBatch)]
+        small = sum(batch.num_rows for batch in batches) < SMALL_PART * len(batches)
+        return [self.batch()] if small and len(batches) == len(self._parts) > 1 else self._parts
 
 
 @dataclass(frozen=True, slots=True)
