@@ -73,7 +73,7 @@ class Dataset(PlannedDataset):
         ``level="file"`` permutes the files. "block" permutes the blocks of all files (record batches, row groups), and
         then the rows inside windows. A window is a run of permuted blocks: at least ``window`` rows and at least
         ``window_blocks`` blocks, or as many as fit ``window_bytes``, which is a number or a string such as "1GiB". A
-        reader holds one window for each of its lanes. Uncompressed Arrow counts as small virtual blocks of 128 rows or
+        reader holds one window for each of its lanes. Uncompressed Arrow counts as small virtual blocks of 256 rows or
         more, which are read without the rest of their record batch. "row" is a true permutation of all rows in
         constant memory, for memory-mapped Arrow. The seed is 0 by default, so that all ranks agree.
         """

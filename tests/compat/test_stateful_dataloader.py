@@ -3,12 +3,14 @@
 import io
 import json
 from itertools import chain, islice
+from pathlib import Path
 
 import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import midepoch as me
+from golden.write import PIPELINES as GOLDEN_PIPELINES
 from worlds import ids, is_kept, write_files
 
 pytestmark = [
@@ -17,6 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning"),
 ]
 
+DOORS = Path(__file__).parents[1] / "golden" / "front_doors"
 PIPELINES = {
     "rows": lambda ds: ds,
     "batches": lambda ds: ds.batch(4),
@@ -225,3 +228,17 @@ def test_E4_workers_that_are_in_different_epochs(folder, ranks):
             delivered += ids(resumed)
         assert sorted(delivered) == sorted(whole)
     assert in_different_epochs
+
+
+@pytest.mark.parametrize("name", ["filter", "uniform"])
+@pytest.mark.parametrize("taken", [1, 7])
+def test_workers_end_an_epoch_of_version_1_in_its_order_if_some_have_not_begun(tmp_path, name, taken):
+    values = json.loads((DOORS / f"0.1.0-workers-{name}-{taken}.json").read_text())
+    folder = write_files(tmp_path / "data", [20, 0, 7, 33], kinds=["stream"])
+    loader = StatefulDataLoader(GOLDEN_PIPELINES[name](me.read(folder)), batch_size=None, num_workers=2)
+    loader.load_state_dict(values["state"])
+    assert ids(loader) == values["rest"]
+    alone = GOLDEN_PIPELINES[name](me.read(folder))
+    if taken == 7:  # before, a filter's second worker has no state to merge
+        alone.load_state_dict(me.from_stateful_dataloader(values["state"]))
+        assert ids(alone) == values["rest"]

@@ -19,10 +19,14 @@ def summed(pack):
 
 PIPELINES = {
     "uniform": lambda ds: ds.shuffle(1, window=12).lanes(3).batch(4),
+    "windows": lambda ds: ds.shuffle(1, window=12, window_blocks=2, window_bytes=1200).lanes(3),
     "filter": lambda ds: ds.shuffle(1, window=12).lanes(3).filter(is_kept),
     "row": lambda ds: ds.shuffle(5, level="row"),
     "pack": lambda ds: ds.shuffle(2, window=12).lanes(2).pack(9, column="tokens", window=8).map(summed),
     "stream": lambda ds: ds.shuffle(2, window=12).lanes(2).pack(5, column="tokens", strategy="concat").map(summed),
+    "nested": lambda ds: me.mix(
+        [me.mix([ds.shuffle(1, window=12), ds.filter(is_kept)]), ds.shuffle(2, window=12)], seed=3
+    ).lanes(2),
     "mix": lambda ds: me.mix({"all": ds.shuffle(1), "kept": ds.filter(is_kept)}, [2, 1], seed=3).lanes(2),
 }
 

@@ -545,3 +545,38 @@ def test_a_relative_index_folder_survives_a_change_of_folder(folder, tmp_path, m
     pickled = pickle.dumps(me.read(folder, index_dir="kept"))
     monkeypatch.chdir("/")
     assert ids(pickle.loads(pickled)) == list(range(60))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error", "message"),
+    [
+        ({"window_blocks": 0}, ValueError, "window_blocks is 0; it must be at least 1"),
+        ({"window_blocks": 2.5}, TypeError, "window_blocks must be an integer"),
+        ({"window_bytes": 0}, ValueError, "window_bytes is 0; it must be at least 1"),
+        ({"window_bytes": "much"}, ValueError, "window_bytes is 'much'; pass a number of bytes"),
+        ({"window_bytes": -1}, ValueError, "window_bytes is -1; it cannot be negative"),
+    ],
+)
+def test_sizes_of_windows_are_checked(tmp_path, sizes, error, message):
+    dataset = me.read(write_files(tmp_path / "data", [20]))
+    with pytest.raises(error, match=message):
+        dataset.shuffle(1, **sizes)
+
+
+def test_sizes_of_windows_may_be_numbers_or_strings(tmp_path):
+    dataset = me.read(write_files(tmp_path / "data", [20]))
+    described = [
+        one.plan.pipeline.describe()[0] for one in (dataset.shuffle(1), dataset.shuffle(1, window_bytes=512 << 20))
+    ]
+    assert described[0] == described[1]
+    assert described[0] == {
+        "op": "shuffle",
+        "level": "block",
+        "seed": 1,
+        "window": 8192,
+        "window_blocks": 16,
+        "window_bytes": 512 << 20,
+    }
+    assert dataset.shuffle(1, level="row", window_blocks=3).plan.pipeline.describe() == [
+        {"op": "shuffle", "level": "row", "seed": 1}
+    ]

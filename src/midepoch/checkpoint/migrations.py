@@ -15,8 +15,8 @@ from midepoch.errors import CheckpointMismatchError
 VERSION = 2
 """The version of the states that this release writes.
 
-Version 2 may have ``later``: what was delivered of the next epochs. A release that does not know it would deliver those
-rows again.
+Version 2 cuts the windows of a block shuffle by blocks, and may have ``later``: what was delivered of the next epochs.
+A release that does not know these would deliver other rows, or rows again.
 """
 
 

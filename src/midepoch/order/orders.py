@@ -16,7 +16,14 @@ from midepoch._common.hashing import key_of
 from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.order.permutation import permute
-from midepoch.order.windows import Blocks, bounds_of, windows_of_blocks, windows_of_rows
+from midepoch.order.windows import (
+    VIRTUAL_PER_BLOCK,
+    Blocks,
+    PieceCosts,
+    bounds_of,
+    windows_of_blocks,
+    windows_of_rows,
+)
 
 Level = Literal["file", "block", "row"]
 PieceLevel = Literal["file", "block"]
@@ -197,22 +204,23 @@ def scattered_files_error(cause: str) -> ValueError:
     )
 
 
-def piece_bytes(order: Order) -> I64 | None:
-    """The bytes that each block piece of an order takes in memory; None if a piece has rows of several blocks.
+def piece_costs(order: Order) -> PieceCosts | None:
+    """What each block piece of an order costs in a window; None if a piece has rows of several blocks.
 
     A piece of a block that is decoded as a whole takes all its bytes.
     """
     starts, blocks = order.piece_starts("block"), order.blocks
     lengths = np.diff(starts)
     has_rows = lengths > 0
-    nbytes = np.zeros(len(lengths), np.int64)
+    nbytes, shares = np.zeros((2, len(lengths)), np.int64)
     owners = blocks.owner(order.rows(starts[:-1][has_rows]))
     if (owners != blocks.owner(order.rows(starts[1:][has_rows] - 1))).any():
         return None
     block_rows = np.diff(blocks.starts)[owners]
-    shares = blocks.nbytes[owners] * lengths[has_rows] // block_rows
-    nbytes[has_rows] = np.where(blocks.divisible[owners], shares, blocks.nbytes[owners])
-    return nbytes
+    own_bytes = blocks.nbytes[owners] * lengths[has_rows] // block_rows
+    nbytes[has_rows] = np.where(blocks.divisible[owners], own_bytes, blocks.nbytes[owners])
+    shares[has_rows] = np.where(blocks.divisible[owners], 1, VIRTUAL_PER_BLOCK)
+    return PieceCosts(nbytes, shares)
 
 
 class OrderStep(Protocol):
@@ -261,12 +269,12 @@ class Shuffle:
         starts = permuted.piece_starts("block")
         if self.window_blocks is None:
             return windows_of_rows(starts, self.window)
-        nbytes = piece_bytes(inner)
-        if nbytes is None:  # an earlier shuffle or selection has mixed rows of many blocks: rows are enough
-            nbytes, blocks = np.zeros(len(starts) - 1, np.int64), 1
-        else:
-            nbytes, blocks = nbytes[permuted.permutation], self.window_blocks
-        return windows_of_blocks(starts, nbytes, rows=self.window, blocks=blocks, most_bytes=self.window_bytes)
+        costs, blocks = piece_costs(inner), self.window_blocks
+        if costs is None:  # an earlier shuffle or selection has mixed rows of many blocks: rows are enough
+            nothing = np.zeros(len(starts) - 1, np.int64)
+            costs, blocks = PieceCosts(nothing, nothing), 0
+        in_order = PieceCosts(*(values[permuted.permutation] for values in costs))
+        return windows_of_blocks(starts, in_order, rows=self.window, blocks=blocks, most_bytes=self.window_bytes)
 
     def size(self, inner: int) -> int:
         return inner

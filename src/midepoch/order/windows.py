@@ -10,12 +10,14 @@ import numpy.typing as npt
 
 from midepoch._common.types import I64
 
-WINDOW, WINDOW_BLOCKS, WINDOW_BYTES = 16_384, 16, 512 << 20
+WINDOW, WINDOW_BLOCKS, WINDOW_BYTES = 8192, 16, 512 << 20
 """The default sizes of a window."""
 VIRTUAL_ROWS = 256
-"""The rows of a virtual block. A window of 16,384 rows has 64 of them, from all over the dataset."""
+"""The rows of a virtual block, at most."""
 VIRTUAL_BYTES = 1 << 20
 """The most bytes of a virtual block, unless a row has more."""
+VIRTUAL_PER_BLOCK = 4
+"""How many virtual blocks count as one in a window, so that a window has 64 of them where it has 16 other blocks."""
 MOST_VIRTUAL = 1 << 20
 """In larger datasets virtual blocks have more rows, so that there are about this many of them."""
 
@@ -75,21 +77,31 @@ def windows_of_rows(piece_starts: I64, window: int) -> I64:
     return np.append(piece_starts[:-1][opens], piece_starts[-1]).astype(np.int64)
 
 
-def windows_of_blocks(piece_starts: I64, nbytes: I64, *, rows: int, blocks: int, most_bytes: int) -> I64:
+class PieceCosts(NamedTuple):
+    """What the pieces of an order cost and count in a window."""
+
+    nbytes: I64
+    """The bytes that each takes in memory."""
+    shares: I64
+    """1 for a virtual block, ``VIRTUAL_PER_BLOCK`` for any other."""
+
+
+def windows_of_blocks(piece_starts: I64, costs: PieceCosts, *, rows: int, blocks: int, most_bytes: int) -> I64:
     """The first position of each window, and the end.
 
-    A window is the shortest run of whole pieces that has at least ``rows`` rows and ``blocks`` pieces, or as many of
-    them as fit ``most_bytes``, at least one. Pieces that are left at the end join the last window, or share its pieces
-    evenly if all together do not fit.
+    A window is the shortest run of whole pieces that has at least ``rows`` rows and counts as ``blocks`` blocks, or as
+    many pieces as fit ``most_bytes``, at least one. Pieces that are left at the end join the last window, or share its
+    pieces evenly if all together do not fit.
     """
     starts: I64 = piece_starts[np.append(np.diff(piece_starts) > 0, True)]
-    nbytes = nbytes[np.diff(piece_starts) > 0]
+    nbytes, shares = (values[np.diff(piece_starts) > 0] for values in costs)
     pieces = len(nbytes)
     if not pieces:
         return starts
-    before = bounds_of(nbytes)
+    before, counted = bounds_of(nbytes), bounds_of(shares)
     numbers = np.arange(pieces)
-    enough = np.maximum(np.searchsorted(starts, starts[:-1] + rows), numbers + blocks)
+    enough = np.searchsorted(starts, starts[:-1] + rows)
+    enough = np.maximum(enough, np.searchsorted(counted, counted[:-1] + VIRTUAL_PER_BLOCK * blocks))
     fitting = np.maximum(np.searchsorted(before, before[:-1] + most_bytes, "right") - 1, numbers + 1)
     ends = np.minimum(enough, fitting)
     opens = _followed(ends)

@@ -57,7 +57,9 @@ class OpenFiles:
         has_dictionaries = any(holds_dictionary(field.type) for field in wanted)
         self.fetcher = BlockFetcher(index, wanted, fetch, lanes, blocks)
         self.window_bytes = window_bytes
-        self.sizes = ReadSizes.of(index.view.row_bytes, lanes, has_dictionaries=has_dictionaries)
+        self.sizes = ReadSizes.of(
+            index.view.row_bytes, lanes, has_dictionaries=has_dictionaries, has_windows=window_bytes > 0
+        )
 
     @property
     def decodes(self) -> bool:

@@ -20,6 +20,7 @@ from midepoch.values.rows import Rows
 from midepoch.values.take import take
 
 STEP_ROWS, STEP_BYTES = 8192, 32 << 20
+WINDOW_STEP_ROWS, WINDOW_STEP_BYTES = 32768, 8 << 20
 RUN_ROWS, RUN_BYTES = 1024, 8 << 20
 NARROW_BYTES = 512 << 10
 SLICE_ROWS = 64
@@ -47,15 +48,21 @@ class ReadSizes:
     """How many blocks that are views of their files are kept."""
 
     @classmethod
-    def of(cls, row_bytes: int, lanes: int, *, has_dictionaries: bool = False) -> "ReadSizes":
+    def of(
+        cls, row_bytes: int, lanes: int, *, has_dictionaries: bool = False, has_windows: bool = False
+    ) -> "ReadSizes":
         """Sizes for a reader of ``lanes`` lanes at once.
 
-        Rows of a dictionary column may be larger than ``row_bytes``, which counts only their codes.
+        Rows of a dictionary column may be larger than ``row_bytes``, which counts only their codes. With windows, a
+        step picks rows of many blocks. That has a cost for each block, so more rows are picked together.
         """
         narrow = not has_dictionaries and row_bytes * RUN_ROWS < NARROW_BYTES  # longer runs cost little memory then
         rows = min(STEP_ROWS, NARROW_BYTES // row_bytes) if narrow else RUN_ROWS
         run = max(1, min(max(16, rows // lanes), RUN_BYTES // row_bytes))
-        return cls(max(run, min(STEP_ROWS // lanes, STEP_BYTES // row_bytes)), run, max(16, VIEWS // lanes))
+        step = max(run, min(STEP_ROWS // lanes, STEP_BYTES // row_bytes))
+        if has_windows and not has_dictionaries:
+            step = max(step, min(WINDOW_STEP_ROWS // lanes, WINDOW_STEP_BYTES // row_bytes))
+        return cls(step, run, max(16, VIEWS // lanes))
 
 
 class BlockRows(NamedTuple):
@@ -160,7 +167,7 @@ class LaneRows:
         if end < begin + self._sizes.run and (self._all_mapped or end <= begin):
             following = int(np.searchsorted(self._pieces, begin + self._sizes.step))
             next_end = int(self._pieces[min(following, len(self._pieces) - 1)])
-            end = next_end if next_end <= begin + 3 * self._sizes.step else begin + self._sizes.step
+            end = next_end if 2 * (next_end - begin) <= 5 * self._sizes.step else begin + self._sizes.step
         if self._window_bytes and not self._all_mapped:  # blocks of a window that is under way are held to its end
             following = int(np.searchsorted(self._pieces, begin, "right"))
             if self._pieces[following - 1] < begin:
@@ -250,7 +257,9 @@ class LaneRows:
             if not own_breaks or (len(own_breaks) + 1) * PICK_ROWS <= end - begin:
                 first_row = int(self._block_starts[block])
                 bounds = pairwise([begin, *own_breaks, end])
-                batches += [_as_batch(data.slice(int(rising[first]) - first_row, last - first)) for first, last in bounds]
+                batches += [
+                    _as_batch(data.slice(int(rising[first]) - first_row, last - first)) for first, last in bounds
+                ]
                 views += [block] if self._held.is_view(block) else []
             else:
                 batches.append(_as_batch(take(data, rising[begin:end] - self._block_starts[block])))

@@ -6,6 +6,7 @@ no "mode", version 3 renamed the turn, and version 4 added the mode.
 
 import copy
 import json
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,95 @@ def test_other_values_are_no_states(values):
 def test_an_old_state_that_cannot_be_upgraded_is_damaged(later_release):
     with pytest.raises(me.CheckpointMismatchError, match=r"version 2 is damaged \(KeyError: 'next_turn'\)"):
         upgrade({"version": 2, "fingerprint": {}})
+
+
+OLD = sorted((Path(__file__).parents[2] / "golden").glob("0.1.0-*.json"))
+DOORS = Path(__file__).parents[2] / "golden" / "front_doors"
+
+
+def read_golden(path, tmp_path):
+    """The dataset of a golden state, the state, and the rows that come next."""
+    values = json.loads(path.read_text())
+    folder = write_files(tmp_path / "data", [20, 0, 7, 33], kinds=["stream"])
+    return lambda: PIPELINES[values["pipeline"]](me.read(folder)), values["state"], values["rest"]
+
+
+@pytest.mark.parametrize("path", OLD, ids=lambda path: path.stem)
+def test_an_epoch_of_version_1_ends_in_its_order_and_the_next_has_windows_of_blocks(tmp_path, path):
+    build, state, rest = read_golden(path, tmp_path)
+    resumed, fresh = build(), build()
+    resumed.load_state_dict(state)
+    assert resumed.state_dict()["windows"] == "rows"
+    assert ids(resumed) == rest
+    fresh.set_epoch(1)
+    assert ids(resumed) == ids(fresh)
+
+
+@pytest.mark.parametrize("path", OLD, ids=lambda path: path.stem)
+def test_states_that_are_saved_in_an_epoch_of_version_1_keep_its_order(tmp_path, path):
+    build, state, rest = read_golden(path, tmp_path)
+    delivered = []
+    while len(delivered) < len(rest):  # resumed again after every item
+        resumed = build()
+        resumed.load_state_dict(state)
+        delivered += ids([next(iter(resumed))])
+        state = json.loads(json.dumps(resumed.state_dict()))
+        assert state["version"] == VERSION
+        if len(delivered) < len(rest):
+            assert state["windows"] == "rows"
+    assert delivered == rest
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_an_epoch_of_version_1_ends_in_its_order_on_other_readers(tmp_path, ranks):
+    build, state, rest = read_golden(GOLDEN[0].with_name("0.1.0-uniform.json"), tmp_path)
+    batches = []
+    for rank in range(ranks):
+        resumed = build().shard(ranks, rank)
+        resumed.load_state_dict(state)
+        batches.append([ids([batch]) for batch in resumed])
+    in_turn = [batch for turn in zip_longest(*batches, fillvalue=[]) for batch in turn]
+    assert [row for batch in in_turn for row in batch] == rest
+
+
+def test_an_epoch_of_version_1_that_has_not_begun_has_windows_of_blocks(tmp_path):
+    build, state, _ = read_golden(GOLDEN[0].with_name("0.1.0-uniform.json"), tmp_path)
+    begun = build()
+    not_begun = {**state, "epoch": 1, "lanes": None, "turn": 0, "cursors": []}
+    begun.load_state_dict(not_begun)
+    assert "windows" not in begun.state_dict()
+    fresh = build()
+    fresh.set_epoch(1)
+    assert ids(begun) == ids(fresh)
+
+
+def test_a_structured_dataset_ends_an_epoch_of_version_1_in_its_order(tmp_path):
+    values = json.loads((DOORS / "0.1.0-structured.json").read_text())
+    folder = write_files(tmp_path / "data", [20, 0, 7, 33], kinds=["stream"])
+    options = {"shuffle": True, "shuffle_seed": 1, "shuffle_buffer_size": 12, "split_rows": 10}
+    resumed = StructuredDataset(folder, **options)
+    resumed.load_state_dict(values["state"])
+    assert resumed.state_dict()["splits_under_way"] == values["state"]["splits_under_way"]
+    assert ids(resumed) == values["rest"]
+
+
+def test_a_hugging_face_dataset_ends_an_epoch_of_version_1_in_its_order(tmp_path):
+    values = json.loads((DOORS / "0.1.0-huggingface.json").read_text())
+    folder = write_files(tmp_path / "data", [20, 0, 7, 33], kinds=["stream"])
+    resumed = me.SimpleArrowIterableDataset(sorted(map(str, folder.glob("*.arrow")))).shuffle(
+        1, level="block", window=12
+    )
+    resumed.load_state_dict(values["state"])
+    assert resumed.state_dict()["current_example_index"] == values["state"]["current_example_index"]
+    assert ids(resumed) == values["rest"]
+
+
+def test_window_sizes_of_another_pipeline_are_refused_and_named(tmp_path):
+    folder = write_files(tmp_path / "data", [20])
+    state = state_after(me.read(folder).shuffle(1, window_blocks=4), 3)
+    with pytest.raises(me.CheckpointMismatchError, match="window_blocks of stage 1, shuffle, was 4 then and is 16 now"):
+        me.read(folder).shuffle(1).load_state_dict(state)
+    with pytest.raises(me.CheckpointMismatchError, match="window_bytes of stage 1, shuffle, was 536870912 then"):
+        me.read(folder).shuffle(1, window_blocks=4, window_bytes="1GiB").load_state_dict(
+            state_after(me.read(folder).shuffle(1, window_blocks=4), 3)
+        )

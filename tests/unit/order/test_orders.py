@@ -14,7 +14,7 @@ from midepoch.order.orders import (
     Slice,
     build_order,
     lanes_by_file,
-    piece_bytes,
+    piece_costs,
 )
 from midepoch.order.selection import ChunkedNumbers, Intervals, KeptBlocks, Listed
 from midepoch.order.windows import Blocks
@@ -155,14 +155,15 @@ def test_a_piece_of_a_decoded_block_takes_all_its_bytes_and_one_of_a_divisible_b
     blocks = Blocks(starts, np.array([40, 60, 0]), np.array([False, True, False]))
     pieces = np.array([0, 4, 7, 10, 10])
     base = Sequential(np.array([0, 10]), pieces, blocks)
-    assert piece_bytes(base).tolist() == [40, 30, 30, 0]
-    assert piece_bytes(Interval(base, 1, 6)).tolist() == [40, 20]
-    assert piece_bytes(Intervals(base, [(8, 9), (3, 5)])).tolist() == [10, 40, 10]
+    assert piece_costs(base).nbytes.tolist() == [40, 30, 30, 0]
+    assert piece_costs(base).shares.tolist() == [4, 1, 1, 0]
+    assert piece_costs(Interval(base, 1, 6)).nbytes.tolist() == [40, 20]
+    assert piece_costs(Intervals(base, [(8, 9), (3, 5)])).nbytes.tolist() == [10, 40, 10]
     kept = KeptBlocks(np.array([0, 10]), pieces, np.array([True, False, True, True]), blocks)
-    assert piece_bytes(kept).tolist() == [40, 30, 0]
+    assert piece_costs(kept).nbytes.tolist() == [40, 30, 0]
 
 
 def test_the_bytes_of_pieces_with_rows_of_several_blocks_are_unknown():
     base = sequential([12], 4)
-    assert piece_bytes(ShuffledRows(base, key=1)) is None
-    assert piece_bytes(Listed(base, ChunkedNumbers(pa.chunked_array([[0, 11]])))) is None
+    assert piece_costs(ShuffledRows(base, key=1)) is None
+    assert piece_costs(Listed(base, ChunkedNumbers(pa.chunked_array([[0, 11]])))) is None

@@ -12,6 +12,7 @@ from midepoch.order.orders import Interval, Sequential, Shuffle, build_order
 from midepoch.order.windows import (
     VIRTUAL_BYTES,
     Blocks,
+    PieceCosts,
     bounds_of,
     virtual_counts,
     virtual_starts,
@@ -20,30 +21,29 @@ from midepoch.order.windows import (
 )
 
 
-def cut(rows, nbytes, *, window, blocks, most_bytes):
+def cut(rows, nbytes, shares=None, *, window, blocks, most_bytes):
     """The windows of pieces with these rows and bytes, as lists of piece numbers."""
     starts = bounds_of(np.array(rows, np.int64))
-    bounds = windows_of_blocks(
-        starts, np.array(nbytes, np.int64), rows=window, blocks=blocks, most_bytes=most_bytes
-    ).tolist()
+    costs = PieceCosts(*(np.array(values, np.int64) for values in (nbytes, shares or [4] * len(rows))))
+    bounds = windows_of_blocks(starts, costs, rows=window, blocks=blocks, most_bytes=most_bytes).tolist()
     assert bounds[0] == 0
     assert bounds[-1] == starts[-1]
     numbers = [number for number in range(len(rows)) if rows[number]]
     return [[number for number in numbers if begin <= starts[number] < end] for begin, end in pairwise(bounds)]
 
 
-def model(rows, nbytes, *, window, blocks, most_bytes):
+def model(rows, nbytes, shares, *, window, blocks, most_bytes):
     """The same, one piece after the other."""
     made, current = [], []
     for piece in (number for number in range(len(rows)) if rows[number]):
-        full = sum(rows[one] for one in current) >= window and len(current) >= blocks
+        full = sum(rows[one] for one in current) >= window and sum(shares[one] for one in current) >= 4 * blocks
         if current and (full or sum(nbytes[one] for one in current) + nbytes[piece] > most_bytes):
             made.append(current)
             current = []
         current.append(piece)
     if not current:
         return made
-    complete = sum(rows[one] for one in current) >= window and len(current) >= blocks
+    complete = sum(rows[one] for one in current) >= window and sum(shares[one] for one in current) >= 4 * blocks
     if not made or complete:
         return [*made, current]
     together = made.pop() + current
@@ -53,24 +53,26 @@ def model(rows, nbytes, *, window, blocks, most_bytes):
     return [*made, *min(halves, key=lambda two: max(sum(nbytes[one] for one in half) for half in two))]
 
 
-PIECES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50)), max_size=40)
+PIECES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50), st.sampled_from([1, 4])), max_size=40)
 
 
 @given(PIECES, st.integers(1, 40), st.integers(1, 7), st.integers(1, 200))
 def test_windows_are_those_of_the_model(pieces, window, blocks, most_bytes):
-    rows, nbytes = [rows for rows, _ in pieces], [nbytes for _, nbytes in pieces]
+    rows, nbytes, shares = ([piece[number] for piece in pieces] for number in range(3))
     sizes = {"window": window, "blocks": blocks, "most_bytes": most_bytes}
-    assert cut(rows, nbytes, **sizes) == model(rows, nbytes, **sizes)
+    assert cut(rows, nbytes, shares, **sizes) == model(rows, nbytes, shares, **sizes)
 
 
 @given(PIECES, st.integers(1, 40), st.integers(1, 7), st.integers(1, 200))
 def test_windows_never_exceed_the_bytes_and_are_as_large_as_they_must(pieces, window, blocks, most_bytes):
-    rows, nbytes = [rows for rows, _ in pieces], [nbytes for _, nbytes in pieces]
-    made = cut(rows, nbytes, window=window, blocks=blocks, most_bytes=most_bytes)
+    rows, nbytes, shares = ([piece[number] for piece in pieces] for number in range(3))
+    made = cut(rows, nbytes, shares, window=window, blocks=blocks, most_bytes=most_bytes)
     for own in made:
         assert len(own) == 1 or sum(nbytes[one] for one in own) <= most_bytes
     if sum(nbytes) <= most_bytes and len(made) > 1:
-        assert all(len(own) >= blocks and sum(rows[one] for one in own) >= window for own in made)
+        assert all(
+            sum(shares[one] for one in own) >= 4 * blocks and sum(rows[one] for one in own) >= window for own in made
+        )
 
 
 def test_a_window_has_enough_rows_and_enough_blocks():
@@ -90,9 +92,9 @@ def test_no_window_is_a_small_rest():
 
 
 def test_a_million_blocks_have_windows_of_any_size():
-    starts, nbytes = np.arange(0, 1_000_001), np.ones(1_000_000, np.int64)
-    assert len(windows_of_blocks(starts, nbytes, rows=1, blocks=1, most_bytes=9)) == 1_000_001
-    assert len(windows_of_blocks(starts, nbytes, rows=1, blocks=16, most_bytes=99)) == 62_501
+    starts, costs = np.arange(0, 1_000_001), PieceCosts(*np.ones((2, 1_000_000), np.int64))
+    assert len(windows_of_blocks(starts, costs, rows=1, blocks=0, most_bytes=9)) == 1_000_001
+    assert len(windows_of_blocks(starts, costs, rows=1, blocks=4, most_bytes=99)) == 62_501
 
 
 def test_windows_of_rows_are_those_of_version_1():
@@ -110,7 +112,7 @@ def virtual_rows(blocks):
 
 
 def test_blocks_that_can_be_divided_become_virtual_blocks_of_equal_rows():
-    assert virtual_rows(blocks_of([1000, 0, 5, 300], 10)) == [125] * 8 + [0, 5, 100, 100, 100]
+    assert virtual_rows(blocks_of([1000, 0, 5, 300], 10)) == [250] * 4 + [0, 5, 150, 150]
     assert virtual_rows(blocks_of([1000, 300], 10, divisible=False)) == [1000, 300]
 
 

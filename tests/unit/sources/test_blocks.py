@@ -14,6 +14,8 @@ from midepoch.formats.parquet import ParquetBlocks
 from midepoch.sources import lane
 from midepoch.sources.blocks import HeldBlocks
 from midepoch.sources.fetcher import BlockFetcher, ReadBlock
+from worlds import SUFFIXES
+from worlds import write as write_table
 
 
 class FakeFetcher:
@@ -244,3 +246,127 @@ def test_runs_of_rows_are_requested_when_none_is_on_its_way():
     held.load([2, 9])
     held.read_ahead([6, 5])
     assert fetcher.groups[2:] == [[5], [6]]
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """How often each row group is decoded, by file and number."""
+    counted, read = Counter(), ParquetBlocks.read
+    monkeypatch.setattr(
+        ParquetBlocks, "read", lambda self, block: (counted.update([(self._path, block.number)]), read(self, block))[1]
+    )
+    return counted
+
+
+@pytest.fixture
+def row_groups(tmp_path):
+    """A dataset of 40 row groups of 100 rows in 4 files, which is read in steps of 16 rows."""
+    for file in range(4):
+        write_numbers(tmp_path / f"{file}.parquet", 1000 * file, 1000 * file + 1000, "parquet", rows=100)
+    return me.read(tmp_path)
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    for name in ("STEP_ROWS", "WINDOW_STEP_ROWS", "RUN_ROWS"):
+        monkeypatch.setattr(lane, name, 16)
+
+
+WINDOWS = {"window": 50, "window_blocks": 8}
+
+
+def test_every_row_group_of_a_window_is_decoded_once(row_groups, small_steps, decoded):
+    assert sorted(values(row_groups.shuffle(1, **WINDOWS))) == list(range(4000))
+    assert set(decoded.values()) == {1}
+    assert len(decoded) == 40
+
+
+@pytest.mark.parametrize("taken", [1, 5, 799, 800, 801, 2345])
+def test_after_a_resume_every_row_group_that_is_left_is_decoded_once(row_groups, small_steps, decoded, taken):
+    whole = values(row_groups.shuffle(1, **WINDOWS))
+    iterator = iter(row_groups.shuffle(1, **WINDOWS))
+    for _ in range(taken):
+        next(iterator)
+    resumed = row_groups.shuffle(1, **WINDOWS)
+    resumed.load_state_dict(iterator.state_dict())
+    del iterator  # its thread decodes nothing more
+    decoded.clear()
+    assert values(resumed) == whole[taken:]
+    assert set(decoded.values()) == {1}
+
+
+@pytest.mark.parametrize("batch", [1, 7, 30])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_readers_that_share_a_lane_decode_every_row_group_once_each(row_groups, small_steps, decoded, ranks, batch):
+    found = []
+    for rank in range(ranks):
+        decoded.clear()
+        shared = row_groups.shuffle(1, **WINDOWS).lanes(1).batch(batch).shard(ranks, rank)
+        found += [x for item in shared for x in item["x"]]
+        assert set(decoded.values()) == {1}
+    assert sorted(found) == list(range(4000))
+
+
+STEPS = {
+    "take": lambda ds: ds.take(3333).shuffle(1, **WINDOWS),
+    "skip": lambda ds: ds.shuffle(1, **WINDOWS).skip(777),
+    "test half": lambda ds: ds.train_test_split(0.1).test.shuffle(1, **WINDOWS),
+    "files first": lambda ds: ds.shuffle(2, level="file").shuffle(1, **WINDOWS),
+    "by file": lambda ds: ds.shuffle(1, **WINDOWS).shard(1, 0, mode="file"),
+    "bytes bind": lambda ds: ds.shuffle(1, window=50, window_blocks=8, window_bytes=2000),
+    "one block": lambda ds: ds.shuffle(1, window=50, window_blocks=8, window_bytes=1),
+}
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_row_groups_are_decoded_once_whatever_is_selected(row_groups, small_steps, decoded, steps):
+    found = values(steps(row_groups))
+    assert len(found) == len(set(found)) == len(steps(row_groups))
+    assert set(decoded.values()) == {1}
+
+
+def test_row_groups_are_decoded_once_where_a_filter_leaves_some_out(tmp_path, row_groups, small_steps, decoded):
+    filtered = me.read(tmp_path, filters=[("x", ">=", 1550)]).shuffle(1, **WINDOWS)
+    assert sorted(values(filtered)) == list(range(1550, 4000))
+    assert len(decoded) == 25
+    assert set(decoded.values()) == {1}
+
+
+def test_lanes_that_are_in_the_same_window_share_its_row_groups(row_groups, small_steps, decoded):
+    wide = {"window": 50, "window_blocks": 40}
+    assert sorted(values(row_groups.shuffle(1, **wide).lanes(8))) == list(range(4000))
+    assert set(decoded.values()) == {1}
+
+
+def test_a_lane_holds_one_window_and_reads_ahead_what_fits_beside_it_or_one_block(row_groups, monkeypatch):
+    for name in ("STEP_ROWS", "WINDOW_STEP_ROWS", "RUN_ROWS"):
+        monkeypatch.setattr(lane, name, 128)
+    lengths = row_groups.file_rows("test").index.view.block_lengths
+    held, load = [], HeldBlocks.load
+
+    def watched(self, *arguments):
+        load(self, *arguments)
+        held.append([*self._decoded, *self._pending])
+
+    monkeypatch.setattr(HeldBlocks, "load", watched)
+    for fitting in (1, 3, 8, 9, 16):
+        held.clear()
+        window_bytes = fitting * int(lengths.max())
+        values(row_groups.shuffle(1, **WINDOWS, window_bytes=window_bytes))
+        assert max(lengths[blocks].sum() for blocks in held) <= window_bytes + lengths.max()
+    assert max(map(len, held)) >= 16
+
+
+@pytest.mark.parametrize("kind", ["parquet", "stream", "orc"])
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_batch_comes_from_16_blocks_of_real_files(tmp_path, kind, lanes):
+    """Blocks are smaller than 256 rows, so those of Arrow count as virtual ones, 4 to one."""
+    rows, count = (200, 160) if kind != "orc" else (1024, 40)
+    table = pa.table({"id": range(rows * count)})
+    path = tmp_path / f"a{SUFFIXES[kind]}"
+    write_table(path, table, kind, rows)
+    index = me.read(path).file_rows("test").index.view
+    dataset = me.read(path).shuffle(1).lanes(lanes).with_format("numpy").batch(512)
+    for batch in dataset:
+        owners = index.block_starts.searchsorted(batch["id"], "right")
+        assert len(set(owners.tolist())) >= min(16, len(index.block_rows)) or len(owners) < 512

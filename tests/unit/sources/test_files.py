@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from files import write
+from midepoch._common.once import log_once
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.orders import Shuffle, Slice
@@ -153,3 +154,51 @@ def test_rows_of_record_batches_in_a_store_come_in_the_order_of_local_files(tmp_
     assert read(remote, 1, 0, windows=windows)[0] == expected
     assert sum(fetched) < 3 * len(path.read_bytes())  # with what lies between runs that share a request
     assert len(fetched) < 400
+
+
+def shuffled(source, **sizes):
+    step = Shuffle(seed=1, level="block", **{"window": 1, "window_blocks": 4, "window_bytes": 1 << 30} | sizes)
+    return replace(source, steps=(step,)), step
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    """12 row groups of 5 rows."""
+    return FileRows(index=open_index(write_files(tmp_path / "data", [60], ["parquet"], block=5)))
+
+
+def log_of(source, caplog, **sizes):
+    log_once.cache_clear()
+    caplog.clear()
+    with caplog.at_level("INFO", logger="midepoch"):
+        for _ in range(2):
+            rows, step = shuffled(source, **sizes)
+            rows.log_window(step)
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def test_a_log_line_says_once_that_the_bytes_of_a_window_bind(parquet, caplog):
+    each = int(parquet.index.view.block_lengths.mean())
+    ((level, message),) = log_of(parquet, caplog, window_blocks=8, window_bytes=5 * each)
+    assert level == "INFO"
+    assert "part-0000.parquet: a window of the shuffle has about 5 blocks of 12, because a block has" in message
+    assert "8 were asked for" in message
+    assert "smaller row groups" in message
+    assert "uncompressed Arrow" in message
+    ((level, message),) = log_of(parquet, caplog, window_blocks=8, window_bytes=3 * each)
+    assert (level, "has about 3 blocks of 12" in message) == ("WARNING", True)
+
+
+def test_a_log_line_warns_of_windows_with_few_blocks(parquet, caplog):
+    ((level, message),) = log_of(parquet, caplog, window_blocks=3)
+    assert (level, "about 3 blocks of 12, so a batch comes from few places" in message) == ("WARNING", True)
+    assert "Pass a larger window_blocks; the default is 16." in message
+    assert log_of(parquet, caplog, window_blocks=4) == []
+    assert log_of(parquet, caplog, window_blocks=1, window=16) == []
+
+
+def test_nothing_is_logged_of_one_window_or_of_blocks_that_can_be_divided(tmp_path, caplog):
+    few = FileRows(index=open_index(write_files(tmp_path / "few", [10], ["parquet"], block=5)))
+    assert log_of(few, caplog, window_blocks=1, window=9) == []
+    arrow = FileRows(index=open_index(write_files(tmp_path / "arrow", [60], ["stream"], block=5)))
+    assert log_of(arrow, caplog, window_blocks=1, window_bytes=1) == []
