@@ -239,6 +239,5 @@ def test_workers_end_an_epoch_of_version_1_in_its_order_if_some_have_not_begun(t
     loader.load_state_dict(values["state"])
     assert ids(loader) == values["rest"]
     alone = GOLDEN_PIPELINES[name](me.read(folder))
-    if taken == 7:  # before, a filter's second worker has no state to merge
-        alone.load_state_dict(me.from_stateful_dataloader(values["state"]))
-        assert ids(alone) == values["rest"]
+    alone.load_state_dict(me.from_stateful_dataloader(values["state"]))
+    assert sorted(ids(alone)) == sorted(values["rest"])  # when lanes run out, one reader has other turns than two

@@ -103,3 +103,26 @@ def test_blocks_of_an_arrow_file_with_dictionaries_are_read_in_parallel(monkeypa
         dataset = me.read("memory://coded")
         rows = list(dataset.shuffle(seed) if shuffled else dataset)
         assert sorted((row["id"], row["word"]) for row in rows) == [(row, "abcab"[row % 5]) for row in range(200)]
+
+
+def is_divisible(path):
+    return scan_file(str(path), None).divisible
+
+
+@pytest.mark.parametrize("kind", ["stream", "file"])
+def test_rows_can_be_read_alone_if_nothing_is_compressed_or_has_dictionaries(tmp_path, kind):
+    plain = pa.record_batch({"x": pa.array(range(500)), "s": pa.array(["word"] * 500)})
+    assert is_divisible(write(tmp_path / "plain.arrow", plain, kind))
+    for compression in ("lz4", "zstd"):
+        assert not is_divisible(write(tmp_path / f"{compression}.arrow", plain, kind, compression=compression))
+    encoded = pa.record_batch({"x": pa.array(["a", "b"]).dictionary_encode()})
+    assert not is_divisible(write(tmp_path / "encoded.arrow", encoded, kind))
+    views = pa.record_batch({"x": pa.array(["a", "b"], pa.string_view())})
+    assert not is_divisible(write(tmp_path / "views.arrow", views, kind))
+
+
+def test_a_shuffle_of_one_record_batch_mixes_virtual_blocks_of_it(tmp_path):
+    path = write(tmp_path / "a.arrow", numbers(0, 40_000))
+    first = values(me.read(path).shuffle(1).take(512))
+    assert len({row // 250 for row in first}) > 60
+    assert sorted(values(me.read(path).shuffle(1))) == list(range(40_000))

@@ -338,9 +338,8 @@ def test_lanes_that_are_in_the_same_window_share_its_row_groups(row_groups, smal
     assert set(decoded.values()) == {1}
 
 
-def test_a_lane_holds_one_window_and_reads_ahead_what_fits_beside_it_or_one_block(row_groups, monkeypatch):
-    for name in ("STEP_ROWS", "WINDOW_STEP_ROWS", "RUN_ROWS"):
-        monkeypatch.setattr(lane, name, 128)
+def test_a_lane_holds_one_window_and_reads_ahead_what_fits_beside_it_or_one_block(row_groups, small_steps, monkeypatch):
+    monkeypatch.setattr(lane, "WINDOW_STEP_ROWS", 128)  # so that the first step of a window needs all its blocks
     lengths = row_groups.file_rows("test").index.view.block_lengths
     held, load = [], HeldBlocks.load
 
@@ -354,7 +353,7 @@ def test_a_lane_holds_one_window_and_reads_ahead_what_fits_beside_it_or_one_bloc
         window_bytes = fitting * int(lengths.max())
         values(row_groups.shuffle(1, **WINDOWS, window_bytes=window_bytes))
         assert max(lengths[blocks].sum() for blocks in held) <= window_bytes + lengths.max()
-    assert max(map(len, held)) >= 16
+    assert max(map(len, held)) > 12
 
 
 @pytest.mark.parametrize("kind", ["parquet", "stream", "orc"])
