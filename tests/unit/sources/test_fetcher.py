@@ -227,8 +227,12 @@ def test_blocks_of_the_same_files_share_a_check(index):
 
 
 @pytest.fixture
-def by_rows(tmp_path):
-    """Makes fetchers of two Arrow objects with two record batches of 10,000 rows each, and a Parquet file."""
+def by_rows(tmp_path, monkeypatch):
+    """Makes fetchers of two Arrow objects with two record batches of 10,000 rows each, and a Parquet file.
+
+    Runs have at most 128 rows.
+    """
+    monkeypatch.setattr("midepoch.order.windows.VIRTUAL_ROWS", 128)
     rows = np.arange(20_000)
     table = pa.table({"id": rows, "x": rows * 0.5, "text": [str(row).zfill(50) for row in rows]})
     for number in range(2):
