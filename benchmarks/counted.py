@@ -76,7 +76,7 @@ def caches(rows: int, repeats: int) -> Iterator[Figure]:
     (path,) = data.texts(rows, files=1).iterdir()
     function = Tokenise()
     texts = me.read(path, columns=["text"], index_dir=data.INDEX)
-    tokens = texts.map(function, batched=True, remove_columns=["text"])
+    tokens = texts.map(function, batched=True, one_to_one=True, remove_columns=["text"])
     bounds = np.linspace(0, rows, 4 * CORES + 1).astype(int).tolist()
     with ProcessPoolExecutor(CORES, get_context("spawn")) as processes:
 

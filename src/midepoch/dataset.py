@@ -348,8 +348,9 @@ class Dataset(PlannedDataset):
         and stages finds it. A call that was killed continues where it was.
 
         If only columns of the files are needed, no function is called: ``pack`` of lists in Arrow files reads their
-        offsets, in Parquet that one column, and ``read(filters=...)`` the columns of the filter. A function of
-        ``filter(batched=True)`` must judge each row alone, because it gets other rows together than in an epoch.
+        offsets, in Parquet that one column, and ``read(filters=...)`` the columns of the filter. Stages that
+        judge or make groups of rows cannot be surveyed: ``filter(batched=True)``, and ``map(batched=True)`` without
+        ``one_to_one``.
 
         ``executor`` is any ``concurrent.futures.Executor``; by default as many processes are started as there are
         cores. A survey belongs to the data, the stages and the names of their functions. If a function changes and its

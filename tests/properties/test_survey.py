@@ -42,11 +42,15 @@ def add_noise(row):
     return {"input_ids": [*row["input_ids"], *range(int(row["id"]) % 4)]}
 
 
+def double(rows):
+    return {"input_ids": [[*value, *value] for value in map(list, rows["input_ids"])]}
+
+
 ROW_STAGES = {
     "map": lambda dataset: dataset.map(add_noise),
     "filter": lambda dataset: dataset.filter(lambda row: row["id"] % 5 != 2),
     "select": lambda dataset: dataset.select_columns(["input_ids", "id"]),
-    "add": lambda dataset: dataset.map(lambda row: {"x": 1}),
+    "one-to-one": lambda dataset: dataset.map(double, batched=True, batch_size=3, one_to_one=True),
 }
 STAGES = ROW_STAGES | {
     "batched filter": lambda dataset: dataset.filter(lambda rows: [row % 7 < 5 for row in rows["id"]], batched=True),

@@ -62,7 +62,7 @@ class RowPass:
         flow = rows.cut(epoch=0, lanes=1, mode="example").flow(opened, 0, rows.begin)
         context = self.context
         for stage in self.pipeline.stages:
-            flow = stage.row_flow(flow, context)
+            flow = stage.flow(flow, rows.begin, context)
         return flow
 
     def _positions(self, unit: Unit) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Stages that work on groups of items: batches, and user functions of columns."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, ClassVar
 
@@ -207,16 +207,7 @@ class FilterBatches(FunctionStage):
         runs = _by_group(inputs, self.size, cursor, self.call.number, context, self._outputs)
         return Flow(row_runs=runs, form=inputs.form, schema=inputs.schema)
 
-    def row_flow(self, inputs: Flow, context: Context) -> Flow:
-        context = replace(context, rows_until=self.call.number)  # an error names the first row of the group
-        runs = single_groups(inputs.as_row_runs(self.size), self.size)
-        kept = (run.keep(self._mask(run, context)) for run in runs)
-        return replace(inputs, row_runs=kept, item_runs=None, single_items=None)
-
     def _outputs(self, group: RowRun, context: Context) -> Rows:
-        return group.rows.keep(self._mask(group, context))
-
-    def _mask(self, group: RowRun, context: Context) -> list[bool]:
         result = self.call(group.rows.columns(), int(group.keys[0]), context)
         mask = result.to_pylist() if isinstance(result, pa.Array | pa.ChunkedArray) else np.asarray(result).tolist()
         if not isinstance(mask, list) or len(mask) != len(group):
@@ -224,7 +215,7 @@ class FilterBatches(FunctionStage):
                 f"filter(batched=True) needs a function that returns one truth value for each of the {len(group)} "
                 f"rows, but it returned {len(mask) if isinstance(mask, list) else mask!r}."
             )
-        return [bool(keep) for keep in mask]
+        return group.rows.keep([bool(keep) for keep in mask])
 
     @property
     def keeps_rows(self) -> bool:

@@ -48,11 +48,6 @@ class RowRun:
             return self
         return RowRun(self.rows.slice(start, stop), self.cursors[start:stop], self.keys[start:stop])
 
-    def keep(self, mask: Sequence[bool]) -> "RowRun":
-        """The rows where the mask is true."""
-        kept = np.flatnonzero(mask)
-        return RowRun(self.rows.keep(list(mask)), self.cursors[kept], self.keys[kept])
-
     def item_run(self) -> "ItemRun":
         """The same rows as items."""
         return ItemRun(self.rows.items(), self.cursors, self.keys)

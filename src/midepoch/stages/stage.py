@@ -72,10 +72,6 @@ class Stage(ABC):
         """The keys of rows, and the lengths of that column. Only for stages that pack rows."""
         raise NotImplementedError
 
-    def row_flow(self, inputs: Flow, context: Context) -> Flow:
-        """The outputs with the keys of their rows, from the first on. Only for stages that keep rows."""
-        return self.flow(inputs, (0,), context)
-
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
         """The outputs from ``cursor`` on, counted without reading. Only for stages that can be counted."""
         return Outputs(inputs, lambda flow: self.flow(flow, cursor, context))
