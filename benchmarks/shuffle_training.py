@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import midepoch as me
+from midepoch.order.windows import VIRTUAL_ROWS
 
 TOPIC_WORDS, SUCCESSORS, FOLLOWED = 256, 4, 0.7
 """The words of a topic, how many may follow a word, and how often one of them does."""
@@ -129,9 +130,9 @@ ARMS = {
     "old-8": Arm(text="1 row group, 8 ranks", options=OLD, lanes=8, ranks=8),
     "new-8": Arm(text="16 row groups, 8 ranks", lanes=8, ranks=8),
     "new-turns": Arm(text="16 row groups, 1 rank, `lanes(8)`", lanes=8),
-    "arrow": Arm(text="8,192 rows of Arrow", file="sorted.arrow", options={"window": 1 << 13}),
-    "arrow-64k": Arm(text="65,536 rows of Arrow", file="sorted.arrow", options={"window": 1 << 16}),
-    "arrow-256k": Arm(text="262,144 rows of Arrow", file="sorted.arrow", options={"window": 1 << 18}),
+    "arrow": Arm(text="64 virtual blocks of Arrow (the default)", file="sorted.arrow"),
+    "arrow-512": Arm(text="512 virtual blocks", file="sorted.arrow", options={"window": 512 * VIRTUAL_ROWS}),
+    "arrow-2048": Arm(text="2,048 virtual blocks", file="sorted.arrow", options={"window": 2048 * VIRTUAL_ROWS}),
 }
 
 
