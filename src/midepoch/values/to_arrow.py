@@ -66,7 +66,7 @@ def _is_string(kind: pa.DataType) -> bool:
 def _of_int_lists(values: Sequence[Any]) -> pa.Array | None:
     """Lists of Python integers of 32 bits, most likely tokens; None if the values are anything else.
 
-    It is several times as fast as Arrow, which looks at each value twice.
+    It takes about half the time of Arrow, which looks at each value twice.
     """
     first = next((value for value in values if type(value) is not list or value), None)
     if type(first) is not list or type(first[0]) is not int:
