@@ -7,7 +7,7 @@ takes the items ``c, c + C, c + 2 C …``. Only a state knows the real lanes aga
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import cycle
 from math import gcd
 from typing import Any
 
@@ -276,26 +276,30 @@ def _every(session: CountedSession, first: int, step: int) -> Iterator[Turns]:
                 if lane not in reading:
                     reading[lane] = ReadLane(session.lane_items(lane).flow(opened, session.wanted(lane, first, step)))
             of_slots = [reading[segment.lanes[slot]] for slot in slots]
-            most = -(-(segment.end - first) // step)
-            items = _next_items(of_slots, most)
-            assert items, "every item that is counted is read"
-            first += step * len(items)
-            yield Turns(items, ())
-            del items
+            left = -(-(segment.end - first) // step)
+            for items in _in_turn(of_slots, left):
+                first += step * len(items)
+                yield Turns(items, ())
+                del items
     finally:
         opened.close()
 
 
-def _next_items(lanes: Sequence["ReadLane"], most: int) -> list[Any]:
-    """The next items, one of each lane in turn: as many as are ready, at least one, at most ``most``."""
-    ready = [lane.ready() for lane in lanes[:most]]
-    rounds = min(min(ready), most // len(lanes))
-    if rounds == 0 or any(lane.is_single for lane in lanes):
-        return lanes[0].take(1)
-    items: list[Any] = [None] * (rounds * len(lanes))
-    for number, lane in enumerate(lanes):
-        items[number :: len(lanes)] = lane.take(rounds)
-    return items
+def _in_turn(lanes: Sequence["ReadLane"], count: int) -> Iterator[list[Any]]:
+    """The next ``count`` items, one of each lane in turn: many at a time, unless they are made singly."""
+    if any(lane.is_single for lane in lanes):
+        for _, lane in zip(range(count), cycle(lanes), strict=False):
+            yield lane.take(1)
+        return
+    while count >= len(lanes):
+        rounds = min(count // len(lanes), *(lane.ready() for lane in lanes))
+        items: list[Any] = [None] * (rounds * len(lanes))
+        for number, lane in enumerate(lanes):
+            items[number :: len(lanes)] = lane.take(rounds)
+        count -= len(items)
+        yield items
+    if count:
+        yield [item for lane in lanes[:count] for item in lane.take(1)]
 
 
 class ReadLane:
@@ -309,7 +313,7 @@ class ReadLane:
         self._ready: list[Any] = []
 
     def ready(self) -> int:
-        """How many items can be taken, at least 1."""
+        """How many items can be taken at once, at least 1."""
         if self._runs is None:
             return 1
         while not self._ready:
@@ -317,8 +321,9 @@ class ReadLane:
         return len(self._ready)
 
     def take(self, count: int) -> list[Any]:
-        """The next items, which must be ready."""
+        """The next items, of which no more are taken than are ready."""
         if self._singles is not None:
-            return [item for item, _, _ in islice(self._singles, count)]
+            return [next(self._singles)[0]]
+        self.ready()
         taken, self._ready = self._ready[:count], self._ready[count:]
         return taken

@@ -34,6 +34,9 @@ from midepoch.stages.counted import CountedItems, Kept, Wanted
 from midepoch.stages.flow import Flow, RowRun
 from midepoch.storage.options import Fetch
 
+NEAR_ROWS = 8192
+MAX_NEAR = 4
+
 if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
     from midepoch.index.pruning import Where
 
@@ -368,6 +371,7 @@ class CountedFileRows(CountedItems):
     def __init__(self, lanes: FileRowsLanes, lane: int, start: int, survey: Survey | None) -> None:
         self._lanes, self._lane, self._start, self._survey = lanes, lane, start, survey
         self._left = max(0, lanes.size(lane) - start)
+        self._near: dict[int, I64] = {}
 
     @cached_property
     def _order(self) -> Order:
@@ -386,7 +390,23 @@ class CountedFileRows(CountedItems):
         return self._lanes.flow_at(opened, self._lane, (numbers + self._start for numbers in wanted))
 
     def keys(self, numbers: I64) -> I64:
-        return self._order.rows(numbers + self._start)
+        """The row numbers. Those of near items are computed together, because a shuffle permutes whole windows."""
+        if not len(numbers):
+            return numbers
+        positions = numbers + self._start
+        first, last = (int(position) // NEAR_ROWS for position in (positions[0], positions[-1]))
+        if last - first >= MAX_NEAR:
+            return self._order.rows(positions)
+        rows = np.concatenate([self._near_rows(chunk) for chunk in range(first, last + 1)])
+        return rows[positions - first * NEAR_ROWS]
+
+    def _near_rows(self, chunk: int) -> I64:
+        if chunk not in self._near:
+            while len(self._near) >= MAX_NEAR:
+                del self._near[next(iter(self._near))]
+            begin, end = chunk * NEAR_ROWS, min((chunk + 1) * NEAR_ROWS, self._start + self._left)
+            self._near[chunk] = self._order.rows(np.arange(begin, end))
+        return self._near[chunk]
 
     def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
         assert self._survey is not None

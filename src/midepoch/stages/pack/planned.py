@@ -26,7 +26,8 @@ from midepoch.stages.pack.strategies import Packs, Strategy, cumulative, pack
 from midepoch.values.collate import join_others
 from midepoch.values.forms import Form
 
-PLANS_KEPT = 4
+PLANS_KEPT = 64
+"""Windows are counted ahead of reading, and read ahead of the packs that are made of them."""
 
 
 class WindowJob(NamedTuple):
@@ -71,7 +72,9 @@ class PlannedWindows(Groups):
             for numbers in wanted:
                 for group, in_group in self._by_group(numbers):
                     packs, _ = self._plan(group)
-                    pieces = np.concatenate([np.arange(*packs.bounds[[k, k + 1]]) for k in in_group.tolist()])
+                    chosen = np.zeros(len(packs), np.bool_)
+                    chosen[in_group] = True
+                    pieces = np.repeat(chosen, np.diff(packs.bounds))
                     jobs.append(WindowJob(group, in_group, np.unique(packs.documents[pieces])))
                     yield group * self._size + jobs[-1].documents
 
@@ -84,18 +87,21 @@ class PlannedWindows(Groups):
     def _packs(self, job: WindowJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
         packs, lengths = self._plan(job.group)
         documents = _read_checked(run, lengths[job.documents], self._spec, self._context)
-        begins = np.cumsum(documents.lengths) - documents.lengths
-        key = key_of(int(self._inputs.keys(np.array([job.group * self._size]))[0]))
-        for number in job.numbers.tolist():
-            pieces = slice(*packs.bounds[[number, number + 1]].tolist())
-            inside = np.searchsorted(job.documents, packs.documents[pieces])
-            starts, stops = packs.starts[pieces], packs.stops[pieces]
-            spans = list(zip((begins[inside] + starts).tolist(), (begins[inside] + stops).tolist(), strict=True))
-            arrays = {name: [column[start:stop] for start, stop in spans] for name, column in documents.columns.items()}
-            item = make_pack(arrays, cumulative(stops - starts), self._spec, form)
+        in_run = np.searchsorted(job.documents, packs.documents)  # of pieces of other packs it means nothing
+        begins = (np.cumsum(documents.lengths) - documents.lengths)[np.minimum(in_run, len(job.documents) - 1)]
+        starts, stops = (packs.starts + begins).tolist(), (packs.stops + begins).tolist()
+        sizes, bounds = packs.stops - packs.starts, packs.bounds.tolist()
+        keys = _pack_keys(int(self._inputs.keys(np.array([job.group * self._size]))[0]), job.numbers)
+        for number, key in zip(job.numbers.tolist(), keys, strict=True):
+            first, last = bounds[number], bounds[number + 1]
+            arrays = {
+                name: [column[starts[piece] : stops[piece]] for piece in range(first, last)]
+                for name, column in documents.columns.items()
+            }
+            item = make_pack(arrays, cumulative(sizes[first:last]), self._spec, form)
             for name, values in documents.others.items():
-                item[name] = join_others(name, [values[document] for document in inside.tolist()], form)
-            yield item, (), _pack_key(key, number)
+                item[name] = join_others(name, [values[document] for document in in_run[first:last].tolist()], form)
+            yield item, (), key
 
 
 class StreamJob(NamedTuple):
@@ -214,12 +220,14 @@ class PlannedStream(CountedItems):
             seqlens[1:-1] = ends_in_stream[first:last] - begin
             read = slice(begin + int(shifts[first]), end + int(shifts[last]))
             arrays = {name: [column[read]] for name, column in documents.columns.items()}
-            key = _pack_key(key_of(int(run.keys[first])), begin - int(job.begins[first]))
+            (key,) = _pack_keys(int(run.keys[first]), np.array([begin - int(job.begins[first])]))
             yield make_pack(arrays, seqlens, self._spec, form), (), key
 
 
-def _pack_key(of_group: int, number: int) -> int:
-    return int(mix64(np.array([of_group], np.uint64) + np.uint64(number)).astype(np.int64)[0])
+def _pack_keys(key: int, numbers: I64) -> list[int]:
+    """The keys of packs with these numbers in a group whose first input has this key."""
+    keys: list[int] = mix64(numbers.astype(np.uint64) + np.uint64(key_of(key))).astype(np.int64).tolist()
+    return keys
 
 
 def _read_checked(run: RowRun, expected: I64, spec: PackSpec, context: Context) -> Documents:
