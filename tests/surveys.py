@@ -16,6 +16,7 @@ class KnownRows:
     row_lengths: Any
     covered: int
     has_kept = True
+    folder = None
 
     def kept(self, rows):
         return self.mask[rows]

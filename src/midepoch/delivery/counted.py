@@ -83,6 +83,7 @@ class CountedSession(Session):
         self.assignment = LaneAssignment(lanes=1, turn=0, readers=readers)
         self._turn_order = [(start.turn + number) % lanes for number in range(lanes)]
         self._most_at_once = max(1, WANTED_ROWS // pipeline.item_rows)
+        self._own_lane = 0
         self._items: dict[int, LaneItems] = {}
         self._segments: list[Segment] = []
 
@@ -93,8 +94,18 @@ class CountedSession(Session):
             self._items[lane] = LaneItems(self.lanes.counted(lane, position.cursor), position)
         return self._items[lane]
 
+    def read_as(self, reader: int) -> None:
+        """Count the lanes from a reader's own on: meanwhile the readers of the others count theirs, and share it."""
+        self._own_lane = self._turn_order[reader % len(self._turn_order)]
+
+    def _without(self, lanes: Sequence[int], ordinal: int) -> set[int]:
+        """The lanes that do not have an item with this ordinal."""
+        own_first = sorted(lanes, key=lambda lane: (lane - self._own_lane) % len(self._turn_order))
+        return {lane for lane in own_first if not self.lane_items(lane).has(ordinal)}
+
     def _add_segment(self, first: int, first_round: int) -> None:
-        alive = tuple(lane for lane in self._turn_order if self.lane_items(lane).has(first_round))
+        ended = self._without(self._turn_order, first_round)
+        alive = tuple(lane for lane in self._turn_order if lane not in ended)
         self._segments.append(Segment(first, first_round, alive, int(bool(alive)), ended=not alive))
 
     def segment(self, number: int) -> Segment | None:
@@ -114,7 +125,7 @@ class CountedSession(Session):
         """Find out whether a segment has this number of rounds. If it has not, a new one follows."""
         rounds = needed + min(segment.rounds, self._most_at_once)
         last_round = segment.first_round + rounds - 1
-        short = [lane for lane in segment.lanes if not self.lane_items(lane).has(last_round)]
+        short = self._without(segment.lanes, last_round)
         if not short:
             segment.rounds = rounds
             return
@@ -265,6 +276,7 @@ def take_items(progress: Progress, session: CountedSession, worker: int, workers
 def _every(session: CountedSession, first: int, step: int) -> Iterator[Turns]:
     """The items ``first, first + step, first + 2 step …`` of the sequence."""
     lanes = len(session.positions)
+    session.read_as(first)
     opened = session.pipeline.source.open(lanes // gcd(lanes, step))
     reading: dict[int, ReadLane] = {}
     try:

@@ -9,6 +9,7 @@ from midepoch.delivery.progress import EMPTY, Progress
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.resume import begin
 from midepoch.delivery.session import Session
+from midepoch.pipeline.counts import count_ahead
 from midepoch.pipeline.pipeline import Pipeline
 
 ShardMode = Literal["file", "example"]
@@ -76,6 +77,8 @@ class Plan:
 
     def _items_of_epoch(self, epoch: int) -> int:
         progress = self.begin(State(epoch=epoch))
+        if not self.pipeline.uniform:
+            count_ahead(progress.session.lanes)
         items = self.items_per_rank(progress.session)
         return sum(progress.session.reader_items(progress.reader)) if items is None else items
 

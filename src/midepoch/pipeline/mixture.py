@@ -306,6 +306,10 @@ class MixtureLanes:
             return Flow(row_runs=draws.row_runs(), form=form)
         return Flow(single_items=draws.single_items(), form=form, batched=batched)
 
+    def first_passes(self) -> list[Lanes]:
+        """The lanes of each part in its first pass."""
+        return [self._part_lanes(part, 0) for part in range(len(self._mixture.parts))]
+
     def counted(self, lane: int, cursor: Cursor, survey: Survey | None) -> CountedDraws:
         mixture = self._mixture
         parts = [

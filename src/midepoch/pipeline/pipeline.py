@@ -1,7 +1,8 @@
 """A pipeline and its lanes in one epoch: everything that decides which items there are, nothing about who reads."""
 
+import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from midepoch._common.hashing import digest
 from midepoch._common.lazy import cached_property
 from midepoch._common.text import count
 from midepoch.checkpoint.checksum import fingerprint_digest
@@ -18,14 +20,18 @@ from midepoch.checkpoint.fingerprint import pipeline_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import AppendedFiles, LanePositions, ReaderProgress, State, Windows
 from midepoch.errors import CheckpointMismatchError
+from midepoch.index.group_counts import GroupCounts, LaneCounts, counts_path
 from midepoch.index.survey import Survey
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, RowStride, Source
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow
+from midepoch.stages.pack.planned import PlannedWindows
 from midepoch.stages.stage import Call, Stage
 
 log = logging.getLogger("midepoch")
 
+COUNTS_FORMAT = 1
+"""Part of the key of shared counts; raise it when those of older releases must not be used."""
 StageKind = TypeVar("StageKind", bound=Stage)
 
 
@@ -292,7 +298,9 @@ class Lanes:
         appended: AppendedFiles = (),
         windows: Windows = "blocks",
     ) -> None:
-        self._pipeline, self._epoch, self.count = pipeline, epoch, lanes
+        self.pipeline, self._epoch, self.count = pipeline, epoch, lanes
+        self.cut_by = {"epoch": epoch, "lanes": lanes, "mode": mode, "appended": appended, "windows": windows}
+        """What lanes of the same pipeline have in common if they are the same."""
         self.source = pipeline.source.cut(epoch=epoch, lanes=lanes, mode=mode, appended=appended, windows=windows)
 
     @classmethod
@@ -313,8 +321,8 @@ class Lanes:
 
     def open(self, opened: Any, lane: int, position: LanePosition, skip: int, stride: int) -> Flow:
         """The items of a lane from its position on: without the first ``skip``, then every ``stride``-th."""
-        if self._pipeline.uniform and not position.delivered_ahead:
-            return self.flow(opened, lane, position.cursor, RowStride(self._pipeline.item_rows, skip, stride))
+        if self.pipeline.uniform and not position.delivered_ahead:
+            return self.flow(opened, lane, position.cursor, RowStride(self.pipeline.item_rows, skip, stride))
         flow = self.flow(opened, lane, position.cursor)
         if not position.delivered_ahead and (skip, stride) == (0, 1):
             return flow
@@ -324,20 +332,48 @@ class Lanes:
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
         """The items of a lane from a cursor on, counted without reading."""
-        width = len(self._pipeline.source.begin)
-        items = self.source.counted(lane, cursor[:width], self._pipeline.survey)
-        context = self._pipeline.context(self._epoch)
-        for stage in self._pipeline.stages:
+        return self._counted(lane, cursor, self.pipeline.stages)
+
+    def windows(self, lane: int, cursor: Cursor) -> PlannedWindows | None:
+        """The windows of the stage that packs documents, from a cursor of that stage on; None if there is none."""
+        for number, stage in enumerate(self.pipeline.stages, start=1):
+            if stage.makes_windows:
+                windows = self._counted(lane, cursor, self.pipeline.stages[:number])
+                assert isinstance(windows, PlannedWindows)
+                return windows
+        return None
+
+    def _counted(self, lane: int, cursor: Cursor, stages: Sequence[Stage]) -> CountedItems:
+        width = len(self.pipeline.source.begin)
+        items = self.source.counted(lane, cursor[:width], self.pipeline.survey)
+        context = replace(self.pipeline.context(self._epoch), output_counts=partial(self.output_counts, lane))
+        for stage in stages:
             width += stage.many_outputs
             items = stage.counted(items, cursor[:width], context)
         return items
 
+    def output_counts(self, lane: int) -> LaneCounts:
+        """How many packs the windows of a lane have, as far as any process knows."""
+        return self._output_counts.of_lane(lane)
+
+    @cached_property
+    def _output_counts(self) -> GroupCounts:
+        stages, survey = self.pipeline.stages, self.pipeline.survey
+        last = next(number for number, stage in enumerate(stages, start=1) if stage.makes_windows)
+        path = None
+        if survey is not None and survey.folder is not None:
+            described = self.pipeline.source.describe(), [stage.describe() for stage in stages[:last]]
+            key = [COUNTS_FORMAT, survey.digest, self.pipeline.source.fingerprint, described, self.cut_by]
+            path = counts_path(survey.folder, digest(json.dumps(key, sort_keys=True).encode(), size=16).hex())
+        size = stages[last - 1].group_size
+        return GroupCounts(path, lanes=self.count, lane_rows=self.source.size(0), size=size)
+
     def flow(self, opened: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
         """The items of a lane from a cursor on. Each stage gets the cursor's numbers up to its own."""
-        width = len(self._pipeline.source.begin)
+        width = len(self.pipeline.source.begin)
         flow = self.source.flow(opened, lane, cursor[:width], stride)
-        context = self._pipeline.context(self._epoch)
-        for stage in self._pipeline.stages:
+        context = self.pipeline.context(self._epoch)
+        for stage in self.pipeline.stages:
             width += stage.many_outputs
             flow = stage.flow(flow, cursor[:width], context)
         return flow

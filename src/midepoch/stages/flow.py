@@ -12,7 +12,7 @@ Finished items that were made together stay together (``ItemRun``). Others pass 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -67,6 +67,16 @@ class ItemRun(NamedTuple):
         return zip(self.items, cursors, self.keys.tolist(), strict=True)
 
 
+class OutputCounts(Protocol):
+    """How many outputs the groups of a lane have. A group is known by the position of its first row in the lane."""
+
+    def get(self, start: int) -> int | None:
+        """The number of outputs of a group; None if nobody has counted them."""
+
+    def put(self, start: int, count: int) -> None:
+        """Let others know it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What a stage may know besides its inputs: pure values, the same on every reader."""
@@ -76,6 +86,8 @@ class Context:
     rows_until: int
     """The number of the first stage that makes groups. After it, keys are no longer row numbers."""
     locate: Callable[[int], tuple[str, int]]
+    output_counts: Callable[[], OutputCounts] | None = None
+    """What processes know of the windows of the lane that is counted; None if no lane is."""
 
     def name_row(self, stage: int, key: int, *, single: bool = False) -> str:
         """Say where an input of a stage comes from, as far as its key says.

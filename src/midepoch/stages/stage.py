@@ -24,6 +24,8 @@ class Stage(ABC):
     """True if a group can have several outputs. The cursor then has one more number."""
     needs_survey: ClassVar[bool] = False
     """True if the number of outputs is known once the rows are surveyed."""
+    makes_windows: ClassVar[bool] = False
+    """True if it makes windows of rows, whose numbers of outputs are counted once and shared by processes."""
 
     @property
     @abstractmethod

@@ -16,7 +16,7 @@ from midepoch._common.hashing import key_of, mix64
 from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.errors import SurveyMismatchError
+from midepoch.errors import DataChangedError, SurveyMismatchError
 from midepoch.stages.counted import CHUNK, CountedItems, Groups, Wanted
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, concat_runs
 from midepoch.stages.pack.documents import Documents, read_documents, row_run_of, select_pack_columns
@@ -26,16 +26,27 @@ from midepoch.stages.pack.strategies import Packs, Strategy, cumulative, pack
 from midepoch.values.collate import join_others
 from midepoch.values.forms import Form
 
-PLANS_KEPT = 64
-"""Windows are counted ahead of reading, and read ahead of the packs that are made of them."""
+DOCUMENTS_PLANNED = 1 << 15
+"""Of a lane that is read, the plans of about this many documents are kept from counting until reading."""
+
+
+class WindowPlan(NamedTuple):
+    """The layout of one window."""
+
+    packs: Packs
+    lengths: I64
+    """The lengths of its documents."""
 
 
 class WindowJob(NamedTuple):
     """The packs to make of one window."""
 
     group: int
+    plan: WindowPlan
     numbers: I64
     """The numbers of the packs in the window."""
+    pieces: I64
+    """The numbers of their pieces."""
     documents: I64
     """The numbers, in the window, of the documents in these packs."""
 
@@ -48,34 +59,75 @@ class PlannedWindows(Groups):
     ) -> None:
         super().__init__(inputs, window, delivered)
         self._spec, self._strategy, self._context = spec, strategy, context
-        self._plans: dict[int, tuple[Packs, I64]] = {}
+        self._plans: dict[int, WindowPlan] = {}
+        self._plans_kept = 1
+        self._shared = None if context.output_counts is None else context.output_counts()
+
+    @property
+    def size(self) -> int:
+        """The number of documents in a window."""
+        return self._size
+
+    def windows(self) -> int:
+        """The number of windows."""
+        return max(1, -(-self._inputs.total() // self._size))
+
+    def start(self, window: int) -> Cursor:
+        """The cursor of the documents at the start of a window."""
+        return self._inputs.cursor(window * self._size)
+
+    def known_outputs(self, window: int) -> int | None:
+        """The number of packs in a window, if any process has counted them."""
+        return None if self._shared is None else self._shared.get(self.start(window)[0])
 
     def _outputs(self, group: int) -> int:
-        return len(self._plan(group)[0])
+        outputs = self.known_outputs(group)
+        if outputs is None:
+            outputs = len(self._plan(group).packs)
+            if self._shared is not None:
+                self._shared.put(self.start(group)[0], outputs)
+        return outputs
 
-    def _plan(self, group: int) -> tuple[Packs, I64]:
-        """The layout of a window, and the lengths of its documents."""
-        if group not in self._plans:
-            members = self._members(group)
-            lengths = self._inputs.lengths(members) if len(members) else members
-            lengths = lengths + (self._spec.eos is not None)
-            packs = pack(lengths, length=self._spec.length, strategy=self._strategy, overlong=self._spec.overlong)
-            while len(self._plans) >= PLANS_KEPT:
-                del self._plans[next(iter(self._plans))]
-            self._plans[group] = packs, lengths
-        return self._plans[group]
+    def outputs(self, windows: int) -> list[tuple[int, int]]:
+        """The position of the first document of each of the first windows, and its number of packs."""
+        return [(self.start(window)[0], self._outputs(window)) for window in range(windows)]
+
+    def _job(self, group: int, numbers: I64) -> WindowJob:
+        """What is needed to make these packs of a window. Its windows are asked for in order."""
+        plan = self._plan(group)
+        packs, counted = plan.packs, self._ends[group] - self._before(group)
+        if len(packs) != counted:
+            raise DataChangedError(
+                f"pack: a window has {count('pack', len(packs))}, and {self._shared} says {counted:,}. That file is "
+                "damaged. Delete it: it is made again."
+            )
+        for earlier in [number for number in self._plans if number < group]:
+            del self._plans[earlier]
+        sizes = packs.bounds[numbers + 1] - packs.bounds[numbers]
+        pieces = np.repeat(packs.bounds[numbers + 1] - np.cumsum(sizes), sizes) + np.arange(sizes.sum())
+        return WindowJob(group, plan, numbers, pieces, np.unique(packs.documents[pieces]))
+
+    def _plan(self, group: int) -> WindowPlan:
+        """The layout of a window. The first ones are kept, because they are needed first."""
+        if group in self._plans:
+            return self._plans[group]
+        members = self._members(group)
+        lengths = self._inputs.lengths(members) if len(members) else members
+        lengths = lengths + (self._spec.eos is not None)
+        packs = pack(lengths, length=self._spec.length, strategy=self._strategy, overlong=self._spec.overlong)
+        plan = WindowPlan(packs, lengths)
+        if len(self._plans) < self._plans_kept:
+            self._plans[group] = plan
+        return plan
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
         jobs: deque[WindowJob] = deque()
+        self._plans_kept = max(2, DOCUMENTS_PLANNED // self._size)
 
         def inputs() -> Iterator[I64]:
             for numbers in wanted:
                 for group, in_group in self._by_group(numbers):
-                    packs, _ = self._plan(group)
-                    chosen = np.zeros(len(packs), np.bool_)
-                    chosen[in_group] = True
-                    pieces = np.repeat(chosen, np.diff(packs.bounds))
-                    jobs.append(WindowJob(group, in_group, np.unique(packs.documents[pieces])))
+                    jobs.append(self._job(group, in_group))
                     yield group * self._size + jobs[-1].documents
 
         flow = self._inputs.flow(opened, inputs())
@@ -85,22 +137,22 @@ class PlannedWindows(Groups):
         return Flow(single_items=packs, form=form, ragged=self._spec.is_ragged)
 
     def _packs(self, job: WindowJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
-        packs, lengths = self._plan(job.group)
+        (packs, lengths), pieces = job.plan, job.pieces
         documents = _read_checked(run, lengths[job.documents], self._spec, self._context)
-        in_run = np.searchsorted(job.documents, packs.documents)  # of pieces of other packs it means nothing
-        begins = (np.cumsum(documents.lengths) - documents.lengths)[np.minimum(in_run, len(job.documents) - 1)]
-        starts, stops = (packs.starts + begins).tolist(), (packs.stops + begins).tolist()
-        sizes, bounds = packs.stops - packs.starts, packs.bounds.tolist()
-        keys = _pack_keys(int(self._inputs.keys(np.array([job.group * self._size]))[0]), job.numbers)
-        for number, key in zip(job.numbers.tolist(), keys, strict=True):
-            first, last = bounds[number], bounds[number + 1]
+        inside = np.searchsorted(job.documents, packs.documents[pieces])
+        begins = (np.cumsum(documents.lengths) - documents.lengths)[inside]
+        starts, stops = (begins + packs.starts[pieces]).tolist(), (begins + packs.stops[pieces]).tolist()
+        sizes, inside = packs.stops[pieces] - packs.starts[pieces], inside.tolist()
+        ends = np.cumsum(packs.bounds[job.numbers + 1] - packs.bounds[job.numbers]).tolist()
+        keys = _pack_keys(self._inputs.keys(np.array([job.group * self._size])), job.numbers)
+        for first, end, key in zip([0, *ends], ends, keys, strict=False):
             arrays = {
-                name: [column[starts[piece] : stops[piece]] for piece in range(first, last)]
+                name: [column[starts[piece] : stops[piece]] for piece in range(first, end)]
                 for name, column in documents.columns.items()
             }
-            item = make_pack(arrays, cumulative(sizes[first:last]), self._spec, form)
+            item = make_pack(arrays, cumulative(sizes[first:end]), self._spec, form)
             for name, values in documents.others.items():
-                item[name] = join_others(name, [values[document] for document in in_run[first:last].tolist()], form)
+                item[name] = join_others(name, [values[document] for document in inside[first:end]], form)
             yield item, (), key
 
 
@@ -112,8 +164,10 @@ class StreamJob(NamedTuple):
     lengths: I64
     begins: I64
     """The position in the stream of each document's first token."""
-    bounds: list[tuple[int, int]]
-    """The first token of each pack, and the one after its last."""
+    starts: I64
+    """The position of each pack's first token."""
+    stops: I64
+    """The position after each pack's last token."""
 
 
 class PlannedStream(CountedItems):
@@ -188,45 +242,47 @@ class PlannedStream(CountedItems):
 
     def _job(self, numbers: I64) -> StreamJob:
         """The documents that hold the tokens of these packs."""
-        length = self._spec.length
         self.has(int(numbers[-1]) + 1)
-        begins = (self._delivered + numbers * length).tolist()
-        bounds = [(begin, min(begin + length, self._ends[-1])) for begin in begins]
-        documents, lengths, starts = [], [], []
-        last = -1
-        for begin, end in bounds:
-            for chunk in range(bisect_right(self._ends, begin), bisect_left(self._ends, end) + 1):
-                of_chunk = self._lengths(chunk)
-                ends = np.cumsum(of_chunk) + self._before(chunk)
-                first, stop = np.searchsorted(ends, begin, "right"), np.searchsorted(ends, end, "left") + 1
-                inside = np.arange(max(int(first), last + 1 - chunk * CHUNK), min(int(stop), len(ends)))
-                inside = inside[of_chunk[inside] > 0]
-                if len(inside):
-                    last = chunk * CHUNK + int(inside[-1])
-                    documents.append(chunk * CHUNK + inside)
-                    lengths.append(of_chunk[inside])
-                    starts.append(ends[inside] - of_chunk[inside])
-        return StreamJob(np.concatenate(documents), np.concatenate(lengths), np.concatenate(starts), bounds)
+        starts = self._delivered + numbers * self._spec.length
+        stops = np.minimum(starts + self._spec.length, self._ends[-1])
+        documents, lengths, begins = [], [], []
+        for chunk in range(bisect_right(self._ends, starts[0]), bisect_left(self._ends, stops[-1]) + 1):
+            here = (stops > self._before(chunk)) & (starts < self._ends[chunk])
+            if not here.any():
+                continue
+            of_chunk = self._lengths(chunk)
+            ends = np.cumsum(of_chunk) + self._before(chunk)
+            # The packs are apart from each other, and two of them may share a document.
+            changes = np.bincount(np.searchsorted(ends, starts[here], "right"), minlength=len(ends) + 1)
+            lasts = np.minimum(np.searchsorted(ends, stops[here], "left"), len(ends) - 1)
+            changes -= np.bincount(lasts + 1, minlength=len(ends) + 1)
+            inside = np.flatnonzero((np.cumsum(changes)[:-1] > 0) & (of_chunk > 0))
+            documents.append(chunk * CHUNK + inside)
+            lengths.append(of_chunk[inside])
+            begins.append(ends[inside] - of_chunk[inside])
+        return StreamJob(np.concatenate(documents), np.concatenate(lengths), np.concatenate(begins), starts, stops)
 
     def _packs(self, job: StreamJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
         documents = _read_checked(run, job.lengths, self._spec, self._context)
         ends_in_stream = job.begins + job.lengths
         shifts = np.cumsum(job.lengths) - ends_in_stream  # from the stream to what was read of it
-        for begin, end in job.bounds:
-            first = int(np.searchsorted(ends_in_stream, begin, "right"))
-            last = int(np.searchsorted(ends_in_stream, end, "left"))
+        firsts = np.searchsorted(ends_in_stream, job.starts, "right")
+        lasts = np.searchsorted(ends_in_stream, job.stops, "left")
+        reads = zip((job.starts + shifts[firsts]).tolist(), (job.stops + shifts[lasts]).tolist(), strict=True)
+        keys = _pack_keys(run.keys[firsts], job.starts - job.begins[firsts])
+        packs = zip(job.starts.tolist(), firsts.tolist(), lasts.tolist(), reads, keys, strict=True)
+        for start, first, last, (begin, end), key in packs:
             seqlens = np.empty(last - first + 2, np.int32)
             seqlens[0], seqlens[-1] = 0, end - begin
-            seqlens[1:-1] = ends_in_stream[first:last] - begin
-            read = slice(begin + int(shifts[first]), end + int(shifts[last]))
-            arrays = {name: [column[read]] for name, column in documents.columns.items()}
-            (key,) = _pack_keys(int(run.keys[first]), np.array([begin - int(job.begins[first])]))
+            seqlens[1:-1] = ends_in_stream[first:last] - start
+            arrays = {name: [column[begin:end]] for name, column in documents.columns.items()}
             yield make_pack(arrays, seqlens, self._spec, form), (), key
 
 
-def _pack_keys(key: int, numbers: I64) -> list[int]:
-    """The keys of packs with these numbers in a group whose first input has this key."""
-    keys: list[int] = mix64(numbers.astype(np.uint64) + np.uint64(key_of(key))).astype(np.int64).tolist()
+def _pack_keys(documents: I64, numbers: I64) -> list[int]:
+    """The keys of packs, each from the key of its document and the pack's number after the start of that."""
+    hashes = np.fromiter(map(key_of, documents.tolist()), np.uint64, len(documents))
+    keys: list[int] = mix64(hashes + numbers.astype(np.uint64)).astype(np.int64).tolist()
     return keys
 
 

@@ -54,6 +54,7 @@ class PackWindows(Stage):
     keeps_rows = False
     many_outputs: ClassVar[bool] = True
     needs_survey: ClassVar[bool] = True
+    makes_windows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.strategy not in list(ASSIGN):

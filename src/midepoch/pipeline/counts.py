@@ -1,0 +1,77 @@
+"""Counting the packs of a whole epoch in parallel, before their total is asked for."""
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from midepoch._common.executors import run_all
+from midepoch._common.lazy import cached_property
+from midepoch._common.progress_bar import ProgressBar
+from midepoch.checkpoint.lanes import Cursor
+from midepoch.pipeline.mixture import MixtureLanes
+from midepoch.pipeline.pipeline import Lanes, Pipeline
+
+IN_PARALLEL = 20_000_000
+"""With more documents than this left to count, processes are started."""
+JOB_DOCUMENTS = 1 << 18
+
+
+class Job(NamedTuple):
+    """Some consecutive windows of a lane."""
+
+    lane: int
+    cursor: Cursor
+    """The cursor at the start of the first window."""
+    windows: int
+
+
+@dataclass(frozen=True)
+class CountWindows:
+    """Counts the packs of windows, in any process."""
+
+    pipeline: Pipeline
+    cut_by: dict[str, Any]
+
+    @cached_property
+    def _lanes(self) -> Lanes:
+        return Lanes(self.pipeline, **self.cut_by)
+
+    def __call__(self, job: Job) -> list[tuple[int, int]]:
+        """The position of each window's first row in its lane, and its number of packs."""
+        windows = self._lanes.windows(job.lane, job.cursor)
+        assert windows is not None
+        return windows.outputs(job.windows)
+
+
+def count_ahead(lanes: Lanes, executor: Executor | None = None) -> None:
+    """Count the packs of all lanes, if so many are unknown that one process would take long."""
+    if isinstance(lanes.source, MixtureLanes):
+        for part in lanes.source.first_passes():
+            count_ahead(part, executor)
+        return
+    jobs = list(_unknown(lanes))
+    documents = len(jobs) * JOB_DOCUMENTS
+    if documents <= IN_PARALLEL:
+        return
+    with ProgressBar("packs are counted", unit="documents", total=documents) as bar:
+        count = CountWindows(lanes.pipeline, lanes.cut_by)
+        for number, (job, counts) in enumerate(run_all(count, jobs, executor), start=1):
+            of_lane = lanes.output_counts(job.lane)
+            for start, outputs in counts:
+                of_lane.put(start, outputs)
+            bar.update(number * JOB_DOCUMENTS)
+
+
+def _unknown(lanes: Lanes) -> Iterator[Job]:
+    """The windows that nobody has counted, as jobs of about ``JOB_DOCUMENTS`` documents."""
+    for lane in range(lanes.count):
+        windows = lanes.windows(lane, lanes.pipeline.begin)
+        if windows is None:
+            return
+        at_once = max(1, JOB_DOCUMENTS // windows.size)
+        total = windows.windows()
+        for first in range(0, total, at_once):
+            here = range(first, min(first + at_once, total))
+            if any(windows.known_outputs(number) is None for number in here):
+                yield Job(lane, (*windows.start(first), 0), len(here))
