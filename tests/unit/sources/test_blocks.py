@@ -5,12 +5,14 @@ from collections import Counter
 from concurrent.futures import Future
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import midepoch as me
 from files import numbers, values, write, write_numbers
 from midepoch.formats.parquet import ParquetBlocks
+from midepoch.index.build import open_index
 from midepoch.sources import lane
 from midepoch.sources.blocks import HeldBlocks
 from midepoch.sources.fetcher import BlockFetcher, ReadBlock
@@ -297,11 +299,15 @@ def test_after_a_resume_every_row_group_that_is_left_is_decoded_once(row_groups,
 
 @pytest.mark.parametrize("batch", [1, 7, 30])
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_readers_that_share_a_lane_decode_every_row_group_once_each(row_groups, small_steps, decoded, ranks, batch):
+@pytest.mark.parametrize("fitting", [3, 8, 1000])
+def test_readers_that_share_a_lane_decode_every_row_group_once_each(
+    row_groups, small_steps, decoded, ranks, batch, fitting
+):
     found = []
+    window_bytes = fitting * int(row_groups.file_rows("test").index.view.block_lengths.max())
     for rank in range(ranks):
         decoded.clear()
-        shared = row_groups.shuffle(1, **WINDOWS).lanes(1).batch(batch).shard(ranks, rank)
+        shared = row_groups.shuffle(1, **WINDOWS, window_bytes=window_bytes).lanes(1).batch(batch).shard(ranks, rank)
         found += [x for item in shared for x in item["x"]]
         assert set(decoded.values()) == {1}
     assert sorted(found) == list(range(4000))
@@ -369,3 +375,27 @@ def test_a_batch_comes_from_16_blocks_of_real_files(tmp_path, kind, lanes):
     for batch in dataset:
         owners = index.block_starts.searchsorted(batch["id"], "right")
         assert len(set(owners.tolist())) >= min(16, len(index.block_rows)) or len(owners) < 512
+
+
+class Windows:
+    """An order of one window of 800 rows, shuffled, and then windows of 4 rows."""
+
+    size = 880
+
+    def rows(self, positions):
+        return np.where(positions < 800, positions * 307 % 800, positions)
+
+    def piece_starts(self, level):
+        return np.array([0, *range(800, 881, 4)])
+
+
+def test_the_rest_of_a_window_is_not_read_together_with_windows_that_follow(tmp_path, decoded):
+    sizes = [0, *range(100, 801, 100), *range(802, 881, 2)]
+    path = write(tmp_path / "a.parquet", [numbers(begin, end) for begin, end in pairwise(sizes)], "parquet")
+    index = open_index(path)
+    fetcher = BlockFetcher(index, index.schema(None))
+    rows = lane.LaneRows(fetcher, Windows(), lane.ReadSizes(60, 8, 4), int(index.view.block_lengths[:8].sum()))
+    found = [row["x"] for run in rows.runs(0, 880) for row in run.rows.items()]
+    fetcher.close()
+    assert found == Windows().rows(np.arange(880)).tolist()
+    assert set(decoded.values()) == {1}
