@@ -168,10 +168,6 @@ class LaneRows:
             following = int(np.searchsorted(self._pieces, begin + self._sizes.step))
             next_end = int(self._pieces[min(following, len(self._pieces) - 1)])
             end = next_end if 2 * (next_end - begin) <= 5 * self._sizes.step else begin + self._sizes.step
-        if self._window_bytes and not self._all_mapped:  # blocks of a window that is under way are held to its end
-            following = int(np.searchsorted(self._pieces, begin, "right"))
-            if self._pieces[following - 1] < begin:
-                end = min(end, int(self._pieces[following]))
         return min(stop, end)
 
     def _read_ahead(self, position: int, stop: int) -> None:
