@@ -62,7 +62,7 @@ def passes(documents: int, repeats: int) -> Iterator[Figure]:
 
 
 def counting(documents: int) -> Iterator[Figure]:
-    """The time until ``len()`` is known of many documents: in one process, again, and in another reader."""
+    """The time until ``len()`` is known of many documents, in one process, and if another one has counted them."""
     for strategy in STRATEGIES:
         dataset = _packs(data.documents(documents, median=20), strategy).survey()
         _forget_counts(dataset)

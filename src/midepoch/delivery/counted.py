@@ -31,6 +31,7 @@ class LaneItems:
 
     def __init__(self, items: CountedItems, position: LanePosition) -> None:
         self._items, self._position = items, position
+        self._reached = 0, position
 
     def has(self, ordinal: int) -> bool:
         return self._items.has(self._position.offset(ordinal))
@@ -39,10 +40,13 @@ class LaneItems:
         return max(0, self._items.total() - len(self._position.delivered_ahead))
 
     def after(self, ordinals: int) -> LanePosition:
-        """The lane's position once its first ``ordinals`` items are delivered."""
+        """The lane's position once its first ``ordinals`` items are delivered. Most lanes have not moved since."""
         if ordinals == 0:
             return self._position
-        return self._position.after(ordinals, self._items.cursor(self._position.offset(ordinals - 1) + 1))
+        if self._reached[0] != ordinals:
+            cursor = self._items.cursor(self._position.offset(ordinals - 1) + 1)
+            self._reached = ordinals, self._position.after(ordinals, cursor)
+        return self._reached[1]
 
     def flow(self, opened: Any, wanted: Iterator[I64]) -> Flow:
         """The items with these ordinals."""
@@ -205,9 +209,8 @@ class CountedSession(Session):
             return delivered
         segment = self.segment(number - 1)
         assert segment is not None
-        for lane in self._turn_order:
-            if lane not in segment.lanes:
-                delivered[lane] = self.lane_items(lane).total()
+        for lane in set(self._turn_order).difference(segment.lanes):
+            delivered[lane] = self.lane_items(lane).total()
         rounds, extra = divmod(number - segment.first, len(segment.lanes))
         for slot, lane in enumerate(segment.lanes):
             delivered[lane] = segment.first_round + rounds + (slot < extra)

@@ -1,5 +1,6 @@
 """Where a reader starts, from a state that the same or other readers have reached."""
 
+import logging
 from dataclasses import replace
 from typing import Literal
 
@@ -78,6 +79,12 @@ def session_from(pipeline: Pipeline, start: State, readers: int, delivered: Read
     stay with their readers, so that no file is read by two of them.
     """
     reports_cursors = delivered is not None and delivered.reader is not None
+    if not pipeline.counted and any(stage.length_column is not None for stage in pipeline.stages):
+        log_once(
+            f"{pipeline.source.label}: {pipeline.why_not_counted()}. Then len() works, ranks get the same number of "
+            "steps, and the state of any one rank restores all.",
+            logging.INFO,
+        )
     if pipeline.uniform or not pipeline.counted or start.mode == "file" or reports_cursors:
         return Session(pipeline, start, readers)
     return CountedSession(pipeline, start, readers)

@@ -6,6 +6,7 @@ import pytest
 
 import midepoch as me
 from counted import is_kept, write_files
+from midepoch._common.once import log_once
 from midepoch.dataset import Dataset
 from midepoch.pipeline import counts
 from midepoch.pipeline.counts import CountWindows, Job, count_ahead
@@ -157,3 +158,15 @@ def test_jobs_can_run_in_other_processes(folder):
     assert [start for start, _ in result] == list(range(0, 60, 4))
     count_ahead(lanes)
     assert sum(made for _, made in result) == lanes.counted(0, dataset.plan.pipeline.begin).total()
+
+
+def test_packs_without_a_survey_name_it_once(folder, caplog):
+    log_once.cache_clear()
+    with caplog.at_level("INFO", "midepoch"):
+        list(packs(folder))
+        assert not [line for line in caplog.messages if ".survey()" in line]
+        plain = me.read(folder / "data", index_dir=folder / "index").pack(20)
+        for _ in range(2):
+            list(plain)
+    (line,) = [line for line in caplog.messages if ".survey()" in line]
+    assert line.startswith("0.arrow+3: how many items pack yields is only known by reading the rows: call .survey()")
