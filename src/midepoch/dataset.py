@@ -127,8 +127,7 @@ class Dataset(PlannedDataset):
         shuffled, sharded, mapped, resumed and split again.
         """
         seed = check_integer("seed", seed, least=None)
-        rows = self.file_rows("train_test_split")
-        if rows.shuffled:
+        if self.file_rows("train_test_split").shuffled:
             raise ValueError(
                 "train_test_split after shuffle is not possible: a shuffle changes with every epoch, so rows would "
                 "move between training and test. Split first, then shuffle: train, test = "
@@ -143,9 +142,11 @@ class Dataset(PlannedDataset):
                 )
         else:
             size = check_integer("test_size", test_size)
-            if rows.where is None and size > rows.size:
-                raise ValueError(f"test_size is {size:,}, but the dataset has only {count('row', rows.size)}.")
-        return TrainTest(self._half("train", size, seed), self._half("test", size, seed))
+        split = TrainTest(self._half("train", size, seed), self._half("test", size, seed))
+        rows = sum(half.file_rows("train_test_split").size for half in split)
+        if isinstance(size, int) and size > rows:
+            raise ValueError(f"test_size is {size:,}, but the dataset has only {count('row', rows)}.")
+        return split
 
     def _half(self, half: Half, test_size: int | float, seed: int) -> Self:
         return self.with_order_step("train_test_split", TrainTestSplit(half=half, test_size=test_size, seed=seed))

@@ -18,6 +18,7 @@ from midepoch.delivery.reader import take_turns
 from midepoch.delivery.start_point import StartPoint
 from midepoch.order.orders import OrderStep, Slice
 from midepoch.order.split import TrainTestSplit
+from midepoch.pipeline.chosen_rows import choose_kept_rows, remedy
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import Source
@@ -61,31 +62,29 @@ class PlannedDataset:
 
     def file_rows(self, purpose: str) -> FileRows:
         """The source: the index, columns and order of files. Raises on a mixture; ``purpose`` is for the message."""
-        source = self._plan.pipeline.source
-        if isinstance(source, FileRows):
-            return source
-        raise TypeError(f"{purpose} is not possible on a mixture: use it on each of the datasets before mixing them.")
+        return _file_rows(self._plan.pipeline, purpose)
 
     def with_order_step(self, name: str, step: OrderStep) -> Self:
         """Add a last step to the order of rows; ``name`` is for messages.
 
-        The step permutes or selects rows that nobody has read yet. So this raises after a stage that changes the number
-        of items.
+        The step permutes or selects rows that nobody has read yet. After filters that a survey covers, these are the
+        rows that the filters keep. This raises after any other stage that changes the number of items.
         """
-        resizing = self._plan.pipeline.first_resizing
+        pipeline = choose_kept_rows(self._plan.pipeline)
+        resizing = pipeline.first_resizing
         if resizing is not None:
             raise ValueError(
                 f"{name} after {resizing} is not possible: {resizing} changes the number of items, and {name} acts on "
-                f"rows without reading them. Put {name} first."
+                f"rows without reading them. {remedy(pipeline, name)}"
             )
-        rows = self.file_rows(name)
-        if rows.where is not None and isinstance(step, Slice | TrainTestSplit):
+        rows = _file_rows(pipeline, name)
+        if not rows.uniform and isinstance(step, Slice | TrainTestSplit):
             raise ValueError(
                 f"{name} after read(filters=...) is not possible: filters change the number of rows, and {name} acts "
-                f"on rows without reading them. To cut first, read without filters, use .{name}(n), and then "
-                ".filter(fn)."
+                f"on rows without reading them. {remedy(pipeline, name)} To put it first, read without filters, use "
+                f".{name}(n), and then .filter(fn)."
             )
-        pipeline = replace(self._plan.pipeline, source=replace(rows, steps=(*rows.steps, step)))
+        pipeline = replace(pipeline, source=replace(rows, steps=(*rows.steps, step)))
         return self.with_plan(replace(self._plan, pipeline=pipeline))
 
     def with_launched_shard(self) -> Self:
@@ -200,6 +199,12 @@ class PlannedDataset:
     @__class__.setter
     def __class__(self, _: type) -> None:
         raise TypeError("A Dataset's class cannot be changed.")
+
+
+def _file_rows(pipeline: Pipeline, purpose: str) -> FileRows:
+    if isinstance(pipeline.source, FileRows):
+        return pipeline.source
+    raise TypeError(f"{purpose} is not possible on a mixture: use it on each of the datasets before mixing them.")
 
 
 def _read_here(run: Pass) -> Iterator[Iterable[Any]]:

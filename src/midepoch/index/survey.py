@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from midepoch._common.files import framed, remove_folder, temporary_name, unframed, write_atomically
 from midepoch._common.hashing import digest
+from midepoch._common.lazy import cached_property
 from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.errors import DataChangedError, NoDataError
@@ -30,6 +31,10 @@ MAGIC, UNIT_MAGIC = b"MSV1", b"MSU1"
 HEADER, KEPT, LENGTHS = "header", "kept.bits", "lengths.u32"
 PAGE_BITS = 20
 PAGE_ROWS = 1 << PAGE_BITS
+CELL_ROWS = 512
+"""How many rows a kept row is searched in, once its cell is known. A table has 8 bytes for each cell."""
+CELLS_AT_ONCE = 4096
+"""How many cells are searched together, which bounds the memory."""
 MAX_LENGTH = (1 << 32) - 2
 UNIT_HEAD = struct.Struct("<QBB")
 ONES: U8 = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
@@ -72,6 +77,8 @@ class Survey:
         """How many of the pipeline's counting stages it covers, from the first one on. Filters of ``read`` are none."""
         self.digest: str = digest(json.dumps(header, sort_keys=True).encode(), size=16).hex()
         """A digest of what it says of the rows. It does not depend on where it is."""
+        self.kept_digest: str = digest(json.dumps([self.rows, header["kept"], header["ones"]]).encode(), size=16).hex()
+        """The same of which rows the filters keep, alone."""
         self._kept = None if header["kept"] is None else _Pages(folder / KEPT, np.uint8, header["kept"])
         self._lengths = None if header["lengths"] is None else _Pages(folder / LENGTHS, np.uint32, header["lengths"])
         self._ones_before = np.cumsum([0, *(header["ones"] or ())], dtype=np.int64)
@@ -138,6 +145,41 @@ class Survey:
             ones = np.concatenate([[0], np.cumsum(ONES[page], dtype=np.int64)])
             byte, low_bits = inside[group] >> 3, (1 << (inside[group] & 7)) - 1
             before[group] += ones[byte] + ONES[page[np.minimum(byte, len(page) - 1)] & low_bits]
+        return before
+
+    def kept_at(self, numbers: I64) -> I64:
+        """The rows with these numbers among all kept rows. The first call reads all bits once."""
+        if self._kept is None:
+            return numbers
+        chunks = [
+            self._kept_at(numbers[start : start + CELLS_AT_ONCE], self._kept.values)
+            for start in range(0, len(numbers), CELLS_AT_ONCE)
+        ]
+        return np.concatenate([np.empty(0, np.int64), *chunks])
+
+    def _kept_at(self, numbers: I64, values: U8) -> I64:
+        before = self._kept_before_cells
+        cells = np.searchsorted(before, numbers, "right") - 1
+        distinct, line = np.unique(cells, return_inverse=True)
+        of_cells = distinct[:, None] * (CELL_ROWS >> 3) + np.arange(CELL_ROWS >> 3)
+        # The last cell may be shorter. Bits that repeat there come after all others, so no number reaches them.
+        bits = np.unpackbits(values[np.minimum(of_cells, len(values) - 1)], axis=1, bitorder="little")
+        kept = np.flatnonzero(bits)  # of all cells, one after the other
+        counts = before[distinct + 1] - before[distinct]
+        first = np.cumsum(counts) - counts
+        rows: I64 = cells * CELL_ROWS + kept[first[line] + numbers - before[cells]] % CELL_ROWS
+        return rows
+
+    @cached_property
+    def _kept_before_cells(self) -> I64:
+        """The number of kept rows before each cell of ``CELL_ROWS`` rows, and of all."""
+        assert self._kept is not None
+        values, counts = self._kept.values, [np.zeros(1, np.int64)]
+        self._kept.check(np.arange(len(self._ones_before) - 1))
+        for start in range(0, len(values), CELL_ROWS * CELLS_AT_ONCE >> 3):
+            ones = ONES[values[start : start + (CELL_ROWS * CELLS_AT_ONCE >> 3)]]
+            counts.append(np.add.reduceat(ones, np.arange(0, len(ones), CELL_ROWS >> 3), dtype=np.int64))
+        before: I64 = np.cumsum(np.concatenate(counts))
         return before
 
     def kept_counts(self, block_starts: I64) -> I64:

@@ -15,17 +15,17 @@ class WithoutPositions:
     """Another order, in which rows rise, without the ``deleted`` positions, which rise too."""
 
     def __init__(self, inner: Order, deleted: I64) -> None:
-        self._inner, self._deleted, self.blocks = inner, deleted, inner.blocks
+        self.inner, self.deleted, self.blocks = inner, deleted, inner.blocks
         self._kept_before = deleted - np.arange(len(deleted))
         self.size = inner.size - len(deleted)
 
     def rows(self, positions: I64) -> I64:
-        return self._inner.rows(positions + np.searchsorted(self._kept_before, positions, "right"))
+        return self.inner.rows(positions + np.searchsorted(self._kept_before, positions, "right"))
 
     def piece_starts(self, level: PieceLevel) -> I64:
         """The pieces of the inner order that have rows left."""
-        starts = self._inner.piece_starts(level)
-        return np.unique(starts - np.searchsorted(self._deleted, starts))
+        starts = self.inner.piece_starts(level)
+        return np.unique(starts - np.searchsorted(self.deleted, starts))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

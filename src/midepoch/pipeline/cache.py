@@ -30,6 +30,7 @@ from midepoch.order.deletes import Deletes
 from midepoch.order.orders import OrderStep, Shuffle, Slice, build_order
 from midepoch.order.selection import Selection, Slices
 from midepoch.order.split import TrainTestSplit
+from midepoch.order.surveyed import Surveyed
 from midepoch.pipeline.item_columns import ItemColumns, item_columns
 from midepoch.pipeline.pipeline import Lanes, Pipeline
 from midepoch.pipeline.unit_file import UnitFile, read_batches
@@ -41,7 +42,7 @@ from midepoch.values.to_arrow import widened
 MANIFEST, FORMAT = "cache.json", 1
 ABANDONED_SECONDS = 3600.0
 """A temporary file of this age belongs to a killed process."""
-FIXED_STEPS = (Slice, Slices, Selection, Deletes, TrainTestSplit)
+FIXED_STEPS = (Slice, Slices, Selection, Deletes, TrainTestSplit, Surveyed)
 """Steps of an order that choose the same rows in every epoch."""
 
 
@@ -75,7 +76,7 @@ def divide(pipeline: Pipeline) -> tuple[Pipeline, tuple[OrderStep, ...]]:
             raise ValueError(f"cache: {stage.name} makes items of several rows. Put {stage.name} after cache().")
     steps = source.steps
     fixed = next((number for number, step in enumerate(steps) if not isinstance(step, FIXED_STEPS)), len(steps))
-    if source.where is not None or pipeline.first_resizing is not None:
+    if not source.uniform or pipeline.first_resizing is not None:
         for step in steps[fixed:]:
             if type(step) is not Shuffle:
                 raise ValueError(

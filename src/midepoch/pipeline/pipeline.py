@@ -64,8 +64,8 @@ class Pipeline:
         rows, random = self.source.has_rows, None
         covered = self.survey.covered if self.survey is not None else 0
         for stage in self.stages:
+            covered -= stage.checking(False).needs_survey
             if stage.needs_survey:
-                covered -= 1
                 if not rows:
                     return (
                         f"{stage.name} gets items that are not single rows of files: put it before batch, pack or mix"
@@ -138,8 +138,8 @@ class Pipeline:
 
     @property
     def keeps_rows(self) -> bool:
-        """True if the items are the source's rows: all of them, with all their columns, in whatever form."""
-        if self.schema is None or self.first_resizing is not None:
+        """True if the items are the source's rows with all their columns, in any form, and no function uses them."""
+        if self.schema is None or self.first_resizing is not None or any(stage.functions for stage in self.stages):
             return False
         return bool(self.schema.equals(self.source.schema))
 

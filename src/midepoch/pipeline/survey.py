@@ -101,11 +101,11 @@ class Counting(RowPass):
     @classmethod
     def of(cls, pipeline: Pipeline) -> "Counting | None":
         """What must be run to count the items of a pipeline; None if they are counted already."""
-        stages = pipeline.stages[: counting_stages(pipeline)]
+        stages = tuple(stage.checking(False) for stage in pipeline.stages[: counting_stages(pipeline)])
         source = pipeline.source
         if not isinstance(source, FileRows):
             raise TypeError(f"survey: the rows must be those of files, got {type(source).__name__}.")
-        if not stages and source.where is None:
+        if not stages and source.uniform:
             return None
         pack = stages[-1] if stages and stages[-1].length_column is not None else None
         covered = sum(stage.needs_survey for stage in stages)

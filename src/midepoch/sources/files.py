@@ -23,6 +23,7 @@ from midepoch.index.survey import Survey
 from midepoch.order.orders import Interval, Order, OrderStep, Sequential, Shuffle, build_order, lanes_by_file
 from midepoch.order.quality import ShuffleQuality, full_permutation, measure_quality
 from midepoch.order.selection import KeptBlocks
+from midepoch.order.surveyed import Surveyed
 from midepoch.order.windows import WINDOW_BLOCKS, Blocks, virtual_counts, virtual_starts
 from midepoch.sources.appended import FileSubset, generations, lane_of_generations
 from midepoch.sources.fetcher import BlockFetcher
@@ -96,10 +97,15 @@ class FileRows:
 
     @property
     def uniform(self) -> bool:
-        return self.where is None
+        return self.where is None or self.has_chosen_rows
+
+    @property
+    def has_chosen_rows(self) -> bool:
+        """True if the order has only rows that the filters keep, as a survey says."""
+        return any(isinstance(step, Surveyed) for step in self.steps)
 
     def why_not_counted(self, survey: Survey | None) -> str | None:
-        if self.where is None or (survey is not None and survey.has_kept):
+        if self.uniform or (survey is not None and survey.has_kept):
             return None
         return (
             "read(filters=...) keeps a number of rows that is only known by reading them: call .survey() once, which "
@@ -332,21 +338,19 @@ class FileRowsLanes:
 
     def flow(self, opened: OpenFiles, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
         rows, size = self._rows(opened, lane), self.size(lane)
-        if self._source.where is None:
-            return Flow(row_runs=rows.runs(cursor[0], size, rows=stride.rows, phase=stride.phase, stride=stride.stride))
-        return Flow(row_runs=self._matching(opened, rows.runs(cursor[0], size)))
+        runs = rows.runs(cursor[0], size, rows=stride.rows, phase=stride.phase, stride=stride.stride)
+        return self._matching(opened, runs)
 
     def counted(self, lane: int, cursor: Cursor, survey: Survey | None) -> CountedItems:
         rows = CountedFileRows(self, lane, cursor[0], survey)
-        if self._source.where is None:
+        if self._source.uniform:
             return rows
         name, locate = "row {1:,} of {0}", self._source.locate
         return Kept(rows, lambda flow: flow, "read(filters=...)", lambda key: name.format(*locate(key)))
 
     def flow_at(self, opened: OpenFiles, lane: int, positions: Iterator[I64]) -> Flow:
         """The rows of a lane at rising positions. If there is a filter, it must keep them all."""
-        runs = self._rows(opened, lane).runs_at(positions, self.size(lane))
-        return Flow(row_runs=runs if self._source.where is None else self._matching(opened, runs))
+        return self._matching(opened, self._rows(opened, lane).runs_at(positions, self.size(lane)))
 
     def _rows(self, opened: OpenFiles, lane: int) -> LaneRows:
         """The rows of a lane, before any filter."""
@@ -359,10 +363,13 @@ class FileRowsLanes:
         window_bytes = opened.window_bytes if fetcher.has_runs else self._source.window_bytes
         return LaneRows(fetcher, self.order(lane), sizes, window_bytes)
 
-    def _matching(self, opened: OpenFiles, runs: Iterator[RowRun]) -> Iterator[RowRun]:
-        where = self._source.where
-        assert where is not None
-        return matching(runs, where.predicate, self._source.names, opened.sizes.run, self._source.locate)
+    def _matching(self, opened: OpenFiles, runs: Iterator[RowRun]) -> Flow:
+        """The rows that match the filter, if there is one. Rows that a survey has chosen must all match."""
+        source, where = self._source, self._source.where
+        if where is None:
+            return Flow(row_runs=runs)
+        chosen = source.has_chosen_rows
+        return Flow(row_runs=matching(runs, where.predicate, source.names, opened.sizes.run, source.locate, chosen))
 
 
 class CountedFileRows(CountedItems):

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
+from midepoch.stages.counted import rejected_row
 from midepoch.stages.flow import RowRun
 from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows
@@ -23,11 +24,12 @@ def matching(
     names: list[str],
     max_rows: int,
     locate: Callable[[int], tuple[str, int]],
+    expects_all: bool = False,
 ) -> Iterator[RowRun]:
     """The rows that match, with only the columns ``names``, in runs of at most ``max_rows`` rows.
 
     Each row keeps its cursor. So a resume after it continues with the next row of the file, whether that matches or
-    not.
+    not. If ``expects_all``, a row that does not match raises SurveyMismatchError.
     """
     pool: RowPool | None = None
     for run in runs:
@@ -45,6 +47,9 @@ def matching(
             run.rows.check_file()
             kept = np.flatnonzero(mask)
             rows = replace(run.rows, data=_kept(data, mask, names))
+        if expects_all and len(kept) < len(run):
+            name, row = locate(int(np.delete(run.keys, kept)[0]))
+            raise rejected_row("read(filters=...)", f"row {row:,} of {name}")
         matches = RowRun(rows, run.cursors[kept], run.keys[kept])
         for start in range(0, len(matches), max_rows):
             yield matches.slice(start, min(start + max_rows, len(matches)))

@@ -243,10 +243,7 @@ class Kept(Groups):
             raise self._rejected(int(key))
 
     def _rejected(self, key: int) -> SurveyMismatchError:
-        return SurveyMismatchError(
-            f"The survey says that {self._stage} keeps {self._name_row(key)}, and now it does not. A function changed, "
-            "or does not always say the same of a row. After a change pass another version to survey(version=...)."
-        )
+        return rejected_row(self._stage, self._name_row(key))
 
     def keys(self, numbers: I64) -> I64:
         return self._inputs.keys(self._inputs_of(numbers))
@@ -256,3 +253,11 @@ class Kept(Groups):
 
     def lengths(self, numbers: I64) -> I64:
         return self._inputs.lengths(self._inputs_of(numbers))
+
+
+def rejected_row(stage: str, row: str) -> SurveyMismatchError:
+    """The error for a row that a stage leaves out, and that the survey says it keeps."""
+    return SurveyMismatchError(
+        f"The survey says that {stage} keeps {row}, and now it does not. A function changed, or does not always say "
+        "the same of a row. After a change pass another version to survey(version=...)."
+    )

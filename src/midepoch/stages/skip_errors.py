@@ -10,12 +10,12 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MissingExtraError, StoreError
-from midepoch.stages.counted import CountedItems, Kept, Outputs
+from midepoch.stages.counted import CountedItems, Kept, Outputs, rejected_row
 from midepoch.stages.flow import Context, Flow, SingleItem
 from midepoch.stages.skipped import SkippedInputs
 from midepoch.stages.stage import FunctionStage
@@ -105,11 +105,13 @@ class SkipErrors(FunctionStage):
     skip_log: SkipLog | None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """What a state remembers of the function besides its name."""
+    checks: bool = False
+    """True if a survey has chosen the rows, so that the function must not fail on any of them."""
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         skipped_inputs = inputs.skipped or SkippedInputs()
         outputs = self._outputs(inputs.as_single_items(), skipped_inputs, context)
-        can_skip = inputs.skipped if self.skip_log is None else skipped_inputs
+        can_skip = skipped_inputs if self.needs_survey else inputs.skipped
         return replace(inputs.with_single_items(outputs), schema=None, skipped=can_skip)
 
     def _outputs(
@@ -123,6 +125,8 @@ class SkipErrors(FunctionStage):
             except Exception as error:
                 if self.skip_log is None or _is_of_the_machine(error):
                     raise
+                if self.checks:
+                    raise rejected_row(self.name, context.name(key)) from error
                 skipped += 1
                 skipped_inputs.add(key)
                 where = context.name_row(self.call.number, key).removeprefix(", at ") or f"item {key}"
@@ -141,14 +145,17 @@ class SkipErrors(FunctionStage):
 
     @property
     def needs_survey(self) -> bool:  # type: ignore[override]
-        return self.skip_log is not None
+        return self.skip_log is not None and not self.checks
+
+    def checking(self, on: bool) -> Self:
+        return replace(self, checks=on and self.skip_log is not None)
 
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
         make = partial(self.flow, cursor=cursor, context=context)
         return Kept(inputs, make, self.name, context.name) if self.needs_survey else Outputs(inputs, make)
 
     def count(self, inputs: int) -> int | None:
-        return inputs if self.skip_log is None else None
+        return None if self.needs_survey else inputs
 
     def describe(self) -> dict[str, Any] | None:
         return self.call.describe(**self.parameters, on_error="skip" if self.skip_log is not None else None)

@@ -74,6 +74,14 @@ class Stage(ABC):
         """The keys of rows, and the lengths of that column. Only for stages that pack rows."""
         raise NotImplementedError
 
+    def checking(self, on: bool) -> "Stage":
+        """This stage for rows that a survey says it keeps, or again for any rows.
+
+        If ``on``, it makes one output of each row, and raises SurveyMismatchError for a row that it leaves out. Only
+        stages that need a survey and keep rows change.
+        """
+        return self
+
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
         """The outputs from ``cursor`` on, counted without reading. Only for stages that can be counted."""
         return Outputs(inputs, lambda flow: self.flow(flow, cursor, context))

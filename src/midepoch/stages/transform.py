@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, Self
 
 import pyarrow as pa
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
-from midepoch.stages.counted import CountedItems, Kept
+from midepoch.stages.counted import CountedItems, Kept, Outputs, rejected_row
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
 from midepoch.stages.stage import FunctionStage, Stage
 from midepoch.values.forms import Form
@@ -41,18 +42,35 @@ class Map(FunctionStage):
 class Filter(FunctionStage):
     """Keep the items for which a function is true."""
 
-    needs_survey: ClassVar[bool] = True
+    checks: bool = False
+    """True if a survey has chosen the rows, so that all of them must be kept."""
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         call = self.call
+        if self.checks:
+            return inputs.with_single_items(self._checked(inputs.as_single_items(), context))
         kept = (single for single in inputs.as_single_items() if call(single[0], single[2], context))
         return inputs.with_single_items(kept)
 
+    def _checked(self, inputs: Iterator[SingleItem], context: Context) -> Iterator[SingleItem]:
+        for single in inputs:
+            if not self.call(single[0], single[2], context):
+                raise rejected_row(self.name, context.name(single[2]))
+            yield single
+
+    @property
+    def needs_survey(self) -> bool:  # type: ignore[override]
+        return not self.checks
+
+    def checking(self, on: bool) -> Self:
+        return replace(self, checks=on)
+
     def count(self, inputs: int) -> int | None:
-        return None
+        return inputs if self.checks else None
 
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
-        return Kept(inputs, lambda flow: self.flow(flow, cursor, context), self.name, context.name)
+        make = partial(self.flow, cursor=cursor, context=context)
+        return Outputs(inputs, make) if self.checks else Kept(inputs, make, self.name, context.name)
 
     def describe(self) -> dict[str, Any] | None:
         return self.call.describe()
