@@ -1,0 +1,157 @@
+"""Orders of the rows that filters keep, against plain lists."""
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midepoch.order.deletes import Deletes
+from midepoch.order.orders import Sequential, Shuffle, Slice, build_order, lanes_by_file
+from midepoch.order.selection import KeptBlocks, Slices
+from midepoch.order.split import TrainTestSplit
+from midepoch.order.surveyed import KeptRows, Surveyed, first_scattering
+
+FILES = st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=1, max_size=4)
+
+
+class Bits:
+    """Which rows are kept, as an array."""
+
+    def __init__(self, mask):
+        self.mask = np.array(mask, bool)
+        self.kept_digest = self.mask.tobytes().hex()
+
+    def kept(self, rows):
+        return self.mask[rows]
+
+    def kept_before(self, rows):
+        return np.concatenate([[0], np.cumsum(self.mask)])[rows]
+
+    def kept_at(self, numbers):
+        return np.flatnonzero(self.mask)[numbers]
+
+
+def starts_of(files):
+    blocks = np.cumsum([0, *(rows for file in files for rows in file)]).astype(np.int64)
+    return blocks[np.cumsum([0, *map(len, files)])], blocks
+
+
+def all_rows(order):
+    return order.rows(np.arange(order.size)).tolist()
+
+
+@st.composite
+def surveyed_orders(draw):
+    """An order in which rows are adjacent, and bits: what is left of the order is known by a plain list."""
+    file_starts, block_starts = starts_of(draw(FILES))
+    total = int(block_starts[-1])
+    numbers = st.integers(0, total)
+    base = Sequential(file_starts, block_starts)
+    if draw(st.booleans()):
+        base = KeptBlocks(file_starts, block_starts, np.array([draw(st.booleans()) for _ in block_starts[1:]], bool))
+    steps = []
+    if draw(st.booleans()):
+        steps.append(Slice(start=draw(numbers), stop=draw(st.one_of(st.none(), numbers))))
+    if draw(st.booleans()):
+        steps.append(Slices(intervals=tuple(draw(st.lists(st.tuples(numbers, numbers), max_size=3)))))
+    elif draw(st.booleans()) and total and not steps:
+        deleted = sorted(draw(st.sets(st.integers(0, total - 1))))
+        steps.append(Deletes(rows=np.array(deleted, np.int64)))
+    assert first_scattering(tuple(steps)) is None
+    return build_order(base, steps, 0), Bits([draw(st.booleans()) for _ in range(total)])
+
+
+@given(surveyed_orders())
+def test_kept_rows_are_those_of_a_plain_filter(case):
+    inner, bits = case
+    step = Surveyed.of(bits, inner, 1)
+    order = step.apply(inner, 0, 0)
+    expected = [row for row in all_rows(inner) if bits.mask[row]]
+    assert all_rows(order) == expected
+    assert order.size == step.size(inner.size) == len(expected)
+    backwards = np.arange(order.size)[::-1]
+    assert order.rows(backwards).tolist() == expected[::-1]
+
+
+@given(surveyed_orders(), st.sampled_from(["file", "block"]))
+def test_a_piece_has_rows_of_one_piece_of_the_inner_order(case, level):
+    inner, bits = case
+    order = Surveyed.of(bits, inner, 1).apply(inner)
+    starts = order.piece_starts(level).tolist()
+    assert (starts[0], starts[-1]) == (0, order.size)
+    kept_positions = [position for position, row in enumerate(all_rows(inner)) if bits.mask[row]]
+    owners = np.searchsorted(inner.piece_starts(level), kept_positions, "right").tolist()
+    assert all(len(set(owners[begin:end])) == 1 for begin, end in pairwise(starts))
+    assert len(set(owners)) == len(starts) - 1
+
+
+@given(surveyed_orders(), st.integers(0, 5), st.data())
+def test_later_steps_act_on_the_kept_rows(case, epoch, data):
+    inner, bits = case
+    order = Surveyed.of(bits, inner, 1).apply(inner)
+    kept = all_rows(order)
+    level = data.draw(st.sampled_from(["row", "block", "file"]))
+    shuffle = Shuffle(seed=1, level=level, window=3, window_blocks=2, window_bytes=100)
+    assert sorted(all_rows(build_order(order, (shuffle,), epoch))) == sorted(kept)
+    cut = data.draw(st.integers(0, len(kept) + 2))
+    assert all_rows(Slice(start=0, stop=cut).apply(order)) == kept[:cut]
+    assert all_rows(Slice(start=cut, stop=None).apply(order)) == kept[cut:]
+    halves = [all_rows(TrainTestSplit(half=half, test_size=0.3, seed=2).apply(order)) for half in ("train", "test")]
+    assert sorted(halves[0] + halves[1]) == sorted(kept)
+
+
+@given(FILES, st.randoms(use_true_random=False), st.integers(1, 4))
+def test_lanes_of_whole_files_have_all_kept_rows(files, random, lanes):
+    file_starts, block_starts = starts_of(files)
+    inner = Sequential(file_starts, block_starts)
+    bits = Bits([random.random() < 0.5 for _ in range(inner.size)])
+    shuffle = Shuffle(seed=1, level="block", window=3, window_blocks=2, window_bytes=100)
+    dealt = [all_rows(lane) for lane in lanes_by_file(inner, (Surveyed.of(bits, inner, 1), shuffle), 0, lanes)]
+    assert sorted(row for lane in dealt for row in lane) == np.flatnonzero(bits.mask).tolist()
+    owners = [{int(np.searchsorted(file_starts, row, "right")) for row in lane} for lane in dealt]
+    assert all(not first & second for number, first in enumerate(owners) for second in owners[:number])
+
+
+def test_steps_are_equal_if_they_take_the_same_rows():
+    inner = Sequential(*starts_of([[3, 2], [4]]))
+    first, second, other = (Surveyed.of(Bits(mask), inner, 1) for mask in ([1, 0, 1] * 3, [1, 0, 1] * 3, [0, 1, 1] * 3))
+    assert first == second == pickle.loads(pickle.dumps(first))
+    assert first != other
+    assert first.describe() == {"op": "survey", "filters": 1, "rows": 6, "digest": first.digest}
+
+
+def test_rows_that_are_not_adjacent_are_noticed():
+    inner = TrainTestSplit(half="train", test_size=0.5, seed=0).apply(Sequential(*starts_of([[20]])))
+    with pytest.raises(AssertionError, match="adjacent"):
+        KeptRows(inner, Bits([True] * 20))
+
+
+def test_the_first_step_that_scatters_rows_is_named():
+    cut, shuffle = Slice(start=0, stop=3), Shuffle(seed=1, level="row", window=1)
+    deletes = Deletes(rows=np.array([1]))
+    assert first_scattering(()) is None
+    assert first_scattering((cut, cut, deletes)) is None
+    assert first_scattering((cut, shuffle)) == "shuffle"
+    assert first_scattering((deletes, cut)) == "deletes"
+    assert first_scattering((TrainTestSplit(half="test", test_size=1, seed=0),)) == "train_test_split"
+
+
+@pytest.mark.parametrize("bug", ["kept_at", "kept_before"])
+def test_a_planted_bug_is_found(bug, monkeypatch):
+    """The rows are one too far, or those before a piece are counted up to its first row."""
+    planted = {
+        "kept_at": lambda self, numbers: np.flatnonzero(self.mask)[np.minimum(numbers + 1, self.mask.sum() - 1)],
+        "kept_before": lambda self, rows: np.cumsum(np.append(self.mask, False))[rows],
+    }
+    bits, inner = Bits([True, False, True, True, False] * 2), Sequential(*starts_of([[3, 2], [5]]))
+
+    def prove():
+        assert all_rows(KeptRows(inner, bits)) == np.flatnonzero(bits.mask).tolist()
+
+    prove()
+    monkeypatch.setattr(Bits, bug, planted[bug])
+    with pytest.raises((AssertionError, IndexError)):
+        prove()
