@@ -346,7 +346,8 @@ class Dataset(PlannedDataset):
         All rows are read once, in file order, through the stages up to the last ``filter`` or ``pack``. What these make
         of each row is kept in a file beside the index, or in ``folder``. Then the number of items is known without
         reading. Items, their order and states are the same with and without a survey. The next call with the same data
-        and stages finds it. A call that was killed continues where it was.
+        and stages finds it. A call that was killed continues where it was. ``shuffle``, ``take``, ``skip`` and
+        ``train_test_split`` may come after it, and act on the rows that the filters keep.
 
         If only columns of the files are needed, no function is called: ``pack`` of lists in Arrow files reads their
         offsets, in Parquet that one column, and ``read(filters=...)`` the columns of the filter. Stages that

@@ -79,7 +79,7 @@ def _check(state: State, rows: FileRows, pipeline: Pipeline) -> None:
     elif state.mode != "example":
         why = "the epoch was sharded with shard(mode='file')"
     elif not all(isinstance(step, Shuffle) for step in rows.steps):
-        why = "the rows are cut by take, skip or a selection"
+        why = "the rows are cut by take, skip, a survey or a selection"
     elif len(pipeline.begin) > 1:
         why = "a stage makes groups of rows, such as a batched map or pack"
     elif state.reader_progress is not None or not state.positions.in_step:

@@ -1,0 +1,227 @@
+"""Surveyed filters in the order: what a state says of them, what is refused, and what is checked when rows are read."""
+
+import pickle
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import midepoch as me
+from files import write
+from midepoch.errors import CheckpointMismatchError, SurveyMismatchError
+from midepoch.order.deletes import Deletes
+from midepoch.stages.skip_errors import SkipErrors, SkipLog
+from midepoch.testing import assert_resumes
+
+ROWS = 60
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three Arrow files with the ids 0 to 59, and a list of tokens and a text for each."""
+    for number in range(3):
+        blocks = [range(first, first + 5) for first in range(20 * number, 20 * number + 20, 5)]
+        batches = [
+            pa.record_batch(
+                {"id": list(rows), "input_ids": [[row] * (row % 4) for row in rows], "text": map(str, rows)}
+            )
+            for rows in map(list, blocks)
+        ]
+        write(tmp_path / "data" / f"{number}.arrow", batches)
+    return tmp_path / "data"
+
+
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch):
+    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+
+
+def is_even(row):
+    return row["id"] % 2 == 0
+
+
+def has_text(row):
+    return row["text"] != "6"
+
+
+def double(row):
+    return {"double": 2 * row["id"]}
+
+
+def jitter(row, rng):
+    return {"noise": float(rng.random())}
+
+
+def fail_on_odd(row):
+    if row["id"] % 2:
+        raise ValueError(f"row {row['id']} is broken")
+    return row
+
+
+def ids(dataset):
+    return [row["id"] for row in dataset]
+
+
+def ops(dataset):
+    return [step["op"] for step in dataset.plan.pipeline.describe()]
+
+
+def test_a_state_says_that_the_filter_acts_before_the_shuffle(folder, tmp_path):
+    before = me.read(folder).map(double).filter(is_even).survey(folder=tmp_path / "a").shuffle(1)
+    after = me.read(folder).shuffle(1).map(double).filter(is_even)
+    assert ops(before) == ["survey", "shuffle", "map", "filter"]
+    assert ops(after) == ["shuffle", "map", "filter"]
+    for first, second in ((before, after), (after, before)):
+        with pytest.raises(CheckpointMismatchError, match=r"stage 1 was .* then and is .* now"):
+            second.load_state_dict(first.state_dict())
+
+
+def test_a_state_does_not_depend_on_where_the_survey_is(folder, tmp_path):
+    first, second = (me.read(folder).filter(is_even).survey(folder=tmp_path / name).shuffle(1) for name in "ab")
+    iterator = iter(first)
+    got = [next(iterator)["id"] for _ in range(11)]
+    state = iterator.state_dict()
+    assert str(tmp_path) not in str(state)
+    second.load_state_dict(state)
+    assert got + ids(second) == ids(me.read(folder).filter(is_even).survey().shuffle(1))
+
+
+def test_a_state_of_other_kept_rows_is_refused(folder, monkeypatch):
+    state = me.read(folder).filter(is_even).survey().shuffle(1).state_dict()
+    monkeypatch.setattr(is_even, "__code__", (lambda row: row["id"] % 2 == 1).__code__)
+    changed = me.read(folder).filter(is_even).survey(version=2).shuffle(1)
+    with pytest.raises(CheckpointMismatchError, match="digest of stage 1, survey, was"):
+        changed.load_state_dict(state)
+
+
+def test_a_row_that_a_filter_no_longer_keeps_is_named(folder, monkeypatch):
+    dataset = me.read(folder).filter(is_even).survey().skip(3)
+    monkeypatch.setattr(is_even, "__code__", (lambda row: row["id"] % 4 == 0).__code__)
+    with pytest.raises(SurveyMismatchError, match=r"filter keeps row 6 of 0\.arrow, and now it does not"):
+        list(dataset)
+
+
+def test_a_row_that_no_longer_matches_the_filters_of_read_is_named(folder):
+    dataset = me.read(folder, filters=pc.field("id") > 20).survey().skip(5)
+    other = me.read(folder, filters=pc.field("id") > 30).plan.pipeline.source.where
+    pipeline = dataset.plan.pipeline
+    changed = replace(pipeline, source=replace(pipeline.source, where=other))
+    with pytest.raises(SurveyMismatchError, match=r"read\(filters=...\) keeps row 6 of 1\.arrow, and now it does not"):
+        list(dataset.with_plan(replace(dataset.plan, pipeline=changed)))
+
+
+def test_samples_that_are_skipped_are_left_out_of_the_order(folder, monkeypatch):
+    dataset = me.read(folder)
+    call = dataset.plan.pipeline.call("decode", fail_on_odd)
+    surveyed = dataset.with_stage(SkipErrors(call=call, skip_log=SkipLog())).survey().shuffle(1)
+    assert sorted(ids(surveyed)) == list(range(0, ROWS, 2))
+    assert_resumes(surveyed, every=7)
+    monkeypatch.setattr(fail_on_odd, "__code__", (lambda row: 1 // 0).__code__)
+    with pytest.raises(SurveyMismatchError, match="decode keeps row") as error:
+        list(surveyed)
+    assert isinstance(error.value.__cause__, ZeroDivisionError)
+
+
+def test_columns_that_a_filter_needs_are_still_read(folder):
+    dataset = me.read(folder).filter(has_text).survey().shuffle(1).select_columns(["id"])
+    rows = list(dataset)
+    assert sorted(row["id"] for row in rows) == [number for number in range(ROWS) if number != 6]
+    assert {*rows[0]} == {"id"}
+    where = me.read(folder, filters=pc.field("text") != "6").survey().shuffle(1).select_columns(["id"])
+    assert sorted(ids(where)) == [number for number in range(ROWS) if number != 6]
+    assert where.column_names == ["id"]
+
+
+def test_random_numbers_come_after_the_filter(folder):
+    dataset = me.read(folder).filter(is_even).survey().map(jitter, with_rng=True).shuffle(1)
+    assert sorted(ids(dataset)) == list(range(0, ROWS, 2))
+    assert len({row["noise"] for row in dataset}) == ROWS // 2
+
+
+def test_deleted_rows_stay_deleted(folder):
+    deletes = Deletes(rows=pa.array([0, 1, 2, 34, 35, 36, 58]).to_numpy())
+    dataset = me.read(folder).with_order_step("deletes", deletes).filter(is_even).survey()
+    kept = [number for number in range(0, ROWS, 2) if number not in (0, 2, 34, 36, 58)]
+    assert ids(dataset) == ids(dataset.take(ROWS)) == kept
+    assert sorted(ids(dataset.shuffle(1))) == kept
+    assert len(dataset.shuffle(1)) == len(kept)
+
+
+def test_it_can_be_pickled_and_read_by_workers(folder):
+    dataset = me.read(folder).filter(is_even).survey().shuffle(1).lanes(2)
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert copy.plan.pipeline.source.steps == dataset.plan.pipeline.source.steps
+    expected = ids(dataset)
+    assert ids(copy) == expected
+    batches = me.Loader(me.read(folder).filter(is_even).survey().shuffle(1).lanes(2), num_workers=2, batch_size=None)
+    assert [row["id"] for row in batches] == expected
+
+
+def test_cached_rows_are_the_kept_ones(folder, tmp_path):
+    dataset = me.read(folder).map(double).filter(is_even).survey().skip(4).shuffle(1).take(9)
+    cached = dataset.cache(tmp_path / "cache")
+    assert cached.plan.pipeline.source.index.view.rows == 26
+    assert len(cached) == 9
+    everything = me.read(folder).filter(is_even).survey().shuffle(1).cache(tmp_path / "all")
+    assert sorted(ids(everything)) == list(range(0, ROWS, 2))
+
+
+def test_the_quality_of_a_shuffle_of_kept_rows_is_known(folder):
+    quality = me.read(folder).filter(is_even).survey().shuffle(1).shuffle_quality(8)
+    assert quality is not None
+
+
+@pytest.mark.parametrize("name", ["shuffle", "take", "skip", "train_test_split"])
+def test_without_a_survey_the_error_names_it(folder, name):
+    arguments = [] if name == "shuffle" else [3]
+    with pytest.raises(ValueError, match=rf"{name} after filter is not.*or call \.survey\(\) once"):
+        getattr(me.read(folder).filter(is_even), name)(*arguments)
+    with pytest.raises(ValueError, match=rf"{name} after filter is not.*or call \.survey\(\) once"):
+        getattr(me.read(folder).filter(is_even).survey().filter(has_text), name)(*arguments)
+    if name != "shuffle":
+        with pytest.raises(ValueError, match=rf"{name} after read\(filters=...\) is not.*or call \.survey\(\) once"):
+            getattr(me.read(folder, filters=pc.field("id") > 3), name)(*arguments)
+
+
+def test_after_steps_that_scatter_rows_the_error_names_the_step(folder):
+    for step, dataset in (
+        ("shuffle", me.read(folder).shuffle(1).filter(is_even).survey()),
+        ("train_test_split", me.read(folder).train_test_split(5).train.filter(is_even).survey()),
+        ("survey", me.read(folder).filter(is_even).survey().take(9).filter(has_text).survey()),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"take after filter is not possible.*before {step}; or \.cache\(folder\)"
+        ):
+            dataset.take(3)
+    with pytest.raises(ValueError, match=r"take after batch is not possible.*Put take first\.$"):
+        me.read(folder).batch(3).take(3)
+    with pytest.raises(ValueError, match=r"take after filter is not possible.*Put take first\.$"):
+        me.read(folder).filter(is_even).survey().batch(3).take(3)
+
+
+def test_a_second_shuffle_of_filtered_rows_needs_no_survey(folder):
+    dataset = me.read(folder, filters=pc.field("id") > 20).shuffle(1).survey().shuffle(2)
+    assert ops(dataset) == ["where", "shuffle", "shuffle"]
+    assert sorted(ids(dataset)) == list(range(21, ROWS))
+
+
+def test_a_split_is_not_larger_than_the_kept_rows(folder):
+    dataset = me.read(folder).filter(is_even).survey()
+    with pytest.raises(ValueError, match="test_size is 31, but the dataset has only 30 rows"):
+        dataset.train_test_split(31)
+    assert [len(half) for half in dataset.train_test_split(30)] == [0, 30]
+
+
+def test_there_is_nothing_left_to_survey(folder):
+    for dataset in (me.read(folder).filter(is_even), me.read(folder, filters=pc.field("id") > 3)):
+        shuffled = dataset.survey().shuffle(1)
+        assert shuffled.survey() is shuffled
+
+
+def test_a_later_filter_needs_a_survey_of_its_own(folder):
+    dataset = me.read(folder).filter(is_even).survey().shuffle(1).filter(has_text)
+    assert not dataset.counted
+    assert ".survey()" in dataset.why_not_counted()
+    assert len(dataset.survey()) == len(ids(dataset)) == 29
+    assert not dataset.survey().filter(is_even).counted
