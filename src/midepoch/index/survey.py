@@ -31,7 +31,7 @@ MAGIC, UNIT_MAGIC = b"MSV1", b"MSU1"
 HEADER, KEPT, LENGTHS = "header", "kept.bits", "lengths.u32"
 PAGE_BITS = 20
 PAGE_ROWS = 1 << PAGE_BITS
-CELL_ROWS = 512
+CELL_ROWS = 256
 """How many rows a kept row is searched in, once its cell is known. A table has 8 bytes for each cell."""
 CELLS_AT_ONCE = 4096
 """How many cells are searched together, which bounds the memory."""
@@ -39,6 +39,10 @@ MAX_LENGTH = (1 << 32) - 2
 UNIT_HEAD = struct.Struct("<QBB")
 ONES: U8 = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 """The number of bits that are set in each byte."""
+NTH_BIT: U8 = np.argsort(
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 0, axis=1, kind="stable"
+).astype(np.uint8)
+"""For each byte, its bits that are set, from the lowest on, and then the others."""
 
 
 class UnitRows(NamedTuple):
@@ -162,12 +166,14 @@ class Survey:
         cells = np.searchsorted(before, numbers, "right") - 1
         distinct, line = np.unique(cells, return_inverse=True)
         of_cells = distinct[:, None] * (CELL_ROWS >> 3) + np.arange(CELL_ROWS >> 3)
-        # The last cell may be shorter. Bits that repeat there come after all others, so no number reaches them.
-        bits = np.unpackbits(values[np.minimum(of_cells, len(values) - 1)], axis=1, bitorder="little")
-        kept = np.flatnonzero(bits)  # of all cells, one after the other
+        # The last cell may be shorter. Bytes that repeat there come after all others, so no number reaches them.
+        content = values[np.minimum(of_cells, len(values) - 1)].ravel()  # of all cells, one after the other
+        ends = np.cumsum(ONES[content], dtype=np.int64)
         counts = before[distinct + 1] - before[distinct]
-        first = np.cumsum(counts) - counts
-        rows: I64 = cells * CELL_ROWS + kept[first[line] + numbers - before[cells]] % CELL_ROWS
+        numbers = numbers - before[cells] + (np.cumsum(counts) - counts)[line]
+        byte = np.searchsorted(ends, numbers, "right")
+        bit = NTH_BIT[content[byte], numbers - ends[byte] + ONES[content[byte]]]
+        rows: I64 = cells * CELL_ROWS + byte % (CELL_ROWS >> 3) * 8 + bit
         return rows
 
     @cached_property

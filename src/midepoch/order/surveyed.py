@@ -43,22 +43,24 @@ class KeptRows:
         self._inner_starts = starts[np.append(np.diff(starts) > 0, True)]
         first, last = inner.rows(self._inner_starts[:-1]), inner.rows(self._inner_starts[1:] - 1)
         assert (last - first == np.diff(self._inner_starts) - 1).all(), "the rows of a piece are adjacent"
-        self._kept_before = bits.kept_before(first)
-        """For each piece, the number of kept rows of the dataset before its first row."""
-        self._starts = bounds_of(bits.kept_before(last + 1) - self._kept_before)
+        kept_before = bits.kept_before(first)
+        self._starts = bounds_of(bits.kept_before(last + 1) - kept_before)
+        self._shifts = kept_before - self._starts[:-1]
+        """For each piece, what is added to a position for the number of the row among all kept rows."""
+        self._is_shifted = bool(self._shifts.any())
         self.size = int(self._starts[-1])
 
     def rows(self, positions: I64) -> I64:
-        if not len(positions):
-            return positions
+        if not self._is_shifted:  # the inner order has all kept rows of the dataset, in its order
+            return self._bits.kept_at(positions)
         piece = np.searchsorted(self._starts, positions, "right") - 1
-        return self._bits.kept_at(positions + (self._kept_before - self._starts[:-1])[piece])
+        return self._bits.kept_at(positions + self._shifts[piece])
 
     def positions_of(self, inner_positions: I64) -> I64:
         """The positions here of kept rows that are at these positions of the inner order."""
         piece = np.searchsorted(self._inner_starts, inner_positions, "right") - 1
         kept_before: I64 = self._bits.kept_before(self._inner.rows(inner_positions))
-        return kept_before + (self._starts[:-1] - self._kept_before)[piece]
+        return kept_before - self._shifts[piece]
 
     def piece_starts(self, level: PieceLevel) -> I64:
         """The pieces of the inner order that have kept rows."""
