@@ -174,7 +174,8 @@ def is_even(row):
 def golden(path, rows):
     values = json.loads(path.read_text())
     packs = values["pipeline"] in ("pack", "stream")  # their numbers are sums, not rows
-    limit = None if packs else Counter(list(range(60)) * (2 if values["pipeline"] == "mix" else 1))
+    parts = {"mix": 2, "nested": 3}.get(values["pipeline"], 1)
+    limit = None if packs else Counter(list(range(60)) * parts)
     return Kind(values["state"], loaded(lambda: PIPELINES[values["pipeline"]](rows)), limit)
 
 
