@@ -89,8 +89,8 @@ class Loader(DataLoader[Any]):
             even = "pad" if plan.ranks > 1 and plan.counted else None
             if plan.ranks > 1 and not plan.counted:
                 log_once(
-                    "The pipeline filters, packs or mixes, so ranks may run out of batches at different steps, and a "
-                    "collective operation of the others would wait for them. Iterate over "
+                    "Ranks may run out of batches at different steps, and a collective operation of the others would "
+                    f"wait for them. {dataset.why_not_counted()} Or iterate over "
                     "midepoch.distributed.in_step(loader), or pass even=None if ranks do not wait for each other."
                 )
         if even is not None and not plan.counted:
@@ -117,7 +117,7 @@ class Loader(DataLoader[Any]):
         stages = (*plan.pipeline.stages, *_batching(batch_size, drop_last, collate_fn))
         lanes = plan.lanes or plan.ranks * max(1, num_workers)
         self._plan = replace(plan, lanes=lanes, even=even, pipeline=replace(plan.pipeline, stages=stages))
-        if even is None and plan.epochs_per_loop != 1 and plan.counted:
+        if even is None and plan.epochs_per_loop != 1 and plan.ranks > 1 and plan.counted:
             _check_even(self._plan)
         self._start_point = dataset.start_point.for_loader()
         self._idle_pool: WorkerPool | None = None
@@ -165,15 +165,18 @@ class Loader(DataLoader[Any]):
         With several iterators it is the state of the open one that delivered last, else of the last that was left;
         before any, of the start point.
         """
-        if self._plan.ranks > 1 and not self._plan.counted and not self._warned_of_saving:
+        state = self.own_state()
+        of_one_rank = not self._plan.counted or state.get("part") is not None or "earlier" in state
+        if self._plan.ranks > 1 and of_one_rank and not self._warned_of_saving:
             self._warned_of_saving = True
             log.warning(
-                "This state holds what rank %s of %s delivered, and restores that rank only, because the pipeline "
-                "filters, packs or mixes. Save midepoch.distributed.gather_state(loader), or every rank's state.",
+                "This state holds what rank %s of %s delivered, and restores that rank only, because %s. Save "
+                "midepoch.distributed.gather_state(loader), or every rank's state.",
                 self._plan.rank,
                 self._plan.ranks,
+                self._plan.why_not_counted() or "it continues the state of that rank",
             )
-        return self.own_state()
+        return state
 
     def own_state(self) -> dict[str, Any]:
         """The state of this rank, without a warning that it is one of several."""
@@ -236,19 +239,28 @@ class Loader(DataLoader[Any]):
 
     def _epoch_batches(self, run: Pass, progress: Progress) -> Iterator[Iterable[Any]]:
         """The batches of one epoch, and those that keep the ranks even."""
-        if self._plan.even != "drop":
+        session = progress.session
+        even = self._plan.even if self._plan.keeps_even(session) else None
+        if self._plan.even is not None and not session.counted:
+            log_once(
+                "Ranks may have different numbers of batches in this epoch, because the state that was loaded holds "
+                "what one of several ranks delivered, or lanes of whole files. Iterate over "
+                "midepoch.distributed.in_step(loader). To have the batches counted, load merge_states of all ranks' "
+                "states into all ranks."
+            )
+        if even != "drop":
             yield from run.deliver(self._turns(progress))
-        elif count := self._plan.items_per_rank(progress.session):
+        elif most := self._plan.items_per_rank(session):
             for batch in chain.from_iterable(run.deliver(self._turns(progress))):
                 yield (batch,)
-                if progress.items == count:
+                if progress.items == most:
                     return
-        while self._plan.even == "pad" and not progress.session.is_complete(progress.items):
+        while even == "pad" and not session.is_complete(progress.items):
             log_once(
                 "Ranks have different numbers of batches: those with fewer repeat one, marked by is_padding.",
                 logging.INFO,
             )
-            yield run.pad(self.padding_batch(progress.session))
+            yield run.pad(self.padding_batch(session))
 
     @property
     def is_padding(self) -> bool:
@@ -319,15 +331,20 @@ def _batching(size: int | None, drop_last: bool, collate: Callable[..., Any] | N
 
 
 def _check_even(plan: Plan) -> None:
-    """Raise if ranks would begin the next epoch at different steps: then no rank's state would hold for all ranks."""
+    """Raise if ranks may begin the next epoch at different steps: then no rank's state would hold for all ranks."""
     session = plan.begin(State()).session
-    least, most = (replace(plan, even=even).items_per_rank(session) or 0 for even in EVEN)
-    if least != most:
-        raise ValueError(
-            f"repeat() over {plan.ranks} ranks needs even='pad' or even='drop': some ranks have "
-            f"{count('batch', least, 'batches')} in an epoch and some {most:,}, and would begin the next epoch at "
-            "different steps."
-        )
+    if session.is_endless:
+        return
+    numbers = "ranks may have different numbers of batches in an epoch"
+    if plan.pipeline.uniform:
+        least, most = (replace(plan, even=even).items_per_rank(session) or 0 for even in EVEN)
+        if least == most:
+            return
+        numbers = f"some ranks have {count('batch', least, 'batches')} in an epoch and some {most:,}"
+    raise ValueError(
+        f"repeat() over {plan.ranks} ranks needs even='pad' or even='drop': {numbers}, and would begin the next epoch "
+        "at different steps."
+    )
 
 
 def _context_without_fork() -> Any:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import midepoch as me
-from worlds import ids, is_kept, is_late, write_files
+from counted_pipelines import ids_of_packs, pipelines
+from worlds import ids, is_kept, is_late, write_documents, write_files
 
 ROOT = Path(__file__).parents[2]
 ROWS = 600
@@ -158,3 +159,38 @@ def test_distributed_checkpoint_saved_by_four_and_loaded_by_two(tmp_path, pipeli
     assert saved == whole[:20]
     assert sorted(saved + got[0] + got[1]) == sorted(whole)
     assert [row for step in zip(*got[:2], strict=False) for row in step][:10] == whole[20:30]
+
+
+def counted_steps(action, processes, folder, out, save_at=0):
+    script = Path(__file__).with_name("counted_steps.py")
+    done = torchrun(processes, script, folder, out, action, out / "surveys", save_at)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((out / f"{action}-{rank}.json").read_text()) for rank in range(processes)]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+def test_E1_rank_0_saves_one_file_of_packs_and_other_ranks_load_it(tmp_path, before, after):
+    lengths = [10 + number % 17 for number in range(60)] + [number % 6 for number in range(92)]
+    folder = write_documents(tmp_path / "data", lengths, block=10)
+    whole = [ids_of_packs(pack) for pack in pipelines("best_fit", folder).lanes(3)]
+    save_at = next(step for step in (5, 6, 7) if (len(whole) - before * step) % after)  # so that a rank is padded
+    saved = counted_steps("save", before, folder, tmp_path, save_at)
+    got = [step["pack"] for steps in zip(*(rank["steps"] for rank in saved), strict=True) for step in steps]
+    assert got == whole[: save_at * before]
+    loaded = counted_steps("load", after, folder, tmp_path)
+    left = len(whole) - len(got)
+    assert {len(rank["steps"]) for rank in loaded} == {-(-left // after)}
+    for steps in zip(*(rank["steps"] for rank in loaded), strict=True):
+        got += [step["pack"] for step in steps if not step["padding"]]
+    assert got == whole
+    assert sum(step["padding"] for rank in loaded for step in rank["steps"]) == -left % after
+    whole_epoch = counted_steps("whole", after, folder, tmp_path)
+    assert {rank["length"] for rank in whole_epoch} == {len(rank["steps"]) for rank in whole_epoch}
+
+
+def test_ranks_of_which_one_is_not_surveyed_are_refused(tmp_path):
+    folder = write_documents(tmp_path / "data", [number % 6 for number in range(92)], block=10)
+    script = Path(__file__).with_name("counted_steps.py")
+    done = torchrun(2, script, folder, tmp_path, "half surveyed", tmp_path / "surveys", 0)
+    assert done.returncode != 0
+    assert re.search(r"RanksDisagreeError: .*the kind of counting is by \w+ on rank \d", done.stderr), done.stderr

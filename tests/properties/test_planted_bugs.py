@@ -9,12 +9,16 @@ import pytest
 import midepoch as me
 from midepoch.checkpoint import state
 from midepoch.checkpoint.lanes import LaneAssignment, LanePosition
-from midepoch.delivery import progress, session
+from midepoch.delivery import counted, progress, session
 from midepoch.delivery.plan import Plan
 from midepoch.pipeline import mixture
+from midepoch.pipeline.counted_draws import Period
 from midepoch.pipeline.draws import Draws, PartPosition
 from midepoch.stages import batch, flow
-from midepoch.testing import assert_elastic, assert_resumes
+from midepoch.stages.counted import Groups, Kept
+from midepoch.stages.pack.planned import PlannedStream, PlannedWindows
+from midepoch.testing import assert_elastic, assert_resumes, same
+from surveys import surveyed
 from worlds import is_kept, spread, write_files
 
 
@@ -64,7 +68,8 @@ def test_without_a_planted_bug_all_is_well(uniform, filtering, spreading, mixed,
 
 
 FOUND = (
-    r"differs from the uninterrupted run|is missing from|is one too many in|The state is damaged \(.*no turn was taken"
+    r"differs from the uninterrupted run|is missing from|is one too many in|The state is damaged \(.*no turn was taken|"
+    r"do not follow from the weights"
 )
 
 
@@ -194,8 +199,140 @@ def test_runs_of_a_mixture_with_cursors_one_row_off(mixed, monkeypatch, error):
         run = right(self, parts, waiting)
         return replace(run, cursors=run.cursors + np.array([0, 0, error, 0, 0, 0, 0, 0, 0]))
 
+    monkeypatch.setattr(mixture, "COUNTED", 0)  # what is counted takes no cursors from runs
     monkeypatch.setattr(Draws, "_interleave", wrong)
     monkeypatch.setattr(mixture.MixtureLanes, "reaches", lambda *_: True)
     monkeypatch.setattr(state, "_integer", lambda value, **_: max(0, value))
     with pytest.raises(AssertionError):
         prove(mixed)
+
+
+COUNTED = ["kept", "packed", "streamed", "drawn"]
+
+
+@pytest.fixture
+def pairs(folder):
+    """Pipelines with a survey and without, by name."""
+    rows = me.read(folder).shuffle(1, window=20)
+    kept = rows.filter(is_kept)
+    of_rows = {
+        "kept": kept,
+        "packed": kept.pack(5, column="tokens", window=4),
+        "streamed": kept.pack(5, column="tokens", strategy="concat"),
+    }
+    pairs = {name: (surveyed(dataset), dataset) for name, dataset in of_rows.items()}
+    parts = (rows.take(12).filter(is_kept), rows.take(20).filter(is_kept))
+    pairs["drawn"] = tuple(me.mix(both, [3, 2], stop="all") for both in (map(surveyed, parts), parts))
+    return {name: tuple(dataset.lanes(3) for dataset in pair) for name, pair in pairs.items()}
+
+
+def prove_counted(dataset, plain):
+    """Counted items are those of the pipeline without a survey, and the state of any rank restores all."""
+    assert dataset.counted
+    assert same(list(me.Dataset(dataset.plan)), list(me.Dataset(plain.plan))), "differs from the uninterrupted run"
+    prove(dataset)
+
+
+def found_counted(dataset, plain):
+    """Counts that are wrong lead to other items, to an error that says so, or to items that do not exist."""
+    errors = (AssertionError, IndexError, RuntimeError, ValueError, me.CheckpointMismatchError, me.SurveyMismatchError)
+    with pytest.raises(errors):
+        prove_counted(dataset, plain)
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_without_a_planted_bug_what_is_counted_is_well(pairs, name):
+    prove_counted(*pairs[name])
+
+
+def changed_survey(dataset, **arrays):
+    pipeline = dataset.plan.pipeline
+    survey = replace(pipeline.survey, **arrays)
+    return dataset.with_plan(replace(dataset.plan, pipeline=replace(pipeline, survey=survey)))
+
+
+FLIPPED = [("kept", 21), ("kept", 22), ("packed", 21), ("packed", 22), ("streamed", 21)]
+"""Row 22 is not kept, so its length is 0, and a stream never reads a document without tokens."""
+
+
+@pytest.mark.parametrize(
+    ("name", "row"), [("kept", 21), ("kept", 22), ("packed", 21), ("packed", 22), ("streamed", 21)]
+)
+def test_a_bit_of_the_survey_flipped(pairs, name, row):
+    dataset, plain = pairs[name]
+    mask = dataset.plan.pipeline.survey.mask.copy()
+    mask[row] = not mask[row]
+    found_counted(changed_survey(dataset, mask=mask), plain)
+
+
+@pytest.mark.parametrize("name", ["packed", "streamed"])
+@pytest.mark.parametrize("error", [-1, 1])
+def test_a_length_of_the_survey_off_by_one(pairs, name, error):
+    dataset, plain = pairs[name]
+    lengths = dataset.plan.pipeline.survey.row_lengths.copy()
+    lengths[23] += error
+    found_counted(changed_survey(dataset, row_lengths=lengths), plain)
+
+
+def test_the_plan_of_the_window_before(pairs, monkeypatch):
+    right = PlannedWindows._plan
+    monkeypatch.setattr(PlannedWindows, "_plan", lambda self, group: right(self, max(0, group - 1)))
+    found_counted(*pairs["packed"])
+
+
+@pytest.mark.parametrize("error", [-1, 1])
+def test_a_counted_schedule_off_by_one(pairs, monkeypatch, error):
+    right = Period.parts
+    monkeypatch.setattr(Period, "parts", lambda self, first, stop: right(self, first + error, stop + error))
+    found_counted(*pairs["drawn"])
+
+
+@pytest.mark.parametrize("error", [-1, 1])
+def test_an_item_of_a_part_found_one_draw_off(pairs, monkeypatch, error):
+    right = Period.draw_of
+    monkeypatch.setattr(Period, "draw_of", lambda self, part, number: right(self, part, number) + error)
+    found_counted(*pairs["drawn"])
+
+
+@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("error", [-1, 1])
+def test_a_segment_that_ends_one_round_off(pairs, monkeypatch, name, error):
+    right_has, right_total = counted.LaneItems.has, counted.LaneItems.total
+    monkeypatch.setattr(counted.LaneItems, "has", lambda self, ordinal: right_has(self, max(0, ordinal - error)))
+    monkeypatch.setattr(
+        counted.LaneItems, "total", lambda self: max(0, total + error) if (total := right_total(self)) else 0
+    )
+    found_counted(*pairs[name])
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_wanted_items_one_off(pairs, monkeypatch, name):
+    right = counted._common_items
+
+    def wrong(segment, slot, first, step):
+        ordinals = right(segment, slot, first, step)
+        return ordinals and range(ordinals.start + 1, ordinals.stop, ordinals.step)
+
+    monkeypatch.setattr(counted, "_common_items", wrong)
+    found_counted(*pairs[name])
+
+
+@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("error", [-1, 1])
+def test_a_counted_turn_that_is_off_by_one(pairs, monkeypatch, name, error):
+    right = counted.CountedSession._turn_after
+    monkeypatch.setattr(counted.CountedSession, "_turn_after", lambda self, number: max(0, right(self, number) + error))
+    found_counted(*pairs[name])
+
+
+@pytest.mark.parametrize(("name", "kind"), [("kept", Kept), ("packed", Groups), ("streamed", PlannedStream)])
+@pytest.mark.parametrize("error", [-1, 1])
+def test_a_counted_cursor_that_is_off_by_one(pairs, monkeypatch, name, kind, error):
+    right = kind.cursor
+
+    def wrong(self, items):
+        *before, last = right(self, items)
+        return (*before, max(0, last + error))
+
+    monkeypatch.setattr(kind, "cursor", wrong)
+    found_counted(*pairs[name])

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from midepoch._common.hashing import digest
 from midepoch.checkpoint.fingerprint import pipeline_difference
 from midepoch.delivery.passes import Pass
+from midepoch.delivery.session import Session
 from midepoch.errors import RanksDisagreeError
 
 REMEDIES = {
@@ -17,6 +18,8 @@ REMEDIES = {
     "shard mode": "Call shard with the same mode on all ranks",
     "epochs per loop": "Call repeat with the same number on all ranks",
     "even": "Pass the same even= on all ranks",
+    "kind of counting": "Call survey() on all ranks, and load the same state",
+    "survey": "Call survey() with the same version, and the same functions, on all ranks",
     "start": "Load the same state, or set the same epoch, on all ranks",
 }
 
@@ -66,10 +69,17 @@ def _facts(run: Pass) -> dict[str, Any]:
         "rows per batch": plan.pipeline.item_rows,
         "shard mode": plan.mode,
         "epochs per loop": plan.epochs_per_loop,
+        "kind of counting": "by items" if session.counted else "by cursors",
+        "survey": _survey(session),
         "even": plan.even,
-        "counted": session.counted,
         "start": f"epoch {start.epoch}, turn {start.turn}, cursors {digest(positions.encode()).hex()}",
     }
+
+
+def _survey(session: Session) -> str | None:
+    """What identifies the survey by which items are counted."""
+    survey = session.pipeline.survey
+    return None if survey is None or session.tracks_cursors else survey.digest
 
 
 def _compare(other: dict[str, Any], mine: dict[str, Any]) -> None:

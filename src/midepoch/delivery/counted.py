@@ -33,6 +33,10 @@ class LaneItems:
         self._items, self._position = items, position
         self._reached = 0, position
 
+    @property
+    def is_endless(self) -> bool:
+        return self._items.is_endless
+
     def has(self, ordinal: int) -> bool:
         return self._items.has(self._position.offset(ordinal))
 
@@ -53,7 +57,7 @@ class LaneItems:
         if not self._position.delivered_ahead:
             return self._items.flow(opened, wanted)
         offset = self._position.offset
-        return self._items.flow(opened, (np.array([offset(ordinal) for ordinal in some.tolist()]) for some in wanted))
+        return self._items.flow(opened, (np.array([*map(offset, numbers.tolist())], np.int64) for numbers in wanted))
 
 
 @dataclass(slots=True)
@@ -136,6 +140,10 @@ class CountedSession(Session):
         end = min(self.lane_items(lane).total() for lane in short)
         segment.rounds, segment.ended = end - segment.first_round, True
         self._add_segment(segment.end, end)
+
+    @property
+    def is_endless(self) -> bool:  # type: ignore[override]
+        return any(self.lane_items(lane).is_endless for lane in self._turn_order)
 
     def has(self, number: int) -> bool:
         """True if the sequence has an item with this number."""

@@ -56,9 +56,13 @@ class Plan:
             return "shard(mode='file') gives ranks whole files, which may hold any number of items: use mode='example'"
         return self.pipeline.why_not_counted()
 
+    def keeps_even(self, session: Session) -> bool:
+        """True if ranks get the same number of items of a session, which has to be counted and to end."""
+        return self.even is not None and session.counted and not session.is_endless
+
     def items_per_rank(self, session: Session) -> int | None:
         """The number of items that every rank gets from a session, or None if ranks may get different numbers."""
-        if self.even is None:
+        if not self.keeps_even(session):
             return None
         items = [sum(session.reader_items(reader)) for reader in range(session.assignment.readers)]
         return max(items) if self.even == "pad" else min(items)

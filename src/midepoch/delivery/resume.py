@@ -75,10 +75,11 @@ def _after_workers(pipeline: Pipeline, start: State, delivered: ReaderProgress) 
 def session_from(pipeline: Pipeline, start: State, readers: int, delivered: ReaderProgress | None = None) -> Session:
     """A session of readers that start from a complete state, or continue after what one of them ``delivered``.
 
-    A reader that has reported cursors continues to do so, even if its pipeline is counted by now. Lanes of whole files
-    stay with their readers, so that no file is read by two of them.
+    A reader that has reported cursors continues to do so, even if its pipeline is counted by now, also in the next
+    epochs: other readers may still be in an earlier one. Lanes of whole files stay with their readers, so that no file
+    is read by two of them.
     """
-    reports_cursors = delivered is not None and delivered.reader is not None
+    reports_cursors = bool(start.earlier) or (delivered is not None and delivered.reader is not None)
     if not pipeline.counted and any(stage.length_column is not None for stage in pipeline.stages):
         log_once(
             f"{pipeline.source.label}: {pipeline.why_not_counted()}. Then len() works, ranks get the same number of "

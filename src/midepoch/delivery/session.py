@@ -17,6 +17,8 @@ class Session:
 
     tracks_cursors = True
     """True if readers report cursors with their items; false if cursors follow from counts alone."""
+    is_endless = False
+    """True if the epoch never ends, as with ``mix(stop="never")``."""
 
     def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
         """Begin at ``start``, a complete state of an epoch that is cut into lanes."""

@@ -4,6 +4,7 @@ The schedule repeats after ``sum(weights)`` draws, its *period*. So the draws so
 takes a given item of a part, are a division and a look into the table of one period.
 """
 
+from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,12 @@ from midepoch.stages.flow import Flow, RowRun, SingleItem
 from midepoch.values.forms import Form
 
 COUNTED_EVERY = 64
-"""The table of a period holds the draws from each part after every so many draws."""
+"""The table of a period holds the draws from each part after each multiple of this number."""
+DRAWS_AHEAD = 16
+"""How many arrays of draws may wait while the next items of a part are looked for."""
+NOT_KNOWN: I64 = np.empty(0, np.int64)
+PASSES_KEPT = 8
+"""How many passes over a part are kept in memory; older ones are opened again if they are needed."""
 
 
 class Period:
@@ -76,36 +82,47 @@ class PartItems:
 
     def __init__(self, part: CountedPart, position: PartPosition, *, repeats: bool) -> None:
         self._part, self._position, self._repeats = part, position, repeats
-        self._passes = [part.open(position.times_ended, position.cursor)]
-        self._starts = [0]
+        self._passes: dict[int, CountedItems] = {}
+        """The passes that were used last. A part of few rows has very many."""
+        self._starts = array("q", [0])
+        """The number of items before each pass."""
+        self.is_endless = repeats or self._pass(0).is_endless
+
+    def _pass(self, run: int) -> CountedItems:
+        items = self._passes.pop(run, None)
+        if items is None:
+            cursor = self._part.begin if run else self._position.cursor
+            items = self._part.open(self._position.times_ended + run, cursor)
+        while len(self._passes) >= PASSES_KEPT:
+            del self._passes[next(iter(self._passes))]
+        self._passes[run] = items
+        return items
 
     def has(self, number: int) -> bool:
         return self._find(number) is not None
 
     def left(self) -> int:
         """The number of items of a part that does not start over."""
-        return self._passes[0].total()
+        return self._pass(0).total()
 
     def _find(self, number: int) -> tuple[int, int] | None:
         """The pass of an item, and its number there; None if there is no such item."""
-        for run in range(len(self._starts) - 1, -1, -1):
-            if self._starts[run] <= number:
-                break
-        while not self._passes[run].has(number - self._starts[run]):
+        run = bisect_right(self._starts, number) - 1
+        while not self._pass(run).has(number - self._starts[run]):
             if not self._repeats:
                 return None
             run += 1
-            if run == len(self._passes):
+            if run == len(self._starts):
                 self._start_over()
         return run, number - self._starts[run]
 
     def _start_over(self) -> None:
-        last = [*self._starts, self._starts[-1] + self._passes[-1].total()][-EMPTY_PASSES - 1 :]
+        run = len(self._starts) - 1
+        start = self._starts[-1] + self._pass(run).total()
+        last = [*self._starts[-EMPTY_PASSES:], start]
         if len(last) > EMPTY_PASSES and last[0] == last[-1]:
             raise empty_part(self._part.name)
-        times_ended = self._position.times_ended + len(self._passes)
-        self._starts.append(self._starts[-1] + self._passes[-1].total())
-        self._passes.append(self._part.open(times_ended, self._part.begin))
+        self._starts.append(start)
 
     def position(self, items: int) -> tuple[int, Cursor]:
         """How often the part has ended, and its cursor, after a number of items."""
@@ -114,7 +131,7 @@ class PartItems:
         found = self._find(items - 1)
         assert found is not None
         run, number = found
-        return self._position.times_ended + run, self._passes[run].cursor(number + 1)
+        return self._position.times_ended + run, self._pass(run).cursor(number + 1)
 
     def flows(self, opened: Any, wanted: Wanted) -> Iterator[tuple[int, Flow]]:
         """The wanted items, a flow for each pass, with what makes the keys of the pass differ from those of others."""
@@ -122,6 +139,9 @@ class PartItems:
 
         def of_pass(run: int) -> Iterator[I64]:
             for numbers in chain(_popped(waiting), wanted):
+                if not len(numbers):
+                    yield numbers
+                    continue
                 last = self._find(int(numbers[-1]))
                 if last is None or last[0] == run:
                     yield numbers - self._starts[run]
@@ -136,7 +156,7 @@ class PartItems:
         while True:
             yield (
                 part_salt(self._part.name, self._position.times_ended + run),
-                self._passes[run].flow(opened, of_pass(run)),
+                self._pass(run).flow(opened, of_pass(run)),
             )
             if not waiting:
                 return
@@ -195,6 +215,8 @@ class CountedDraws(CountedItems):
                 "follow from the weights. Load an earlier checkpoint."
             )
         self._segments = [Segment(0, draws, drawn, np.zeros_like(drawn), ended, first)]
+        endless = [part.is_endless for number, part in enumerate(self._parts) if self._weighted(number)]
+        self.is_endless = bool(endless) and (all(endless) if stop == "first" else any(endless))
 
     def _segment(self, number: int) -> Segment | None:
         """The segment of an item; None if there is no such item."""
@@ -235,7 +257,7 @@ class CountedDraws(CountedItems):
         return self._segment(number) is not None
 
     def total(self) -> int:
-        if self._stop == "never":
+        if self.is_endless:
             raise TypeError("The length is unknown: a mixture with stop='never' never ends.")
         if self._stop == "all":
             return sum(part.left() for number, part in enumerate(self._parts) if self._weighted(number))
@@ -245,7 +267,7 @@ class CountedDraws(CountedItems):
         ends = [
             segment.period.draw_of(number, int(segment.drawn[number]) + part.left())
             for number, part in enumerate(self._parts)
-            if self._weighted(number)
+            if self._weighted(number) and not part.is_endless
         ]
         return min(ends) - segment.draws
 
@@ -308,6 +330,10 @@ class CountedDraws(CountedItems):
         """The items of a part, a flow for each pass over it."""
         return self._parts[part].flows(opened.parts[part], wanted)
 
+    def part_has(self, part: int, number: int) -> bool:
+        """True if a part has an item with this number."""
+        return self._parts[part].has(number)
+
     @property
     def part_count(self) -> int:
         return len(self._parts)
@@ -320,28 +346,43 @@ class _Draws:
         self._items, self._opened, self._wanted = items, opened, wanted
         self._due: deque[I32] = deque()
         self._of_parts: list[deque[I64]] = [deque() for _ in range(items.part_count)]
+        self._next_of_parts = [0] * items.part_count
+        """For each part, one more than the number of its last item that is known to be wanted."""
 
     def _advance(self) -> bool:
-        """Find the parts of the next array of draws."""
+        """Find the parts of the next array of draws. False if there is none."""
         numbers = next(self._wanted, None)
         if numbers is None:
             return False
+        if not len(numbers):
+            return True
         parts, of_parts = self._items.located(numbers)
         self._due.append(parts)
-        for waiting, of_part in zip(self._of_parts, of_parts, strict=True):
+        for part, of_part in enumerate(of_parts):
             if len(of_part):
-                waiting.append(of_part)
+                self._of_parts[part].append(of_part)
+                self._next_of_parts[part] = int(of_part[-1]) + 1
         return True
 
     def _wanted_of(self, part: int) -> Iterator[I64]:
+        """The wanted items of a part. A part that is drawn from rarely does not look ahead through all draws."""
         waiting = self._of_parts[part]
-        while waiting or self._advance():
-            if waiting:
-                yield waiting.popleft()
+        looks_on = True
+        while self._items.part_has(part, self._next_of_parts[part]) or waiting:
+            if not waiting and not looks_on:
+                looks_on = True
+                yield NOT_KNOWN
+            elif waiting or self._advance():
+                looks_on = bool(waiting) or len(self._due) < DRAWS_AHEAD
+                if waiting:
+                    yield waiting.popleft()
+            else:
+                return
 
     def _arrays(self) -> Iterator[I32]:
         while self._due or self._advance():
-            yield self._due.popleft()
+            if self._due:
+                yield self._due.popleft()
 
     def single_items(self) -> Iterator[SingleItem]:
         flows = [self._singles(part) for part in range(self._items.part_count)]

@@ -103,13 +103,16 @@ class LaneRows:
             yield from self._step(positions, stop)
 
     def runs_at(self, positions: Iterator[I64], stop: int) -> Iterator[RowRun]:
-        """The rows at rising positions below ``stop``. They come in arrays of any size, and are read in steps."""
+        """The rows at rising positions below ``stop``. They come in arrays of any size, and are read in steps.
+
+        An empty array ends a step: the rows before it are needed before the next positions are known.
+        """
         waiting = list[I64]()
         rows, step = 0, 1  # after a resume, the first row waits for one array only
         for array in positions:
             waiting.append(array)
             rows += len(array)
-            if rows >= step or len(waiting) == MAX_ARRAYS:
+            if rows and (rows >= step or len(waiting) == MAX_ARRAYS or not len(array)):
                 yield from self._steps_at(np.concatenate(waiting), stop)
                 waiting, rows, step = [], 0, self._sizes.step
         if waiting:

@@ -22,7 +22,11 @@ from midepoch.stages.flow import Flow
 
 Checked = TypeVar("Checked")
 Wanted = Iterator[I64]
-"""Numbers of items, in arrays that are not empty. They rise over all arrays."""
+"""Numbers of items, which rise over all arrays.
+
+An empty array says that the next numbers are not known yet: what was asked for before must be made without them. If it
+is asked for more, the next numbers are looked for, however long that takes.
+"""
 CHUNK = 1 << 14
 """How many inputs a filter counts at a time."""
 
@@ -48,6 +52,8 @@ class CountedItems(ABC):
 
     survivors = False
     """True if the items are the rows that all surveyed filters keep."""
+    is_endless = False
+    """True if there is always a next item, so that there is no total."""
 
     def keys(self, numbers: I64) -> I64:
         """The keys of items that are rows."""
@@ -67,7 +73,7 @@ class Outputs(CountedItems):
 
     def __init__(self, inputs: CountedItems, make: Callable[[Flow], Flow]) -> None:
         self._inputs, self._make = inputs, make
-        self.survivors = inputs.survivors
+        self.survivors, self.is_endless = inputs.survivors, inputs.is_endless
 
     def has(self, number: int) -> bool:
         return self._inputs.has(number)
@@ -96,6 +102,7 @@ class Batches(CountedItems):
 
     def __init__(self, inputs: CountedItems, make: Callable[[Flow], Flow], size: int, *, drop_last: bool) -> None:
         self._inputs, self._make, self._size, self._drop_last = inputs, make, size, drop_last
+        self.is_endless = inputs.is_endless
 
     def has(self, number: int) -> bool:
         return self._inputs.has(number * self._size + (self._size - 1 if self._drop_last else 0))
@@ -112,6 +119,8 @@ class Batches(CountedItems):
         return self._make(self._inputs.flow(opened, map(self._members, wanted)))
 
     def _members(self, numbers: I64) -> I64:
+        if not len(numbers):
+            return numbers
         inputs = (numbers[:, None] * self._size + np.arange(self._size)).ravel()
         return inputs if self._inputs.has(int(inputs[-1])) else inputs[inputs < self._inputs.total()]
 
@@ -217,7 +226,8 @@ class Kept(Groups):
         def inputs() -> Iterator[I64]:
             for numbers in wanted:
                 of_inputs = self._inputs_of(numbers)
-                expected.append(self._inputs.keys(of_inputs))
+                if len(of_inputs):
+                    expected.append(self._inputs.keys(of_inputs))
                 yield of_inputs
 
         flow = self._make(self._inputs.flow(opened, inputs()))

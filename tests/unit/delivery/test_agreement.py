@@ -1,12 +1,14 @@
 """Ranks compare what they read through a store: of two that differ, the later one raises."""
 
+from dataclasses import replace
+
 import pytest
 
 import midepoch as me
 from midepoch.checkpoint.state import State
 from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.start_point import StartPoint
-from worlds import write_files
+from worlds import is_kept, is_late, write_files
 
 
 class DictStore(dict):
@@ -114,3 +116,25 @@ def test_a_loop_that_starts_again_compares_with_nothing_old(folder):
     check_ranks_agree(store, start_point.begin(plan), loader=0, rank=0)
     start_point.set_epoch(3)
     check_ranks_agree(store, start_point.begin(plan), loader=0, rank=0)
+
+
+def test_ranks_of_which_only_some_count_are_found(folder):
+    plain = me.read(folder).filter(is_kept)
+    runs = [begin(dataset.shard(2, rank)) for rank, dataset in enumerate((plain.survey(), plain))]
+    for both, message in ((runs, "by items on rank 0 and by cursors on rank 1"), (runs[::-1], "by cursors on rank 0")):
+        with pytest.raises(
+            me.RanksDisagreeError, match=rf"kind of counting is {message}.*Call survey\(\) on all ranks"
+        ):
+            compare(both)
+
+
+def test_ranks_with_other_surveys_are_found(folder):
+    surveys = [me.read(folder).filter(function).survey(version=1) for function in (is_kept, is_late)]
+    first = surveys[0].plan.pipeline
+    changed = replace(first, survey=surveys[1].plan.pipeline.survey)
+    runs = [
+        begin(surveys[0].with_plan(replace(surveys[0].plan, pipeline=pipeline)).shard(2, rank))
+        for rank, pipeline in enumerate((first, changed))
+    ]
+    with pytest.raises(me.RanksDisagreeError, match=r"the survey is \w+ on rank 0 and \w+ on rank 1.*the same version"):
+        compare(runs)

@@ -126,6 +126,9 @@ class PlannedWindows(Groups):
 
         def inputs() -> Iterator[I64]:
             for numbers in wanted:
+                if not len(numbers):
+                    yield numbers
+                    continue
                 for group, in_group in self._by_group(numbers):
                     jobs.append(self._job(group, in_group))
                     yield group * self._size + jobs[-1].documents
@@ -231,6 +234,9 @@ class PlannedStream(CountedItems):
 
         def inputs() -> Iterator[I64]:
             for numbers in wanted:
+                if not len(numbers):
+                    yield numbers
+                    continue
                 jobs.append(self._job(numbers))
                 yield jobs[-1].documents
 

@@ -1,0 +1,397 @@
+"""Counted pipelines in real loaders: one rank's state restores any ranks and workers, and no turn is empty."""
+
+import json
+import random
+from dataclasses import replace
+from itertools import chain, islice
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import midepoch as me
+from counted_pipelines import as_list, ids_of_packs, is_changed, is_no_seventh, longer, pipelines
+from midepoch.sources.lane import LaneRows
+from worlds import write_documents
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning"),
+]
+
+OVERLONG = 40
+PIPELINES = ["filter", "one to one", "best_fit", "concat", "mixture"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    # Documents of the first files are long, so that some lanes have many more packs than others.
+    generator = np.random.default_rng(9)
+    lengths = [*generator.integers(10, 30, 60), *generator.integers(0, 6, 90)]
+    lengths[OVERLONG] = 100
+    return write_documents(tmp_path_factory.mktemp("world") / "data", [int(each) for each in lengths], block=10)
+
+
+@pytest.fixture(scope="module")
+def surveys(tmp_path_factory):
+    return tmp_path_factory.mktemp("surveys")
+
+
+@pytest.fixture
+def build(folder, surveys):
+    def build(name, *, lanes=4, survey=True, shuffled=True):
+        dataset = pipelines(name, folder, shuffled=shuffled)
+        dataset = dataset.survey(folder=surveys) if survey else dataset
+        return dataset if lanes is None else dataset.lanes(lanes)
+
+    return build
+
+
+def with_function(dataset, number, function):
+    """The dataset with another function in a stage, of which its survey knows nothing."""
+    stages = list(dataset.plan.pipeline.stages)
+    stages[number] = replace(stages[number], call=replace(stages[number].call, function=function))
+    pipeline = replace(dataset.plan.pipeline, stages=tuple(stages))
+    return dataset.with_plan(replace(dataset.plan, pipeline=pipeline))
+
+
+def through_json(state):
+    return json.loads(json.dumps(state))
+
+
+def in_order(ranks):
+    """The items of all ranks, step by step."""
+    missing = object()
+    length = max(map(len, ranks))
+    padded = [[*items, *[missing] * (length - len(items))] for items in ranks]
+    return [item for step in zip(*padded, strict=True) for item in step if item is not missing]
+
+
+def loaders(dataset, ranks, workers, **options):
+    options = {"even": None, "collate_fn": ids_of_packs, **options}
+    return [me.Loader(dataset.shard(ranks, rank), num_workers=workers, **options) for rank in range(ranks)]
+
+
+LAYOUTS = {
+    "fork": [
+        (2, 2, {"multiprocessing_context": "fork"}),
+        (3, 0, {}),
+        (1, 3, {"persistent_workers": True}),
+        (2, 1, {"prefetch_factor": 4}),
+        (3, 1, {}),
+    ],
+    "spawn": [(1, 2, {"multiprocessing_context": "spawn"}), (2, 0, {}), (1, 3, {"multiprocessing_context": "spawn"})],
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), [*(("fork", name) for name in PIPELINES), ("spawn", "one to one"), ("spawn", "best_fit")]
+)
+def test_E1_the_state_of_one_rank_restores_other_ranks_and_workers(build, name, method):
+    choice = random.Random(f"{name} {method}")
+    dataset = build(name)
+    assert dataset.counted
+    whole = list(me.Loader(dataset, collate_fn=ids_of_packs))
+    got, state = [], None
+    layouts = LAYOUTS[method]
+    for number, (ranks, workers, options) in enumerate(layouts):
+        running = loaders(build(name), ranks, workers, **options)
+        for loader in running:
+            if state is not None:
+                loader.load_state_dict(state)
+                assert through_json(loader.state_dict()) == state
+        is_last = number == len(layouts) - 1
+        steps = None if is_last else choice.randrange(1, (len(whole) - len(got)) // (2 * ranks))
+        iterators = [iter(loader) for loader in running]
+        items = [list(islice(iterator, steps)) for iterator in iterators]
+        lengths = sorted(map(len, items))
+        assert lengths[-1] - lengths[0] <= 1
+        got += in_order(items)
+        if not is_last:
+            states = [through_json(loader.state_dict()) for loader in running]
+            assert all(each == states[0] for each in states)
+            state = choice.choice(states)
+        del iterators
+    assert got == whole
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_cut_after_every_item_and_resumed_twice(build, name):
+    dataset = build(name, lanes=3)
+    whole = list(me.Loader(dataset, collate_fn=ids_of_packs))
+    for cut in range(len(whole)):
+        first = me.Loader(build(name, lanes=3), collate_fn=ids_of_packs)
+        got = list(islice(first, cut))
+        second = me.Loader(dataset, collate_fn=ids_of_packs)
+        second.load_state_dict(through_json(first.state_dict()))
+        assert second.state_dict() == first.state_dict()
+        got += islice(second, 1)
+        third = me.Loader(dataset, collate_fn=ids_of_packs)
+        third.load_state_dict(through_json(second.state_dict()))
+        if len(got) < len(whole):
+            got += third
+        assert got == whole
+
+
+@pytest.mark.parametrize("name", ["one to one", "best_fit", "mixture"])
+def test_the_batch_size_changes_with_ranks_and_workers(build, name):
+    whole = list(chain.from_iterable(me.Loader(build(name, lanes=1), batch_size=1, collate_fn=as_list)))
+    first = loaders(build(name, lanes=1), 2, 2, batch_size=3, collate_fn=as_list)
+    got = in_order([list(islice(loader, 4)) for loader in first])
+    state = through_json(first[1].state_dict())
+    second = loaders(build(name, lanes=1), 3, 0, batch_size=2, collate_fn=as_list)
+    for loader in second:
+        loader.load_state_dict(state)
+    got += in_order([list(islice(loader, 3)) for loader in second])
+    third = me.Loader(build(name, lanes=1), batch_size=5, num_workers=3, collate_fn=as_list)
+    third.load_state_dict(through_json(second[2].state_dict()))
+    got += third
+    assert list(chain.from_iterable(got)) == whole
+
+
+def test_persistent_workers_read_epochs_that_differ_in_packs(build):
+    plain = build("best_fit")
+    epochs = [[ids_of_packs(item) for item in plain] for _ in range(3)]
+    assert len({len(epoch) for epoch in epochs}) > 1, "all epochs have as many packs: the test would prove nothing"
+    loader = me.Loader(build("best_fit"), num_workers=2, persistent_workers=True, collate_fn=ids_of_packs)
+    for number, epoch in enumerate(epochs):
+        assert loader.epoch == number
+        assert len(loader) == len(epoch)
+        assert list(loader) == epoch
+    loader.set_epoch(1)
+    assert len(loader) == len(epochs[1])
+    assert list(loader) == epochs[1]
+
+
+@pytest.mark.parametrize("even", ["auto", "drop", None])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_the_length_of_a_loader_is_the_number_of_its_steps(build, even, epochs):
+    ranks = 3
+    if epochs > 1 and even is None:
+        with pytest.raises(ValueError, match=r"repeat\(\) over 3 ranks needs even.*ranks may have different numbers"):
+            loaders(build("best_fit").repeat(epochs), ranks, 0, even=even)
+        return
+    dataset = build("best_fit").repeat(epochs)
+    whole = list(me.Loader(dataset.shard(1, 0), collate_fn=ids_of_packs))
+    running = loaders(dataset, ranks, 0, even=even)
+    steps = []
+    for loader in running:
+        length = len(loader)
+        own = [(item, loader.is_padding) for item in loader]
+        assert len(own) == length
+        steps.append(own)
+    if even is not None:
+        assert len({len(own) for own in steps}) == 1
+    got = in_order([[item for item, is_padding in own if not is_padding] for own in steps])
+    if epochs == 1:
+        kept = len(whole) // ranks * ranks if even == "drop" else len(whole)
+        assert got == whole[:kept]
+    elif even == "auto":
+        assert sorted(got) == sorted(whole)
+    assert any(is_padding for own in steps for _, is_padding in own) == (even == "auto" and len(got) % ranks != 0)
+
+
+def one_by_one(dataset, workers, kind):
+    return kind(dataset, batch_size=None, num_workers=workers, collate_fn=ids_of_packs)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+def test_a_plain_dataloader_has_every_item_once_in_the_order_of_one_process(build, workers):
+    dataset = build("best_fit")
+    loader = one_by_one(build("best_fit"), workers, DataLoader)
+    for epoch in range(2):
+        loader.dataset.set_epoch(epoch)
+        assert list(loader) == [ids_of_packs(item) for item in dataset]
+
+
+@pytest.mark.parametrize("name", ["one to one", "best_fit", "mixture"])
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_a_stateful_dataloader_resumes_and_so_do_other_workers(build, workers, name):
+    whole = list(map(ids_of_packs, build(name)))
+    first = one_by_one(build(name), workers, StatefulDataLoader)
+    got = list(islice(iter(first), 17))
+    state = first.state_dict()
+    assert got == whole[:17]
+    second = one_by_one(build(name), workers, StatefulDataLoader)
+    second.load_state_dict(state)
+    got += islice(iter(second), 4)
+    complete = through_json(me.from_stateful_dataloader(second.state_dict()))
+    others = loaders(build(name), 2, 0)
+    for loader in others:
+        loader.load_state_dict(complete)
+    more = in_order([list(loader) for loader in others])
+    assert got + more == whole
+    dataset = build(name)
+    dataset.load_state_dict(complete)
+    third = one_by_one(dataset, 1 if workers == 2 else 2, StatefulDataLoader)
+    assert got + list(third) == whole
+
+
+def test_the_next_epoch_after_a_stateful_dataloaders_state(build):
+    dataset = build("best_fit")
+    epochs = [list(map(ids_of_packs, dataset)) for _ in range(2)]
+    first = one_by_one(build("best_fit"), 2, StatefulDataLoader)
+    got = list(islice(iter(first), 5))
+    second = one_by_one(build("best_fit"), 2, StatefulDataLoader)
+    second.load_state_dict(first.state_dict())
+    assert got + list(second) == epochs[0]
+    second.dataset.set_epoch(1)
+    assert list(second) == epochs[1]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_state_loads_with_and_without_the_survey(build, name):
+    whole = list(map(ids_of_packs, build(name, survey=False)))
+    for surveyed in (True, False):
+        first = me.Loader(build(name, survey=surveyed), num_workers=0, collate_fn=ids_of_packs)
+        got = list(islice(first, 13))
+        second = me.Loader(build(name, survey=not surveyed), collate_fn=ids_of_packs)
+        second.load_state_dict(through_json(first.state_dict()))
+        got += islice(second, 5)
+        third = me.Loader(build(name, survey=surveyed), num_workers=2 if surveyed else 0, collate_fn=ids_of_packs)
+        third.load_state_dict(through_json(second.state_dict()))
+        assert got + list(third) == whole
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_merged_states_of_ranks_that_did_not_count_are_counted(build, name):
+    """Their readers shared lanes and were at different steps, so that items are delivered ahead of cursors."""
+    whole = list(map(ids_of_packs, build(name, survey=False)))
+    first = loaders(build(name, survey=False), 3, 0)
+    got = list(chain.from_iterable(islice(loader, steps) for loader, steps in zip(first, (5, 9, 3), strict=True)))
+    state = me.merge_states([through_json(loader.state_dict()) for loader in first])
+    assert any(isinstance(position, dict) for _, position in state["cursors"]), "no items are ahead of a cursor"
+    second = loaders(build(name), 2, 0)
+    for loader in second:
+        loader.load_state_dict(state)
+    got += chain.from_iterable([list(islice(loader, 3)) for loader in second])
+    plain, counted = build(name, survey=False), build(name)
+    rests = []
+    for dataset in (plain, counted):
+        dataset.load_state_dict(through_json(second[1].state_dict()))
+        rests.append(list(map(ids_of_packs, dataset)))
+    assert rests[0] == rests[1]
+    assert sorted(got + rests[0]) == sorted(whole)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_ranks_that_did_not_count_continue_without_counting(build, name):
+    """Each loads its own state into a counted pipeline. They stay exact, also in the next epoch, and are not padded."""
+    dataset = build(name, survey=False)
+    epochs = [list(map(ids_of_packs, dataset)) for _ in range(2)]
+    first = loaders(build(name, survey=False), 2, 0)
+    got = [list(islice(loader, steps)) for loader, steps in zip(first, (5, 8), strict=True)]
+    second = loaders(build(name), 2, 0, even="auto")
+    second_epoch = []
+    states = []
+    for own, before, loader in zip(got, first, second, strict=True):
+        loader.load_state_dict(through_json(before.state_dict()))
+        own += loader
+        assert not loader.is_padding
+        second_epoch += islice(loader, 6)
+        states.append(through_json(loader.state_dict()))
+    assert sorted(chain.from_iterable(got)) == sorted(epochs[0])
+    merged = build(name)
+    merged.load_state_dict(me.merge_states(states))
+    assert sorted(second_epoch + list(map(ids_of_packs, merged))) == sorted(epochs[1])
+
+
+def test_a_state_of_whole_files_is_finished_by_ranks_that_count(build):
+    dataset = build("best_fit")
+    whole = list(map(ids_of_packs, dataset.shard(1, 0, mode="file")))
+    first = me.Loader(dataset.shard(1, 0, mode="file"), collate_fn=ids_of_packs)
+    got = list(islice(first, 7))
+    for loader in loaders(dataset, 2, 0, even="auto"):
+        loader.load_state_dict(through_json(first.state_dict()))
+        got += loader
+    assert sorted(got) == sorted(whole)
+
+
+@pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "balanced"])
+def test_E3_readers_that_share_lanes_take_each_row_once(build, strategy, monkeypatch):
+    dataset = build(strategy, lanes=2)
+    taken = []
+    right = LaneRows._step
+
+    def step(self, positions, stop):
+        for run in right(self, positions, stop):
+            taken.extend(run.keys.tolist())
+            yield run
+
+    monkeypatch.setattr(LaneRows, "_step", step)
+    for loader in loaders(dataset, 3, 0):
+        list(loader)
+    assert {row for row in taken if taken.count(row) > 1} <= {OVERLONG}, "only this one lies in several packs"
+    assert set(taken) == {number for number in range(150) if is_no_seventh({"id": number})}
+
+
+def test_E3_a_filter_is_not_called_for_rows_of_other_readers(build):
+    calls = []
+
+    def counting(row):
+        calls.append(row["id"])
+        return is_no_seventh(row)
+
+    dataset = build("filter", lanes=2)
+    dataset = with_function(dataset, 0, counting)
+    got = in_order([list(loader) for loader in loaders(dataset, 3, 0)])
+    assert sorted(got) == sorted([row] for row in calls)
+    assert len(set(calls)) == len(calls)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("name", "function", "message"),
+    [
+        ("filter", is_changed, r"survey says that filter keeps row 20 of part-0000.arrow, and now it does not"),
+        ("best_fit", is_changed, r"survey says that filter keeps row 20 of part-0000.arrow, and now it does not"),
+        (
+            "best_fit",
+            longer,
+            r"pack: a document has \d+ tokens, and the survey says \d+, at row \d+ of part-0000.arrow",
+        ),
+        ("concat", longer, r"a document has \d+ tokens, and the survey says \d+, at row 20 of part-0000.arrow"),
+    ],
+)
+def test_a_changed_function_is_named_and_never_hangs(build, name, function, message, workers):
+    dataset = build(name)
+    number = 1 if function is is_changed and name != "filter" else 0
+    dataset = with_function(dataset, number, function)
+    loader = me.Loader(dataset, num_workers=workers, collate_fn=ids_of_packs)
+    with pytest.raises(me.SurveyMismatchError, match=message):
+        list(loader)
+
+
+@pytest.mark.parametrize("even", ["auto", "drop"])
+def test_an_endless_mixture_goes_on_over_ranks_and_with_repeat(folder, surveys, even):
+    def build():
+        rows = me.read(folder).shuffle(1)
+        return me.mix([rows.filter(is_no_seventh), me.read(folder).take(9)], [3, 1], stop="never").survey(
+            folder=surveys
+        )
+
+    whole = list(map(ids_of_packs, islice(build().lanes(2), 400)))
+    first = loaders(build().lanes(2).repeat(), 2, 0, even=even)
+    got = in_order([list(islice(loader, 100)) for loader in first])
+    second = me.Loader(build().lanes(2).repeat(), num_workers=2, collate_fn=ids_of_packs)
+    second.load_state_dict(through_json(first[1].state_dict()))
+    assert got + list(islice(second, 200)) == whole
+
+
+@pytest.mark.parametrize("stop", ["first", "all"])
+def test_mixtures_of_mixtures_of_packs(folder, surveys, stop):
+    def build():
+        packs, stream = pipelines("best_fit", folder), pipelines("concat", folder)
+        inner = me.mix([packs, stream], [1, 2], stop="all")
+        return me.mix([inner, pipelines("first_fit", folder)], [3, 2], stop=stop).lanes(3)
+
+    whole = list(map(ids_of_packs, build()))
+    surveyed = build().survey(folder=surveys)
+    assert len(surveyed) == len(whole)
+    first = loaders(surveyed, 2, 0)
+    got = in_order([list(islice(loader, 11)) for loader in first])
+    second = me.Loader(surveyed, num_workers=2, collate_fn=ids_of_packs)
+    second.load_state_dict(through_json(first[1].state_dict()))
+    assert got + list(second) == whole

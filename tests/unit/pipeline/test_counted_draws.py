@@ -1,0 +1,80 @@
+"""Counted draws: mixtures that never end, and parts that end or are drawn from rarely."""
+
+from itertools import count, islice
+
+import numpy as np
+import pytest
+
+import midepoch as me
+from midepoch.pipeline.counted_draws import DRAWS_AHEAD, PASSES_KEPT
+from midepoch.pipeline.pipeline import Lanes
+from worlds import ids, write_files
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Mixtures of a few rows. Without ``counted``, the weights are too fine to be counted, and the draws the same."""
+    sizes = {"a": [30], "b": [12], "few": [2]}
+    folders = {name: write_files(tmp_path / name, size, ["stream"]) for name, size in sizes.items()}
+
+    def build(stop, weights=(3, 2), first="a", inner_stop="never"):
+        inner = me.mix([me.read(folders[first]), me.read(folders["b"]).shuffle(1)], weights, stop=inner_stop)
+        return me.mix([inner, me.read(folders["b"])], [3, 2], stop=stop).lanes(2)
+
+    return build
+
+
+def read(dataset, items):
+    """The items without counting."""
+    pipeline = dataset.plan.pipeline
+    lanes = Lanes(pipeline, epoch=0, lanes=2, mode="example")
+    opened = pipeline.source.open(2)
+    flows = [lanes.flow(opened, lane, pipeline.begin).as_single_items() for lane in (0, 1)]
+    return ids(single[0] for _ in range(items // 2) for flow in flows for single in islice(flow, 1))
+
+
+def test_a_part_that_ends_in_an_endless_mixture_does_not_look_for_more_of_its_items(build):
+    dataset = build("all")
+    assert ids(islice(dataset, 200)) == read(build("all"), 200)
+    with pytest.raises(TypeError, match="never ends"):
+        len(dataset)
+
+
+def test_a_mixture_that_stops_first_has_a_length_though_a_part_never_ends(build):
+    dataset = build("first")
+    length = len(dataset)
+    got = ids(dataset)
+    assert len(got) == length
+    assert got == read(build("first"), 2 * (length // 2))[: len(got)]
+
+
+def counted(dataset):
+    pipeline = dataset.plan.pipeline
+    return Lanes(pipeline, epoch=0, lanes=2, mode="example").counted(0, pipeline.begin), pipeline.source.open(1)
+
+
+def test_a_part_that_is_drawn_from_rarely_does_not_look_far_ahead(build):
+    items, opened = counted(build("never", weights=(500, 1)))
+    asked = []
+
+    def wanted():
+        for number in count():
+            asked.append(number)
+            yield np.arange(10 * number, 10 * number + 10)
+
+    flow = items.flow(opened, wanted()).as_single_items()
+    got = list(islice(flow, 2000))
+    assert len(got) == 2000
+    assert len(asked) < 200 + 3 * DRAWS_AHEAD, "the parts of a mixture in a mixture look ahead too"
+
+
+def test_passes_over_a_small_part_are_not_kept(build):
+    items, _ = counted(build("never", first="few"))
+    cursor = items.cursor(5000)
+    inner = items._parts[0]._pass(0)
+    few = inner._parts[0]
+    assert len(few._starts) > 100
+    assert len(few._passes) <= PASSES_KEPT
+    assert items.cursor(5000) == cursor
+    assert counted(build("never", first="few"))[0].cursor(5000) == cursor
+    assert items.cursor(17) == counted(build("never", first="few"))[0].cursor(17)
