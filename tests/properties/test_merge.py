@@ -72,7 +72,8 @@ class RankLoader(me.Loader):
     workers = 1
 
     def _turns(self, progress):
-        return _interleaved([take_turns(progress, worker, self.workers) for worker in range(self.workers)])
+        turns = [take_turns(progress, worker, self.workers) for worker in range(self.workers)]
+        return _interleaved(turns, until_first_ends=not progress.session.tracks_cursors)
 
 
 @dataclass

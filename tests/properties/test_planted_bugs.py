@@ -14,6 +14,7 @@ from midepoch.delivery.plan import Plan
 from midepoch.pipeline import mixture
 from midepoch.pipeline.counted_draws import Period
 from midepoch.pipeline.draws import Draws, PartPosition
+from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages import batch, flow
 from midepoch.stages.counted import Groups, Kept
 from midepoch.stages.pack.planned import PlannedStream, PlannedWindows
@@ -201,6 +202,7 @@ def test_runs_of_a_mixture_with_cursors_one_row_off(mixed, monkeypatch, error):
 
     monkeypatch.setattr(mixture, "COUNTED", 0)  # what is counted takes no cursors from runs
     monkeypatch.setattr(Draws, "_interleave", wrong)
+    monkeypatch.setattr(Pipeline, "counted", property(lambda pipeline: pipeline.uniform))
     monkeypatch.setattr(mixture.MixtureLanes, "reaches", lambda *_: True)
     monkeypatch.setattr(state, "_integer", lambda value, **_: max(0, value))
     with pytest.raises(AssertionError):
