@@ -131,7 +131,8 @@ def test_a_shuffled_and_batched_run_resumes_exactly_after_a_change(folder, tmp_p
     shutil.copytree(folder, tmp_path / "kept")
 
     def pipeline():
-        return me.read(folder).shuffle(seed=5, level=level, window=256).filter(lambda row: row["x"] % 3 != 0).batch(7)
+        shuffled = me.read(folder).shuffle(seed=5, level=level, window=256, window_blocks=1)
+        return shuffled.filter(lambda row: row["x"] % 3 != 0).batch(7)
 
     whole = [batch["x"] for batch in pipeline()]
     dataset = pipeline()
@@ -355,20 +356,20 @@ COPIED = {
     "batches": lambda data: data.batch(30),
     "tensors": lambda data: tensors(data).batch(30),
     "single tensors": lambda data: tensors(data).batch(1),
-    "shuffled rows": lambda data: data.shuffle(seed=1, window=100),
-    "rows shuffled in each block": lambda data: data.shuffle(seed=1, window=1),
+    "shuffled rows": lambda data: data.shuffle(seed=1, window=100, window_blocks=1),
+    "rows shuffled in each block": lambda data: data.shuffle(seed=1, window=1, window_blocks=1),
     "rows shuffled one by one": lambda data: data.shuffle(seed=1, level="row"),
-    "shuffled batches": lambda data: data.shuffle(seed=1, window=100).batch(30),
+    "shuffled batches": lambda data: data.shuffle(seed=1, window=100, window_blocks=1).batch(30),
     "shuffled tensors": lambda data: tensors(data.shuffle(seed=1)).batch(30),
-    "shuffled arrays": lambda data: data.shuffle(seed=1, window=100).with_format("numpy").batch(30),
-    "shuffled Arrow": lambda data: data.shuffle(seed=1, window=100).with_format("arrow").batch(30),
+    "shuffled arrays": lambda data: data.shuffle(seed=1, window=100, window_blocks=1).with_format("numpy").batch(30),
+    "shuffled Arrow": lambda data: data.shuffle(seed=1, window=100, window_blocks=1).with_format("arrow").batch(30),
     "map": lambda data: data.map(lambda row: {"x": row["x"]}),
     "batched map": lambda data: data.map(lambda batch: {"x": batch["x"]}, batched=True, batch_size=25),
     "filter": lambda data: data.filter(lambda row: row["x"] < 1000),
     "batched filter": lambda data: data.filter(below_1000, batched=True),
     "packs": lambda data: data.select_columns(["tokens"]).pack(512, column="tokens", strategy="best_fit", window=64),
     "stream of packs": lambda data: data.select_columns(["tokens"]).pack(512, column="tokens", strategy="concat"),
-    "mixture": lambda data: mixture(data, data.shuffle(seed=2, window=100)),
+    "mixture": lambda data: mixture(data, data.shuffle(seed=2, window=100, window_blocks=1)),
     "mixture of tensors": lambda data: tensors(mixture(data, data.skip(7))).batch(30),
 }
 
@@ -431,7 +432,7 @@ def test_no_row_is_delivered_of_a_block_whose_file_is_rewritten_while_it_is_deco
     versions, monkeypatch, kind, shuffle, block
 ):
     path, content = versions(kind)
-    dataset = me.read(path).shuffle(seed=1, window=100) if shuffle else me.read(path)
+    dataset = me.read(path).shuffle(seed=1, window=100, window_blocks=1) if shuffle else me.read(path)
     if kind == "jsonl":
         block = 0
     change_before_a_read(monkeypatch, block, lambda: overwrite(path, content))
@@ -495,7 +496,7 @@ def test_a_file_that_is_rewritten_at_any_moment_delivers_rows_of_one_version(ver
     for _ in range(10):
         path.write_bytes(kept)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        dataset = me.read(path).shuffle(seed=1, window=100) if shuffle else me.read(path)
+        dataset = me.read(path).shuffle(seed=1, window=100, window_blocks=1) if shuffle else me.read(path)
         started, delay = threading.Event(), dice.random() * 0.01
 
         def rewrite_soon(started=started, delay=delay):
