@@ -409,7 +409,7 @@ def assert_one_version(versions, monkeypatch):
                 failed = True
             assert got == expected[: len(got)], f"the file was rewritten after check {rewritten_after}"
         assert got == expected
-        assert rewritten_after > 5
+        assert rewritten_after > 2
 
     return assert_it
 

@@ -500,7 +500,7 @@ def test_a_readers_cursors_are_within_their_lanes(kinds):
     ],
 )
 def test_what_a_reader_delivered_is_counted_as_its_pipeline_counts(kinds, name, part):
-    with pytest.raises(me.CheckpointMismatchError, match="another kind of pipeline|now the pipeline is not counted"):
+    with pytest.raises(me.CheckpointMismatchError, match=r"another kind of pipeline|now the pipeline is not counted"):
         kinds[name].load(changed(kinds[name], part=part))
 
 
