@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Executor, Future
 from functools import partial
+from threading import Lock
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from midepoch.errors import MissingExtraError
 
@@ -14,6 +16,9 @@ except ImportError as error:
     raise MissingExtraError("ray", "ray", "midepoch.integrations.ray") from error
 
 R = TypeVar("R")
+NOTIFYING = Lock()
+_NOTIFIED: "WeakSet[Future[Any]]" = WeakSet()
+"""Cancelled futures that have released those who wait for them, which a future does only once."""
 
 
 class RayExecutor(Executor):
@@ -75,7 +80,7 @@ class RayExecutor(Executor):
 
     def _finish(self, future: Future[Any], done: Future[Any]) -> None:
         """Copy what a task returned or raised to its future. Ray calls this in a thread of its own."""
-        if future.set_running_or_notify_cancel():
+        if _begin_result(future):
             error = done.exception()
             if error is None:
                 future.set_result(done.result())
@@ -89,8 +94,21 @@ def _call(function: Callable[..., R], args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def _cancel(reference: Any, future: Future[Any]) -> None:
+    """Cancel the task of a future that was cancelled. Ray may never say that a task is cancelled, so nobody waits."""
     if future.cancelled():
+        _begin_result(future)
         ray.cancel(reference)
+
+
+def _begin_result(future: Future[Any]) -> bool:
+    """True if a future waits for its result. One that was cancelled releases those who wait for it, once."""
+    with NOTIFYING:
+        if future.cancelled() and future in _NOTIFIED:
+            return False
+        waits = future.set_running_or_notify_cancel()
+        if not waits:
+            _NOTIFIED.add(future)
+        return waits
 
 
 def _own_error(error: BaseException) -> BaseException:

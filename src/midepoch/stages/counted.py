@@ -50,8 +50,6 @@ class CountedItems(ABC):
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
         """The wanted items, read through what ``Source.open`` returned. Their cursors mean nothing."""
 
-    survivors = False
-    """True if the items are the rows that all surveyed filters keep."""
     is_endless = False
     """True if there is always a next item, so that there is no total."""
 
@@ -73,7 +71,7 @@ class Outputs(CountedItems):
 
     def __init__(self, inputs: CountedItems, make: Callable[[Flow], Flow]) -> None:
         self._inputs, self._make = inputs, make
-        self.survivors, self.is_endless = inputs.survivors, inputs.is_endless
+        self.is_endless = inputs.is_endless
 
     def has(self, number: int) -> bool:
         return self._inputs.has(number)
@@ -184,8 +182,6 @@ class Groups(CountedItems):
 
 class Kept(Groups):
     """The rows that surveyed filters keep."""
-
-    survivors = True
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from worlds import ids, write_files
 
 @pytest.fixture
 def build(tmp_path):
-    """Mixtures of a few rows. Without ``counted``, the weights are too fine to be counted, and the draws the same."""
+    """Mixtures of a few rows."""
     sizes = {"a": [30], "b": [12], "few": [2]}
     folders = {name: write_files(tmp_path / name, size, ["stream"]) for name, size in sizes.items()}
 
