@@ -97,9 +97,15 @@ def wide_batches(first, last):
 
 @pytest.fixture(scope="session")
 def wide(s3_port):
-    """Two objects of two record batches of 5 MB each, which are divided into runs of 125 rows."""
+    """Two objects of two record batches of 5 MB each, which are divided into runs of rows."""
     s3.put_all(s3_port, "batches", {f"d/p-{n}.arrow": wide_batches(n * 2500, n * 2500 + 2500) for n in range(2)})
     return "s3://batches/d"
+
+
+@pytest.fixture
+def small_runs(monkeypatch):
+    """Runs of 125 rows, four of which count as a block of a window."""
+    monkeypatch.setattr("midepoch.order.windows.VIRTUAL_ROWS", 128)
 
 
 def test_a_shuffle_fetches_rows_of_record_batches_and_none_twice(wide, proxy, tmp_path):
@@ -113,8 +119,8 @@ def test_a_shuffle_fetches_rows_of_record_batches_and_none_twice(wide, proxy, tm
     assert len(proxy.reads()) < 3 * 40 + 4 + 2 * 3
 
 
-def test_the_first_rows_of_a_shuffle_need_the_rows_of_one_window(wide, proxy):
-    dataset = me.read(wide, storage_options=proxy.options, read_ahead=0).shuffle(3, window=1000, window_blocks=8)
+def test_the_first_rows_of_a_shuffle_need_the_rows_of_one_window(wide, proxy, small_runs):
+    dataset = me.read(wide, storage_options=proxy.options, read_ahead=0).shuffle(3, window=1000, window_blocks=2)
     proxy.reset()
     rows = iter(dataset)
     first = [next(rows)["id"] for _ in range(900)]
@@ -138,10 +144,10 @@ def test_record_batches_in_order_are_fetched_whole(wide, proxy):
 
 
 @pytest.mark.parametrize("runs", [0, 4, 16])
-def test_rows_read_ahead_are_bounded_by_their_own_bytes(wide, proxy, runs):
+def test_rows_read_ahead_are_bounded_by_their_own_bytes(wide, proxy, runs, small_runs):
     run = 125 * (WIDE + 12)
     ahead = int((runs + 0.5) * run) if runs else 0
-    dataset = me.read(wide, storage_options=proxy.options, read_ahead=ahead).shuffle(3, window=500, window_blocks=4)
+    dataset = me.read(wide, storage_options=proxy.options, read_ahead=ahead).shuffle(3, window=500, window_blocks=1)
     proxy.reset()
     rows = iter(dataset)
     next(rows)

@@ -7,7 +7,7 @@ import pytest
 from counted import write_files
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def _small_virtual_blocks():
     with patch("midepoch.order.windows.VIRTUAL_ROWS", 3):
         yield

@@ -171,6 +171,12 @@ class _Run(Generic[J, R]):
             except BrokenExecutor as error:
                 self._lose(task, error)
                 break
+            except (ValueError, OSError) as error:
+                if not isinstance(self._executor, _Processes):
+                    raise
+                # A process died while another was started, and the pipes that this one should get are closed already.
+                self._lose(task, error)
+                break
             self._submitted[future] = task
             future.add_done_callback(self._finished.put)
         return bool(self._submitted)

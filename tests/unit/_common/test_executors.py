@@ -178,10 +178,12 @@ def test_the_processes_end_when_the_caller_stops_iterating(two_cores, tmp_path):
 
 
 SCRIPT = """
+    import signal
     import sys
     import jobs
     from midepoch._common import executors
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it for jobs in the background
     executors.usable_cores = lambda: 2
     if __name__ == "__main__" or "unguarded" in sys.argv:
         for job, result in executors.run_all(jobs.WaitUnless(0, sys.argv[1]), range(5)):
