@@ -34,7 +34,7 @@ class RayExecutor(Executor):
 
     If the worker of a call dies, Ray makes the call again, ``max_retries`` times (by default 3). After that, the
     future raises Ray's error. An error of the function itself is raised unchanged; its cause is Ray's error, with the
-    traceback of the worker. Cancelling a future also interrupts a call that is running, at its next line of Python.
+    traceback of the worker. Cancelling a future asks Ray to cancel its call, also one that is running.
     """
 
     def __init__(self, address: str | None = None, **remote_options: Any) -> None:
