@@ -7,6 +7,7 @@ the limit of the test, with the tracebacks of all threads.
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -54,6 +55,14 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def _own_index_folder(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("MIDEPOCH_INDEX_DIR", str(tmp_path_factory.mktemp("index")))
+
+
+@pytest.fixture(autouse=True)
+def _own_sigterm():
+    """Let no test leave a handler of SIGTERM, as ``ray.init`` does: forked processes would not end on it."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -95,7 +95,7 @@ def _run_in_processes(function: Callable[[J], R], jobs: Sequence[J], processes: 
     while True:
         try:
             with _Processes(processes, _pickled(function)) as pool:
-                _try_loading(pool)
+                _try_loading(pool, processes)
                 run = _Run(pool, _call_sent, tasks, 2 * processes)
                 yield from run.results()
         except _UnsendableError as error:
@@ -238,17 +238,21 @@ def _pickled(function: Callable[[Any], Any]) -> bytes:
         raise _UnsendableError(_words(error)) from error
 
 
-def _try_loading(pool: Executor) -> None:
-    """Start the processes, and load the function in one of them."""
+def _try_loading(pool: Executor, processes: int) -> None:
+    """Start all processes, and load the function in them.
+
+    A pool starts a process for a job that finds no idle one. If another process dies at that moment, the thread of the
+    pool fails. So all are started before the first job that may kill one.
+    """
     try:
-        failure = pool.submit(_loading_error).result()
+        failures = [loading.result() for loading in [pool.submit(_loading_error) for _ in range(processes)]]
     except BrokenExecutor as error:
         raise RuntimeError(
             "The processes for this work ended while they started. Each of them first imports the main script, so a "
             "script must do its work below the line if __name__ == '__main__':. Without processes it works with "
             "executor=concurrent.futures.ThreadPoolExecutor()."
         ) from error
-    if failure is not None:
+    for failure in filter(None, failures):
         raise _UnsendableError(failure)
 
 

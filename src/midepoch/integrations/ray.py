@@ -1,10 +1,11 @@
 """RayExecutor: Ray as a ``concurrent.futures`` executor, each call a task of the cluster."""
 
+import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Executor, Future
 from functools import partial
-from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -16,7 +17,7 @@ except ImportError as error:
     raise MissingExtraError("ray", "ray", "midepoch.integrations.ray") from error
 
 R = TypeVar("R")
-NOTIFYING = Lock()
+NOTIFYING = threading.Lock()
 _NOTIFIED: "WeakSet[Future[Any]]" = WeakSet()
 """Cancelled futures that have released those who wait for them, which a future does only once."""
 
@@ -47,6 +48,7 @@ class RayExecutor(Executor):
         self._task = task.options(**remote_options) if remote_options else task
         self._has_connected = not ray.is_initialized()
         if self._has_connected:
+            self._sigterm = signal.getsignal(signal.SIGTERM)
             ray.init(address)
         self._unfinished: set[Future[Any]] = set()
         self._is_shut_down = False
@@ -77,6 +79,7 @@ class RayExecutor(Executor):
             if self._has_connected:
                 self._has_connected = False
                 ray.shutdown()
+                _restore_sigterm(self._sigterm)
 
     def _finish(self, future: Future[Any], done: Future[Any]) -> None:
         """Copy what a task returned or raised to its future. Ray calls this in a thread of its own."""
@@ -87,6 +90,17 @@ class RayExecutor(Executor):
             else:
                 future.set_exception(_own_error(error))
         self._unfinished.discard(future)
+
+
+def _restore_sigterm(handler: Any) -> None:
+    """Take away the handler that ``ray.init`` leaves in the process.
+
+    Processes that are forked later would inherit it. They would not end on SIGTERM, and ``Pool.terminate`` would wait
+    for them forever.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and handler is not None:  # None: it was not set from Python, so it cannot be set back
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _call(function: Callable[..., R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> R:

@@ -207,14 +207,14 @@ def test_the_processes_end_when_the_caller_is_interrupted_or_killed(tmp_path, se
     _, errors = script.communicate()
     assert script.returncode == code
     wait_until_gone(processes)
-    assert errors.count("Traceback") == (sent == signal.SIGINT)
+    assert ("KeyboardInterrupt" in errors) == (sent == signal.SIGINT)
 
 
 def test_a_script_that_works_while_it_is_imported_gets_an_error_that_names_the_guard(tmp_path):
     script = start_script(tmp_path, "unguarded")
     _, errors = script.communicate()
     assert script.returncode == 1
-    assert "below the line if __name__ == '__main__':" in errors.splitlines()[-1]
+    assert "below the line if __name__ == '__main__':" in errors
 
 
 def test_what_is_no_executor_is_refused_at_once():
