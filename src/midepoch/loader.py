@@ -24,6 +24,7 @@ from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.session import Session
 from midepoch.delivery.start_point import StartPoint
+from midepoch.delivery.summary import describe_plan
 from midepoch.errors import MissingExtraError
 from midepoch.stages.batch import Batch, Collate
 from midepoch.stages.stage import Stage
@@ -135,6 +136,14 @@ class Loader(DataLoader[Any]):
         self.__dict__.update(values)
         self.dataset.start_point.linked_to(self._start_point)  # type: ignore[attr-defined]
         self._number = None if self._number is None else next(_numbers)
+
+    def __repr__(self) -> str:
+        options = {
+            "num_workers": self.num_workers,
+            "even": self._plan.even,
+            "persistent_workers": self.persistent_workers,
+        }
+        return describe_plan("midepoch.Loader", self._plan, epoch=self.epoch, options=options)
 
     @property
     def plan(self) -> Plan:

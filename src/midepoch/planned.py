@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Self
 
+from midepoch._common.checks import check_integer
 from midepoch._common.world import is_starting_a_process, launched_rank, torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.delivery.passes import Pass, PassIterator
@@ -16,6 +18,7 @@ from midepoch.delivery.plain_dataloader import SharedWithWorkers
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.start_point import StartPoint
+from midepoch.delivery.summary import describe_plan
 from midepoch.order.orders import OrderStep, Slice
 from midepoch.order.split import TrainTestSplit
 from midepoch.pipeline.chosen_rows import choose_kept_rows, remedy
@@ -132,9 +135,15 @@ class PlannedDataset:
         return True
 
     def __repr__(self) -> str:
-        pipeline = self._plan.pipeline
-        steps = " → ".join(str(step["op"]) for step in pipeline.describe())
-        return f"<midepoch.{type(self).__name__} of {pipeline.source}{steps and ': '}{steps}>"
+        return describe_plan(f"midepoch.{type(self).__name__}", self._plan, epoch=self.epoch)
+
+    def head(self, n: int = 5) -> list[Any]:
+        """The first ``n`` items of a pass from the start point, to look at. No position moves.
+
+        me.read("data/*.parquet").shuffle(seed=42).head(3)
+        """
+        with_own_position = copy(self)
+        return list(islice(iter(with_own_position), check_integer("n", n)))
 
     def __iter__(self) -> Iterator[Any]:
         """A pass from the start point: the beginning of the epoch, or the state that was loaded.
