@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -118,3 +118,8 @@ def fresh(code: str, *arguments: object) -> str:
     command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return done.stdout.strip().rpartition("\n")[2]
+
+
+def without_survey(dataset: Any) -> Any:
+    """The same dataset, whose packs do not find the lengths of the rows by themselves."""
+    return dataset.with_plan(replace(dataset.plan, pipeline=replace(dataset.plan.pipeline, own_lengths=None)))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_least, at_most, best_apart, exhaust, figure, seconds, show
+from benchmarks.measure import Figure, at_least, at_most, best_apart, exhaust, figure, seconds, show, without_survey
 from midepoch.stages.pack.strategies import pack
 
 LENGTH, WINDOW = 4096, 1024
@@ -67,7 +67,8 @@ def speed(documents: int, repeats: int) -> list[Figure]:
 
 def _packed(folder: Any, strategy: str, window: int = WINDOW) -> me.Dataset:
     rows = me.read(folder, index_dir=data.INDEX)
-    return rows.pack(LENGTH, strategy=strategy, window=window, overlong="drop", labels="input_ids")
+    packs = rows.pack(LENGTH, strategy=strategy, window=window, overlong="drop", labels="input_ids")
+    return without_survey(packs)
 
 
 def _pass(dataset: me.Dataset) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_least, at_most, best_apart, exhaust, figure, seconds, show
+from benchmarks.measure import Figure, at_least, at_most, best_apart, exhaust, figure, seconds, show, without_survey
 
 LENGTH, WINDOW = 4096, 1024
 WINDOWED = ("best_fit", "first_fit", "balanced")
@@ -49,7 +49,7 @@ def passes(documents: int, repeats: int) -> Iterator[Figure]:
     """A pass of planned packs against one that is not planned, and the time for planning alone."""
     folder = data.documents(documents)
     for strategy in STRATEGIES:
-        plain, planned = _packs(folder, strategy), _packs(folder, strategy).survey()
+        plain, planned = without_survey(_packs(folder, strategy)), _packs(folder, strategy).survey()
         contenders = {
             "plain": lambda plain=plain: _pass(plain),
             "planned": lambda planned=planned: _pass(planned),

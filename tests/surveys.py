@@ -46,3 +46,9 @@ def surveyed(dataset):
     opened.close()
     survey = KnownRows(mask, lengths, len(counting))
     return dataset.with_plan(replace(dataset.plan, pipeline=replace(pipeline, survey=survey)))
+
+
+def without_survey(dataset):
+    """The dataset without any survey, also without the one that packs make by themselves."""
+    pipeline = replace(dataset.plan.pipeline, survey=None, own_lengths=None)
+    return dataset.with_plan(replace(dataset.plan, pipeline=pipeline))

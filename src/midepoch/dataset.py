@@ -22,6 +22,7 @@ from midepoch.order.quality import ShuffleQuality
 from midepoch.order.split import Half, TrainTestSplit
 from midepoch.order.windows import WINDOW, WINDOW_BLOCKS, WINDOW_BYTES
 from midepoch.pipeline.cache import cache_pipeline
+from midepoch.pipeline.own_lengths import with_own_lengths
 from midepoch.pipeline.survey import survey_pipeline
 from midepoch.pipeline.units import checked_version
 from midepoch.planned import PlannedDataset
@@ -273,6 +274,9 @@ class Dataset(PlannedDataset):
         end in "mask". ``labels`` names the column of labels; with the column of tokens, labels are made of these. Other
         columns are dropped. With ``others="join"`` a pack keeps them: arrays are concatenated in the order of its
         documents, other values become a list; it is None if no document has a value.
+
+        Packs are counted once the rows are surveyed. Lists in local, uncompressed Arrow files are surveyed unasked,
+        when items are first counted; for others call :meth:`survey`.
         """
         pipeline = self.plan.pipeline
         spec = PackSpec(
@@ -290,9 +294,12 @@ class Dataset(PlannedDataset):
             raise ValueError("pack after batch is not possible: it packs rows, not batches of them. Put pack first.")
         if pipeline.schema is not None:
             spec.check_schema(pipeline.schema)
-        if strategy == "concat":
-            return self.with_stage(PackStream(spec=spec))
-        return self.with_stage(PackWindows(spec=spec, strategy=strategy, window=check_integer("window", window)))
+        packed = self.with_stage(
+            PackStream(spec=spec)
+            if strategy == "concat"
+            else PackWindows(spec=spec, strategy=strategy, window=check_integer("window", window))
+        )
+        return packed.with_plan(replace(packed.plan, pipeline=with_own_lengths(packed.plan.pipeline)))
 
     def select_columns(self, names: Sequence[str] | str) -> Self:
         """Keep these columns. Directly after ``read`` the others are never read from the files."""

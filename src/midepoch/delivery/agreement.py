@@ -78,8 +78,8 @@ def _facts(run: Pass) -> dict[str, Any]:
 
 def _survey(session: Session) -> str | None:
     """What identifies the survey by which items are counted."""
-    survey = session.pipeline.survey
-    return None if survey is None or session.tracks_cursors else survey.digest
+    survey = None if session.tracks_cursors else session.pipeline.known_survey
+    return None if survey is None else survey.digest
 
 
 def _compare(other: dict[str, Any], mine: dict[str, Any]) -> None:

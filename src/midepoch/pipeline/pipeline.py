@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -35,6 +35,13 @@ COUNTS_FORMAT = 1
 StageKind = TypeVar("StageKind", bound=Stage)
 
 
+class LazySurvey(Protocol):
+    """A survey that is made when it is first asked for."""
+
+    def survey(self) -> Survey | None:
+        """The survey; None if it cannot be made."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """A source of items, and the stages that they pass through."""
@@ -43,6 +50,15 @@ class Pipeline:
     stages: tuple[Stage, ...] = ()
     survey: Survey | None = field(default=None, compare=False)
     """What is known of each row without reading it. It changes no item, and is no part of a checkpoint."""
+    own_lengths: LazySurvey | None = field(default=None, compare=False)
+    """The survey that ``pack`` makes by itself, unless the user has made one."""
+
+    @property
+    def known_survey(self) -> Survey | None:
+        """The survey of the user, else the one that ``pack`` makes by itself, which is made now if need be."""
+        if self.survey is not None or self.own_lengths is None:
+            return self.survey
+        return self.own_lengths.survey()
 
     @cached_property
     def uniform(self) -> bool:
@@ -75,7 +91,7 @@ class Pipeline:
                         f"{stage.name} comes after {random} with with_rng=True, which makes other rows in every epoch: "
                         f"put {stage.name} first"
                     )
-                if covered < 0:
+                if covered < 0 and self.known_survey is self.survey:
                     return f"how many items {stage.name} yields is only known by reading the rows: call .survey() once"
             elif stage.count(1) is None:
                 return stage.why_not_counted
@@ -345,7 +361,7 @@ class Lanes:
 
     def _counted(self, lane: int, cursor: Cursor, stages: Sequence[Stage]) -> CountedItems:
         width = len(self.pipeline.source.begin)
-        items = self.source.counted(lane, cursor[:width], self.pipeline.survey)
+        items = self.source.counted(lane, cursor[:width], self.pipeline.known_survey)
         context = replace(self.pipeline.context(self._epoch), output_counts=partial(self.output_counts, lane))
         for stage in stages:
             width += stage.many_outputs
@@ -358,7 +374,7 @@ class Lanes:
 
     @cached_property
     def _output_counts(self) -> GroupCounts:
-        stages, survey = self.pipeline.stages, self.pipeline.survey
+        stages, survey = self.pipeline.stages, self.pipeline.known_survey
         last = next(number for number, stage in enumerate(stages, start=1) if stage.makes_windows)
         path = None
         if survey is not None and survey.folder is not None:

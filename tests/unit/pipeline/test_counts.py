@@ -165,7 +165,7 @@ def test_packs_without_a_survey_name_it_once(folder, caplog):
     with caplog.at_level("INFO", "midepoch"):
         list(packs(folder))
         assert not [line for line in caplog.messages if ".survey()" in line]
-        plain = me.read(folder / "data", index_dir=folder / "index").pack(20)
+        plain = me.read(folder / "data", index_dir=folder / "index").map(dict).pack(20)
         for _ in range(2):
             list(plain)
     (line,) = [line for line in caplog.messages if ".survey()" in line]

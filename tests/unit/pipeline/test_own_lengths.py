@@ -1,0 +1,193 @@
+"""Packs of lists in local Arrow files find the lengths of the rows by themselves."""
+
+import errno
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import midepoch as me
+from counted import ROWS, is_kept, write_files
+from files import write
+from midepoch.pipeline import own_lengths
+from midepoch.pipeline.survey import Counting
+from midepoch.testing import RankRun
+from surveys import without_survey
+
+STRATEGIES = ["best_fit", "first_fit", "balanced", "concat"]
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "data").mkdir()
+    write_files(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def packs(data, strategy="best_fit", **options):
+    window = {} if strategy == "concat" else {"window": 7}
+    return me.read(data, **options).shuffle(3, level="row").lanes(3).pack(20, strategy=strategy, **window)
+
+
+def tokens(items):
+    return [item["input_ids"].tolist() for item in items]
+
+
+def surveys_in(folder):
+    return [path for path in Path(folder).glob("*.survey") if path.is_dir()]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_E1_they_are_counted_and_are_the_same_packs(data, strategy):
+    dataset = packs(data, strategy)
+    assert not without_survey(dataset).counted
+    assert dataset.counted
+    assert dataset.why_not_counted() is None
+    expected = tokens(without_survey(dataset))
+    assert tokens(dataset) == expected
+    assert len(packs(data, strategy)) == len(expected)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_E1_the_state_of_one_random_rank_restores_all(data, strategy):
+    random, expected = Random(strategy), tokens(packs(data, strategy))
+    state, got = packs(data, strategy).state_dict(), {}
+    for ranks, workers in [(2, 2), (3, 1), (1, 3)]:
+        runs = [RankRun(packs(data, strategy).shard(ranks, rank), state, workers) for rank in range(ranks)]
+        done = len(got)
+        for rank, run in enumerate(runs):
+            for number, (_, item) in enumerate(run.deliver(3)):
+                got[done + rank + number * ranks] = item["input_ids"].tolist()
+        state = random.choice(runs).state_dict()
+    rest = [item["input_ids"].tolist() for _, item in RankRun(packs(data, strategy), state, 1).deliver(None)]
+    assert [got[number] for number in range(len(got))] + rest == expected
+
+
+def test_nothing_is_surveyed_before_items_are_counted(data, tmp_path):
+    dataset = packs(data, index_dir=tmp_path / "index")
+    repr(dataset.batch(2))
+    assert not surveys_in(tmp_path / "index")
+    assert dataset.counted
+    assert len(surveys_in(tmp_path / "index")) == 1
+
+
+def test_the_lengths_are_found_once(data, tmp_path, monkeypatch):
+    index = {"index_dir": tmp_path / "index"}
+    expected, folders = len(packs(data, **index)), surveys_in(tmp_path / "index")
+    monkeypatch.setattr(Counting, "survey_unit", None)
+    assert len(packs(data, **index)) == expected
+    assert len(packs(data, **index).survey()) == expected
+    assert surveys_in(tmp_path / "index") == folders
+
+
+def test_only_offsets_are_read(data, monkeypatch):
+    monkeypatch.setattr(Counting, "_read", None)
+    assert packs(data).counted
+
+
+def test_a_mixture_of_them_is_counted(data):
+    parts = [me.read(data).pack(20, strategy=strategy) for strategy in ("best_fit", "concat")]
+    mixture = me.mix(parts, [2, 1], stop="all")
+    assert len(mixture) == len(list(mixture))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda data: me.read(data, filters=pc.field("id") > 4),
+        lambda data: me.read(data).filter(is_kept),
+        lambda data: me.read(data).map(dict),
+        lambda data: me.read(data).map(dict, batched=True),
+    ],
+)
+def test_other_packs_name_the_survey(data, build):
+    dataset = build(data).pack(20)
+    assert dataset.plan.pipeline.own_lengths is None
+    assert not dataset.counted
+
+
+@pytest.mark.parametrize(("kind", "options"), [("parquet", {}), ("stream", {"compression": "lz4"}), ("file", {})])
+def test_only_uncompressed_arrow_is_surveyed_unasked(tmp_path, kind, options):
+    write(tmp_path / "a", pa.record_batch({"input_ids": [[1, 2], [3]]}), kind, **options)
+    assert me.read(tmp_path / "a").pack(20).counted == (kind == "file")
+
+
+def failing(monkeypatch, error):
+    calls = []
+
+    def fail(self, *arguments):
+        calls.append(self)
+        raise error
+
+    monkeypatch.setattr(Counting, "_make", fail)
+    return calls
+
+
+ERRORS = [OSError(errno.EROFS, "Read-only file system"), OSError(errno.ENOSPC, "The disk is full"), ValueError("odd")]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_if_they_cannot_be_kept_packs_go_on_uncounted_and_the_reason_is_logged_once(data, monkeypatch, caplog, error):
+    expected = tokens(without_survey(packs(data)))
+    calls = failing(monkeypatch, error)
+    dataset = packs(data)
+    assert not dataset.counted
+    assert tokens(dataset) == expected
+    assert "call .survey()" in dataset.why_not_counted()
+    copied = pickle.loads(pickle.dumps(dataset.batch(2)))
+    assert list(copied)
+    assert not copied.counted
+    (line,) = [line for line in caplog.messages if "cannot be kept" in line]
+    assert line.startswith("0.arrow+3: pack is not counted")
+    assert str(error) in line
+    assert ".survey(folder=" in line
+    assert len(calls) == 1
+
+
+def test_a_folder_that_cannot_be_written_leaves_packs_uncounted(data, tmp_path, caplog, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MIDEPOCH_INDEX_DIR", str(tmp_path / "file" / "index"))
+    assert not packs(data).counted
+    assert [line for line in caplog.messages if "cannot be kept" in line and "index" in line]
+
+
+@pytest.mark.parametrize(("error", "raises"), [*zip(ERRORS, [False, True, True], strict=True)])
+def test_in_a_worker_only_what_every_worker_finds_leaves_packs_uncounted(data, monkeypatch, error, raises):
+    failing(monkeypatch, error)
+    monkeypatch.setattr(own_lengths, "torch_worker", lambda: (0, 2))
+    if raises:
+        with pytest.raises(type(error)):
+            _ = packs(data).counted
+    else:
+        assert not packs(data).counted
+
+
+def test_a_pickle_holds_the_survey(data, monkeypatch):
+    dataset = packs(data)
+    expected = len(dataset)
+    copied = pickle.loads(pickle.dumps(dataset))
+    monkeypatch.setattr(Counting, "survey", None)
+    assert len(copied.batch(1)) == expected
+
+
+def test_a_state_loads_with_and_without_it(data):
+    dataset = packs(data)
+    expected = tokens(dataset)
+    for saving, loading in [(packs(data), without_survey(packs(data))), (without_survey(packs(data)), packs(data))]:
+        rows = iter(saving)
+        got = tokens([next(rows) for _ in range(5)])
+        loading.load_state_dict(saving.state_dict())
+        assert got + tokens(loading) == expected
+
+
+def test_surveys_of_the_user_come_first(data, tmp_path):
+    dataset = packs(data)
+    surveyed = dataset.survey(folder=tmp_path / "mine")
+    assert surveyed.plan.pipeline.known_survey.folder.parent == tmp_path / "mine"
+    unsurveyed = replace(surveyed.plan.pipeline, survey=None)
+    assert unsurveyed.known_survey.folder.parent != tmp_path / "mine"
+    assert unsurveyed.known_survey.rows == ROWS
