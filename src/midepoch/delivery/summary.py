@@ -78,8 +78,17 @@ def _reader_lines(plan: Plan) -> Iterator[str]:
         yield f"repeat({'' if plan.epochs_per_loop is None else plan.epochs_per_loop})"
 
 
+def _finds_lengths(pipeline: Pipeline) -> bool:
+    """True if a pack would read the lengths of its rows now, to know whether it is counted."""
+    if isinstance(pipeline.source, Mixture):
+        return any(map(_finds_lengths, pipeline.source.parts))
+    return pipeline.survey is None and pipeline.own_lengths is not None and not pipeline.own_lengths.is_known
+
+
 def _numbers(plan: Plan, epoch: int) -> str:
     """The number of items where that is known by arithmetic alone, else why it is not known."""
+    if _finds_lengths(plan.pipeline):
+        return f"epoch {epoch}: the number of items is found out when it is first asked for"
     reason = plan.why_not_counted()
     if reason is not None:
         return f"epoch {epoch}: the number of items is unknown, because {reason}"

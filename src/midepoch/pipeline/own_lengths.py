@@ -45,14 +45,14 @@ class OwnLengths:
 
     def __init__(self, counting: Counting) -> None:
         self._counting = counting
-        self._is_known = False
+        self.is_known = False
         self._survey: Survey | None = None
 
     def survey(self) -> Survey | None:
         """The survey; None if it cannot be made."""
-        if not self._is_known:
+        if not self.is_known:
             self._survey = self._find()
-            self._is_known = True
+            self.is_known = True
         return self._survey
 
     def _find(self) -> Survey | None:

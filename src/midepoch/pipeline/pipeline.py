@@ -38,6 +38,10 @@ StageKind = TypeVar("StageKind", bound=Stage)
 class LazySurvey(Protocol):
     """A survey that is made when it is first asked for."""
 
+    @property
+    def is_known(self) -> bool:
+        """True if it was asked for."""
+
     def survey(self) -> Survey | None:
         """The survey; None if it cannot be made."""
 

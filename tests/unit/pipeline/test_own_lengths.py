@@ -69,9 +69,12 @@ def test_E1_the_state_of_one_random_rank_restores_all(data, strategy):
 
 def test_nothing_is_surveyed_before_items_are_counted(data, tmp_path):
     dataset = packs(data, index_dir=tmp_path / "index")
-    repr(dataset.batch(2))
+    mixture = me.mix([me.read(data, index_dir=tmp_path / "index").pack(20)])
+    assert "found out when it is first asked for" in repr(dataset.batch(2))
+    assert "found out when it is first asked for" in repr(mixture)
     assert not surveys_in(tmp_path / "index")
     assert dataset.counted
+    assert "the number of items is known" in repr(dataset)
     assert len(surveys_in(tmp_path / "index")) == 1
 
 
