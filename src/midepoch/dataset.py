@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from numbers import Real
@@ -32,6 +32,7 @@ from midepoch.stages.pack.spec import Others, PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.pack.strategies import Overlong, Strategy
 from midepoch.stages.transform import Convert, Filter, Map, Select
+from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
 from midepoch.values.features import Features, features_of
 from midepoch.values.forms import FORMS, Form, torch_module
 from midepoch.values.media import Decode, to_decode
@@ -323,16 +324,30 @@ class Dataset(PlannedDataset):
             torch_module()
         return self.with_stage(Convert(form=form))
 
-    def decode(self, *columns: str) -> Self:
+    def decode(
+        self,
+        *columns: str,
+        data_folder: str | os.PathLike[str] | None = None,
+        allow_urls: Iterable[str] = (),
+        max_file_bytes: Size = MAX_FILE_BYTES,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Self:
         """Decode images to PIL images and audio to arrays, in the process that reads the rows.
 
         ``columns`` are names, or the kinds "image" and "audio"; by default all Image and Audio features are decoded.
         Without ``decode`` they stay bytes. Needs ``midepoch[image]`` or ``midepoch[audio]``.
+
+        Most datasets hold the bytes of their files. Rows may also name regular files in ``data_folder``, which can be
+        the URL of an object store, and URLs of the origins in ``allow_urls``, such as "https://example.com". Each has
+        at most ``max_file_bytes``. ``storage_options`` are those of the folder's store.
         """
         pipeline = self.plan.pipeline
         if (resizing := pipeline.first_resizing) is not None:
             raise ValueError(f"decode after {resizing} is not possible: it works on single rows. Put decode first.")
-        function = Decode(features=to_decode(self.schema, self.features, columns))
+        files = NamedFiles(
+            data_folder, allow_urls=allow_urls, max_file_bytes=max_file_bytes, storage_options=storage_options
+        )
+        function = Decode(features=to_decode(self.schema, self.features, columns), files=files)
         return self.with_stage(Map(call=pipeline.call("decode", function)))
 
     def repeat(self, n: int | None = None) -> Self:

@@ -5,6 +5,7 @@
     ├── DataFormatError (ValueError)            a file is truncated, damaged, or of an unknown format
     ├── SchemaMismatchError (ValueError)        two files of one dataset disagree, or a column does not exist
     ├── DataChangedError (RuntimeError)         a file has changed since it was indexed
+    ├── NotAllowedError (PermissionError)       a row names a file or URL that the user has not allowed
     ├── StoreError (RuntimeError)               an object store refuses access, or does not answer
     ├── CacheMismatchError (ValueError)         a folder holds the cache of other data or stages
     ├── CheckpointMismatchError (ValueError)    a state is of other data, pipeline, seed or version
@@ -41,6 +42,13 @@ class SchemaMismatchError(MidepochError, ValueError):
 
 class DataChangedError(MidepochError, RuntimeError):
     """A file has changed since it was indexed."""
+
+
+class NotAllowedError(MidepochError, PermissionError):
+    """A row names a file or a URL that the user has not allowed, or one that is too large."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class StoreError(MidepochError, RuntimeError):

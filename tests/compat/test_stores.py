@@ -14,7 +14,7 @@ import pytest
 
 import midepoch as me
 import s3
-from midepoch.storage.location import SmallFiles
+from midepoch.storage.named_files import NamedFiles
 from midepoch.storage.ranges import LEAST_BYTES
 from midepoch.testing import assert_resumes
 from objects import find
@@ -495,7 +495,13 @@ def test_a_small_cache_stays_below_its_limit(noisy, proxy, tmp_path):
 
 def test_a_whole_object(s3_port, proxy):
     s3.put_all(s3_port, "small", {"a/b.json": b"{}"})
-    files = SmallFiles(proxy.options)
-    assert files.read("s3://small/a/b.json") == b"{}"
+    files = NamedFiles("s3://small/a", storage_options=proxy.options)
+    assert files.read("s3://small/a/b.json") == files.read("b.json") == b"{}"
+    assert (
+        NamedFiles(
+            allow_urls=["s3://small"], storage_options=proxy.options, options_for=["s3://small/chats.jsonl"]
+        ).read("s3://small/a/b.json")
+        == b"{}"
+    )
     with pytest.raises(me.NoDataError, match=r"s3://small/a/c\.json does not exist"):
         files.read("s3://small/a/c.json")

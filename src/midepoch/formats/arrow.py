@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch.errors import DataFormatError
+from midepoch.formats.arrow_checks import check_offsets
 from midepoch.formats.arrow_object import ArrowObject
 from midepoch.formats.arrow_ranges import can_read_rows
 from midepoch.formats.base import Block, Format, Scan, as_read, read_as
@@ -23,6 +24,8 @@ from midepoch.storage.maps import PROCESS_MAPS
 CONTINUATION = b"\xff\xff\xff\xff"
 FILE_MAGIC = b"ARROW1"
 HEAD_BYTES = 1024
+MOST_ROWS = 1 << 48
+"""More rows than any record batch has. The rows of all files together must fit 64 bits."""
 SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
 
 
@@ -76,6 +79,8 @@ class ArrowBlocks:
         self._object: ArrowObject | None = None
         if not isinstance(path, str) and not self._has_dictionaries:
             self._object = ArrowObject(path, self.schema, wanted.names)
+        self._are_checked = bytearray()
+        """Whether each block of the map was checked. What a store sends is checked each time."""
         self._lock = Lock()  # threads read blocks of one object in parallel, and Arrow's file reader allows only one
 
     def read(self, block: Block) -> pa.RecordBatch:
@@ -83,7 +88,7 @@ class ArrowBlocks:
 
     def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
         """The rows of each of these blocks. From a store, the bytes of all are fetched together."""
-        batches = map(self._read, blocks) if self._object is None else iter(self._object.read_all(blocks))
+        batches = map(self._read, blocks) if self._object is None else map(self._checked, self._object.read_all(blocks))
         for block in blocks:
             try:
                 data = read_as(next(batches), self._wanted)
@@ -115,7 +120,16 @@ class ArrowBlocks:
 
     def _read(self, block: Block) -> pa.RecordBatch:
         data = self._read_whole(block)
+        if self._map is None or self._are_checked[block.number : block.number + 1] != b"\1":
+            self._checked(data)
+            with self._lock:
+                self._are_checked.extend(bytes(max(0, block.number + 1 - len(self._are_checked))))
+                self._are_checked[block.number] = True
         return data if block.first is None else data.slice(block.first, block.rows)
+
+    def _checked(self, data: pa.RecordBatch) -> pa.RecordBatch:
+        check_offsets(data, self._wanted.names)
+        return data
 
     def _read_whole(self, block: Block) -> pa.RecordBatch:
         if not self._has_dictionaries:
@@ -185,8 +199,10 @@ def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Messag
             kind, body, rows, is_compressed = _parse_header(head, prefix)
         except (struct.error, IndexError):
             raise DataFormatError(f"{path} is broken at byte {offset:,}: there is no Arrow message here.") from None
-        if body < 0 or rows < 0:
-            raise DataFormatError(f"{path} is broken at byte {offset:,}: a message of negative length.")
+        if body < 0 or not 0 <= rows <= MOST_ROWS:
+            raise DataFormatError(
+                f"{path} is broken at byte {offset:,}: a message of {body:,} bytes and {rows:,} rows."
+            )
         length = prefix + metadata + body
         if offset + length > size:
             raise _truncated(path, size)

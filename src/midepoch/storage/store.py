@@ -68,11 +68,12 @@ class Store:
         """The present version of an object."""
         return self.request(lambda client: client.open(url), url)
 
-    def read(self, url: str) -> bytes:
-        """All bytes of an object, of one version."""
+    def read(self, url: str, check_size: Callable[[int], None]) -> bytes:
+        """All bytes of an object, of one version. ``check_size`` raises if its size is too much, before it is read."""
 
         def whole(client: Client) -> bytes:
             handle = client.open(url)
+            check_size(handle.size)
             data = handle.read_at(handle.size, 0) if handle.size else pa.py_buffer(b"")
             if data.size != handle.size or client.open(url).version != handle.version:
                 raise ShortReadError(f"got {data.size:,} of {handle.size:,} bytes, or the object was changed meanwhile")

@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,32 @@ from midepoch.errors import MissingExtraError
 from midepoch.values.features import Feature, Features
 
 DECODED_KINDS = ("Image", "Audio")
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "TGA", "ICO", "DIB")
+"""What bytes are decoded as images. Pillow knows more, some of which start other programs."""
+VIDEO_FORMATS = (
+    "asf",
+    "avi",
+    "flv",
+    "gif",
+    "h264",
+    "hevc",
+    "matroska",
+    "mov",
+    "mp4",
+    "mpeg",
+    "mpegts",
+    "mpegvideo",
+    "ogg",
+    "webm",
+)
+"""What bytes are decoded as videos. FFmpeg knows playlists too, which open other files."""
+
+
+class Files(Protocol):
+    """Reads files that rows name."""
+
+    def read(self, name: str | os.PathLike[str]) -> bytes:
+        """All bytes of a file. Raises if rows may not name it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +46,11 @@ class Decode:
     """The function that ``Dataset.decode`` maps over rows."""
 
     features: Features
+    files: Files
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The decoded columns of a row."""
-        return {name: decoded(row[name], feature) for name, feature in self.features.items()}
+        return {name: decoded(row[name], feature, self.files) for name, feature in self.features.items()}
 
 
 def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) -> Features:
@@ -58,37 +85,39 @@ def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) ->
     return chosen
 
 
-def decoded(value: Any, feature: Any) -> Any:
+def decoded(value: Any, feature: Any, files: Files) -> Any:
     """A value with the images and audio that its feature names decoded. Everything else is unchanged."""
     if value is None:
         return None
     if isinstance(feature, Mapping):
-        return {name: decoded(value[name], inner) for name, inner in feature.items()}
+        return {name: decoded(value[name], inner, files) for name, inner in feature.items()}
     if feature.kind == "Image":
-        return image(value, mode=feature.parameters.get("mode"))
+        return image(_content(value, files), mode=feature.parameters.get("mode"))
     if feature.kind == "Audio":
-        return audio(value)
+        return audio(_content(value, files))
     if _holds_media(feature):
-        return [decoded(inner, feature.feature) for inner in value]
+        return [decoded(inner, feature.feature, files) for inner in value]
     return value
 
 
 def image(value: Any, *, mode: str | None = None) -> Any:
-    """A PIL image from bytes, a path, or a dict of either. Its pixels are decoded now, not at first use."""
+    """A PIL image from bytes. Its pixels are decoded now, not at first use."""
     try:
         import PIL.ExifTags
         import PIL.Image
         import PIL.ImageOps
     except ImportError as error:
         raise MissingExtraError("Pillow", "image", "Decoding images") from error
-    with PIL.Image.open(_opened(value)) as opened:
+    PIL.Image.init()
+    formats = [name for name in IMAGE_FORMATS if name in PIL.Image.OPEN]
+    with PIL.Image.open(_opened(value), formats=formats) as opened:
         opened.load()
         turned = PIL.ImageOps.exif_transpose(opened) if PIL.ExifTags.Base.Orientation in opened.getexif() else opened
         return turned.convert(mode) if mode else turned
 
 
 def audio(value: Any) -> dict[str, Any]:
-    """Samples and sampling rate from bytes, a path, or a dict of either.
+    """Samples and sampling rate from bytes.
 
     The array has the shape (channels, samples), or (samples,) for a single channel.
     """
@@ -101,7 +130,7 @@ def audio(value: Any) -> dict[str, Any]:
 
 
 def video(value: Any, *, frames: int | None = None) -> Any:
-    """The frames of a video as an array of RGB bytes of the shape (frames, height, width, 3).
+    """The frames of a video, from its bytes, as an array of RGB bytes of the shape (frames, height, width, 3).
 
     ``frames`` is how many evenly spaced frames to return; by default all. If the video has fewer, some are repeated.
     """
@@ -109,7 +138,8 @@ def video(value: Any, *, frames: int | None = None) -> Any:
         import av
     except ImportError as error:
         raise MissingExtraError("av", "video", "Decoding videos") from error
-    with av.open(_opened(value)) as container:
+    known = {"format_whitelist": ",".join(VIDEO_FORMATS)}
+    with av.open(_opened(value), mode="r", options=known) as container:
         if not container.streams.video:
             raise ValueError("The file has no video in it.")
         total = container.streams.video[0].frames or sum(1 for packet in container.demux(video=0) if packet.size)
@@ -117,7 +147,7 @@ def video(value: Any, *, frames: int | None = None) -> Any:
         raise ValueError("The video has no frames.")
     wanted = range(total) if frames is None else np.linspace(0, max(0, total - 1), frames).round().astype(int).tolist()
     kept: dict[int, Any] = {}
-    with av.open(_opened(value)) as container:
+    with av.open(_opened(value), mode="r", options=known) as container:
         for number, frame in enumerate(container.decode(video=0)):
             if number in wanted:
                 kept[number] = frame.to_ndarray(format="rgb24")
@@ -129,14 +159,16 @@ def video(value: Any, *, frames: int | None = None) -> Any:
     return np.stack([kept[min(number, last)] for number in wanted if min(number, last) in kept])
 
 
-def _opened(value: Any) -> Any:
-    """Something that the decoders can open: the bytes as a file object, or a path."""
+def _content(value: Any, files: Files) -> Any:
+    """The bytes of a value that holds or names them."""
     if isinstance(value, Mapping):
         value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
+    return files.read(value) if isinstance(value, str | os.PathLike) else value
+
+
+def _opened(value: Any) -> io.BytesIO:
     if isinstance(value, bytes | bytearray | memoryview):
         return io.BytesIO(value)
-    if isinstance(value, str | os.PathLike):
-        return os.fspath(value)
     raise TypeError(f"Expected bytes, a path, or a dict with 'bytes' or 'path', got {type(value).__name__}.")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 import midepoch as me
-from midepoch.storage.location import SmallFiles
+from midepoch.storage.named_files import NamedFiles
 from midepoch.storage.urls import check_plain, is_url, local_path, split_glob
 
 
@@ -13,7 +13,7 @@ def test_credentials_in_a_url_are_refused_and_not_shown(url):
         me.read(url)
     assert "hush" not in str(error.value)
     with pytest.raises(ValueError, match="holds credentials"):
-        SmallFiles().read(url)
+        NamedFiles().read(url)
 
 
 def test_signed_urls_are_refused_and_containers_are_not():

@@ -2,10 +2,10 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from midepoch._common.checks import check_integer
+from midepoch._common.checks import Size, check_integer
 from midepoch.dataset import Dataset
 from midepoch.delivery.passes import Pass
 from midepoch.errors import DataFormatError, SchemaMismatchError
@@ -16,7 +16,7 @@ from midepoch.stages.pack.stage import PackWindows
 from midepoch.stages.pack.strategies import Strategy
 from midepoch.stages.skip_errors import SkipErrors, SkipLog
 from midepoch.stages.skipped import delivered_of
-from midepoch.storage.location import SmallFiles
+from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
 
 log = logging.getLogger("midepoch")
 
@@ -42,6 +42,8 @@ class MultiModalIterableDataset(Dataset):
         processor: Callable[..., Any],
         with_rng: bool = False,
         data_folder: str | os.PathLike[str] | None = None,
+        allow_urls: Iterable[str] = (),
+        max_file_bytes: Size = MAX_FILE_BYTES,
         messages_column: str = COLUMNS["messages"],
         image_column: str = COLUMNS["image"],
         audio_column: str = COLUMNS["audio"],
@@ -61,9 +63,11 @@ class MultiModalIterableDataset(Dataset):
     ) -> None:
         """Open a source: what :func:`midepoch.read` takes, a midepoch dataset, or a ``datasets.Dataset``.
 
-        Files are decoded in the process that reads the row, and only if the row is used. Relative paths are inside
-        ``data_folder``, which can be the URL of an object store. The four columns hold the messages and the files that
-        messages refer to in order. ``video_frames`` evenly spaced frames of a video are decoded; by default all. With
+        Files are decoded in the process that reads the row, and only if the row is used. Rows may name regular files
+        in ``data_folder``, which can be the URL of an object store, and URLs of the origins in ``allow_urls``, such as
+        "https://example.com". Each has at most ``max_file_bytes``. ``storage_options`` go to the origins of the source
+        and of the folder, to no other. The four columns hold the messages and the files that messages refer to in
+        order. ``video_frames`` evenly spaced frames of a video are decoded; by default all. With
         ``with_rng=True`` the processor also gets a NumPy generator that depends only on seed, epoch and row.
 
         ``shuffle`` permutes blocks and rows with ``data_seed``, as :meth:`midepoch.Dataset.shuffle` does.
@@ -92,8 +96,13 @@ class MultiModalIterableDataset(Dataset):
             processor=processor,
             column=messages_column,
             media_columns=columns,
-            data_folder=None if data_folder is None else os.fspath(data_folder),
-            files=SmallFiles(storage_options),
+            files=NamedFiles(
+                data_folder,
+                allow_urls=allow_urls,
+                max_file_bytes=max_file_bytes,
+                storage_options=storage_options,
+                options_for=_named_by(source),
+            ),
             video_frames=None if video_frames is None else check_integer("video_frames", video_frames, least=1),
             of_lines=of_lines,
         )
@@ -138,6 +147,12 @@ class MultiModalIterableDataset(Dataset):
             delivered = 0 if cursor is None else delivered_of(cursor[-1])
             packer = {"lane": lane, "window_start": position, "delivered": delivered}
         return {**state, "cur_idx": position, "packer": packer}
+
+
+def _named_by(source: Any) -> list[str]:
+    """The paths and URLs that a source names; none if it is open already."""
+    sources = source if isinstance(source, list | tuple) else [source]
+    return [os.fspath(one) for one in sources if isinstance(one, str | os.PathLike)]
 
 
 def _open_rows(source: Any, storage_options: Mapping[str, Any] | None) -> tuple[Dataset, bool]:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from midepoch.storage.location import SmallFiles
-from midepoch.storage.urls import is_url
+from midepoch.storage.named_files import NamedFiles
 from midepoch.values.media import audio, image, video
 
 KINDS = {
@@ -37,8 +36,7 @@ class Messages:
     column: str
     media_columns: Mapping[str, str]
     """The column of files of each kind."""
-    data_folder: str | None = None
-    files: SmallFiles = field(default_factory=SmallFiles, repr=False)
+    files: NamedFiles = field(default_factory=NamedFiles, repr=False)
     video_frames: int | None = None
     of_lines: bool = False
     """True if a row is JSON text in a column "line"."""
@@ -122,9 +120,7 @@ class Messages:
             if not head.endswith(";base64"):
                 raise ValueError(f"A data URL must hold base64, got {_short(name)}.")
             return _from_base64(data)
-        if is_url(name) or os.path.isabs(name) or self.data_folder is None:
-            return self.files.read(name)
-        return self.files.read(f"{self.data_folder.rstrip('/')}/{name}")
+        return self.files.read(name)
 
 
 def _is_audio(value: Any) -> bool:

@@ -15,12 +15,14 @@ from media import data_url, film, picture, shade_of, tone
 from midepoch.integrations.multimodal.messages import Messages
 from midepoch.stages.stage import name_of
 from midepoch.storage import store as stores
-from midepoch.storage.location import SmallFiles
+from midepoch.storage.named_files import NamedFiles
 
 
 def read(row, **options):
+    files = options.pop("files", None) or NamedFiles(options.pop("data_folder", None))
     function = Messages(
         processor=lambda sample: sample,
+        files=files,
         column=options.pop("column", "messages"),
         media_columns={"image": "images", "audio": "audios", "video": "videos"} | options.pop("columns", {}),
         **options,
@@ -90,30 +92,18 @@ def test_C1_an_image_however_it_is_named(tmp_path, part):
 
 
 @pytest.mark.parametrize("name", ["7.png", "with space.png", "50%.png"])
-def test_absolute_paths_and_file_urls_do_not_depend_on_the_folder(tmp_path, name):
+def test_absolute_paths_and_file_urls_in_the_folder(tmp_path, name):
     (tmp_path / name).write_bytes(picture(7))
     for path in (str(tmp_path / name), (tmp_path / name).as_uri()):
-        assert shade_of(one({"type": "image", "path": path}, data_folder="/nowhere")[1]["images"][0]) == 7
-        assert shade_of(one({"type": "image", "path": path})[1]["images"][0]) == 7
+        assert shade_of(one({"type": "image", "path": path}, data_folder=tmp_path)[1]["images"][0]) == 7
 
 
-def test_a_path_without_a_folder_is_looked_for_where_the_process_is(tmp_path, monkeypatch):
-    (tmp_path / "7.png").write_bytes(picture(7))
-    monkeypatch.chdir(tmp_path)
-    assert shade_of(one({"type": "image", "path": "7.png"})[1]["images"][0]) == 7
-
-
-def test_urls_of_stores_go_to_storage_as_they_are():
-    asked = []
-
-    class Files:
-        def read(self, path):
-            asked.append(path)
-            return picture(7)
-
-    one({"type": "image", "path": "a.png"}, data_folder="s3://bucket/images/", files=Files())
-    one({"type": "image", "path": "gs://other/a.png"}, data_folder="s3://bucket/images", files=Files())
-    assert asked == ["s3://bucket/images/a.png", "gs://other/a.png"]
+@pytest.mark.parametrize(
+    "part", [{"type": "image", "path": "/etc/hostname"}, {"type": "image_url", "image_url": "a.png"}]
+)
+def test_without_a_folder_rows_may_name_no_file(part):
+    with pytest.raises(me.NotAllowedError, match="data_folder"):
+        one(part)
 
 
 def test_files_of_a_store_are_read_through_one_client(monkeypatch):
@@ -122,9 +112,9 @@ def test_files_of_a_store_are_read_through_one_client(monkeypatch):
         store.pipe(f"/pictures/{name}.png", picture(7))
     made = []
     monkeypatch.setattr(stores, "connect", lambda *at, connect=stores.connect: made.append(at[0]) or connect(*at))
-    files = SmallFiles()
+    files = NamedFiles("memory://pictures")
     for name in ("a", "b", "a"):
-        sample = one({"type": "image", "path": f"{name}.png"}, data_folder="memory://pictures", files=files)[1]
+        sample = one({"type": "image", "path": f"{name}.png"}, files=files)[1]
         assert shade_of(sample["images"][0]) == 7
     assert made == ["memory"]
 

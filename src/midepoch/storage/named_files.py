@@ -1,0 +1,142 @@
+"""Files that rows name. Rows are not trusted: they may name only what the user has allowed."""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from midepoch._common.checks import Size, check_integer, parse_size
+from midepoch.errors import MidepochError, NoDataError, NotAllowedError
+from midepoch.storage.store import Store
+from midepoch.storage.urls import check_plain, is_url, local_path
+
+MAX_FILE_BYTES = "1GiB"
+
+
+class NamedFiles:
+    """Reads whole files that rows name, with one client for each store and process.
+
+    ``data_folder`` is a path or the URL of a store. Relative names are below it. A path must lie in it after links are
+    resolved, and must be a regular file. Other URLs must be of an origin in ``allow_urls``, such as
+    "https://example.com" or "s3://bucket". ``storage_options`` go only to the origins that they were given for: those
+    of the URLs in ``options_for`` and of the folder. A file has at most ``max_file_bytes``.
+    """
+
+    def __init__(
+        self,
+        data_folder: str | os.PathLike[str] | None = None,
+        *,
+        allow_urls: Iterable[str] | str = (),
+        max_file_bytes: Size = MAX_FILE_BYTES,
+        storage_options: Mapping[str, Any] | None = None,
+        options_for: Iterable[str] = (),
+    ) -> None:
+        folder = None if data_folder is None else os.fspath(data_folder)
+        if folder is not None:
+            folder = local_path(folder) or folder
+            folder = folder.rstrip("/") if is_url(folder) else os.path.realpath(os.path.expanduser(folder))
+        self._folder = folder
+        self._allowed = frozenset(map(_checked_origin, [allow_urls] if isinstance(allow_urls, str) else allow_urls))
+        self._limit = check_integer("max_file_bytes", parse_size("max_file_bytes", max_file_bytes), least=1)
+        self._options = storage_options
+        self._options_for = frozenset(_origin(url) for url in (*options_for, folder or "") if is_url(url))
+        self._stores: dict[str, Store] = {}
+
+    def __repr__(self) -> str:
+        return "NamedFiles()"
+
+    def read(self, name: str | os.PathLike[str]) -> bytes:
+        """All bytes of a file that a row names."""
+        text = os.fspath(name)
+        path = local_path(text)
+        if path is None and is_url(text):
+            return self._read_url(text)
+        path = text if path is None else path
+        is_stored = self._folder is not None and is_url(self._folder)
+        return self._read_below(path) if is_stored else self._read_path(path)
+
+    def _read_path(self, name: str) -> bytes:
+        if self._folder is None:
+            raise NotAllowedError(
+                f"A row names the file {name!r}. Rows may name only files in data_folder, and none was given. Pass "
+                "data_folder=, the folder that the files are in."
+            )
+        path = os.path.realpath(os.path.join(self._folder, name))
+        if os.path.commonpath([self._folder, path]) != self._folder:
+            raise NotAllowedError(
+                f"A row names the file {name!r}, which is {path}, outside of data_folder ({self._folder}). If rows may "
+                "name it, pass a data_folder= that contains it."
+            )
+        try:
+            return self._read_regular(path)
+        except MidepochError:
+            raise
+        except OSError as error:
+            raise NoDataError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+    def _read_regular(self, path: str) -> bytes:
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer forever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise NotAllowedError(f"A row names {path}, which is a folder, a device or a pipe, not a regular file.")
+            self._check_size(path, found.st_size)
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read(self._limit)
+        finally:
+            os.close(descriptor)
+
+    def _read_below(self, name: str) -> bytes:
+        """Read a name below a folder that is a URL."""
+        if name.startswith("/") or ".." in unquote(name).replace("\\", "/").split("/"):
+            raise NotAllowedError(
+                f"A row names the file {name!r}, which is not below data_folder ({self._folder}). Pass a data_folder= "
+                "that contains it."
+            )
+        return self._fetch(f"{self._folder}/{name}")
+
+    def _read_url(self, url: str) -> bytes:
+        check_plain(url)
+        origin = _origin(url)
+        is_below = self._folder is not None and is_url(self._folder) and url.startswith(f"{self._folder}/")
+        if is_below and origin not in self._allowed:
+            return self._read_below(url.removeprefix(f"{self._folder}/"))
+        if origin not in self._allowed:
+            raise NotAllowedError(
+                f"A row names the URL {url}. Rows may name only URLs of the origins in allow_urls. If this one is "
+                f"trusted, pass allow_urls=[{origin!r}]."
+            )
+        return self._fetch(url)
+
+    def _fetch(self, url: str) -> bytes:
+        origin, path = _origin(url), urlsplit(url).path
+        if not path.strip("/") and not urlsplit(url).netloc:
+            raise NoDataError(f"{url} names no object; write {url.partition(':')[0]}://bucket/name.")
+        store = self._stores.get(origin)
+        if store is None:
+            options = self._options if origin in self._options_for else None
+            store = self._stores.setdefault(origin, Store(url, options))
+        return store.read(url, lambda size: self._check_size(url, size))
+
+    def _check_size(self, name: str, size: int) -> None:
+        if size > self._limit:
+            raise NotAllowedError(
+                f"{name} has {size:,} bytes, more than max_file_bytes ({self._limit:,}). If it may, pass a larger "
+                "max_file_bytes."
+            )
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme.lower()}://{parts.netloc.lower()}"
+
+
+def _checked_origin(url: Any) -> str:
+    if not isinstance(url, str) or not is_url(url) or urlsplit(url).path.strip("/") or not urlsplit(url).netloc:
+        raise ValueError(
+            f"allow_urls has {url!r}; each must be a scheme and a host or bucket, such as 'https://example.com' or "
+            "'s3://bucket'."
+        )
+    return _origin(url)
