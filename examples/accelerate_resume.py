@@ -10,17 +10,15 @@ import json
 import os
 import shutil
 import signal
-from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from accelerate import Accelerator
-from accelerate.utils import send_to_device
 
 import midepoch as me
-from midepoch.distributed import Complete
+from midepoch.integrations.accelerate import prepare_loader
 
 EPOCHS, SAVE_EVERY = 2, 7
 
@@ -29,33 +27,29 @@ def train(folder: Path, kill_after: int | None) -> None:
     """Train for two epochs, from the last checkpoint if there is one."""
     accelerator = Accelerator(cpu=True)
     data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).with_format("torch").batch(8)
-    data = data.shard(accelerator.num_processes, accelerator.process_index).repeat(EPOCHS)
-    loader = me.Loader(data, num_workers=2, even="pad")
-
+    data = data.shard(accelerator.num_processes, accelerator.process_index)
     model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.AdamW(model.parameters())
-    # The loader does not go through prepare, which would replace it with another DataLoader. It is registered, so that
-    # save_state and load_state include it.
-    model, optimizer = accelerator.prepare(model, optimizer)
-    accelerator.register_for_checkpointing(Complete(loader))
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+    loader = prepare_loader(accelerator, me.Loader(data, num_workers=2))
 
-    done = 0
+    step = 0
     if checkpoints := sorted(folder.glob("step-*")):
         accelerator.load_state(str(checkpoints[-1]))
-        done = int(checkpoints[-1].name.removeprefix("step-"))
+        step = int(checkpoints[-1].name.removeprefix("step-"))
 
-    # At the end of its last epoch the loader would start another one, so the steps are counted.
-    for step, batch in enumerate(islice(loader, len(loader) - done), start=done + 1):
-        batch = send_to_device(batch, accelerator.device)
-        loss = torch.nn.functional.mse_loss(model(batch["x"][:, None]), batch["y"][:, None])
-        accelerator.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        log(folder, step, batch["id"])
-        if step % SAVE_EVERY == 0:
-            save(accelerator, folder, step)
-        if step == kill_after:
-            os.kill(os.getpid(), signal.SIGKILL)
+    for epoch in range(loader.epoch, EPOCHS):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            step += 1
+            loss = torch.nn.functional.mse_loss(model(batch["x"][:, None]), batch["y"][:, None])
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            log(folder, step, batch["id"])
+            if step % SAVE_EVERY == 0:
+                save(accelerator, folder, step)
+            if step == kill_after:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def save(accelerator: Accelerator, folder: Path, step: int) -> None:

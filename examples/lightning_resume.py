@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,44 +19,9 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import midepoch as me
+from midepoch.integrations.lightning import LoaderDataModule
 
 STEPS, SAVE_EVERY = 28, 7  # two epochs; Lightning gets steps, and the loader counts epochs
-
-
-class Data(lightning.LightningDataModule):
-    """The data. A checkpoint holds the position of training, not how far Lightning has read ahead."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def setup(self, stage: str) -> None:
-        """Build the loader, once the trainer knows its ranks."""
-        data = me.read(self.folder / "data", index_dir=self.folder / "index")
-        data = data.shuffle(seed=42).with_format("torch").batch(8).repeat()
-        data = data.shard(self.trainer.world_size, self.trainer.global_rank)
-        self.loader = me.Loader(data, num_workers=2, even="pad")
-        self.state = self.loader.state_dict()
-
-    def train_dataloader(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Every batch with the state after it: Lightning asks for the next batch before it trains on this one."""
-        for batch in self.loader:
-            yield batch, self.loader.state_dict()
-
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Remove the state from a batch that is about to be trained on."""
-        if self.trainer.training:
-            batch, self.state = batch
-        return batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state that Lightning writes into every checkpoint."""
-        return self.state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load that state; Lightning calls this before it asks for the first batch."""
-        self.state = state
-        self.loader.load_state_dict(state)
 
 
 class Model(lightning.LightningModule):
@@ -98,7 +62,9 @@ def train(folder: Path, kill_after: int | None) -> None:
         logger=False,
         enable_progress_bar=False,
     )
-    trainer.fit(Model(folder), datamodule=Data(folder), ckpt_path="last")
+    data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).with_format("torch").batch(8)
+    loader = me.Loader(data.shard(trainer.world_size, trainer.global_rank), num_workers=2)
+    trainer.fit(Model(folder), datamodule=LoaderDataModule(loader), ckpt_path="last")
 
 
 def log(folder: Path, step: int, ids: torch.Tensor) -> None:

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +18,18 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import midepoch as me
-from midepoch.distributed import gather_state
+from midepoch.integrations.transformers import loader_trainer
 
 EPOCHS, SAVE_EVERY = 2, 7
 
 
-class LoaderTrainer(Trainer):
+class LoggingTrainer(loader_trainer(Trainer)):  # type: ignore[misc]
     """A Trainer that takes its batches from a loader, and logs what it receives."""
-
-    def __init__(self, *args: Any, loader: me.Loader, folder: Path, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._loader, self._folder = loader, folder
-
-    def get_train_dataloader(self) -> Iterator[Any]:
-        """The batches of the loader, as an iterator: nothing that the Trainer could wrap, skip or call set_epoch on."""
-        return iter(self._loader)
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any) -> torch.Tensor:
         """One step."""
-        log(self._folder, self.state.global_step + 1, inputs.pop("id"))
+        log(Path(self.args.output_dir), self.state.global_step + 1, inputs.pop("id"))
         return super().training_step(model, {**inputs, "labels": inputs["input_ids"].clone()}, *args)
-
-
-class SaveLoader(TrainerCallback):
-    """Write the state of the loader into every checkpoint. It comes last, so a checkpoint that has it is complete."""
-
-    def __init__(self, loader: me.Loader) -> None:
-        self._loader = loader
-
-    def on_save(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
-        """Called after the Trainer has written the rest."""
-        loader_state = gather_state(self._loader)
-        if state.is_world_process_zero:
-            path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / "loader.json"
-            temporary = path.with_suffix(".tmp")
-            with temporary.open("w") as file:
-                json.dump(loader_state, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
 
 
 class Kill(TrainerCallback):
@@ -76,32 +48,17 @@ def train(folder: Path, kill_after: int | None) -> None:
     """Train for two epochs, from the last checkpoint if there is one."""
     args = TrainingArguments(
         output_dir=str(folder),
-        ignore_data_skip=True,  # the loader is already at the right position
+        num_train_epochs=EPOCHS,
         save_steps=SAVE_EVERY,
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
     )
     data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).with_format("torch").batch(8)
-    loader = me.Loader(data.shard(args.world_size, args.process_index).repeat(EPOCHS), num_workers=2, even="pad")
-    args.max_steps = len(loader)
-
-    checkpoint, done = None, 0
-    if states := sorted(folder.glob("checkpoint-*/loader.json"), key=step_of):
-        checkpoint, done = str(states[-1].parent), step_of(states[-1])
-        loader.load_state_dict(json.loads(states[-1].read_text()))
-
+    loader = me.Loader(data.shard(args.world_size, args.process_index), num_workers=2)
     config = GPT2Config(vocab_size=128, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
-    model = GPT2LMHeadModel(config)
-    callbacks = [SaveLoader(loader), Kill(kill_after)]
-    trainer = LoaderTrainer(model, args, callbacks=callbacks, loader=loader, folder=folder)
-    if done < args.max_steps:  # the Trainer would do one more step
-        trainer.train(resume_from_checkpoint=checkpoint)
-
-
-def step_of(state: Path) -> int:
-    """The step after which a checkpoint was taken."""
-    return int(state.parent.name.removeprefix("checkpoint-"))
+    trainer = LoggingTrainer(GPT2LMHeadModel(config), args, loader=loader, callbacks=[Kill(kill_after)])
+    trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*/trainer_state.json")))
 
 
 def log(folder: Path, step: int, ids: torch.Tensor) -> None:

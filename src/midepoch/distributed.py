@@ -73,6 +73,24 @@ def in_step(loader: Loader) -> Iterator[Any]:
         loader.wait_for_other_ranks(None)
 
 
+def all_epochs(loader: Loader) -> Iterator[Any]:
+    """The batches of epoch after epoch, without an end, as many on every rank: for trainers that count steps.
+
+    It ends only if there are no batches at all.
+    """
+    passes_without_batches = 0
+    while passes_without_batches < 2:  # the first may be the end of an epoch
+        passes_without_batches += 1
+        for batch in one_epoch(loader):
+            passes_without_batches = 0
+            yield batch
+
+
+def one_epoch(loader: Loader) -> Iterator[Any]:
+    """The batches of a pass, as many on every rank; :func:`in_step` if their number is not known."""
+    return iter(loader) if loader.plan.counted or loader.plan.ranks == 1 else in_step(loader)
+
+
 def _any_rank(value: bool) -> bool:
     """True if the value is true on any rank."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):

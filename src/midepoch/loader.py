@@ -213,6 +213,16 @@ class Loader(DataLoader[Any]):
         """True, even if the length is unknown."""
         return True
 
+    @property
+    def batches_left(self) -> int | None:
+        """The number of batches from here to the end of the epoch, known without reading; None if it is not known."""
+        progress = self._start_point.latest(self._plan).progress()
+        session = progress.session
+        if not session.counted or session.is_endless:
+            return None
+        items = self._plan.items_per_rank(session)
+        return (sum(session.reader_items(progress.reader)) if items is None else items) - progress.items
+
     def with_states(self) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Each batch with the state after it, for callers that read ahead of what they train on."""
         batches = iter(self)

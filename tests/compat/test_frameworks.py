@@ -38,7 +38,8 @@ for kill_after in json.loads(sys.argv[3]):
 def python(folder, *arguments):
     """Run Python, with its output in a file: the workers of a killed process stay alive and would keep a pipe open."""
     folder.mkdir(exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(EXAMPLES)}
+    paths = os.pathsep.join([str(EXAMPLES), str(EXAMPLES.parent / "src")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
     with (folder / "output.txt").open("w") as output:
         command = [sys.executable, *map(str, arguments)]
         code = subprocess.run(command, stdout=output, stderr=output, env=environment, check=False).returncode

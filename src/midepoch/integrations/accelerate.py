@@ -1,0 +1,116 @@
+"""accelerate: a Loader that moves batches to the device, and that ``save_state`` and ``load_state`` include.
+
+loader = prepare_loader(accelerator, loader)
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from midepoch.distributed import Complete, one_epoch
+from midepoch.errors import MissingExtraError
+from midepoch.loader import Loader
+
+try:
+    from accelerate import Accelerator
+    from accelerate.data_loader import DataLoaderStateMixin
+    from accelerate.state import GradientState
+    from accelerate.utils import send_to_device
+except ImportError as error:
+    raise MissingExtraError("accelerate", "accelerate", "midepoch.integrations.accelerate") from error
+
+
+def prepare_loader(accelerator: Accelerator, loader: Loader) -> "PreparedLoader":
+    """Use this in place of ``accelerator.prepare(loader)``, which would replace the loader with another DataLoader.
+
+    ``save_state`` then saves the state of the last batch that the loop received, and ``load_state`` goes there, on any
+    number of processes. Do not skip batches yourself. All processes get the same number of batches.
+    """
+    prepared = PreparedLoader(accelerator, loader)
+    accelerator.register_for_checkpointing(Complete(prepared))
+    return prepared
+
+
+class Received(NamedTuple):
+    """What the loop has received: a batch, whether it only keeps ranks even, and the state after it."""
+
+    batch: Any
+    is_padding: bool
+    state: dict[str, Any]
+
+
+class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
+    """The batches of a loader on the accelerator's device.
+
+    It reads one batch ahead, so that ``accelerator.accumulate`` knows the last batch of an epoch. The state of each
+    batch travels with it.
+    """
+
+    def __init__(self, accelerator: Accelerator, loader: Loader) -> None:
+        self.gradient_state = GradientState()
+        self._accelerator, self._loader = accelerator, loader
+        self._received: Received | None = None
+
+    def __len__(self) -> int:
+        """The number of batches that this process gets in an epoch, known without reading."""
+        return len(self._loader)
+
+    def __bool__(self) -> bool:
+        """True, even if the length is unknown."""
+        return True
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last batch that the loop received."""
+        return int(self.state_dict()["epoch"])
+
+    @property
+    def is_padding(self) -> bool:
+        """True if the last batch that the loop received is one that keeps processes even. It is in no state."""
+        return self._received is not None and self._received.is_padding
+
+    @property
+    def dataset(self) -> Any:
+        """Refused: ``skip_first_batches`` would use it to skip what ``load_state`` has passed already."""
+        raise TypeError(
+            "A loader of prepare_loader needs no skip_first_batches: load_state has moved it behind the last batch "
+            "that was trained on. Leave out that call."
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start the next loop at the beginning of an epoch, or at the state of that epoch that was loaded."""
+        self._received = None
+        self._loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of this process after the last batch that the loop received."""
+        return self._loader.own_state() if self._received is None else self._received.state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a state of all processes."""
+        self._loader.load_state_dict(state)
+        self._received = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """A pass from the start point."""
+        self.begin()
+        try:
+            ahead = None
+            for following in self._receive():
+                if ahead is not None:
+                    yield self._hand_over(ahead)
+                ahead = following
+            if ahead is not None:
+                self.end_of_dataloader = True
+                yield self._hand_over(ahead)
+                self._received = None  # the loop has asked for more than there is: the next epoch follows
+        finally:
+            self.end()
+
+    def _hand_over(self, received: Received) -> Any:
+        self._received = received
+        return send_to_device(received.batch, self._accelerator.device, non_blocking=self._accelerator.non_blocking)
+
+    def _receive(self) -> Iterator[Received]:
+        loader = self._loader
+        for batch in one_epoch(loader):
+            yield Received(batch, loader.is_padding, loader.own_state())
