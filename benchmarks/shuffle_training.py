@@ -115,7 +115,7 @@ class Arm:
     def steps(self, dataset: me.Dataset, batch: int) -> Iterator[npt.NDArray[np.int16]]:
         """The documents of each step."""
         parts: list[npt.NDArray[np.int16]] = []
-        for part in dataset.with_format("numpy").batch(batch // self.ranks, drop_last=True):
+        for part in dataset.with_format("numpy").batch(batch // self.ranks, drop_last_batch=True):
             parts.append(part["tokens"])
             if len(parts) == self.ranks:
                 yield np.concatenate(parts)

@@ -86,7 +86,7 @@ def pipelines(draw, *, batched=True):
             options = {} if pack == "concat" else {"window": window}
             dataset = dataset.pack(length, strategy=pack, overlong=overlong, eos=eos, **options)
         if batch is not None:
-            dataset = dataset.batch(batch, drop_last=drop_last)
+            dataset = dataset.batch(batch, drop_last_batch=drop_last)
         return surveyed(dataset)
 
     return build

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
-from midepoch._common.checks import Size, check_integer, parse_size
+from midepoch._common.checks import Size, check_integer, parse_size, seed_of
 from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.world import launched_rank
@@ -41,6 +41,7 @@ log = logging.getLogger("midepoch")
 
 Mode = Literal["auto", "file", "example"]
 FILTER_ROWS = 1000
+SHORT_FORMS: dict[Any, Form] = {None: "python", "np": "numpy", "pt": "torch", "pa": "arrow"}
 SplitDataset = TypeVar("SplitDataset", bound="Dataset")
 
 
@@ -69,6 +70,8 @@ class Dataset(PlannedDataset):
         window: int = WINDOW,
         window_blocks: int = WINDOW_BLOCKS,
         window_bytes: Size = WINDOW_BYTES,
+        buffer_size: int | None = None,
+        generator: Any = None,
     ) -> Self:
         """Permute the rows, differently in every epoch. The order is a pure function of seed and epoch.
 
@@ -78,7 +81,16 @@ class Dataset(PlannedDataset):
         reader holds one window for each of its lanes. Uncompressed Arrow counts as small virtual blocks of 256 rows or
         more, which are read without the rest of their record batch. "row" is a true permutation of all rows in
         constant memory, for memory-mapped Arrow. The seed is 0 by default, so that all ranks agree.
+
+        As in `datasets`, ``buffer_size`` is accepted for ``window``, and a ``generator`` of NumPy or torch for the
+        seed. A generator must be in the same state on all ranks.
         """
+        if generator is not None:
+            seed = seed_of(generator, seed)
+        if buffer_size is not None:
+            if window != WINDOW:
+                raise ValueError("buffer_size is another name of window. Pass one of them.")
+            window = check_integer("buffer_size", buffer_size, least=1)
         if level not in ("file", "block", "row"):
             raise ValueError(f"level is {level!r}; it can be 'file', 'block' or 'row'.")
         step = Shuffle(
@@ -213,7 +225,7 @@ class Dataset(PlannedDataset):
 
     def map(
         self,
-        fn: Callable[..., Any],
+        function: Callable[..., Any],
         *,
         batched: bool = False,
         batch_size: int = 1000,
@@ -223,14 +235,14 @@ class Dataset(PlannedDataset):
     ) -> Self:
         """Apply a function to every item, when the item is read.
 
-        If ``fn`` returns a dict, it updates the item's columns, without ``remove_columns``; any other value replaces
-        the item. With ``batched=True`` ``fn`` gets the columns of ``batch_size`` items and may return any number of
-        rows. With ``one_to_one=True`` it promises one row for each, in order, made of that row alone, as tokenizers do:
-        then the number of items stays known. With ``with_rng=True`` it also gets a NumPy generator that depends only on
-        seed, epoch and row.
+        If ``function`` returns a dict, it updates the item's columns, without ``remove_columns``; any other value
+        replaces the item. With ``batched=True`` it gets the columns of ``batch_size`` items and may return any number
+        of rows. With ``one_to_one=True`` it promises one row for each, in order, made of that row alone, as tokenizers
+        do: then the number of items stays known. With ``with_rng=True`` it also gets a NumPy generator that depends
+        only on seed, epoch and row.
         """
         removed = (remove_columns,) if isinstance(remove_columns, str) else tuple(remove_columns or ())
-        call = self.plan.pipeline.call("map", fn, with_rng=with_rng)
+        call = self.plan.pipeline.call("map", function, with_rng=with_rng)
         if one_to_one and not batched:
             raise ValueError(
                 "one_to_one=True is for batched=True. Without that, a function returns one row for each anyway."
@@ -241,14 +253,14 @@ class Dataset(PlannedDataset):
             return self.with_stage(MapBatches(call=call, size=batch_size, remove_columns=removed))
         return self.with_stage(Map(call=call, remove_columns=removed))
 
-    def filter(self, fn: Callable[..., Any], *, batched: bool = False) -> Self:
-        """Keep the items for which ``fn`` is true. With ``batched=True`` it gets columns and returns a mask."""
-        call = self.plan.pipeline.call("filter", fn)
+    def filter(self, function: Callable[..., Any], *, batched: bool = False) -> Self:
+        """Keep the items for which ``function`` is true. With ``batched=True`` it gets columns and returns a mask."""
+        call = self.plan.pipeline.call("filter", function)
         return self.with_stage(FilterBatches(call=call, size=FILTER_ROWS) if batched else Filter(call=call))
 
-    def batch(self, n: int, drop_last: bool = False) -> Self:
-        """Make one item of ``n``, a dict of columns. The last batch of a lane may be smaller, or is dropped."""
-        return self.with_stage(Batch(size=n, drop_last=drop_last))
+    def batch(self, batch_size: int, drop_last_batch: bool = False) -> Self:
+        """Make one item of several, a dict of columns. The last batch of a lane may be smaller, or is dropped."""
+        return self.with_stage(Batch(size=check_integer("batch_size", batch_size, least=1), drop_last=drop_last_batch))
 
     def pack(
         self,
@@ -316,10 +328,14 @@ class Dataset(PlannedDataset):
             return self.with_plan(replace(self.plan, pipeline=selected))
         return self.with_stage(Select(names=chosen))
 
-    def with_format(self, form: Form) -> Self:
-        """Yield "python", "numpy" or "torch" values, or Arrow record batches ("arrow"), from this stage on."""
+    def with_format(self, type: Form | Literal["np", "pt", "pa"] | None = None) -> Self:
+        """Yield "python", "numpy" or "torch" values, or Arrow record batches ("arrow"), from this stage on.
+
+        None is "python". The short names of `datasets` are known too: "np", "pt" and "pa".
+        """
+        form: Any = SHORT_FORMS.get(type, type)
         if form not in FORMS:
-            raise ValueError(f"The format is {form!r}; it can be {', '.join(map(repr, FORMS))}.")
+            raise ValueError(f"The format is {type!r}; it can be {', '.join(map(repr, FORMS))}.")
         if form == "torch":
             torch_module()
         return self.with_stage(Convert(form=form))
@@ -350,9 +366,10 @@ class Dataset(PlannedDataset):
         function = Decode(features=to_decode(self.schema, self.features, columns), files=files)
         return self.with_stage(Map(call=pipeline.call("decode", function)))
 
-    def repeat(self, n: int | None = None) -> Self:
-        """Let one loop run through ``n`` epochs, or forever, each with its own shuffle."""
-        return self.with_plan(replace(self.plan, epochs_per_loop=None if n is None else check_integer("n", n, least=1)))
+    def repeat(self, num_times: int | None = None) -> Self:
+        """Let one loop run through ``num_times`` epochs, or forever, each with its own shuffle."""
+        epochs = None if num_times is None else check_integer("num_times", num_times, least=1)
+        return self.with_plan(replace(self.plan, epochs_per_loop=epochs))
 
     def survey(
         self,

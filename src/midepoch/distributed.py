@@ -21,7 +21,7 @@ class Stateful(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """What has been delivered."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go to the position of a state."""
 
 
@@ -118,10 +118,10 @@ class Complete:
         """The state of all ranks, as JSON. All ranks must call this at the same step."""
         return {"midepoch": json.dumps(gather_state(self._loader))}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go to the position of that state."""
         try:
-            values = json.loads(state["midepoch"])
+            values = json.loads(state_dict["midepoch"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointMismatchError(
                 f"The state is damaged: it is not what state_dict() returned ({type(error).__name__}: {error}). Load "

@@ -63,8 +63,9 @@ class Loader(DataLoader[Any]):
     def __init__(
         self,
         dataset: Dataset,
-        *,
         batch_size: int | None = None,
+        shuffle: bool | None = None,
+        *,
         num_workers: int = 0,
         collate_fn: Callable[..., Any] | None = None,
         pin_memory: bool = False,
@@ -81,10 +82,17 @@ class Loader(DataLoader[Any]):
             raise TypeError(
                 f"Loader needs a midepoch dataset, got {type(dataset).__name__}. Make one with midepoch.read(...)."
             )
+        if shuffle:
+            raise ValueError(
+                "A Loader delivers the order of its dataset. Shuffle the dataset instead: "
+                "Loader(dataset.shuffle(seed=42), ...)."
+            )
         if even not in (None, "auto", "pad", "drop"):
             raise ValueError(f"even is {even!r}; it can be 'auto', 'pad', 'drop' or None.")
         if drop_last and batch_size is None:
-            raise ValueError("drop_last needs a batch_size; for batches of the dataset use .batch(n, drop_last=True).")
+            raise ValueError(
+                "drop_last needs a batch_size; for batches of the dataset use .batch(n, drop_last_batch=True)."
+            )
         plan = dataset.plan
         if even == "auto":
             even = "pad" if plan.ranks > 1 and plan.counted else None
@@ -197,12 +205,12 @@ class Loader(DataLoader[Any]):
         """The state of a pass as plain values."""
         return run.plan.pipeline.state_dict(run.state())
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Start from a state. If it does not fit, this raises, says what differs, and changes nothing.
 
         It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
         """
-        self._start_point.load_state_dict(self._plan, state)
+        self._start_point.load_state_dict(self._plan, state_dict)
         self._waiting = None
 
     def __len__(self) -> int:

@@ -73,6 +73,11 @@ class PlannedDataset:
         The step permutes or selects rows that nobody has read yet. After filters that a survey covers, these are the
         rows that the filters keep. This raises after any other stage that changes the number of items.
         """
+        if self._plan.sharded_by == "user" and isinstance(step, Slice):
+            raise ValueError(
+                f"{name} after shard is not possible: {name} acts on the rows of all shards. A number of rows for each "
+                f"shard would have no meaning after a resize. Put it first: dataset.{name}(n).shard(...)."
+            )
         pipeline = choose_kept_rows(self._plan.pipeline)
         resizing = pipeline.first_resizing
         if resizing is not None:
@@ -175,12 +180,12 @@ class PlannedDataset:
         """The state of a pass as plain values. A subclass may add keys of its own."""
         return run.plan.pipeline.state_dict(run.state())
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Start from a state. If it does not fit, this raises, says what differs, and changes nothing.
 
         It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
         """
-        self._start_point.load_state_dict(self._plan, state)
+        self._start_point.load_state_dict(self._plan, state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
         values: dict[str, Any] = {"plan": self._plan, "start_point": self._start_point}

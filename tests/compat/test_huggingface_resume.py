@@ -162,7 +162,7 @@ UNIFORM = {
     "rows": lambda ds: ds,
     "map": lambda ds: ds.map(plus_one),
     "batch": lambda ds: ds.batch(4),
-    "drop_last": lambda ds: ds.batch(4, drop_last=True),
+    "drop_last": lambda ds: ds.batch(4, drop_last_batch=True),
     "lanes": lambda ds: ds.lanes(3),
     "lanes of batches": lambda ds: ds.lanes(3).batch(3),
     "rank 0 of 3": lambda ds: ds.shard(3, 0),

@@ -237,7 +237,9 @@ def test_a_function_that_cannot_be_sent_is_named(folder, mixed):
 
 def test_batch_size_is_a_batch_of_columns_or_the_collate_function_of_items(build):
     assert list(me.Loader(build("rows"), batch_size=7)) == list(build("rows").batch(7))
-    assert list(me.Loader(build("rows"), batch_size=7, drop_last=True)) == list(build("rows").batch(7, drop_last=True))
+    assert list(me.Loader(build("rows"), batch_size=7, drop_last=True)) == list(
+        build("rows").batch(7, drop_last_batch=True)
+    )
     lists = list(me.Loader(build("rows"), batch_size=7, collate_fn=lambda rows: [row["id"] for row in rows]))
     assert lists == [batch["id"] for batch in build("rows").batch(7)]
     assert list(me.Loader(build("rows"), collate_fn=lambda row: row["id"])) == ids(build("rows"))

@@ -89,7 +89,7 @@ def test_of_a_shuffled_run_the_row_is_told_where_it_lies(folder, level, at):
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_a_batch_with_a_bad_row_is_not_delivered_and_comes_whole_after_the_fix(folder, drop_last):
     def pipeline():
-        return me.read(folder).map(Fault(25)).batch(8, drop_last=drop_last)
+        return me.read(folder).map(Fault(25)).batch(8, drop_last_batch=drop_last)
 
     whole = uninterrupted(pipeline)
     got, error, state = run_into(pipeline())

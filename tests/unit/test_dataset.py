@@ -170,7 +170,7 @@ def test_lengths_are_known_without_reading(folder, monkeypatch):
     assert len(dataset) == 60
     assert len(dataset.map(plus_one).take(50).skip(8)) == 42
     assert len(dataset.batch(7)) == 9
-    assert len(dataset.batch(7, drop_last=True)) == 8
+    assert len(dataset.batch(7, drop_last_batch=True)) == 8
     assert len(dataset.lanes(4).batch(7)) == 12
     assert len(dataset.repeat(3)) == 180
     assert [len(dataset.shard(7, rank)) for rank in range(7)] == [9, 9, 9, 9, 8, 8, 8]
@@ -178,7 +178,7 @@ def test_lengths_are_known_without_reading(folder, monkeypatch):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 61])
 def test_the_length_of_a_shard_is_the_number_of_its_items(folder, ranks):
-    for build in (lambda ds: ds, lambda ds: ds.lanes(5).batch(4), lambda ds: ds.batch(3, drop_last=True)):
+    for build in (lambda ds: ds, lambda ds: ds.lanes(5).batch(4), lambda ds: ds.batch(3, drop_last_batch=True)):
         parts = [build(me.read(folder)).shard(ranks, rank) for rank in range(ranks)]
         assert [len(part) for part in parts] == [len(list(part)) for part in parts]
 
@@ -400,14 +400,14 @@ def test_a_shard_that_the_user_chose_is_not_replaced_by_the_launcher(folder, mon
         (lambda ds: ds.train_test_split("10%"), TypeError, "test_size must be an integer, got '10%'"),
         (lambda ds: ds.train_test_split(True), TypeError, "test_size must be an integer, got True"),
         (lambda ds: ds.train_test_split(0.1, seed=0.5), TypeError, "seed must be an integer"),
-        (lambda ds: ds.batch(0), ValueError, "at least 1, got 0"),
+        (lambda ds: ds.batch(0), ValueError, "batch_size is 0; it must be at least 1"),
         (lambda ds: ds.map(plus_one, batched=True, batch_size=0), ValueError, "at least 1, got 0"),
         (lambda ds: ds.map(3), TypeError, "map needs a function, got 3"),
         (lambda ds: ds.shard(2, 2), ValueError, "index is 2 of 2 shards"),
         (lambda ds: ds.shard(2), ValueError, "both num_shards and index"),
         (lambda ds: ds.shard(2, 0, "rows"), ValueError, "mode is 'rows'"),
         (lambda ds: ds.with_format("pandas"), ValueError, "'pandas'; it can be 'python', 'numpy', 'torch', 'arrow'"),
-        (lambda ds: ds.repeat(0), ValueError, "n is 0"),
+        (lambda ds: ds.repeat(0), ValueError, "num_times is 0"),
         (lambda ds: ds.set_epoch(-1), ValueError, "epoch is -1"),
         (lambda ds: ds.select_columns(["nope"]), me.SchemaMismatchError, "no column 'nope'. There are: id, text"),
         (lambda ds: list(ds.map(plus_one).select_columns("nope")), me.SchemaMismatchError, "no column 'nope'"),

@@ -1,5 +1,6 @@
 """Checks of the arguments that users pass."""
 
+import copy
 import re
 from typing import Any
 
@@ -39,3 +40,16 @@ def parse_size(name: str, size: Size) -> int:
     if number < 0:
         raise ValueError(f"{name} is {size}; it cannot be negative.")
     return int(number * UNITS[unit])
+
+
+def seed_of(generator: Any, seed: int | None) -> int:
+    """A seed from a generator of NumPy or torch, which is not advanced. ``seed`` must be left out then."""
+    if seed is not None:
+        raise ValueError("Pass a seed or a generator, not both.")
+    if hasattr(generator, "initial_seed"):
+        return int(generator.initial_seed())
+    if hasattr(generator, "bit_generator"):
+        return int(copy.deepcopy(generator).integers(1 << 63))
+    raise TypeError(
+        f"generator is a {type(generator).__name__}; it must be a numpy.random.Generator or a torch.Generator."
+    )

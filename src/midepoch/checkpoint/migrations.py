@@ -35,6 +35,12 @@ def upgrade(values: Any) -> dict[str, Any]:
     Everything that reads the keys of a state, its fingerprint included, reads them from this.
     """
     if not isinstance(values, Mapping) or "version" not in values:
+        inside = [key for key, value in values.items() if _is_state(value)] if isinstance(values, Mapping) else []
+        if inside:
+            raise CheckpointMismatchError(
+                f"This is not a midepoch state, but a dict that holds one under the key {inside[0]!r}. Pass that "
+                f"value: load_state_dict(checkpoint[{inside[0]!r}])."
+            )
         raise CheckpointMismatchError(
             f"This is not a midepoch state: expected a dict with the key 'version', got {shortened(values)}. "
             "Pass what state_dict() returned."
@@ -56,6 +62,10 @@ def upgrade(values: Any) -> dict[str, Any]:
                 "Load an earlier checkpoint."
             ) from error
     return upgraded
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, Mapping) and {"version", "fingerprint", "cursors"} <= value.keys()
 
 
 def _unreadable(version: Any) -> CheckpointMismatchError:

@@ -213,17 +213,21 @@ class IcebergDataset(StructuredDataset):
         """What the loop has received, with the snapshot that is read."""
         return {**super().describe_state(run), "snapshot_id": self._snapshot_id}
 
-    def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error"
+    ) -> None:
         """Resume at a state of the same snapshot. For a state of another one, open that, by its ``snapshot_id``."""
         if new_files != "error":
             raise ValueError("new_files='append' is not possible with Iceberg: the files of a snapshot never change.")
-        saved = state.get("snapshot_id", self._snapshot_id) if isinstance(state, Mapping) else self._snapshot_id
+        saved = (
+            state_dict.get("snapshot_id", self._snapshot_id) if isinstance(state_dict, Mapping) else self._snapshot_id
+        )
         if saved != self._snapshot_id:
             raise CheckpointMismatchError(
                 f"The checkpoint was taken on snapshot {saved} of the table, and snapshot {self._snapshot_id} is read "
                 f"now. Pass snapshot_id={saved}, or start over without the state."
             )
-        super().load_state_dict(state)
+        super().load_state_dict(state_dict)
 
     def with_plan(self, plan: Plan) -> Self:
         """A dataset of the same snapshot at the beginning of another plan."""

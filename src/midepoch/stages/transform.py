@@ -32,6 +32,11 @@ class Map(FunctionStage):
             result = call(item, key, context)
             if isinstance(result, Mapping) and isinstance(item, Mapping):
                 result = {**(without(item, removed) if removed else item), **result}
+            elif result is None and isinstance(item, Mapping):
+                raise TypeError(
+                    f"The function of {self.name} returned None for {context.name(key)}. It must return the row, or a "
+                    "dict of the columns that it changes. Does it end without a return statement?"
+                )
             yield result, cursor, key
 
     def describe(self) -> dict[str, Any] | None:

@@ -54,12 +54,9 @@ def find(
     """
     if isinstance(source, Listing):
         return source
-    if isinstance(source, str | os.PathLike):
-        sources = [os.fspath(source)]
-    else:
-        sources = [os.fspath(one) for one in source]
-        if not sources:
-            raise NoDataError("The list of sources is empty; pass at least one file, folder or glob.")
+    sources = _as_paths(source)
+    if not sources:
+        raise NoDataError("The list of sources is empty; pass at least one file, folder or glob.")
     sources = [local_path(one) or one for one in sources]
     if any(map(is_url, sources)):
         return _find_objects(sources, storage_options or {}, tuple(suffixes))
@@ -72,6 +69,26 @@ def find(
     _refuse_undecodable(names)
     spec = "\n".join(os.path.abspath(os.path.expanduser(one)) for one in sources)
     return Listing(spec, root, names, tuple(stamp_of(path) for path in paths))
+
+
+def _as_paths(source: Any) -> list[str]:
+    """The paths and URLs that a source names. Raises on rows in memory, and says what to do with them."""
+    if isinstance(source, str | os.PathLike):
+        return [os.fspath(source)]
+    if hasattr(source, "cache_files") and hasattr(source, "features"):
+        raise TypeError(
+            "This is a dataset of Hugging Face `datasets`, not a path. Open it with midepoch.from_hf(dataset)."
+        )
+    sources = list(source) if isinstance(source, Iterable) and not isinstance(source, Mapping) else [source]
+    kind, one = type(source).__name__, next((one for one in sources if not isinstance(one, str | os.PathLike)), None)
+    if one is not None or hasattr(source, "columns"):  # a DataFrame iterates over the names of its columns
+        item = "" if one is None or one is source else f" with a {type(one).__name__} in it"
+        raise TypeError(
+            f"The source is a {kind}{item}; it must be a path, a URL, a glob, or a list of those. Write rows in memory "
+            "to a file first: frame.to_parquet('data.parquet'), or pyarrow.parquet.write_table(pyarrow.Table."
+            "from_pylist(rows), 'data.parquet')."
+        )
+    return [os.fspath(one) for one in sources]
 
 
 def _find_files(source: str, suffixes: tuple[str, ...]) -> tuple[str, list[str]]:

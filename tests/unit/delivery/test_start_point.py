@@ -8,9 +8,11 @@ import weakref
 from dataclasses import replace
 from itertools import islice
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
+from midepoch import errors
 from midepoch.checkpoint.checksum import signed
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import State
@@ -533,7 +535,8 @@ class TestWorkers:
         items = start(start_point, one)
         next(items)
         child = os.getpid() + 1
-        monkeypatch.setattr(passes.os, "getpid", lambda: child)
+        for module in (passes, errors):
+            monkeypatch.setattr(module, "os", SimpleNamespace(getpid=lambda: child))
         with pytest.raises(StaleIteratorError, match=rf"cannot continue in process {child}"):
             list(items)
         assert list(start(start_point, one)) == ROWS

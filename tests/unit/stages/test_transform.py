@@ -41,7 +41,7 @@ def test_a_removed_column_must_exist():
 
 def test_a_function_is_called_when_its_item_is_asked_for():
     called = []
-    flow = mapping(lambda item: called.append(item["id"])).flow(flow_of([3]), (0,), CONTEXT)
+    flow = mapping(lambda item: called.append(item["id"]) or item).flow(flow_of([3]), (0,), CONTEXT)
     outputs = flow.as_single_items()
     assert called == []
     next(outputs)

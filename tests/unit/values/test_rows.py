@@ -56,7 +56,7 @@ def test_drop_last_drops_only_the_last_short_batch_of_each_lane(tmp_path, lanes)
     dataset = me.read(path).lanes(lanes)
     for size in (2, 4, 7, 50):
         whole = [batch for batch in dataset.batch(size) if len(batch["x"]) == size]
-        assert list(dataset.batch(size, drop_last=True)) == whole
+        assert list(dataset.batch(size, drop_last_batch=True)) == whole
 
 
 def test_a_function_after_batch_is_called_batch_by_batch_when_asked_for(tmp_path):

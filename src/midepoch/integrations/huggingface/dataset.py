@@ -132,6 +132,8 @@ class SimpleArrowIterableDataset(Dataset):
         window: int = WINDOW,
         window_blocks: int = WINDOW_BLOCKS,
         window_bytes: Size = WINDOW_BYTES,
+        buffer_size: int | None = None,
+        generator: Any = None,
     ) -> Self:
         """Permute the files, differently in every epoch. ``level="block"`` and "row" also mix rows of different files.
 
@@ -142,7 +144,15 @@ class SimpleArrowIterableDataset(Dataset):
                 "shuffle(level='file') changes nothing: the dataset is one Arrow file. "
                 "Pass level='block' to mix its rows."
             )
-        return super().shuffle(seed, level=level, window=window, window_blocks=window_blocks, window_bytes=window_bytes)
+        return super().shuffle(
+            seed,
+            level=level,
+            window=window,
+            window_blocks=window_blocks,
+            window_bytes=window_bytes,
+            buffer_size=buffer_size,
+            generator=generator,
+        )
 
     @property
     def arrow_files(self) -> list[str]:

@@ -155,7 +155,9 @@ class StructuredDataset(Dataset):
         own = {"_num_workers": self._num_workers, "_shuffle_seed": self._shuffle_seed}
         return {**state, **own, **self._split_report(run.state())}
 
-    def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error"
+    ) -> None:
         """Resume at a state. If it does not fit, this raises, says what differs, and changes nothing.
 
         With ``new_files="append"`` files may have been added since. The epoch then continues as it was, and the rows of
@@ -165,8 +167,8 @@ class StructuredDataset(Dataset):
             raise ValueError(f"new_files is {new_files!r}; it can be 'error' or 'append'.")
         plan = self._loader_plan or self.plan
         if new_files == "append":
-            state = with_appended_files(state, plan.pipeline)
-        self.start_point.load_state_dict(plan, state)
+            state_dict = with_appended_files(state_dict, plan.pipeline)
+        self.start_point.load_state_dict(plan, state_dict)
 
     def get_metrics(self) -> dict[str, Any]:
         """Rows read, their bytes in the files, and the seconds that reading took: the sums, and for each worker.

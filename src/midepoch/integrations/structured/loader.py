@@ -26,9 +26,11 @@ class StructuredLoader(Loader):
         state: dict[str, Any] = self.dataset.describe_state(run)  # type: ignore[attr-defined]
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error") -> None:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error"
+    ) -> None:
         """Resume at a state; see :meth:`midepoch.StructuredDataset.load_state_dict`."""
-        self.dataset.load_state_dict(state, new_files=new_files)  # type: ignore[attr-defined]
+        self.dataset.load_state_dict(state_dict, new_files=new_files)  # type: ignore[attr-defined]
         self.wait_for_other_ranks(None)
 
     def batches(self, run: Pass) -> Iterator[Iterable[Any]]:

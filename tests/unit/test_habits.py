@@ -1,0 +1,122 @@
+"""What users of torch and `datasets` type works here, or the error shows what to type instead."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import midepoch as me
+from worlds import ids, write_files
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return me.read(write_files(tmp_path / "data", [20, 0, 7, 33], kinds=["stream"]))
+
+
+def add_one(row):
+    return {"id": row["id"] + 1}
+
+
+def is_even(row):
+    return row["id"] % 2 == 0
+
+
+def test_keyword_names_of_datasets(dataset):
+    plain = dataset.map(add_one).filter(is_even).batch(7, True).repeat(2)
+    named = dataset.map(function=add_one).filter(function=is_even)
+    named = named.batch(batch_size=7, drop_last_batch=True).repeat(num_times=2)
+    assert list(named) == list(plain)
+    again = dataset.map(add_one).filter(is_even).batch(7, True).repeat(2)
+    again.load_state_dict(state_dict=plain.state_dict())
+    assert list(again) == list(plain), "the next epoch"
+
+
+@pytest.mark.parametrize(("short", "form"), [("np", "numpy"), ("pt", "torch"), ("pa", "arrow"), (None, "python")])
+def test_short_names_of_formats(dataset, short, form):
+    one, other = next(iter(dataset.with_format(type=short))), next(iter(dataset.with_format(form)))
+    assert type(one) is type(other)
+    assert type(one["id"]) is type(other["id"])
+
+
+def test_a_buffer_size_is_the_window(dataset):
+    expected = ids(dataset.shuffle(seed=3, window=5, window_blocks=1))
+    assert ids(dataset.shuffle(seed=3, buffer_size=5, window_blocks=1)) == expected
+    with pytest.raises(ValueError, match="buffer_size is another name of window"):
+        dataset.shuffle(buffer_size=5, window=6)
+    with pytest.raises(ValueError, match="buffer_size is 0"):
+        dataset.shuffle(buffer_size=0)
+
+
+def test_a_generator_is_a_seed(dataset):
+    orders = [ids(dataset.shuffle(generator=np.random.default_rng(seed), level="row")) for seed in (5, 5, 6)]
+    assert orders[0] == orders[1] != orders[2]
+    torches = [ids(dataset.shuffle(generator=torch.Generator().manual_seed(seed), level="row")) for seed in (5, 5, 6)]
+    assert torches[0] == torches[1] != torches[2]
+    assert torches[0] == ids(dataset.shuffle(seed=5, level="row"))
+    generator = np.random.default_rng(5)
+    dataset.shuffle(generator=generator)
+    assert generator.random() == np.random.default_rng(5).random(), "it is not advanced"
+    with pytest.raises(ValueError, match="a seed or a generator, not both"):
+        dataset.shuffle(3, generator=generator)
+    with pytest.raises(TypeError, match=r"generator is a int; it must be a numpy\.random\.Generator"):
+        dataset.shuffle(generator=5)
+
+
+def test_a_loader_takes_its_batch_size_by_position_and_does_not_shuffle(dataset):
+    assert list(me.Loader(dataset, 8)) == list(dataset.batch(8))
+    assert list(me.Loader(dataset, 8, False)) == list(dataset.batch(8))
+    with pytest.raises(ValueError, match=r"Shuffle the dataset instead: Loader\(dataset\.shuffle\(seed=42\)"):
+        me.Loader(dataset, batch_size=8, shuffle=True)
+
+
+def forgets(row):
+    row["id"] += 1
+
+
+def test_a_function_without_return(dataset):
+    with pytest.raises(TypeError, match=r"The function of map returned None for row 0 of .*without a return statement"):
+        list(dataset.map(forgets))
+    assert list(dataset.batch(30).map(lambda batch: len(batch["id"])).map(lambda _: None)) == [None, None]
+
+
+@pytest.mark.parametrize("name", ["take", "skip"])
+def test_take_and_skip_after_shard(dataset, name):
+    with pytest.raises(ValueError, match=rf"{name} after shard is not possible: .* dataset\.{name}\(n\)\.shard"):
+        getattr(dataset.shard(2, 0), name)(3)
+    assert len(getattr(dataset, name)(4).shard(2, 0)) in (2, 28)
+
+
+def test_a_whole_checkpoint(dataset):
+    checkpoint = {"model": {}, "loader": dataset.state_dict()}
+    with pytest.raises(me.CheckpointMismatchError, match=r"Pass that value: load_state_dict\(checkpoint\['loader'\]\)"):
+        dataset.load_state_dict(checkpoint)
+    with pytest.raises(me.CheckpointMismatchError, match="This is not a midepoch state: expected a dict"):
+        dataset.load_state_dict({"model": {}})
+
+
+ROWS = [{"id": 1}, {"id": 2}]
+
+
+class Frame:
+    """As a DataFrame: it iterates over the names of its columns."""
+
+    columns = ("id",)
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
+@pytest.mark.parametrize(
+    "source", [ROWS, {"id": [1]}, pa.table({"id": [1]}), Frame(), 7, [1, 2]], ids=lambda one: type(one).__name__
+)
+def test_rows_in_memory(source):
+    with pytest.raises(TypeError, match=r"it must be a path.* Write rows in memory to a file first"):
+        me.read(source)
+
+
+def test_a_dataset_of_hugging_face():
+    import datasets
+
+    with pytest.raises(TypeError, match=r"midepoch\.from_hf\(dataset\)"):
+        me.read(datasets.Dataset.from_list(ROWS))
