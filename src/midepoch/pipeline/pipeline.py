@@ -23,7 +23,7 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.index.group_counts import GroupCounts, LaneCounts, counts_path
 from midepoch.index.survey import Survey
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, RowStride, Source
-from midepoch.stages.counted import CountedItems
+from midepoch.stages.counted import CountedItems, without_others
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.pack.planned import PlannedWindows
 from midepoch.stages.stage import Call, Stage
@@ -367,9 +367,14 @@ class Lanes:
         width = len(self.pipeline.source.begin)
         items = self.source.counted(lane, cursor[:width], self.pipeline.known_survey)
         context = replace(self.pipeline.context(self._epoch), output_counts=partial(self.output_counts, lane))
-        for stage in stages:
+        filters = [number for number, stage in enumerate(stages) if stage.needs_survey and stage.keeps_rows]
+        if not filters:
+            items = without_others(items, "read(filters=...)", context.name)
+        for number, stage in enumerate(stages):
             width += stage.many_outputs
             items = stage.counted(items, cursor[:width], context)
+            if filters and number == filters[-1]:
+                items = without_others(items, stage.name, context.name)
         return items
 
     def output_counts(self, lane: int) -> LaneCounts:

@@ -7,7 +7,7 @@ what it needs for these: so a reader that shares a lane takes no rows of the oth
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SurveyMismatchError
 from midepoch.stages.flow import Flow
+from midepoch.stages.left_out import LeftOut
 
 Checked = TypeVar("Checked")
 Wanted = Iterator[I64]
@@ -52,6 +53,8 @@ class CountedItems(ABC):
 
     is_endless = False
     """True if there is always a next item, so that there is no total."""
+    left_out: LeftOut | None = None
+    """The rows among them that are read only to check filters; None if there are no filters. No item is one of them."""
 
     def keys(self, numbers: I64) -> I64:
         """The keys of items that are rows."""
@@ -71,7 +74,7 @@ class Outputs(CountedItems):
 
     def __init__(self, inputs: CountedItems, make: Callable[[Flow], Flow]) -> None:
         self._inputs, self._make = inputs, make
-        self.is_endless = inputs.is_endless
+        self.is_endless, self.left_out = inputs.is_endless, inputs.left_out
 
     def has(self, number: int) -> bool:
         return self._inputs.has(number)
@@ -193,6 +196,8 @@ class Kept(Groups):
         """``make`` is the filter itself, which checks what the survey says. ``name_row`` names the row of a key."""
         super().__init__(inputs, CHUNK)
         self._make, self._stage, self._name_row = make, stage, name_row
+        self._is_first = inputs.left_out is None
+        self.left_out: LeftOut = inputs.left_out or LeftOut()
         self._last: tuple[int, I64] = (-1, np.empty(0, np.int64))
 
     def _outputs(self, group: int) -> int:
@@ -220,10 +225,16 @@ class Kept(Groups):
         expected: list[I64] = []
 
         def inputs() -> Iterator[I64]:
+            begin = 0
             for numbers in wanted:
                 of_inputs = self._inputs_of(numbers)
                 if len(of_inputs):
                     expected.append(self._inputs.keys(of_inputs))
+                    if self._is_first:
+                        others = self.left_out.sample(begin, of_inputs, self._inputs.kept)
+                        self.left_out.remember(self._inputs.keys(others))
+                        begin = int(of_inputs[-1]) + 1
+                        of_inputs = np.sort(np.concatenate([of_inputs, others]))
                 yield of_inputs
 
         flow = self._make(self._inputs.flow(opened, inputs()))
@@ -234,10 +245,10 @@ class Kept(Groups):
     def _checked(
         self, kept: Iterator[Checked], keys_of: Callable[[Checked], list[int]], expected: list[I64]
     ) -> Iterator[Checked]:
-        """What the filter keeps, if these are the rows that the survey says it keeps."""
+        """What the filter keeps, if it keeps the rows that the survey says. Later filters may leave out the others."""
         due: list[int] = []
         for each in kept:
-            keys = keys_of(each)
+            keys = [key for key in keys_of(each) if key not in self.left_out]
             while len(due) < len(keys) and expected:
                 due += expected.pop(0).tolist()
             for key, expected_key in zip(keys, due, strict=False):
@@ -259,6 +270,25 @@ class Kept(Groups):
 
     def lengths(self, numbers: I64) -> I64:
         return self._inputs.lengths(self._inputs_of(numbers))
+
+
+def without_others(items: CountedItems, stage: str, name_row: Callable[[int], str]) -> CountedItems:
+    """What is left after the last filter, ``stage``. Raises if a row is there that the survey says is left out."""
+    left_out = items.left_out
+    if left_out is None:
+        return items
+
+    def check(flow: Flow) -> Flow:
+        if flow.row_runs is not None:
+            return replace(flow, row_runs=checked(flow.row_runs, lambda run: run.keys.tolist()))
+        return flow.with_single_items(checked(flow.as_single_items(), lambda single: (single[2],)))
+
+    def checked(kept: Iterator[Checked], keys_of: Callable[[Checked], Iterable[int]]) -> Iterator[Checked]:
+        for each in kept:
+            left_out.check(keys_of(each), stage, name_row)
+            yield each
+
+    return Outputs(items, check)
 
 
 def rejected_row(stage: str, row: str) -> SurveyMismatchError:

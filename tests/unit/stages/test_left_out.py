@@ -1,0 +1,131 @@
+"""A filter that keeps other rows than its survey says is noticed, whether they are more or fewer."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+import midepoch as me
+from counted import ROWS, is_kept, is_odd, write_files
+from midepoch.stages.left_out import FIRST, FIRST_AT_ONCE, REMEMBERED, SHARE, SPAN, LeftOut
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "data").mkdir()
+    write_files(tmp_path / "data")
+    return tmp_path / "data"
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch):
+    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+
+
+def changed(dataset, function, stage=-1):
+    """The dataset whose filter has changed since the survey."""
+    pipeline = dataset.plan.pipeline
+    stages = list(pipeline.stages)
+    filters = [number for number, each in enumerate(stages) if each.name == "filter"]
+    number = filters[stage]
+    stages[number] = replace(stages[number], call=replace(stages[number].call, function=function))
+    return dataset.with_plan(replace(dataset.plan, pipeline=replace(pipeline, stages=tuple(stages))))
+
+
+def build(data, kind):
+    rows = me.read(data).shuffle(3, level="row") if kind != "plain" else me.read(data)
+    filtered = rows.filter(is_kept)
+    if kind == "two filters":
+        filtered = filtered.map(dict).filter(is_odd)
+    if kind == "pack":
+        filtered = filtered.pack(20, window=7)
+    return filtered.lanes(2).survey()
+
+
+KINDS = ["plain", "shuffled", "two filters", "pack"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_row_more_is_named(data, kind):
+    dataset = build(data, kind)
+    before = is_odd if kind == "two filters" else is_kept
+    # Row 21 of the dataset is row 4 of the third file. Both filters have to keep it.
+    surveyed = changed(dataset, lambda row: before(row) or row["id"] == 21)
+    surveyed = changed(surveyed, lambda row: is_kept(row) or row["id"] == 21, 0) if kind == "two filters" else surveyed
+    message = r"The survey says that filter leaves out row 4 of 2.arrow, and now it does not.*survey\(version="
+    with pytest.raises(me.SurveyMismatchError, match=message):
+        list(surveyed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_row_less_is_named(data, kind):
+    dataset = build(data, kind)
+    before = is_odd if kind == "two filters" else is_kept
+    message = r"The survey says that filter keeps row 6 of 2.arrow, and now it does not.*survey\(version="
+    with pytest.raises(me.SurveyMismatchError, match=message):
+        list(changed(dataset, lambda row: before(row) and row["id"] != 23))
+
+
+def test_a_row_that_only_one_of_two_filters_keeps_now_is_no_difference(data):
+    dataset = build(data, "two filters")
+    expected = [row["id"] for row in dataset]
+    assert [row["id"] for row in changed(dataset, lambda row: is_kept(row) or row["id"] == 30, 0)] == expected
+
+
+def test_filters_of_read_are_checked_too(data):
+    dataset = me.read(data, filters=pc.field("id") > 20).survey()
+    pipeline = dataset.plan.pipeline
+    where = me.read(data, filters=pc.field("id") > 15).plan.pipeline.source.where
+    other = replace(pipeline, source=replace(pipeline.source, where=where))
+    with pytest.raises(me.SurveyMismatchError, match=r"that read\(filters=...\) leaves out row 0 of 2.arrow"):
+        list(dataset.with_plan(replace(dataset.plan, pipeline=other)))
+
+
+def test_ranks_and_mixtures_check_too(data):
+    wrong = changed(build(data, "shuffled"), lambda row: True)
+    for rank in range(3):
+        with pytest.raises(me.SurveyMismatchError, match="leaves out"):
+            list(wrong.shard(3, rank))
+    parts = [changed(me.read(data).filter(is_kept).survey(), lambda row: True), me.read(data)]
+    with pytest.raises(me.SurveyMismatchError, match="leaves out"):
+        list(me.mix(parts, [1, 1]))
+
+
+def test_few_rows_are_read_to_check(monkeypatch, data):
+    calls = []
+
+    def counting(row):
+        calls.append(row["id"])
+        return is_kept(row)
+
+    kept = len(list(changed(build(data, "plain"), counting)))
+    assert kept == ROWS * 2 // 3
+    assert len(calls) == len(set(calls)) <= ROWS
+    monkeypatch.setattr("midepoch.stages.left_out.FIRST", 0)
+    calls.clear()
+    list(changed(build(data, "plain"), counting))
+    assert kept < len(calls) <= 2 * (kept // 2 + kept // 2 // SHARE)
+
+
+def test_samples_are_spread_and_bounded():
+    rows, left_out = np.arange(0, 100_000, 10), LeftOut()
+    chosen = left_out.sample(0, rows, lambda inputs: inputs % 10 == 0)
+    assert 0 < len(chosen) <= FIRST_AT_ONCE + len(rows) // SHARE
+    assert (chosen % 10 != 0).all()
+    assert (np.diff(chosen) > 0).all()
+    assert chosen[-1] < rows[-1]
+    few = LeftOut().sample(5, np.array([9]), lambda inputs: inputs == 9)
+    assert few.tolist() == [5, 6, 7, 8]
+    assert not len(LeftOut().sample(9, np.array([9]), lambda inputs: inputs == 9))
+    assert len(LeftOut().sample(0, np.array([50 * SPAN]), lambda inputs: inputs < 0)) == FIRST_AT_ONCE
+    slow = LeftOut()
+    total = sum(len(slow.sample(10 * n, np.array([10 * n + 9]), lambda inputs: inputs % 10 == 9)) for n in range(1600))
+    assert total == FIRST + 1600 // SHARE
+
+
+def test_old_keys_are_forgotten():
+    left_out = LeftOut()
+    left_out.remember(np.arange(REMEMBERED + 5))
+    assert 4 not in left_out
+    assert 5 in left_out
