@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def test_A1_the_signature_is_the_promised_one():
         "force_reindex": False,
         "num_proc": None,
         "index_dir": None,
+        "executor": None,
     }
     assert next(iter(parameters)) == "path"
     assert parameters["load_dataset_kwargs"].kind is inspect.Parameter.VAR_KEYWORD
@@ -423,6 +425,20 @@ def saved(tmp_path):
     parts = {"train": numbered(60), "test": numbered(9, first=100)}
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved", num_shards={"train": 4, "test": 1})
     return tmp_path / "saved"
+
+
+def test_an_executor_scans_the_files(saved):
+    class Watched(ThreadPoolExecutor):
+        jobs = 0
+
+        def submit(self, *arguments, **options):
+            self.jobs += 1
+            return super().submit(*arguments, **options)
+
+    with Watched(2) as executor:
+        dataset = me.fast_load_iterable_dataset(saved, split="train", executor=executor)
+    assert executor.jobs == 4
+    assert ids(dataset) == list(range(60))
 
 
 def test_A4_folders_of_save_to_disk(tmp_path, saved, asked):

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import pyarrow as pa
@@ -54,6 +55,20 @@ def table_of(config):
 def create(config, table="db.events", **options):
     options = {"batch_size": 4, "rank": 0, "num_ranks": 1, **options}
     return me.IcebergDataset.create_dataloader(table, config, **options)
+
+
+def test_an_executor_scans_the_files(config):
+    jobs = []
+
+    class Watched(ThreadPoolExecutor):
+        def submit(self, *arguments, **options):
+            jobs.append(arguments)
+            return super().submit(*arguments, **options)
+
+    with Watched(2) as executor:
+        loader, _ = create(config, executor=executor)
+    assert len(jobs) == 2
+    assert sorted(ids(loader)) == list(range(70))
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=["sequential", "shuffled"])

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -144,6 +145,7 @@ class IcebergDataset(StructuredDataset):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
+        executor: Executor | None = None,
     ) -> None:
         """Open a snapshot. :meth:`create_dataloader` explains the arguments."""
         arguments = locals()
@@ -191,6 +193,7 @@ class IcebergDataset(StructuredDataset):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
+        executor: Executor | None = None,
     ) -> "tuple[StructuredLoader, Self]":
         """A loader of batches, and its dataset. The two share one position, so a state of either resumes both.
 

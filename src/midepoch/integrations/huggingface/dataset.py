@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
@@ -40,6 +41,7 @@ def fast_load_iterable_dataset(
     force_reindex: bool = False,
     num_proc: int | None = None,
     index_dir: str | os.PathLike[str] | None = None,
+    executor: Executor | None = None,
     **load_dataset_kwargs: Any,
 ) -> "SimpleArrowIterableDataset":
     """Open a dataset of ``datasets.load_dataset``, or a ``save_to_disk`` folder, from its Arrow files.
@@ -49,7 +51,8 @@ def fast_load_iterable_dataset(
     The first call lets `datasets` prepare its cache, and indexes it. Later calls take milliseconds and do not import
     `datasets`. ``split`` can be an expression such as "train[10%:20%]+test". ``force_reindex`` asks `datasets` again
     and scans all files again. ``num_proc`` is for the preparation by `datasets` and for the scan. ``index_dir`` is the
-    folder of the index. All other arguments are those of ``load_dataset``; each of them is part of the index's key.
+    folder of the index; ``executor`` scans the files, as in :func:`midepoch.read`. All other arguments are those of
+    ``load_dataset``; each of them is part of the index's key.
     """
     for refused, why in (
         ("streaming", "a stream has no files to resume in; leave it out, rows are read on demand anyway"),
@@ -70,7 +73,9 @@ def fast_load_iterable_dataset(
             raise ValueError(f"{path} is a save_to_disk folder, which has no use for {unused[0]}. Leave it out.")
     terms = select_terms(_expression(split), list(splits), repr(path))
     threads = SCAN_THREADS if num_proc is None else check_integer("num_proc", num_proc, least=1)
-    return _open_terms(path, splits, terms, index_dir=index_dir, threads=threads, rescan=force_reindex)
+    return _open_terms(
+        path, splits, terms, index_dir=index_dir, threads=threads, rescan=force_reindex, executor=executor
+    )
 
 
 def from_hf(dataset: Any) -> Dataset:
@@ -119,9 +124,16 @@ class FileOrder(NamedTuple):
 class SimpleArrowIterableDataset(Dataset):
     """The Arrow files of a Hugging Face dataset. Its states also name the file and the example that come next."""
 
-    def __init__(self, arrow_files: PathSpec, *, index_dir: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        arrow_files: PathSpec,
+        *,
+        index_dir: str | os.PathLike[str] | None = None,
+        executor: Executor | None = None,
+    ) -> None:
         """Open Arrow files. :func:`midepoch.fast_load_iterable_dataset` finds those of a dataset."""
-        super().__init__(Plan(pipeline=Pipeline(source=FileRows(index=open_index(arrow_files, index_dir=index_dir)))))
+        index = open_index(arrow_files, index_dir=index_dir, executor=executor)
+        super().__init__(Plan(pipeline=Pipeline(source=FileRows(index=index))))
         _ = self.schema  # raises now, not at the first row, if the files disagree
 
     def shuffle(
@@ -248,13 +260,14 @@ def _open_terms(
     index_dir: str | os.PathLike[str] | None,
     threads: int,
     rescan: bool,
+    executor: Executor | None,
 ) -> SimpleArrowIterableDataset:
     """The rows of split terms. All files of a split are indexed, so that all expressions share one index."""
     names = list(dict.fromkeys(term.split for term in terms))
     files = [file for name in names for file, _ in splits[name].files]
     if not files:
         raise NoDataError(f"{path!r} has no rows in the split {' + '.join(names)}. Choose another.")
-    index = open_index(files, index_dir=index_dir, threads=threads, rescan=rescan)
+    index = open_index(files, index_dir=index_dir, threads=threads, rescan=rescan, executor=executor)
     bounds = list(accumulate((len(splits[name].files) for name in names), initial=0))
     first_rows = [int(index.view.file_starts[bound]) for bound in bounds]
     starts = dict(zip(names, first_rows, strict=False))

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -54,6 +55,7 @@ class StructuredDataset(Dataset):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
+        executor: Executor | None = None,
     ) -> None:
         """Open files. :meth:`create_dataloader` explains the arguments."""
         options = StructuredOptions.of(locals())
@@ -99,6 +101,7 @@ class StructuredDataset(Dataset):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
+        executor: Executor | None = None,
     ) -> "tuple[StructuredLoader, Self]":
         """A loader of batches, and its dataset. The two share one position, so a state of either resumes both.
 
@@ -112,7 +115,7 @@ class StructuredDataset(Dataset):
         ``split_rows`` rows; it has at least one block. ``rank`` and ``num_ranks`` come by default from
         ``torch.distributed`` or the launcher's environment. ``show_progress`` shows a progress bar on a terminal.
 
-        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes`` and ``index_dir`` are those of
+        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir`` and ``executor`` are those of
         :func:`midepoch.read`. All other arguments are those of :class:`midepoch.Loader`.
         """
         arguments = locals()

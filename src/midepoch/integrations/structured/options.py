@@ -7,6 +7,7 @@ the fields below.
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
@@ -58,6 +59,7 @@ class StructuredOptions:
     cache_dir: str | os.PathLike[str] | None = None
     cache_bytes: Size = CACHE
     index_dir: str | os.PathLike[str] | None = None
+    executor: Executor | None = None
 
     def __post_init__(self) -> None:
         if self.output_format not in get_args(OutputFormat):
@@ -97,6 +99,7 @@ class StructuredOptions:
             cache_dir=self.cache_dir,
             cache_bytes=self.cache_bytes,
             index_dir=self.index_dir,
+            executor=self.executor,
         )
 
     def splitting(self, index: IndexView) -> Splitting:
