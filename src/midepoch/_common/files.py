@@ -1,8 +1,10 @@
 """Small files that several processes share: written atomically, locked while they are built, checked when read."""
 
 import contextlib
+import errno
 import os
 import shutil
+import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -57,9 +59,23 @@ def exclusive_lock(path: Path) -> Iterator[None]:
             import fcntl
 
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(open(path, "w"))
+            lock = _open_lock(path)
+            stack.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _open_lock(path: Path) -> int:
+    """The descriptor of a lock file. In a folder that others can write to, it may be something else: that is not used.
+
+    A link is not followed, a pipe does not block, and the content of a file stays as it is.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    lock = os.open(path, flags, 0o600)
+    if not stat.S_ISREG(os.fstat(lock).st_mode):
+        os.close(lock)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return lock
 
 
 def framed(body: Bytes, magic: bytes) -> bytes:

@@ -3,6 +3,7 @@
 import inspect
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,11 @@ def usable_cores() -> int:
 def default_index_dir() -> Path:
     """``MIDEPOCH_INDEX_DIR``, else a folder in the user's cache."""
     chosen = os.environ.get("MIDEPOCH_INDEX_DIR")
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(chosen) if chosen else Path(cache) / "midepoch" / "index"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    folder = os.path.expanduser(chosen or os.path.join(cache, "midepoch", "index"))
+    if folder.startswith("~"):  # there is no such user, as in a container that runs under a number alone
+        folder = os.path.join(tempfile.gettempdir(), f"midepoch-{os.getuid()}", "index")
+    return Path(folder)
 
 
 def aws_region() -> str | None:

@@ -91,7 +91,7 @@ def forget(saved_at: str | None) -> None:
 
 def index_folder(chosen: str | os.PathLike[str] | None) -> Path:
     """The chosen folder for indexes, else ``MIDEPOCH_INDEX_DIR``, else one in the user's cache."""
-    return (default_index_dir() if chosen is None else Path(chosen)).absolute()
+    return (default_index_dir() if chosen is None else Path(chosen).expanduser()).absolute()
 
 
 def digest_of(text: str) -> str:

@@ -26,7 +26,7 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "force_virtual_addressing": ("force_virtual_addressing",),
         "proxy_options": ("proxy", "proxy_options"),
         "connect_timeout": ("connect_timeout",),
-        "request_timeout": ("request_timeout",),
+        "request_timeout": ("request_timeout", "read_timeout"),
     },
     "gs": {
         "access_token": ("token", "access_token"),
@@ -38,6 +38,7 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 """The names that users may write for an option, by scheme and by pyarrow's name for it."""
+NESTED = ("client_kwargs", "config_kwargs")
 GCS_SECONDS = 10  # pyarrow's own limit on retries is 15 minutes
 NEVER = datetime(2200, 1, 1, tzinfo=UTC)
 VERSIONS = ("etag", "generation", "md5hash", "content_md5", "md5", "sha256", "checksum", "versionid", "uid")
@@ -85,6 +86,7 @@ def known_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options under the client's own names. Options of fsspec's clients pass unchecked."""
     if scheme not in OPTIONS:
         return dict(options)
+    options = _flattened(options)
     name_of = {alias: name for name, aliases in OPTIONS[scheme].items() for alias in aliases}
     known: dict[str, Any] = {}
     for alias, value in options.items():
@@ -104,6 +106,18 @@ def known_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if ("access_key" in known) != ("secret_key" in known):
         raise TypeError("storage_options needs both key and secret, or neither.")
     return known
+
+
+def _flattened(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without the two dicts in which fsspec's client of S3 takes some of them."""
+    flat: dict[str, Any] = {}
+    for name, value in options.items():
+        inner = value if name in NESTED and isinstance(value, Mapping) else {name: value}
+        for alias, one in inner.items():
+            if alias in flat:
+                raise TypeError(f"storage_options has {alias!r} twice, also inside of {' or '.join(NESTED)}. Pass one.")
+            flat[alias] = one
+    return flat
 
 
 def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock, local
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -16,6 +17,8 @@ from midepoch.storage.retry import ErrorKind, RetryPolicy, ShortReadError, with_
 T = TypeVar("T")
 A = TypeVar("A")
 REDACTED = "***"
+ADDRESSES = ("endpoint_override", "endpoint_url", "region", "region_name")
+"""Options that say where a store is. They are no secrets, and whoever reads an error needs them."""
 SIDE_BY_SIDE = 4
 """How many requests one fetch sends at a time. Several threads fetch, and pyarrow allows 25 connections to S3."""
 
@@ -89,7 +92,7 @@ class Store:
 
     def redact(self, text: str) -> str:
         """A client's text, without the values of the options."""
-        for value in sorted(_leaves(self._options), key=len, reverse=True):
+        for value in sorted({*_leaves(self._options)}, key=len, reverse=True):
             text = text.replace(value, REDACTED)
         return text
 
@@ -136,13 +139,20 @@ def _error(url: str, kind: ErrorKind, text: str) -> MidepochError:
 
 
 def _leaves(options: Any) -> Iterator[str]:
-    """All strings in the options that are long enough to be a secret or an address."""
+    """All strings in the options that are long enough to be a secret, in each form in which a message may have them."""
     if isinstance(options, Mapping):
-        for value in options.values():
-            yield from _leaves(value)
+        for name, value in options.items():
+            if name not in ADDRESSES or "@" in str(value):
+                yield from _leaves(value)
     elif isinstance(options, list | tuple | set):
         for value in options:
             yield from _leaves(value)
+    elif isinstance(options, bytes):
+        yield from _leaves(options.decode(errors="replace"))
+        yield repr(options)[2:-1]
     elif isinstance(options, str) and len(options) > 3:
         yield options
+        yield quote(options, safe="")
+        yield quote(options)
+        yield repr(options)[1:-1]
         yield from _leaves(options.partition("://")[2])

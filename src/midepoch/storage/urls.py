@@ -6,7 +6,11 @@ from itertools import takewhile
 from urllib.parse import unquote, urlsplit
 
 WILDCARDS = re.compile(r"[*?\[]")
-SECRET = re.compile(r"[?&][^=&]*(sig|token|secret|passw|credential|key)[^=&]*=", re.IGNORECASE)
+SECRET = re.compile(
+    r"[?&#;]([^=&;]*(sig|token|secret|passw|credential|key|jwt|hmac|auth)[^=&;]*|pwd|pass|code|st)=", re.IGNORECASE
+)
+ACCOUNTS = ("abfs", "abfss", "az", "adl", "wasb", "wasbs", "hdfs", "ssh", "sftp")
+"""The schemes in which a name before the host is no secret, but a container or a user."""
 
 
 def is_url(source: str) -> bool:
@@ -25,8 +29,10 @@ def check_plain(url: str) -> None:
     scheme, separator, rest = url.partition("://")
     if not separator or "::" in url:
         raise ValueError(f"{scheme.split('::')[0]}:: chains file systems, which is not supported. Pass a plain URL.")
-    host, at, _ = rest.partition("/")[0].rpartition("@")
-    if (at and (":" in host or scheme in ("s3", "gs"))) or SECRET.search(rest):
+    host = rest.partition("/")[0]
+    is_keyed = scheme.lower() in ("s3", "gs") and ":" in host  # key:secret@bucket, and a secret may have slashes
+    user, at, _ = (rest if is_keyed else host).rpartition("@")
+    if (at and (":" in user or scheme.lower() not in ACCOUNTS)) or SECRET.search(rest):
         raise ValueError(
             f"A {scheme}:// URL holds credentials, and URLs appear in messages and indexes. "
             "Pass credentials in storage_options."

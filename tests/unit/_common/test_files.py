@@ -93,3 +93,17 @@ def test_without_a_place_for_the_lock_the_work_is_done_all_the_same(tmp_path):
     (tmp_path / "file").touch()
     with exclusive_lock(tmp_path / "file" / "lock"):
         pass
+
+
+def test_a_lock_that_is_something_else_is_not_touched_and_nobody_waits(tmp_path):
+    victim, link, pipe = tmp_path / "victim", tmp_path / "link", tmp_path / "pipe"
+    victim.write_text("precious")
+    link.symlink_to(victim)
+    os.mkfifo(pipe)
+    for lock in (link, pipe, tmp_path):
+        with exclusive_lock(lock):
+            pass
+    with exclusive_lock(victim):
+        assert victim.read_text() == "precious"
+    with exclusive_lock(tmp_path / "new"):
+        assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600

@@ -1,6 +1,8 @@
 """The environment is read in one module, and what it says is checked."""
 
+import os
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,16 @@ def test_an_index_folder_is_chosen_by_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("MIDEPOCH_INDEX_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_index_dir() == tmp_path / "midepoch" / "index"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MIDEPOCH_INDEX_DIR", "~/x")
+    assert default_index_dir() == tmp_path / "x"
+
+
+def test_a_user_without_a_home_has_an_index_in_the_folder_for_temporary_files(monkeypatch):
+    for name in ("MIDEPOCH_INDEX_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert default_index_dir() == Path(tempfile.gettempdir()) / f"midepoch-{os.getuid()}" / "index"
 
 
 def test_cores_that_this_process_may_not_use_do_not_count(monkeypatch):

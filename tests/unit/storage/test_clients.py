@@ -26,6 +26,20 @@ def test_options_have_their_usual_names():
     assert known_options("abfs", {"whatever": 1}) == {"whatever": 1}
 
 
+def test_options_as_fsspec_nests_them():
+    nested = {
+        "anon": False,
+        "client_kwargs": {"endpoint_url": "http://e", "region_name": "r"},
+        "config_kwargs": {"connect_timeout": 1, "read_timeout": 2},
+    }
+    expected = {"anonymous": False, "endpoint_override": "http://e", "region": "r"}
+    assert known_options("s3", nested) == {**expected, "connect_timeout": 1, "request_timeout": 2}
+    with pytest.raises(TypeError, match="storage_options has 'signature_version', which s3:// does not know"):
+        known_options("s3", {"config_kwargs": {"signature_version": "s3v4"}})
+    with pytest.raises(TypeError, match="'region' twice, also inside of client_kwargs or config_kwargs"):
+        known_options("s3", {"region": "a", "client_kwargs": {"region": "b"}})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -34,6 +34,16 @@ def test_the_values_of_options_are_redacted_in_texts_of_clients():
     assert redacted == f"at {REDACTED} with {REDACTED}, and {REDACTED}"
 
 
+def test_secrets_are_redacted_in_every_form_and_addresses_are_shown():
+    store = Store("s3://b/x", {"key": "AKIA+/=x", "secret": "it's\\hush", "endpoint": "http://minio.local:9000"})
+    texts = ["AKIA+/=x", "AKIA%2B%2F%3Dx", "AKIA%2B/%3Dx", "it's\\hush", repr("it's\\hush")[1:-1]]
+    assert store.redact(" ".join(texts)) == " ".join([REDACTED] * len(texts))
+    assert store.redact("http://minio.local:9000 does not answer") == "http://minio.local:9000 does not answer"
+    assert Store("abfs://c/x", {"key": b"by\xffte"}).redact(f"{b'by' + bytes([255]) + b'te'!r}") == f"b'{REDACTED}'"
+    hidden = Store("abfs://c/x", {"endpoint_url": "http://me:hush@host"})
+    assert "hush" not in hidden.redact("http://me:hush@host/x")
+
+
 def test_stores_with_other_endpoints_have_another_identity():
     stores = [Store("s3://b/x", {"endpoint": one}) for one in ("http://a", "http://b")] + [Store("s3://b/x")]
     assert len({store.identity for store in stores}) == 3

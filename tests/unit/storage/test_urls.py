@@ -7,7 +7,18 @@ from midepoch.storage.named_files import NamedFiles
 from midepoch.storage.urls import check_plain, is_url, local_path, split_glob
 
 
-@pytest.mark.parametrize("url", ["s3://key:hush@bucket/x", "s3://hush@bucket/x", "ftp://me:hush@host/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://key:hush@bucket/x",
+        "s3://hush@bucket/x",
+        "s3://KEY:hush/with/slash@bucket/x",
+        "ftp://me:hush@host/x",
+        "http://hush@host/x",
+        *(f"https://host/x?{name}=hush" for name in ("auth", "pwd", "pass", "jwt", "code", "hmac", "st", "a=1&X-Sig")),
+        "https://host/x#token=hush",
+    ],
+)
 def test_credentials_in_a_url_are_refused_and_not_shown(url):
     with pytest.raises(ValueError, match="holds credentials") as error:
         me.read(url)
@@ -19,7 +30,13 @@ def test_credentials_in_a_url_are_refused_and_not_shown(url):
 def test_signed_urls_are_refused_and_containers_are_not():
     with pytest.raises(ValueError, match="holds credentials"):
         check_plain("https://host/x.parquet?X-Amz-Signature=abc")
-    check_plain("abfs://container@account.dfs.core.windows.net/x")
+    for url in (
+        "abfs://container@account.dfs.core.windows.net/x",
+        "https://host:8443/@scope/x",
+        "https://host/x?postcode=1&first=2",
+        "s3://bucket/a@b",
+    ):
+        check_plain(url)
     with pytest.raises(ValueError, match="chains file systems"):
         me.read("simplecache::s3://bucket/x")
 
