@@ -28,6 +28,7 @@ from midepoch.pipeline.units import checked_version
 from midepoch.planned import PlannedDataset
 from midepoch.sources.files import FileRows
 from midepoch.stages.batch import Batch, FilterBatches, MapBatches, MapBatchesOneToOne
+from midepoch.stages.columns import RenameColumns
 from midepoch.stages.pack.spec import Others, PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.pack.strategies import Overlong, Strategy
@@ -327,6 +328,26 @@ class Dataset(PlannedDataset):
             selected = replace(pipeline, source=replace(rows, columns=chosen))
             return self.with_plan(replace(self.plan, pipeline=selected))
         return self.with_stage(Select(names=chosen))
+
+    def remove_columns(self, column_names: Sequence[str] | str) -> Self:
+        """Leave out these columns, from this stage on. To read fewer columns, use ``read(columns=...)``."""
+        names = (column_names,) if isinstance(column_names, str) else tuple(column_names)
+        return self._with_names("remove_columns", dict.fromkeys(names))
+
+    def rename_column(self, original_column_name: str, new_column_name: str) -> Self:
+        """Give a column another name, from this stage on."""
+        return self._with_names("rename_column", {original_column_name: new_column_name})
+
+    def rename_columns(self, column_mapping: Mapping[str, str]) -> Self:
+        """Give columns other names, from this stage on: a dict of old and new names."""
+        return self._with_names("rename_columns", column_mapping)
+
+    def _with_names(self, name: str, names: Mapping[str, str | None]) -> Self:
+        stage = RenameColumns(name=name, names=tuple(names.items()))
+        known = self.plan.pipeline.schema
+        if known is not None:
+            stage.check(known.names)
+        return self.with_stage(stage)
 
     def with_format(self, type: Form | Literal["np", "pt", "pa"] | None = None) -> Self:
         """Yield "python", "numpy" or "torch" values, or Arrow record batches ("arrow"), from this stage on.

@@ -85,6 +85,13 @@ class Rows:
             return replace(self, data={name: data[name] for name in names})
         return replace(self, data=data.batch(names) if isinstance(data, PickedRows) else data.select(names))
 
+    def renamed(self, names: Sequence[str]) -> "Rows":
+        """The same columns under other names, in their order."""
+        data = self.data.batch() if isinstance(self.data, PickedRows) else self.data
+        if isinstance(data, pa.RecordBatch):
+            return replace(self, data=data.rename_columns(list(names)))
+        return replace(self, data=dict(zip(names, data.values(), strict=True)))
+
     def to(self, form: Form) -> "Rows":
         """The same rows in another form. They are converted when they are used."""
         return replace(self, form=form, unconverted=isinstance(self.data, dict))

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from midepoch.stages.batch import Batch, Collate, FilterBatches, MapBatches, MapBatchesOneToOne
+from midepoch.stages.columns import RenameColumns
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
@@ -34,6 +35,7 @@ STAGES = {
     "map": Map(call=call("map")),
     "filter": Filter(call=call("filter")),
     "select": Select(names=("text",)),
+    "rename": RenameColumns(names=(("id", "number"), ("text", None)), name="rename_columns"),
     "convert": Convert(form="numpy"),
     "batch": Batch(size=3),
     "full batch": Batch(size=3, drop_last=True),
@@ -76,12 +78,12 @@ def test_a_stage_has_the_name_by_which_users_know_it():
 
 
 def test_a_stage_names_the_functions_that_it_calls():
-    without = ("select", "convert", "batch", "full batch", "pack", "concat")
+    without = ("select", "rename", "convert", "batch", "full batch", "pack", "concat")
     assert members("functions") == {key: () if key in without else (function,) for key in STAGES}
 
 
 def test_the_number_of_outputs_where_it_follows_from_that_of_the_inputs():
-    same = ("map", "one-to-one batched map", "select", "convert", "collate", "process")
+    same = ("map", "one-to-one batched map", "select", "rename", "convert", "collate", "process")
     for inputs in (0, 1, 3, 7):
         counts = {"batch": -(-inputs // 3), "collated batch": -(-inputs // 3), "full batch": inputs // 3}
         counts |= dict.fromkeys(same, inputs)
@@ -93,7 +95,7 @@ def test_a_function_whose_errors_are_skipped_has_an_unknown_number_of_outputs():
 
 
 def test_which_stages_make_one_output_of_each_input():
-    one = ("map", "one-to-one batched map", "select", "convert", "collate", "process")
+    one = ("map", "one-to-one batched map", "select", "rename", "convert", "collate", "process")
     assert members("one_to_one") == {key: key in one for key in STAGES}
     assert Batch(size=1).one_to_one
 
