@@ -12,10 +12,11 @@ from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 import pyarrow as pa
 
 from midepoch._common.checks import Size, check_integer, parse_size, seed_of
+from midepoch._common.mesh import Mesh, mesh_shard
 from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.world import launched_rank
-from midepoch.delivery.plan import Plan, ShardMode
+from midepoch.delivery.plan import Plan, ShardMode, check_shard
 from midepoch.errors import SchemaMismatchError
 from midepoch.order.orders import Level, Shuffle, Slice
 from midepoch.order.quality import ShuffleQuality
@@ -174,30 +175,39 @@ class Dataset(PlannedDataset):
                 "dataset.train_test_split(...) before shuffle."
             )
 
-    def shard(self, num_shards: int | None = None, index: int | None = None, mode: Mode = "auto") -> Self:
+    def shard(
+        self,
+        num_shards: int | None = None,
+        index: int | None = None,
+        mode: Mode = "auto",
+        *,
+        mesh: Mesh | None = None,
+        dim: str | Sequence[str] | None = None,
+        dp_rank: int | None = None,
+        dp_world_size: int | None = None,
+    ) -> Self:
         """Keep the shard of rank ``index`` of ``num_shards``. Shards are disjoint and together complete.
 
-        Without arguments both come from ``torch.distributed`` or the launcher's environment. ``mode="example"`` cuts
-        the rows evenly; "auto" is the same. "file" gives each rank whole files, so shards may differ in size.
+        Without arguments both come from ``torch.distributed`` or the launcher's environment. With a ``mesh``, a
+        DeviceMesh of torch, they come from the dimensions that ``dim`` names, such as ``("dp_replicate", "dp_shard")``:
+        tensor-, context- and pipeline-parallel peers read the same rows. ``dp_rank`` and ``dp_world_size`` are other
+        names for ``index`` and ``num_shards``.
+
+        ``mode="example"`` cuts the rows evenly; "auto" is the same. "file" gives each rank whole files, so shards may
+        differ in size.
 
         A shard of a shard is a part of it. The shard that some datasets take from the launcher by themselves is
         replaced instead: ``shard(1, 0)`` lets every rank read everything.
         """
         if mode not in ("auto", "file", "example"):
             raise ValueError(f"mode is {mode!r}; it can be 'auto', 'file' or 'example'.")
-        if (num_shards is None) != (index is None):
-            raise ValueError("Pass both num_shards and index, or neither.")
-        if num_shards is None or index is None:
-            launched = launched_rank()
-            if launched is None:
-                raise ValueError(
-                    "shard() found neither an initialised torch.distributed nor RANK and WORLD_SIZE in the "
-                    "environment. Start with torchrun, or pass num_shards and index."
-                )
-            index, num_shards = launched
-        ranks, rank = check_integer("num_shards", num_shards, least=1), check_integer("index", index)
-        if rank >= ranks:
-            raise ValueError(f"index is {rank} of {ranks} shards; it must be between 0 and {ranks - 1}.")
+        if dim is not None and mesh is None:
+            raise ValueError("dim= names dimensions of a mesh: pass mesh= too.")
+        given = [pair for pair in ((num_shards, index), (dp_world_size, dp_rank)) if pair != (None, None)]
+        given += [] if mesh is None else [mesh_shard(mesh, dim)]
+        if len(given) > 1:
+            raise ValueError("Pass one of num_shards and index, dp_world_size and dp_rank, or mesh.")
+        ranks, rank = _both(*given[0]) if given else _launched_shard()
         plan = self.plan
         if plan.sharded_by != "launcher":
             ranks, rank = plan.ranks * ranks, plan.rank + plan.ranks * rank
@@ -475,3 +485,20 @@ class Dataset(PlannedDataset):
     def features(self) -> Features:
         """The features that `datasets` stored in the files, for example ``features["label"].names`` of a ClassLabel."""
         return features_of(self.schema)
+
+
+def _both(num_shards: int | None, index: int | None) -> tuple[int, int]:
+    if num_shards is None or index is None:
+        raise ValueError("Pass both num_shards and index, or neither.")
+    return check_shard(num_shards, index)
+
+
+def _launched_shard() -> tuple[int, int]:
+    launched = launched_rank()
+    if launched is None:
+        raise ValueError(
+            "shard() found neither an initialised torch.distributed nor RANK and WORLD_SIZE in the environment. Start "
+            "with torchrun, or pass num_shards and index."
+        )
+    rank, ranks = launched
+    return ranks, rank

@@ -11,23 +11,22 @@ from dataclasses import replace
 from itertools import chain, islice
 from itertools import count as count_from
 from typing import Any, Literal
+from weakref import WeakSet
 
 from midepoch._common.once import log_once
-from midepoch._common.text import count
 from midepoch._common.world import launched_rank, process_group_store
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.passes import Pass, PassIterator
-from midepoch.delivery.plan import Even, Plan
+from midepoch.delivery.plan import Even, Plan, check_shard
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.session import Session
 from midepoch.delivery.start_point import StartPoint
 from midepoch.delivery.summary import describe_plan
 from midepoch.errors import MissingExtraError
-from midepoch.stages.batch import Batch, Collate
-from midepoch.stages.stage import Stage
+from midepoch.loader_plan import LoaderOptions, micro_batches
 
 try:
     import torch.multiprocessing
@@ -40,7 +39,6 @@ except ImportError as error:
 log = logging.getLogger("midepoch")
 _numbers = count_from(0)
 """Numbers the Loaders of several ranks in this process. All ranks build them in the same order."""
-EVEN: tuple[Even, Even] = ("drop", "pad")
 
 
 class Loader(DataLoader[Any]):
@@ -53,6 +51,11 @@ class Loader(DataLoader[Any]):
     ("drop") at most one per rank; ``"auto"`` pads if that is possible. A batch that is only there to keep ranks even is
     marked by :attr:`is_padding`. In a process group of torch the ranks compare what they read when a loop starts, and
     raise if it differs; ``check_ranks=False`` switches that off.
+
+    With ``global_batch_size`` and ``micro_batch_size`` in place of ``batch_size``, a step is :attr:`accumulation`
+    batches of every rank, and has the same rows on any number of ranks that divides the number of micro-batches. The
+    last step of an epoch is whole, by the same padding or dropping. Take checkpoints between two steps.
+
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
     an object store are started by forkserver, unless ``multiprocessing_context`` is set.
 
@@ -66,6 +69,8 @@ class Loader(DataLoader[Any]):
         batch_size: int | None = None,
         shuffle: bool | None = None,
         *,
+        global_batch_size: int | None = None,
+        micro_batch_size: int | None = None,
         num_workers: int = 0,
         collate_fn: Callable[..., Any] | None = None,
         pin_memory: bool = False,
@@ -87,27 +92,16 @@ class Loader(DataLoader[Any]):
                 "A Loader delivers the order of its dataset. Shuffle the dataset instead: "
                 "Loader(dataset.shuffle(seed=42), ...)."
             )
-        if even not in (None, "auto", "pad", "drop"):
-            raise ValueError(f"even is {even!r}; it can be 'auto', 'pad', 'drop' or None.")
-        if drop_last and batch_size is None:
-            raise ValueError(
-                "drop_last needs a batch_size; for batches of the dataset use .batch(n, drop_last_batch=True)."
-            )
-        plan = dataset.plan
-        if even == "auto":
-            even = "pad" if plan.ranks > 1 and plan.counted else None
-            if plan.ranks > 1 and not plan.counted:
-                log_once(
-                    "Ranks may run out of batches at different steps, and a collective operation of the others would "
-                    f"wait for them. {dataset.why_not_counted()} Or iterate over "
-                    "midepoch.distributed.in_step(loader), or pass even=None if ranks do not wait for each other."
-                )
-        if even is not None and not plan.counted:
-            raise ValueError(
-                f"even={even!r} needs a pipeline whose number of items is known; no rank knows how many the others "
-                f"have. {dataset.why_not_counted()} Or pass even='auto' and iterate over "
-                "midepoch.distributed.in_step(loader)."
-            )
+        batch_size, batches_per_step = micro_batches(batch_size, global_batch_size, micro_batch_size)
+        options = LoaderOptions(
+            batch_size=batch_size,
+            drop_last=drop_last,
+            collate=collate_fn,
+            workers=num_workers,
+            even=even,
+            batches_per_step=batches_per_step,
+        )
+        plan = options.plan(dataset.plan)
         if num_workers and multiprocessing_context is None and not plan.pipeline.source.survives_fork:
             multiprocessing_context = _context_without_fork()
         super().__init__(
@@ -123,14 +117,11 @@ class Loader(DataLoader[Any]):
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
         )
-        stages = (*plan.pipeline.stages, *_batching(batch_size, drop_last, collate_fn))
-        lanes = plan.lanes or plan.ranks * max(1, num_workers)
-        self._plan = replace(plan, lanes=lanes, even=even, pipeline=replace(plan.pipeline, stages=stages))
-        if even is None and plan.epochs_per_loop != 1 and plan.ranks > 1 and plan.counted:
-            _check_even(self._plan)
+        self._plan, self._options = plan, options
         self._start_point = dataset.start_point.for_loader()
         self._idle_pool: WorkerPool | None = None
         self._inherited_pool: WorkerPool | None = None
+        self._pools: WeakSet[WorkerPool] = WeakSet()
         self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
         self._warned_of_saving = False
         self._waiting: Pass | None = None
@@ -138,10 +129,12 @@ class Loader(DataLoader[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"_start_point": copy(self._start_point), "_idle_pool": None, "_inherited_pool": None, "_waiting": None}
-        return {**self.__dict__, **own}
+        kept = {name: value for name, value in self.__dict__.items() if name != "_pools"}
+        return {**kept, **own}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
+        self._pools = WeakSet()
         self.dataset.start_point.linked_to(self._start_point)  # type: ignore[attr-defined]
         self._number = None if self._number is None else next(_numbers)
 
@@ -213,6 +206,35 @@ class Loader(DataLoader[Any]):
         self._start_point.load_state_dict(self._plan, state_dict)
         self._waiting = None
 
+    save_state = state_dict
+    restore_state = load_state_dict
+
+    def reshard(self, num_shards: int, index: int, *, at: Mapping[str, Any]) -> None:
+        """Continue as rank ``index`` of ``num_shards``, from a state, without opening anything again.
+
+            loader.reshard(num_shards=5, index=2, at=last_committed_state)
+            for batch in loader: ...
+
+        For elastic trainers: when a process leaves or joins, the others call this with the state of the last step that
+        all had finished, and what was delivered since is delivered again. One state does for all ranks if the pipeline
+        is counted; else ``at`` is what ``merge_states`` made of the states of all ranks. Iterators from before are out
+        of date. Ranks are not compared from then on. If it raises, nothing has changed.
+        """
+        ranks, rank = check_shard(num_shards, index)
+        of_dataset: Plan = self.dataset.plan  # type: ignore[attr-defined]
+        plan = self._options.plan(replace(of_dataset, ranks=ranks, rank=rank, sharded_by="user"))
+        self._start_point.load_state_dict(plan, at)
+        self._plan, self._waiting, self._number = plan, None, None
+
+    def close(self) -> None:
+        """Stop the workers. Iterators that use them are out of date; a new one starts new workers.
+
+        The state stays that of the last batch that was received.
+        """
+        for pool in list(self._pools):
+            pool.close()
+        self._idle_pool = None
+
     def __len__(self) -> int:
         """The number of batches that this rank gets in a loop, known without reading."""
         return self._plan.length(self._start_point.epoch)
@@ -220,6 +242,11 @@ class Loader(DataLoader[Any]):
     def __bool__(self) -> bool:
         """True, even if the length is unknown."""
         return True
+
+    @property
+    def accumulation(self) -> int:
+        """The number of batches that this rank gets in a step: more than one only with ``global_batch_size``."""
+        return self._plan.items_per_step
 
     @property
     def batches_left(self) -> int | None:
@@ -282,7 +309,8 @@ class Loader(DataLoader[Any]):
                 yield (batch,)
                 if progress.items == most:
                     return
-        while even == "pad" and not session.is_complete(progress.items):
+        step = self._plan.items_per_step
+        while even == "pad" and not (session.is_complete(progress.items) and progress.items % step == 0):
             log_once(
                 "Ranks have different numbers of batches: those with fewer repeat one, marked by is_padding.",
                 logging.INFO,
@@ -314,7 +342,9 @@ class Loader(DataLoader[Any]):
             yield from take_turns(progress)
             return
         due = progress.turns_taken
-        for turn, cursor, item in self._receive((progress.session.start, progress.reader_progress())):
+        for turn, cursor, item in self._receive(
+            (progress.session.start, progress.reader_progress(), self._plan.ranks, self._plan.rank)
+        ):
             while due < turn:  # turns of workers whose lanes have all run out
                 yield Turns((EMPTY,), ((),))
                 due += 1
@@ -328,13 +358,14 @@ class Loader(DataLoader[Any]):
         pool: WorkerPool | None = self._idle_pool or WorkerPool(self, self._plan)
         self._idle_pool = None  # so that another pass meanwhile starts workers of its own
         assert pool is not None
+        self._pools.add(pool)
         try:
             yield from pool.work(resume_point)
         except Exception:
             pool = None
             raise
         finally:
-            if self.persistent_workers and self._idle_pool is None:
+            if self.persistent_workers and self._idle_pool is None and pool is not None and not pool.is_closed:
                 self._idle_pool = pool
 
 
@@ -349,29 +380,6 @@ def _warn_if_not_sharded(plan: Plan) -> None:
             f"{launched[1]} ranks were launched, and this Loader's dataset is not sharded: every rank reads all rows. "
             "Use Loader(dataset.shard(), ...). If all ranks should read everything, use dataset.shard(1, 0)."
         )
-
-
-def _batching(size: int | None, drop_last: bool, collate: Callable[..., Any] | None) -> tuple[Stage, ...]:
-    if size is not None:
-        return (Batch(size=size, drop_last=drop_last, collate=collate),)
-    return () if collate is None else (Collate(function=collate),)
-
-
-def _check_even(plan: Plan) -> None:
-    """Raise if ranks may begin the next epoch at different steps: then no rank's state would hold for all ranks."""
-    session = plan.begin(State()).session
-    if session.is_endless:
-        return
-    numbers = "ranks may have different numbers of batches in an epoch"
-    if plan.pipeline.uniform:
-        least, most = (replace(plan, even=even).items_per_rank(session) or 0 for even in EVEN)
-        if least == most:
-            return
-        numbers = f"some ranks have {count('batch', least, 'batches')} in an epoch and some {most:,}"
-    raise ValueError(
-        f"repeat() over {plan.ranks} ranks needs even='pad' or even='drop': {numbers}, and would begin the next epoch "
-        "at different steps."
-    )
 
 
 def _context_without_fork() -> Any:

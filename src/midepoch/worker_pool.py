@@ -20,11 +20,12 @@ from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import Progress
 from midepoch.delivery.reader import take_turns, turn_by_turn
 from midepoch.delivery.resume import session_from
+from midepoch.errors import StaleIteratorError
 from midepoch.stages.stage import name_of
 from midepoch.values.collate import standalone
 
-ResumePoint = tuple[State, ReaderProgress]
-"""Where a session of all ranks started, and what this rank has delivered of it."""
+ResumePoint = tuple[State, ReaderProgress, int, int]
+"""Where a session of all ranks started, what this rank has delivered of it, the number of ranks, and the rank."""
 Delivery = tuple[int, tuple[int, ...] | None, Any]
 """The number of a turn of the rank, the cursor after its item (None for an empty turn), and the item."""
 
@@ -41,6 +42,8 @@ class WorkerPool:
         inboxes: list[Inbox] = [context.SimpleQueue() for _ in range(workers)] or [queue.SimpleQueue()]
         self._inboxes, self._round = inboxes, 0
         self._process = os.getpid()
+        self.is_closed = False
+        self._deliveries: Any = None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch has already warned about these arguments of the loader
             self._inner = DataLoader(
@@ -66,10 +69,13 @@ class WorkerPool:
         self._round += 1
         deliveries: Any = None
         try:
-            deliveries = iter(self._inner)
+            deliveries = self._deliveries = iter(self._inner)
             for inbox in self._inboxes:
                 inbox.put((self._round, resume_point))
-            yield from deliveries
+            for delivery in deliveries:
+                yield delivery
+                if self.is_closed:
+                    raise StaleIteratorError("This iterator is out of date: its Loader was closed. Call iter() again.")
         except Exception as error:
             if deliveries is None:
                 deliveries = self._inner._iterator  # persistent workers, of which one died since the last loop
@@ -86,6 +92,12 @@ class WorkerPool:
             if hasattr(deliveries, "_shutdown_workers"):  # the traceback would keep them alive beside the next ones
                 deliveries._shutdown_workers()
             raise
+
+    def close(self) -> None:
+        """Stop the workers, in the process that started them."""
+        self.is_closed = True
+        if self.is_of_this_process and hasattr(self._deliveries, "_shutdown_workers"):
+            self._deliveries._shutdown_workers()
 
 
 class Inbox(Protocol):
@@ -111,11 +123,11 @@ class WorkerDataset(IterableDataset[Delivery]):
 
     def _deliveries(self, wanted_round: int) -> Iterator[Delivery]:
         worker, workers = torch_worker() or (0, 1)
-        round_number, (start, delivered) = self._inboxes[worker].get()
+        round_number, (start, delivered, ranks, rank) = self._inboxes[worker].get()
         while round_number < wanted_round:
-            round_number, (start, delivered) = self._inboxes[worker].get()
-        session = session_from(self._plan.pipeline, start, self._plan.ranks, delivered)
-        progress = Progress(session, self._plan.rank, delivered=delivered)
+            round_number, (start, delivered, ranks, rank) = self._inboxes[worker].get()
+        session = session_from(self._plan.pipeline, start, ranks, delivered)
+        progress = Progress(session, rank, delivered=delivered)
         turn = progress.turns_taken + worker
         for cursor, item in turn_by_turn(take_turns(progress, worker, workers)):
             yield turn, cursor, standalone(item)

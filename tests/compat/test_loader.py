@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import multiprocessing
 import os
 import pickle
 import re
@@ -607,3 +608,36 @@ def test_a_loop_left_after_its_last_batch_is_followed_by_the_next_epoch(build, e
     assert ids(islice(left, len(left))) == epochs[0]
     assert left.epoch == 0
     assert ids(go_on(left)) == epochs[1]
+
+
+def test_a_loader_can_be_closed_and_used_again(folder):
+    before = set(multiprocessing.active_children())
+    loader = me.Loader(me.read(folder), batch_size=8, num_workers=2, persistent_workers=True)
+    loop = iter(loader)
+    received = ids([next(loop), next(loop)])
+    state = loader.save_state()
+    loader.close()
+    assert set(multiprocessing.active_children()) <= before
+    assert loader.save_state() == state
+    with pytest.raises(me.StaleIteratorError, match="closed"):
+        next(loop)
+    loader.restore_state(state)
+    assert received + ids(loader) == ids(me.Loader(me.read(folder).lanes(2), batch_size=8))
+    loader.close()
+    loader.close()
+    assert set(multiprocessing.active_children()) <= before
+
+
+def test_persistent_workers_stay_when_a_loader_is_resharded(folder):
+    before = set(multiprocessing.active_children())
+    loader = me.Loader(me.read(folder).lanes(4), batch_size=8, num_workers=2, persistent_workers=True)
+    first = ids([next(iter(loader))])
+    workers = set(multiprocessing.active_children()) - before
+    assert len(workers) == 2
+    loader.reshard(2, 1, at=loader.state_dict())
+    rest = ids(loader)
+    assert set(multiprocessing.active_children()) - before == workers
+    whole = [ids([batch]) for batch in me.Loader(me.read(folder).lanes(4), batch_size=8)]
+    assert first == whole[0]
+    assert rest[: len(whole[2])] == whole[2]  # the second of two shards, from the second batch on
+    loader.close()

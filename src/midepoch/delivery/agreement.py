@@ -18,6 +18,7 @@ REMEDIES = {
     "shard mode": "Call shard with the same mode on all ranks",
     "epochs per loop": "Call repeat with the same number on all ranks",
     "even": "Pass the same even= on all ranks",
+    "batches per step": "Pass the same global_batch_size and micro_batch_size on all ranks",
     "kind of counting": "Call survey() on all ranks, and load the same state",
     "survey": "Call survey() with the same version, and the same functions, on all ranks",
     "start": "Load the same state, or set the same epoch, on all ranks",
@@ -72,6 +73,7 @@ def _facts(run: Pass) -> dict[str, Any]:
         "kind of counting": "by items" if session.counted else "by cursors",
         "survey": _survey(session),
         "even": plan.even,
+        "batches per step": plan.items_per_step,
         "start": f"epoch {start.epoch}, turn {start.turn}, cursors {digest(positions.encode()).hex()}",
     }
 

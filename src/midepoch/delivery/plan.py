@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from midepoch._common.checks import check_integer
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.delivery.progress import EMPTY, Progress
@@ -17,6 +18,14 @@ ShardedBy = Literal["user", "launcher"]
 Even = Literal["pad", "drop"]
 
 
+def check_shard(num_shards: int, index: int) -> tuple[int, int]:
+    """The number of shards and the index of one; raises if they do not fit each other."""
+    ranks, rank = check_integer("num_shards", num_shards, least=1), check_integer("index", index)
+    if rank >= ranks:
+        raise ValueError(f"index is {rank} of {ranks} shards; it must be between 0 and {ranks - 1}.")
+    return ranks, rank
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A pipeline and its readers. Only the pipeline is part of a checkpoint."""
@@ -29,6 +38,8 @@ class Plan:
     """Who chose the shard; None if nobody did. A shard that the user chooses replaces one of the launcher."""
     lanes: int | None = None
     epochs_per_loop: int | None = 1
+    items_per_step: int = 1
+    """The number of items of each rank in a training step. Ranks that are kept even get whole steps."""
     even: Even | None = None
     """Gives all ranks the same number of items in an epoch, by repeating or leaving out at most one per rank."""
 
@@ -65,7 +76,8 @@ class Plan:
         if not self.keeps_even(session):
             return None
         items = [sum(session.reader_items(reader)) for reader in range(session.assignment.readers)]
-        return max(items) if self.even == "pad" else min(items)
+        steps = -(-max(items) // self.items_per_step) if self.even == "pad" else min(items) // self.items_per_step
+        return steps * self.items_per_step
 
     def length(self, epoch: int) -> int:
         """The number of items that this rank gets in the loop that has this epoch. Raises if it is not known."""

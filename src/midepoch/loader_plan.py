@@ -1,0 +1,133 @@
+"""How a Loader reads its dataset: the dataset's plan with the Loader's batches, lanes and ranks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from midepoch._common.checks import check_integer
+from midepoch._common.once import log_once
+from midepoch._common.text import count
+from midepoch.checkpoint.state import State
+from midepoch.delivery.plan import Even, Plan
+from midepoch.stages.batch import Batch, Collate
+from midepoch.stages.stage import Stage
+
+EVEN: tuple[Even, Even] = ("drop", "pad")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions:
+    """What a Loader adds to the plan of its dataset, whatever the number of ranks."""
+
+    batch_size: int | None = None
+    drop_last: bool = False
+    collate: Callable[..., Any] | None = None
+    workers: int = 0
+    even: Even | Literal["auto"] | None = "auto"
+    batches_per_step: int | None = None
+    """The number of batches of all ranks that make one step; None if a step is one batch of each rank."""
+
+    def __post_init__(self) -> None:
+        if self.even not in (None, "auto", "pad", "drop"):
+            raise ValueError(f"even is {self.even!r}; it can be 'auto', 'pad', 'drop' or None.")
+        if self.drop_last and self.batch_size is None:
+            raise ValueError(
+                "drop_last needs a batch_size; for batches of the dataset use .batch(n, drop_last_batch=True)."
+            )
+        if self.batches_per_step is not None and self.even is None:
+            raise ValueError("global_batch_size needs even='pad' or even='drop', so that the last step is whole.")
+
+    def plan(self, dataset: Plan) -> Plan:
+        """The plan of a Loader over a dataset with this plan."""
+        even = self._even(dataset)
+        stages = (*dataset.pipeline.stages, *self._batching())
+        plan = replace(
+            dataset,
+            lanes=dataset.lanes or self.batches_per_step or dataset.ranks * max(1, self.workers),
+            even=even,
+            items_per_step=self._items_per_step(dataset),
+            pipeline=replace(dataset.pipeline, stages=stages),
+        )
+        if even is None and plan.epochs_per_loop != 1 and plan.ranks > 1 and plan.counted:
+            _check_even(plan)
+        return plan
+
+    def _even(self, dataset: Plan) -> Even | None:
+        reason = sentence(dataset.why_not_counted())
+        if reason is not None and self.batches_per_step is not None:
+            raise ValueError(f"global_batch_size needs a pipeline whose number of items is known. {reason}")
+        if self.even == "auto":
+            if dataset.ranks > 1 and reason is not None:
+                log_once(
+                    "Ranks may run out of batches at different steps, and a collective operation of the others would "
+                    f"wait for them. {reason} Or iterate over "
+                    "midepoch.distributed.in_step(loader), or pass even=None if ranks do not wait for each other."
+                )
+            in_steps = dataset.ranks > 1 or self.batches_per_step is not None
+            return "pad" if in_steps and reason is None else None
+        if self.even is not None and reason is not None:
+            raise ValueError(
+                f"even={self.even!r} needs a pipeline whose number of items is known; no rank knows how many the "
+                f"others have. {reason} Or pass even='auto' and iterate over midepoch.distributed.in_step(loader)."
+            )
+        return self.even
+
+    def _items_per_step(self, dataset: Plan) -> int:
+        if self.batches_per_step is None:
+            return 1
+        if dataset.mode == "file":
+            raise ValueError(
+                "global_batch_size with shard(mode='file') is not possible: ranks have other rows on each number of "
+                "ranks. Use mode='example'."
+            )
+        if self.batches_per_step % dataset.ranks:
+            raise ValueError(
+                f"A global batch has {count('micro-batch', self.batches_per_step, 'micro-batches')}, which "
+                f"{dataset.ranks} ranks cannot share evenly. Choose a number of ranks that divides it, or another "
+                "global_batch_size or micro_batch_size."
+            )
+        return self.batches_per_step // dataset.ranks
+
+    def _batching(self) -> tuple[Stage, ...]:
+        if self.batch_size is not None:
+            return (Batch(size=self.batch_size, drop_last=self.drop_last, collate=self.collate),)
+        return () if self.collate is None else (Collate(function=self.collate),)
+
+
+def micro_batches(
+    batch_size: int | None, global_batch_size: int | None, micro_batch_size: int | None
+) -> tuple[int | None, int | None]:
+    """The batch size, and the number of batches of all ranks in a step, of the sizes that a Loader is given."""
+    if global_batch_size is None and micro_batch_size is None:
+        return batch_size, None
+    if global_batch_size is None or micro_batch_size is None:
+        raise ValueError("Pass both global_batch_size and micro_batch_size, or neither.")
+    if batch_size is not None:
+        raise ValueError("Pass batch_size, or global_batch_size and micro_batch_size, not both.")
+    whole = check_integer("global_batch_size", global_batch_size, least=1)
+    micro = check_integer("micro_batch_size", micro_batch_size, least=1)
+    if whole % micro:
+        raise ValueError(f"global_batch_size is {whole}, which is no multiple of micro_batch_size, {micro}.")
+    return micro, whole // micro
+
+
+def sentence(reason: str | None) -> str | None:
+    """A reason, written as a sentence."""
+    return None if reason is None else f"{reason[0].upper()}{reason[1:]}."
+
+
+def _check_even(plan: Plan) -> None:
+    """Raise if ranks may begin the next epoch at different steps: then no rank's state would hold for all ranks."""
+    session = plan.begin(State()).session
+    if session.is_endless:
+        return
+    numbers = "ranks may have different numbers of batches in an epoch"
+    if plan.pipeline.uniform:
+        least, most = (replace(plan, even=even).items_per_rank(session) or 0 for even in EVEN)
+        if least == most:
+            return
+        numbers = f"some ranks have {count('batch', least, 'batches')} in an epoch and some {most:,}"
+    raise ValueError(
+        f"repeat() over {plan.ranks} ranks needs even='pad' or even='drop': {numbers}, and would begin the next epoch "
+        "at different steps."
+    )
