@@ -6,11 +6,14 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from midepoch._common.checks import Size
 from midepoch.dataset import Dataset
 from midepoch.index.build import open_index
 from midepoch.index.hive import HiveIndex
 from midepoch.index.index import Index
+from midepoch.index.union import UnionIndex
 from midepoch.sources.files import FileRows
 from midepoch.storage.listing import Listing, PathSpec
 from midepoch.storage.options import CACHE, Fetch
@@ -23,6 +26,7 @@ def read(
     columns: Sequence[str] | None = None,
     filters: Any = None,
     partitioning: Literal["hive"] | None = None,
+    schema: Literal["union"] | pa.Schema | None = None,
     index_dir: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     read_ahead: Size | None = None,
@@ -42,6 +46,10 @@ def read(
     Parquet row groups that it rules out by their statistics are not read. ``partitioning="hive"`` makes columns of
     folders named key=value.
 
+    Files may differ in types that one type holds: integers and floats of other widths, text with long offsets, as
+    dictionary or as view, columns that are all null. With ``schema="union"`` a file may lack columns, which are null
+    then. A ``pyarrow.Schema`` names the columns and their types; files may lack some of them too.
+
     Opening reads headers and footers only, and text files once. The index of their blocks is kept in ``index_dir``,
     by default ``MIDEPOCH_INDEX_DIR`` or a folder in the user's cache. Threads build it; with very many or large text
     files, the workers of an ``executor`` do, any ``concurrent.futures.Executor`` (processes, Dask, Ray).
@@ -59,6 +67,10 @@ def read(
     index: Index = open_index(
         source, format=format, index_dir=index_dir, storage_options=storage_options, executor=executor
     )
+    if schema is not None:
+        if schema != "union" and not isinstance(schema, pa.Schema):
+            raise ValueError(f"schema is {schema!r}; it can be 'union', a pyarrow.Schema, or left out.")
+        index = UnionIndex(index, None if isinstance(schema, str) else schema)
     if partitioning == "hive":
         index = HiveIndex(index)
     rows = FileRows(index=index, columns=None if columns is None else tuple(columns), fetch=fetch)

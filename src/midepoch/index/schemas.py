@@ -10,6 +10,7 @@ from midepoch.errors import NoDataError, SchemaMismatchError
 from midepoch.formats import FORMATS
 from midepoch.formats.text.types import TypeClashError, widened, with_items
 from midepoch.index.index import IndexView
+from midepoch.index.promotion import promoted
 
 STRICTEST_FIRST = ("fixed", "values", "text")
 
@@ -29,8 +30,13 @@ class Column(NamedTuple):
     owner: FileSchema
 
 
-def schema_of(view: IndexView, columns: Sequence[str] | None) -> pa.Schema:
+def schema_of(view: IndexView, columns: Sequence[str] | None, *, union: bool = False) -> pa.Schema:
     """The schema under which these columns, or all of them, are read from every file of an index."""
+    return common_schema(file_schemas(view), columns, union=union)
+
+
+def file_schemas(view: IndexView) -> list[FileSchema]:
+    """The schemas that the files of an index have, each once for each format."""
     schemas: dict[tuple[int, str], FileSchema] = {}
     for file, schema in enumerate(view.schemas):
         key = view.schema_numbers[file], view.formats[file]
@@ -41,31 +47,36 @@ def schema_of(view: IndexView, columns: Sequence[str] | None) -> pa.Schema:
             f"{view.path(0)} is empty ({count('byte', view.stamps[0].size)}), and so is every other file of the "
             "source: there are no columns to read. Write the files again."
         )
-    return common_schema(list(schemas.values()), columns)
+    return list(schemas.values())
 
 
-def common_schema(schemas: Sequence[FileSchema], columns: Sequence[str] | None) -> pa.Schema:
-    """The schema under which these columns, or all of them, can be read from files of each of the schemas."""
+def common_schema(schemas: Sequence[FileSchema], columns: Sequence[str] | None, *, union: bool = False) -> pa.Schema:
+    """The schema under which these columns, or all of them, can be read from files of each of the schemas.
+
+    With ``union`` a file may lack columns that another has.
+    """
     for one in schemas:
-        _check_names(one, columns)
+        _check_names(one, None if union else columns)
     merged: dict[str, Column] = {}
-    for one in schemas:
+    for one in sorted(schemas, key=lambda one: STRICTEST_FIRST.index(one.types)):
         for field in one.schema:
             if columns is None or field.name in columns:
                 column = Column(field, one)
                 merged[field.name] = _merge(merged[field.name], column) if field.name in merged else column
     for one in schemas:
         missing = [name for name in merged if name not in one.schema.names]
-        if missing and one.types != "values":
+        if missing and one.types != "values" and not union:
             present = merged[missing[0]]
             raise SchemaMismatchError(
                 f"{present.owner.name} has a column {missing[0]!r} ({present.field.type}) that {one.name} does not "
-                "have. Pass columns= to read only what they share, or read them as two datasets."
+                "have. Pass schema='union' to read nulls where a file has no such column, or columns= to read only "
+                "what they share."
             )
     for name in columns or ():
         if name not in merged:
             raise _no_column(schemas[0], name)
-    names = merged if columns is None else columns
+    in_order = dict.fromkeys(name for one in schemas for name in one.schema.names)
+    names = in_order if columns is None else columns
     return pa.schema([_readable(merged[name]) for name in names], schemas[0].schema.metadata)
 
 
@@ -97,8 +108,10 @@ def _merge(one: Column, other: Column) -> Column:
     strict_type, loose_type = strict.field.type, loose.field.type
     if strict_type.equals(loose_type):
         return strict
-    common = None if loose.owner.types == "fixed" else _common_type(strict, loose)
-    if common is None or (strict.owner.types == "fixed" and not common.equals(strict_type)):
+    both_fixed = loose.owner.types == "fixed"
+    common = promoted(strict_type, loose_type) if both_fixed else _common_type(strict, loose)
+    may_widen = both_fixed or strict.owner.types != "fixed"
+    if common is None or (not may_widen and not common.equals(strict_type)):
         raise _mismatch(one, other)
     is_loose = common.equals(loose_type) and strict.owner.types == loose.owner.types
     return Column(strict.field.with_type(common), loose.owner if is_loose else strict.owner)

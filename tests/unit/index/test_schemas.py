@@ -59,6 +59,8 @@ def test_columns_that_are_not_read_may_differ():
         (text(x="int64"), text("b.csv", x="double"), "double"),
         (text(x="int64"), text("b.csv", x="string"), "string"),
         (text(x="bool"), text("b.csv", x="int64"), "string"),
+        (fixed(x="int64"), fixed("b.parquet", x="int32"), "int64"),
+        (fixed(x="null"), fixed("b.parquet", x="string"), "string"),
         (fixed(x="double"), text("b.csv", x="int64"), "double"),
         (fixed(x="string"), text("b.csv", x="int64"), "string"),
         (fixed(x="double"), by_values("b.jsonl", x="int64"), "double"),
@@ -74,7 +76,7 @@ def test_types_that_one_type_can_hold(one, other, common):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (fixed(x="int64"), fixed("b.parquet", x="int32")),
+        (fixed(x="int64"), fixed("b.parquet", x="uint64")),
         (fixed(x="int64"), fixed("b.parquet", x="string")),
         (fixed(x="int64"), text("b.csv", x="double")),
         (fixed(x="int64"), text("b.csv", x="string")),
@@ -89,6 +91,14 @@ def test_types_that_no_type_holds_name_both_files_and_the_remedy(one, other):
             common_schema(schemas, None)
         for schema in schemas:
             assert f"{schema.schema.field('x').type} in {schema.name}" in str(caught.value)
+
+
+def test_the_order_of_files_does_not_decide_the_type():
+    schemas = [fixed(x="int32"), by_values("b.jsonl", x="int64"), fixed("c.parquet", y="int8", x="int64")]
+    for one in permutations(schemas):
+        found = common_schema(one, None, union=True)
+        assert found.field("x").type == pa.int64()
+        assert found.names == list(dict.fromkeys(name for schema in one for name in schema.schema.names))
 
 
 def test_the_error_names_the_field_inside_a_struct():
