@@ -180,3 +180,37 @@ def test_renamed_columns_are_not_mixed_up(config):
     table.append(numbers("b", "a"))
     with pytest.raises(me.SchemaMismatchError, match="has the column 'a', which was renamed to 'b' in the table since"):
         create(config, "db.pairs")
+
+
+def test_E7_a_table_that_gained_a_column_has_nulls_in_its_older_rows(config):
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.types import DoubleType
+
+    table = load_catalog(**config).create_table("db.grown", schema=pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": pa.array(range(5), pa.int64())}))
+    with table.update_schema() as update:
+        update.add_column("score", DoubleType())
+    table.append(pa.table({"id": pa.array(range(5, 8), pa.int64()), "score": [0.5, 1.5, None]}))
+    _, dataset = create(config, "db.grown", output_format="dict")
+    ours = sorted(dataset, key=lambda row: row["id"])
+    assert ours == sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["id"])
+    assert [row["score"] for row in ours] == [None] * 5 + [0.5, 1.5, None]
+    _, some = create(config, "db.grown", output_format="dict", scan_filter="score > 1")
+    assert [row["id"] for row in some] == [6]
+
+
+def test_E7_a_column_that_was_dropped_and_added_again_has_not_its_old_values(config):
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.types import LongType
+
+    table = load_catalog(**config).create_table("db.again", schema=pa.schema([("id", pa.int64()), ("x", pa.int64())]))
+    table.append(pa.table({"id": pa.array([1], pa.int64()), "x": pa.array([1], pa.int64())}))
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("x")
+    with table.update_schema() as update:
+        update.add_column("x", LongType())
+    table.append(pa.table({"id": pa.array([2], pa.int64()), "x": pa.array([2], pa.int64())}))
+    with pytest.raises(me.SchemaMismatchError, match="the column 'x', which was dropped and added again in the table"):
+        create(config, "db.again")
+    _, dataset = create(config, "db.again", output_format="dict", columns=["id"])
+    assert sorted(row["id"] for row in dataset) == [1, 2]

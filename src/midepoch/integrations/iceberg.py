@@ -110,12 +110,16 @@ class Snapshot:
         for file, schema in enumerate(index.schemas):
             for field in schema or ():
                 field_id = (field.metadata or {}).get(FIELD_ID)
-                name = None if field_id is None else self.schema.find_column_name(int(field_id))
-                if name not in (None, field.name) and not {name, field.name}.isdisjoint(read):
-                    raise SchemaMismatchError(
-                        f"{index.names[file]} has the column {field.name!r}, which was renamed to {name!r} in the "
-                        "table since. Rewrite the older files, so that all have the same names."
-                    )
+                if field_id is None:
+                    continue
+                name = self.schema.find_column_name(int(field_id))
+                if name == field.name or {name, field.name}.isdisjoint(read):
+                    continue
+                change = "dropped and added again" if name is None else f"renamed to {name!r}"
+                raise SchemaMismatchError(
+                    f"{index.names[file]} has the column {field.name!r}, which was {change} in the table since. "
+                    "Rewrite the older files, so that all have the same columns."
+                )
 
 
 class IcebergDataset(StructuredDataset):
@@ -156,7 +160,7 @@ class IcebergDataset(StructuredDataset):
             filters=None if scan_filter is None else snapshot.filters(scan_filter),
             partitioning=None,
         )
-        self._begin(snapshot.without_deleted(options.open(snapshot.paths, "parquet")), options)
+        self._begin(snapshot.without_deleted(options.open(snapshot.paths, "parquet", schema="union")), options)
         self._snapshot_id = snapshot.id
 
     @classmethod
