@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import strategies as st
 
 import midepoch as me
@@ -20,6 +21,10 @@ def is_kept(row):
 
 def is_odd(row):
     return row["id"] % 2 == 1
+
+
+def are_kept(columns):
+    return [number % 3 != 0 for number in columns["id"]]
 
 
 def add_one(row):
@@ -61,6 +66,10 @@ def pipelines(draw, *, batched=True):
     eos, drop_last = draw(st.sampled_from([None, 7])), draw(st.booleans())
     batch = draw(st.sampled_from([None, 1, 3])) if batched else None
     where = draw(st.booleans())
+    if draw(st.integers(0, 3)) == 0:  # a filter of groups is counted if it is the only filter
+        where = False
+        names = [name for name in names if not name.startswith("filter")]
+        names.insert(draw(st.integers(0, len(names))), "filter groups")
 
     def build(folder):
         filters = pc.field("id") % 7 != 3 if where and hasattr(pa.compute.Expression, "__mod__") else None
@@ -76,6 +85,10 @@ def pipelines(draw, *, batched=True):
                 dataset = dataset.map(same_columns, batched=True, batch_size=4, one_to_one=True)
             elif name == "filter":
                 dataset = dataset.filter(is_kept)
+            elif name == "filter groups":
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr("midepoch.dataset.FILTER_ROWS", window)
+                    dataset = dataset.filter(are_kept, batched=True)
             elif name == "filter2":
                 dataset = dataset.filter(is_odd)
             elif name == "columns":

@@ -28,8 +28,9 @@ from midepoch.pipeline.survey import survey_pipeline
 from midepoch.pipeline.units import checked_version
 from midepoch.planned import PlannedDataset
 from midepoch.sources.files import FileRows
-from midepoch.stages.batch import Batch, FilterBatches, MapBatches, MapBatchesOneToOne
+from midepoch.stages.batch import Batch, MapBatches, MapBatchesOneToOne
 from midepoch.stages.columns import RenameColumns
+from midepoch.stages.filter_batches import FilterBatches
 from midepoch.stages.pack.spec import Others, PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.pack.strategies import Overlong, Strategy
@@ -420,9 +421,9 @@ class Dataset(PlannedDataset):
         ``train_test_split`` may come after it, and act on the rows that the filters keep.
 
         If only columns of the files are needed, no function is called: ``pack`` of lists in Arrow files reads their
-        offsets, in Parquet that one column, and ``read(filters=...)`` the columns of the filter. Stages that
-        judge or make groups of rows cannot be surveyed: ``filter(batched=True)``, and ``map(batched=True)`` without
-        ``one_to_one``.
+        offsets, in Parquet that one column, and ``read(filters=...)`` the columns of the filter. The function of
+        ``filter(batched=True)`` must judge each row alone. ``map(batched=True)`` without ``one_to_one`` cannot be
+        surveyed.
 
         ``executor`` is any ``concurrent.futures.Executor``; by default as many processes are started as there are
         cores. A survey belongs to the data, the stages and the names of their functions. If a function changes and its

@@ -16,7 +16,8 @@ from midepoch.pipeline.counted_draws import Period
 from midepoch.pipeline.draws import Draws, PartPosition
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages import batch, flow
-from midepoch.stages.counted import Groups, Kept
+from midepoch.stages.counted import Groups
+from midepoch.stages.kept import Kept
 from midepoch.stages.pack.planned import PlannedStream, PlannedWindows
 from midepoch.testing import assert_elastic, assert_resumes, same
 from surveys import surveyed
@@ -113,9 +114,9 @@ def test_a_filters_cursor_that_is_off_by_one_row(filtering, monkeypatch, error):
 
 
 def test_a_group_whose_delivered_outputs_are_not_dropped(spreading, monkeypatch):
-    right = batch._by_group
+    right = batch.by_group
     monkeypatch.setattr(
-        batch, "_by_group", lambda inputs, size, cursor, *rest: right(inputs, size, (*cursor[:-1], 0), *rest)
+        batch, "by_group", lambda inputs, size, cursor, *rest: right(inputs, size, (*cursor[:-1], 0), *rest)
     )
     found(spreading)
 

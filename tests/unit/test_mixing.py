@@ -4,6 +4,7 @@ import json
 import math
 from itertools import islice
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -496,3 +497,20 @@ class TestRefusedChanges:
             states.append(dataset.state_dict())
         with pytest.raises(me.CheckpointMismatchError, match="different data or pipelines"):
             me.merge_states(states)
+
+
+@pytest.mark.parametrize("stage", ["pack", "filter"])
+def test_stages_after_a_mixture_are_not_counted_and_the_remedy_is_named(tmp_path, stage):
+    batch = pa.record_batch({"input_ids": [[1, 2], [3], [4, 5, 6]]})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    mixture = me.mix([me.read(tmp_path), me.read(tmp_path).skip(1)])
+    after = mixture.pack(4) if stage == "pack" else mixture.filter(lambda row: True)
+    assert after.why_not_counted() == (
+        f"{stage.capitalize()} comes after mix, whose items have no row numbers by which a survey could know them: use "
+        f"{stage} on each of the datasets before mixing them."
+    )
+    with pytest.raises(ValueError, match=rf"{stage} after a mixture cannot be surveyed.* before mixing them"):
+        after.survey()
+    before = [me.read(tmp_path).pack(4), me.read(tmp_path).skip(1).pack(4)]
+    assert me.mix(before).counted

@@ -11,7 +11,7 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.stages.stage import Call, Stage, name_of
 
-INTERNAL = ("number", "salt", "checks", "skip_log", "stage")
+INTERNAL = ("number", "salt", "checks", "use", "skip_log", "stage")
 """Fields of stages that no user sets."""
 
 

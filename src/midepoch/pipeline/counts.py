@@ -67,7 +67,7 @@ def _unknown(lanes: Lanes) -> Iterator[Job]:
     """The windows that nobody has counted, as jobs of about ``JOB_DOCUMENTS`` documents."""
     for lane in range(lanes.count):
         windows = lanes.windows(lane, lanes.pipeline.begin)
-        if windows is None:
+        if windows is None or not windows.is_shared:
             return
         at_once = max(1, JOB_DOCUMENTS // windows.size)
         total = windows.windows()

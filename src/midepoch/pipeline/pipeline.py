@@ -23,8 +23,9 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.index.group_counts import GroupCounts, LaneCounts, counts_path
 from midepoch.index.survey import Survey
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, RowStride, Source
-from midepoch.stages.counted import CountedItems, without_others
+from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow
+from midepoch.stages.kept import without_others
 from midepoch.stages.pack.planned import PlannedWindows
 from midepoch.stages.stage import Call, Stage
 
@@ -81,14 +82,18 @@ class Pipeline:
         reason = self.source.why_not_counted(self.survey)
         if reason is not None:
             return reason
-        rows, random = self.source.has_rows, None
+        if (reason := self.why_filters_are_not_counted()) is not None:
+            return reason
+        random, grouping = None, None if self.source.has_rows else "mix"
         covered = self.survey.covered if self.survey is not None else 0
         for stage in self.stages:
             covered -= stage.checking(False).needs_survey
             if stage.needs_survey:
-                if not rows:
+                if grouping is not None:
+                    remedy = "on each of the datasets before mixing them" if grouping == "mix" else f"before {grouping}"
                     return (
-                        f"{stage.name} gets items that are not single rows of files: put it before batch, pack or mix"
+                        f"{stage.name} comes after {grouping}, whose items have no row numbers by which a survey could "
+                        f"know them: use {stage.name} {remedy}"
                     )
                 if random is not None:
                     return (
@@ -99,9 +104,19 @@ class Pipeline:
                     return f"how many items {stage.name} yields is only known by reading the rows: call .survey() once"
             elif stage.count(1) is None:
                 return stage.why_not_counted
-            rows = rows and stage.keeps_rows
+            grouping = grouping or (None if stage.keeps_rows else stage.name)
             random = stage.name if stage.uses_rng else random
         return None
+
+    def why_filters_are_not_counted(self) -> str | None:
+        """Why a survey cannot count what the filters keep, and what to do; None if it can."""
+        filters = [stage for stage in self.stages if stage.needs_survey and stage.keeps_rows]
+        if not any(stage.many_outputs for stage in filters) or (len(filters) == 1 and self.source.uniform):
+            return None
+        return (
+            "filter(batched=True) is not the only filter, and checkpoints count the rows that it keeps alone, while a "
+            "survey knows what all filters keep together: use filter(fn), or make one function of all filters"
+        )
 
     @cached_property
     def item_rows(self) -> int:

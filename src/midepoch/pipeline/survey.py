@@ -101,7 +101,7 @@ class Counting(RowPass):
     @classmethod
     def of(cls, pipeline: Pipeline) -> "Counting | None":
         """What must be run to count the items of a pipeline; None if they are counted already."""
-        stages = tuple(stage.checking(False) for stage in pipeline.stages[: counting_stages(pipeline)])
+        stages = tuple(stage.checking(False).for_survey() for stage in pipeline.stages[: counting_stages(pipeline)])
         source = pipeline.source
         if not isinstance(source, FileRows):
             raise TypeError(f"survey: the rows must be those of files, got {type(source).__name__}.")

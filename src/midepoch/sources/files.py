@@ -31,8 +31,9 @@ from midepoch.sources.lane import LaneRows, ReadSizes
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, RowStride
 from midepoch.sources.virtual import BlockTable, VirtualBlocks
 from midepoch.sources.where import matching
-from midepoch.stages.counted import CountedItems, Kept, Wanted
+from midepoch.stages.counted import CountedItems, Wanted
 from midepoch.stages.flow import Flow, RowRun
+from midepoch.stages.kept import Kept
 from midepoch.storage.options import Fetch
 
 NEAR_ROWS = 8192

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
-from midepoch.stages.counted import rejected_row
 from midepoch.stages.flow import RowRun
+from midepoch.stages.kept import rejected_row
 from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows
 from midepoch.values.take import keep

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from midepoch._common.text import count
@@ -134,7 +133,7 @@ class MapBatches(FunctionStage):
         return self.size
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        runs = _by_group(inputs, self.size, cursor, self.call.number, context, self._outputs)
+        runs = by_group(inputs, self.size, cursor, self.call.number, context, self._outputs)
         return Flow(row_runs=runs, form=inputs.form)
 
     def _outputs(self, group: RowRun, context: Context) -> Rows:
@@ -192,46 +191,6 @@ class MapBatchesOneToOne(FunctionStage):
         return self.call.describe(batched=True, one_to_one=True, remove_columns=list(self.remove_columns))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterBatches(FunctionStage):
-    """Call a function on the columns of ``size`` items. It returns for each whether to keep it."""
-
-    size: int
-    many_outputs: ClassVar[bool] = True
-
-    @property
-    def group_size(self) -> int:
-        return self.size
-
-    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        runs = _by_group(inputs, self.size, cursor, self.call.number, context, self._outputs)
-        return Flow(row_runs=runs, form=inputs.form, schema=inputs.schema)
-
-    def _outputs(self, group: RowRun, context: Context) -> Rows:
-        result = self.call(group.rows.columns(), int(group.keys[0]), context)
-        mask = result.to_pylist() if isinstance(result, pa.Array | pa.ChunkedArray) else np.asarray(result).tolist()
-        if not isinstance(mask, list) or len(mask) != len(group):
-            raise ValueError(
-                f"filter(batched=True) needs a function that returns one truth value for each of the {len(group)} "
-                f"rows, but it returned {len(mask) if isinstance(mask, list) else mask!r}."
-            )
-        return group.rows.keep([bool(keep) for keep in mask])
-
-    @property
-    def keeps_rows(self) -> bool:
-        return True
-
-    @property
-    def why_not_counted(self) -> str:
-        return "filter(batched=True) judges groups of rows together: use filter(fn), which judges each row alone"
-
-    def count(self, inputs: int) -> int | None:
-        return None
-
-    def describe(self) -> dict[str, Any] | None:
-        return self.call.describe(batched=True)
-
-
 def call_on_columns(call: Call, group: RowRun, removed: tuple[str, ...], context: Context) -> Rows:
     """The rows that a function returns for the columns of a group. Columns that it does not return are kept."""
     columns = group.rows.columns()
@@ -258,7 +217,7 @@ def call_on_columns(call: Call, group: RowRun, removed: tuple[str, ...], context
     return Rows(merged, group.rows.form)
 
 
-def _by_group(
+def by_group(
     inputs: Flow,
     size: int,
     cursor: Cursor,

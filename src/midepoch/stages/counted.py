@@ -7,21 +7,17 @@ what it needs for these: so a reader that shares a lane takes no rows of the oth
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from itertools import chain
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.errors import SurveyMismatchError
 from midepoch.stages.flow import Flow
 from midepoch.stages.left_out import LeftOut
 
-Checked = TypeVar("Checked")
 Wanted = Iterator[I64]
 """Numbers of items, which rise over all arrays.
 
@@ -29,7 +25,7 @@ An empty array says that the next numbers are not known yet: what was asked for 
 is asked for more, the next numbers are looked for, however long that takes.
 """
 CHUNK = 1 << 14
-"""How many inputs a filter counts at a time."""
+"""How many inputs are counted at a time."""
 
 
 class CountedItems(ABC):
@@ -181,119 +177,3 @@ class Groups(CountedItems):
         if self._ends[group] == outputs:
             return (*self._inputs.cursor(int(self._members(group)[-1]) + 1), 0)
         return (*self._inputs.cursor(group * self._size), outputs - self._before(group))
-
-
-class Kept(Groups):
-    """The rows that surveyed filters keep."""
-
-    def __init__(
-        self,
-        inputs: CountedItems,
-        make: Callable[[Flow], Flow],
-        stage: str,
-        name_row: Callable[[int], str],
-    ) -> None:
-        """``make`` is the filter itself, which checks what the survey says. ``name_row`` names the row of a key."""
-        super().__init__(inputs, CHUNK)
-        self._make, self._stage, self._name_row = make, stage, name_row
-        self._is_first = inputs.left_out is None
-        self.left_out: LeftOut = inputs.left_out or LeftOut()
-        self._last: tuple[int, I64] = (-1, np.empty(0, np.int64))
-
-    def _outputs(self, group: int) -> int:
-        return len(self._kept_in(group))
-
-    def _kept_in(self, group: int) -> I64:
-        """The inputs in a group that are kept."""
-        if self._last[0] != group:
-            members = self._members(group)
-            self._last = group, members[self._inputs.kept(members)] if len(members) else members
-        return self._last[1]
-
-    def _inputs_of(self, numbers: I64) -> I64:
-        """The inputs that become these items, which must exist."""
-        if not len(numbers):
-            return numbers
-        return np.concatenate([self._kept_in(group)[inside] for group, inside in self._by_group(numbers)])
-
-    def cursor(self, items: int) -> Cursor:
-        if items == 0:
-            return self._inputs.cursor(0)
-        return self._inputs.cursor(int(self._inputs_of(np.array([items - 1]))[0]) + 1)
-
-    def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        expected: list[I64] = []
-
-        def inputs() -> Iterator[I64]:
-            begin = 0
-            for numbers in wanted:
-                of_inputs = self._inputs_of(numbers)
-                if len(of_inputs):
-                    expected.append(self._inputs.keys(of_inputs))
-                    if self._is_first:
-                        others = self.left_out.sample(begin, of_inputs, self._inputs.kept)
-                        self.left_out.remember(self._inputs.keys(others))
-                        begin = int(of_inputs[-1]) + 1
-                        of_inputs = np.sort(np.concatenate([of_inputs, others]))
-                yield of_inputs
-
-        flow = self._make(self._inputs.flow(opened, inputs()))
-        if flow.row_runs is not None:
-            return replace(flow, row_runs=self._checked(flow.row_runs, lambda run: run.keys.tolist(), expected))
-        return flow.with_single_items(self._checked(flow.as_single_items(), lambda single: [single[2]], expected))
-
-    def _checked(
-        self, kept: Iterator[Checked], keys_of: Callable[[Checked], list[int]], expected: list[I64]
-    ) -> Iterator[Checked]:
-        """What the filter keeps, if it keeps the rows that the survey says. Later filters may leave out the others."""
-        due: list[int] = []
-        for each in kept:
-            keys = [key for key in keys_of(each) if key not in self.left_out]
-            while len(due) < len(keys) and expected:
-                due += expected.pop(0).tolist()
-            for key, expected_key in zip(keys, due, strict=False):
-                if key != expected_key:
-                    raise self._rejected(expected_key)
-            del due[: len(keys)]
-            yield each
-        for key in [*due, *chain.from_iterable(expected)][:1]:
-            raise self._rejected(int(key))
-
-    def _rejected(self, key: int) -> SurveyMismatchError:
-        return rejected_row(self._stage, self._name_row(key))
-
-    def keys(self, numbers: I64) -> I64:
-        return self._inputs.keys(self._inputs_of(numbers))
-
-    def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
-        return np.ones(len(numbers), np.bool_)
-
-    def lengths(self, numbers: I64) -> I64:
-        return self._inputs.lengths(self._inputs_of(numbers))
-
-
-def without_others(items: CountedItems, stage: str, name_row: Callable[[int], str]) -> CountedItems:
-    """What is left after the last filter, ``stage``. Raises if a row is there that the survey says is left out."""
-    left_out = items.left_out
-    if left_out is None:
-        return items
-
-    def check(flow: Flow) -> Flow:
-        if flow.row_runs is not None:
-            return replace(flow, row_runs=checked(flow.row_runs, lambda run: run.keys.tolist()))
-        return flow.with_single_items(checked(flow.as_single_items(), lambda single: (single[2],)))
-
-    def checked(kept: Iterator[Checked], keys_of: Callable[[Checked], Iterable[int]]) -> Iterator[Checked]:
-        for each in kept:
-            left_out.check(keys_of(each), stage, name_row)
-            yield each
-
-    return Outputs(items, check)
-
-
-def rejected_row(stage: str, row: str) -> SurveyMismatchError:
-    """The error for a row that a stage leaves out, and that the survey says it keeps."""
-    return SurveyMismatchError(
-        f"The survey says that {stage} keeps {row}, and now it does not. A function changed, or does not always say "
-        "the same of a row. After a change pass another version to survey(version=...)."
-    )

@@ -15,8 +15,9 @@ from typing import Any, Self
 from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MissingExtraError, StoreError
-from midepoch.stages.counted import CountedItems, Kept, Outputs, rejected_row
+from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Context, Flow, SingleItem
+from midepoch.stages.kept import Kept, rejected_row
 from midepoch.stages.skipped import SkippedInputs
 from midepoch.stages.stage import FunctionStage
 

@@ -82,6 +82,10 @@ class Stage(ABC):
         """
         return self
 
+    def for_survey(self) -> "Stage":
+        """This stage as a survey runs it: its outputs have the keys of their rows."""
+        return self
+
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
         """The outputs from ``cursor`` on, counted without reading. Only for stages that can be counted."""
         return Outputs(inputs, lambda flow: self.flow(flow, cursor, context))

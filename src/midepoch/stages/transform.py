@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
-from midepoch.stages.counted import CountedItems, Kept, Outputs, rejected_row
+from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
+from midepoch.stages.kept import Kept, rejected_row
 from midepoch.stages.stage import FunctionStage, Stage
 from midepoch.values.forms import Form
 from midepoch.values.rows import convert_batch, convert_item

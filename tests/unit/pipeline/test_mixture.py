@@ -9,7 +9,7 @@ from in_memory import SCHEMA, NumbersSource, ids_of
 from midepoch.pipeline.draws import PartPosition
 from midepoch.pipeline.mixture import Mixture, OpenMixture, join_positions
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.stages.batch import FilterBatches
+from midepoch.stages.filter_batches import FilterBatches
 from midepoch.stages.transform import Convert, Filter
 
 

@@ -11,7 +11,8 @@ from in_memory import SCHEMA, NumbersSource, Opened, ids_of, items_of
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.pipeline.pipeline import Lanes, Pipeline
-from midepoch.stages.batch import Batch, FilterBatches, MapBatches
+from midepoch.stages.batch import Batch, MapBatches
+from midepoch.stages.filter_batches import FilterBatches
 from midepoch.stages.transform import Convert, Filter, Map, Select
 
 EMPTY = Pipeline(source=NumbersSource(rows=20))

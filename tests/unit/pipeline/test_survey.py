@@ -56,6 +56,10 @@ def is_even(row):
     return row["id"] % 2 == 0
 
 
+def are_even(columns):
+    return [number % 2 == 0 for number in columns["id"]]
+
+
 def test_a_filter_has_a_bit_for_each_row(folder):
     surveyed = me.read(folder).filter(is_even).survey()
     assert facts(surveyed) == ([row % 2 == 0 for row in range(ROWS)], None)
@@ -161,9 +165,14 @@ def test_an_error_of_a_function_names_stage_file_and_row(folder):
     assert caught.value.__notes__[0].endswith("fails), at row 7 of 2.arrow")
 
 
-def test_a_filter_of_batches_cannot_be_surveyed(folder):
-    with pytest.raises(ValueError, match=r"filter\(batched=True\) judges groups of rows together: use filter\(fn\)"):
-        me.read(folder).filter(lambda rows: [True] * len(rows["id"]), batched=True).survey()
+def test_a_filter_of_groups_has_a_bit_for_each_row(folder):
+    surveyed = me.read(folder).filter(are_even, batched=True).survey()
+    assert facts(surveyed) == facts(me.read(folder).filter(is_even).survey())
+
+
+def test_a_filter_that_judges_rows_by_their_group_cannot_be_surveyed(folder):
+    with pytest.raises(ValueError, match=r"filter\(batched=True\) judges row 2 of 0.arrow otherwise if other rows"):
+        me.read(folder).filter(lambda rows: [number == rows["id"][0] for number in rows["id"]], batched=True).survey()
 
 
 def test_rows_that_are_skipped_as_broken_are_not_kept(folder):

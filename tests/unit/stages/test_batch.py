@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 
 from in_memory import CONTEXT, assert_resumes_anywhere, flow_of, ids_of, items_of
-from midepoch.stages.batch import Batch, Collate, FilterBatches, MapBatches
+from midepoch.stages.batch import Batch, Collate, MapBatches
+from midepoch.stages.filter_batches import FilterBatches
 from midepoch.stages.stage import Call
 
 BOTH = pytest.mark.parametrize("single", [False, True])

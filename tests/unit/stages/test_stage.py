@@ -6,8 +6,9 @@ from functools import partial, wraps
 import pyarrow as pa
 import pytest
 
-from midepoch.stages.batch import Batch, Collate, FilterBatches, MapBatches, MapBatchesOneToOne
+from midepoch.stages.batch import Batch, Collate, MapBatches, MapBatchesOneToOne
 from midepoch.stages.columns import RenameColumns
+from midepoch.stages.filter_batches import FilterBatches, FilterColumns
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
@@ -44,6 +45,7 @@ STAGES = {
     "batched map": MapBatches(call=call("map"), size=5),
     "one-to-one batched map": MapBatchesOneToOne(call=call("map"), size=5),
     "batched filter": FilterBatches(call=call("filter"), size=5),
+    "checked filter": FilterColumns(call=call("filter"), size=5, use="check"),
     "process": SkipErrors(call=call("process"), skip_log=None),
     "pack": PackWindows(spec=spec(), strategy="best_fit", window=7),
     "concat": PackStream(spec=spec()),
@@ -83,7 +85,7 @@ def test_a_stage_names_the_functions_that_it_calls():
 
 
 def test_the_number_of_outputs_where_it_follows_from_that_of_the_inputs():
-    same = ("map", "one-to-one batched map", "select", "rename", "convert", "collate", "process")
+    same = ("map", "one-to-one batched map", "select", "rename", "convert", "collate", "process", "checked filter")
     for inputs in (0, 1, 3, 7):
         counts = {"batch": -(-inputs // 3), "collated batch": -(-inputs // 3), "full batch": inputs // 3}
         counts |= dict.fromkeys(same, inputs)
@@ -95,7 +97,7 @@ def test_a_function_whose_errors_are_skipped_has_an_unknown_number_of_outputs():
 
 
 def test_which_stages_make_one_output_of_each_input():
-    one = ("map", "one-to-one batched map", "select", "rename", "convert", "collate", "process")
+    one = ("map", "one-to-one batched map", "select", "rename", "convert", "collate", "process", "checked filter")
     assert members("one_to_one") == {key: key in one for key in STAGES}
     assert Batch(size=1).one_to_one
 
@@ -113,7 +115,7 @@ def test_the_size_of_a_group():
 @pytest.mark.parametrize("in_runs", [True, False])
 def test_the_schema_is_known_until_a_function_changes_items(in_runs):
     selected = pa.schema([("text", pa.string())])
-    known = {"filter": SCHEMA, "batched filter": SCHEMA, "convert": SCHEMA, "select": selected}
+    known = dict.fromkeys(["filter", "batched filter", "checked filter", "convert"], SCHEMA) | {"select": selected}
     for key, stage in STAGES.items():
         inputs = Flow(row_runs=iter(()), schema=SCHEMA) if in_runs else Flow(single_items=iter(()), schema=SCHEMA)
         assert stage.flow(inputs, (0, 0), CONTEXT).schema == known.get(key), key

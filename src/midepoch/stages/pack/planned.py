@@ -61,7 +61,14 @@ class PlannedWindows(Groups):
         self._spec, self._strategy, self._context = spec, strategy, context
         self._plans: dict[int, WindowPlan] = {}
         self._plans_kept = 1
-        self._shared = None if context.output_counts is None else context.output_counts()
+        # Numbers are shared by the position of a window's first row, which must be all that its cursor has.
+        shared = context.output_counts is not None and len(inputs.cursor(0)) == 1
+        self._shared = context.output_counts() if shared and context.output_counts is not None else None
+
+    @property
+    def is_shared(self) -> bool:
+        """True if processes share the numbers of packs."""
+        return self._shared is not None
 
     @property
     def size(self) -> int:

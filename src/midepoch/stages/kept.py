@@ -1,0 +1,215 @@
+"""The rows that surveyed filters keep, counted by the survey's bits. What is read is compared with these."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from midepoch._common.hashing import key_of, mix64
+from midepoch._common.types import I64
+from midepoch.checkpoint.lanes import Cursor
+from midepoch.errors import SurveyMismatchError
+from midepoch.stages.counted import CHUNK, CountedItems, Groups, Outputs, Wanted
+from midepoch.stages.flow import Flow, RowRun
+from midepoch.stages.left_out import LeftOut
+
+Checked = TypeVar("Checked")
+
+
+class Kept(Groups):
+    """The rows that surveyed filters keep."""
+
+    def __init__(
+        self,
+        inputs: CountedItems,
+        make: Callable[[Flow], Flow],
+        stage: str,
+        name_row: Callable[[int], str],
+    ) -> None:
+        """``make`` is the filter itself, which checks what the survey says. ``name_row`` names the row of a key."""
+        super().__init__(inputs, CHUNK)
+        self._make, self._stage, self._name_row = make, stage, name_row
+        self._is_first = inputs.left_out is None
+        self.left_out: LeftOut = inputs.left_out or LeftOut()
+        self._last: tuple[int, I64] = (-1, np.empty(0, np.int64))
+
+    def _outputs(self, group: int) -> int:
+        return len(self._kept_in(group))
+
+    def _kept_in(self, group: int) -> I64:
+        """The inputs in a group that are kept."""
+        if self._last[0] != group:
+            members = self._members(group)
+            self._last = group, members[self._inputs.kept(members)] if len(members) else members
+        return self._last[1]
+
+    def inputs_of(self, numbers: I64) -> I64:
+        """The inputs that become these items, which must exist."""
+        if not len(numbers):
+            return numbers
+        return np.concatenate([self._kept_in(group)[inside] for group, inside in self._by_group(numbers)])
+
+    def cursor(self, items: int) -> Cursor:
+        if items == 0:
+            return self._inputs.cursor(0)
+        return self._inputs.cursor(int(self.inputs_of(np.array([items - 1]))[0]) + 1)
+
+    def flow(self, opened: Any, wanted: Wanted) -> Flow:
+        expected: list[I64] = []
+
+        def inputs() -> Iterator[I64]:
+            begin = 0
+            for numbers in wanted:
+                of_inputs = self.inputs_of(numbers)
+                if len(of_inputs):
+                    expected.append(self._inputs.keys(of_inputs))
+                    if self._is_first:
+                        others = self.left_out.sample(begin, of_inputs, self._inputs.kept)
+                        self.left_out.remember(self._inputs.keys(others))
+                        begin = int(of_inputs[-1]) + 1
+                        of_inputs = np.sort(np.concatenate([of_inputs, others]))
+                yield of_inputs
+
+        flow = self._make(self._inputs.flow(opened, inputs()))
+        if flow.row_runs is not None:
+            return replace(flow, row_runs=self._checked(flow.row_runs, lambda run: run.keys.tolist(), expected))
+        return flow.with_single_items(self._checked(flow.as_single_items(), lambda single: [single[2]], expected))
+
+    def _checked(
+        self, kept: Iterator[Checked], keys_of: Callable[[Checked], list[int]], expected: list[I64]
+    ) -> Iterator[Checked]:
+        """What the filter keeps, if it keeps the rows that the survey says. Later filters may leave out the others."""
+        due: list[int] = []
+        for each in kept:
+            keys = [key for key in keys_of(each) if key not in self.left_out]
+            while len(due) < len(keys) and expected:
+                due += expected.pop(0).tolist()
+            for key, expected_key in zip(keys, due, strict=False):
+                if key != expected_key:
+                    raise self._rejected(expected_key)
+            del due[: len(keys)]
+            yield each
+        for key in [*due, *chain.from_iterable(expected)][:1]:
+            raise self._rejected(int(key))
+
+    def _rejected(self, key: int) -> SurveyMismatchError:
+        return rejected_row(self._stage, self._name_row(key))
+
+    def keys(self, numbers: I64) -> I64:
+        return self._inputs.keys(self.inputs_of(numbers))
+
+    def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
+        return np.ones(len(numbers), np.bool_)
+
+    def lengths(self, numbers: I64) -> I64:
+        return self._inputs.lengths(self.inputs_of(numbers))
+
+
+class KeptOfGroups(CountedItems):
+    """The rows that a filter of groups keeps. It must be the only filter: its cursor counts what it keeps itself."""
+
+    def __init__(self, inputs: CountedItems, kept: Kept, checked: CountedItems, size: int, delivered: int) -> None:
+        """``kept`` are the rows that are kept, ``checked`` the same when they are read.
+
+        ``delivered`` rows of the first group come before the first item.
+        """
+        self._inputs, self._kept, self._checked = inputs, kept, checked
+        self._size, self._delivered = size, delivered
+        self._last: tuple[int, I64] = (-1, np.empty(0, np.int64))
+
+    def has(self, number: int) -> bool:
+        return self._kept.has(number + self._delivered)
+
+    def total(self) -> int:
+        return max(0, self._kept.total() - self._delivered)
+
+    def cursor(self, items: int) -> Cursor:
+        """The resume rule: the group's start and its delivered rows, or the group's end after its last row."""
+        if items == 0:
+            return (*self._inputs.cursor(0), self._delivered)
+        last = int(self._kept.inputs_of(np.array([items - 1 + self._delivered]))[0])
+        group = last // self._size
+        kept = self._kept_in(group)
+        if last == kept[-1]:
+            end = (group + 1) * self._size
+            return (*self._inputs.cursor(end if self._inputs.has(end - 1) else self._inputs.total()), 0)
+        return (*self._inputs.cursor(group * self._size), int(np.searchsorted(kept, last)) + 1)
+
+    def _kept_in(self, group: int) -> I64:
+        """The inputs in a group that are kept."""
+        if self._last[0] != group:
+            begin, end = group * self._size, (group + 1) * self._size
+            members = np.arange(begin, end if self._inputs.has(end - 1) else self._inputs.total())
+            self._last = group, members[self._inputs.kept(members)]
+        return self._last[1]
+
+    def keys(self, numbers: I64) -> I64:
+        """The keys that rows have after a stage that makes groups."""
+        of_inputs = self._kept.inputs_of(numbers + self._delivered)
+        groups, keys = of_inputs // self._size, np.empty(len(numbers), np.uint64)
+        for group in np.unique(groups).tolist():
+            here = groups == group
+            first = int(self._inputs.keys(np.array([group * self._size]))[0])
+            inside = np.searchsorted(self._kept_in(group), of_inputs[here]).astype(np.uint64)
+            keys[here] = inside + np.uint64(key_of(first))
+        return mix64(keys).astype(np.int64)
+
+    def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
+        return np.ones(len(numbers), np.bool_)
+
+    def lengths(self, numbers: I64) -> I64:
+        return self._kept.lengths(numbers + self._delivered)
+
+    def flow(self, opened: Any, wanted: Wanted) -> Flow:
+        due: deque[I64] = deque()
+
+        def inputs() -> Iterator[I64]:
+            for numbers in wanted:
+                if len(numbers):
+                    due.append(self.keys(numbers))
+                yield numbers + self._delivered
+
+        flow = self._checked.flow(opened, inputs())
+        assert flow.row_runs is not None, "a function of columns makes runs of rows"
+        return replace(flow, row_runs=_with_keys(flow.row_runs, due))
+
+
+def _with_keys(runs: Iterator[RowRun], due: deque[I64]) -> Iterator[RowRun]:
+    """The same rows with other keys, which are due in the same order."""
+    waiting = np.empty(0, np.int64)
+    for run in runs:
+        while len(waiting) < len(run):
+            waiting = np.concatenate([waiting, due.popleft()])
+        yield RowRun(run.rows, run.cursors, waiting[: len(run)])
+        waiting = waiting[len(run) :]
+
+
+def without_others(items: CountedItems, stage: str, name_row: Callable[[int], str]) -> CountedItems:
+    """What is left after the last filter, ``stage``. Raises if a row is there that the survey says is left out."""
+    left_out = items.left_out
+    if left_out is None:
+        return items
+
+    def check(flow: Flow) -> Flow:
+        if flow.row_runs is not None:
+            return replace(flow, row_runs=checked(flow.row_runs, lambda run: run.keys.tolist()))
+        return flow.with_single_items(checked(flow.as_single_items(), lambda single: (single[2],)))
+
+    def checked(kept: Iterator[Checked], keys_of: Callable[[Checked], Iterable[int]]) -> Iterator[Checked]:
+        for each in kept:
+            left_out.check(keys_of(each), stage, name_row)
+            yield each
+
+    return Outputs(items, check)
+
+
+def rejected_row(stage: str, row: str) -> SurveyMismatchError:
+    """The error for a row that a stage leaves out, and that the survey says it keeps."""
+    return SurveyMismatchError(
+        f"The survey says that {stage} keeps {row}, and now it does not. A function changed, or does not always say "
+        "the same of a row. After a change pass another version to survey(version=...)."
+    )
