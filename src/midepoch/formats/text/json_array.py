@@ -96,14 +96,12 @@ def _outline(data: bytes) -> tuple[I64, int | None]:
 
 def _is_escaped_quote(letters: np.ndarray, marks: I64) -> np.ndarray:
     """Which marks are quotes after an odd number of backslashes."""
+    backslashes = np.flatnonzero(letters == BACKSLASH)
+    first_of_run = backslashes[np.flatnonzero(np.diff(backslashes, prepend=-2) != 1)]
     escaped = np.zeros(len(marks), bool)
-    candidates = np.flatnonzero(letters[marks] == QUOTE)
-    back = 1
-    while len(candidates):
-        before = marks[candidates] - back
-        candidates = candidates[(before >= 0) & (letters[before] == BACKSLASH)]
-        escaped[candidates] = back % 2 == 1
-        back += 1
+    after = np.flatnonzero((letters[marks] == QUOTE) & (marks > 0) & (letters[marks - 1] == BACKSLASH))
+    run = first_of_run[np.searchsorted(first_of_run, marks[after], "left") - 1]
+    escaped[after] = (marks[after] - run) % 2 == 1
     return escaped
 
 

@@ -11,6 +11,7 @@ import pyarrow.json as pj
 from midepoch._common.types import I64
 from midepoch.formats.base import Format, Scan
 from midepoch.formats.text.compressed import compressible, open_text
+from midepoch.formats.text.nesting import MOST_LEVELS, check_nesting, is_too_deep
 from midepoch.formats.text.records import (
     NEWLINE,
     Before,
@@ -91,10 +92,14 @@ def _read(data: bytes, options: pj.ParseOptions) -> pa.Table:
 
 
 def _count_objects(data: bytes) -> int:
-    """The number of lines that hold an object. Raise if a line holds something else, because pyarrow would crash."""
+    """The number of lines that hold an object. Raise if a line holds something else, because pyarrow would crash.
+
+    It would crash on values that are nested too deep as well.
+    """
     letters = np.frombuffer(data, np.uint8)
     begins = np.append(0, np.flatnonzero(letters == NEWLINE) + 1)
     begins = begins[begins < len(letters)]
+    check_nesting(data, begins)
     odd = begins[letters[begins] != ord("{")].tolist()
     blank = 0
     for begin in odd:
@@ -113,6 +118,8 @@ def first_error(data: bytes, error: Exception) -> tuple[int, str]:
     for number, line in enumerate(lines):
         if not line.strip():
             continue
+        if is_too_deep(line):
+            return number, f"its values are nested more than {MOST_LEVELS} deep."
         try:
             value = json.loads(line, object_pairs_hook=_unique_fields)
         except UnicodeDecodeError:
