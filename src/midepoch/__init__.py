@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from midepoch.integrations.torchdata import from_stateful_dataloader
     from midepoch.loader import Loader
     from midepoch.mixing import mix
+    from midepoch.pipeline.weight_schedule import WeightSchedule
     from midepoch.reading import read
 
 __version__ = "0.1.0"
@@ -60,6 +61,7 @@ _HOMES = {
     "StructuredDataset": "integrations.structured.dataset",
     "SurveyMismatchError": "errors",
     "UnknownStateError": "errors",
+    "WeightSchedule": "pipeline.weight_schedule",
     "fast_load_iterable_dataset": "integrations.huggingface.dataset",
     "from_hf": "integrations.huggingface.dataset",
     "from_stateful_dataloader": "integrations.torchdata",
@@ -90,6 +92,7 @@ __all__ = [
     "StructuredDataset",
     "SurveyMismatchError",
     "UnknownStateError",
+    "WeightSchedule",
     "fast_load_iterable_dataset",
     "from_hf",
     "from_stateful_dataloader",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
+from typing import Any
 
 from midepoch._common.checks import check_integer
 from midepoch._common.hashing import digest
@@ -11,11 +12,12 @@ from midepoch.dataset import Dataset
 from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
 from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.weight_schedule import WeightSchedule, WeightSteps
 
 
 def mix(
     datasets: Sequence[Dataset] | Mapping[str, Dataset],
-    weights: Sequence[float] | Mapping[str, float] | None = None,
+    weights: Sequence[float] | Mapping[str, float] | WeightSchedule | None = None,
     seed: int = 0,
     stop: Stop = "first",
 ) -> Dataset:
@@ -26,6 +28,8 @@ def mix(
     when all datasets have ended; those that are left share the draws. With ``"never"`` each dataset starts over with
     its next epoch. Datasets keep their own shuffles and stages, and may be mixtures. Shard, batch and load the mixture.
     If one of the datasets takes its shard from the launcher by itself, the mixture does so instead of it.
+
+    ``weights`` may be a :class:`WeightSchedule`, with weights that change with the number of items drawn.
 
     A state can be loaded with other weights, with one dataset more or with one less: each dataset resumes from its own
     position. Pass a dict to name the datasets; a resume then finds each by its name.
@@ -50,10 +54,12 @@ def mix(
             f"The datasets yield items of different kinds: {kinds}. Use the same with_format on all of them, and batch "
             "all of them or none; or use both on the mixture."
         )
+    steps = _steps(weights, names, stop) if isinstance(weights, WeightSchedule) else None
     mixture = Mixture(
         parts=tuple(part.plan.pipeline for part in parts),
         names=tuple(names),
-        weights=tuple(_weights(weights, names)),
+        weights=steps.weights[0] if steps else tuple(_weights(weights, names)),
+        steps=steps,
         named=named,
         seed=check_integer("seed", seed, least=None),
         stop=stop,
@@ -75,7 +81,17 @@ def _check_part(part: Dataset) -> None:
             raise ValueError(f"A dataset in a mixture cannot have its own {method}(). {remedy}")
 
 
-def _weights(weights: Sequence[float] | Mapping[str, float] | None, names: Sequence[str]) -> list[float]:
+def _steps(schedule: WeightSchedule, names: Sequence[str], stop: Stop) -> WeightSteps:
+    if stop == "all":
+        raise ValueError(
+            "A WeightSchedule needs stop='first' or stop='never': with 'all' the shares change by themselves."
+        )
+    at = sorted(schedule.weights)
+    weights = [tuple(_weights(schedule.weights[items], names)) for items in at]
+    return WeightSteps(at=tuple(int(items) for items in at), weights=tuple(weights), ramp=bool(schedule.ramp))
+
+
+def _weights(weights: Any, names: Sequence[str]) -> list[float]:
     if weights is None:
         return [1.0] * len(names)
     if isinstance(weights, Mapping):

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -65,6 +65,22 @@ class Period:
         draws = self._draws_from[part]
         periods, rest = divmod(number, len(draws))
         return periods * self._total + int(draws[rest])
+
+
+class DrawTable(Protocol):
+    """All draws of a lane: those of a Period, which repeats, or of weights that change."""
+
+    def drawn(self, draws: int) -> I64:
+        """How many items were drawn from each part after a number of draws."""
+
+    def parts(self, first: int, stop: int) -> I32:
+        """The parts of the draws from ``first`` to ``stop``."""
+
+    def draws_from(self, part: int) -> bool:
+        """True if the part is drawn from at all."""
+
+    def draw_of(self, part: int, number: int) -> int:
+        """The draw that takes the item with this number of a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +198,7 @@ class Segment:
     """The number of items of each part before the first item."""
     ended: tuple[int, ...]
     """How often each part has ended, where ended parts are left out."""
-    period: Period | None
+    period: DrawTable | None
     """None if all parts have ended."""
 
 
@@ -195,7 +211,7 @@ class CountedDraws(CountedItems):
         positions: Sequence[PartPosition],
         *,
         stop: Stop,
-        period: Callable[[Sequence[int]], Period | None],
+        period: Callable[[Sequence[int]], DrawTable | None],
         form: tuple[Form, bool],
         in_runs: bool,
     ) -> None:

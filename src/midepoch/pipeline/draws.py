@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from midepoch._common.hashing import key_of
 from midepoch._common.types import I32, I64
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.pipeline.schedule import Schedule
 from midepoch.stages.flow import Flow, RowRun, SingleItem
 from midepoch.values.forms import Form
 from midepoch.values.pool import PickedRows
@@ -45,6 +44,16 @@ class PartInput:
     """Returns the part's items, given how often it has ended and the cursor to start from."""
 
 
+class Drawing(Protocol):
+    """The order of draws of a lane."""
+
+    def draw(self, drawn: Sequence[int]) -> int:
+        """The part to draw from next, after ``drawn`` draws from each."""
+
+    def draws(self, drawn: Sequence[int], available: Sequence[int], most: int) -> I32:
+        """The parts of the next draws: at most ``most``, and from no part more than it has available."""
+
+
 class Draws:
     """The draws of a lane from its position on. Each object is good for one pass over them."""
 
@@ -54,7 +63,7 @@ class Draws:
         positions: Sequence[PartPosition],
         *,
         stop: Stop,
-        schedule: Callable[[Sequence[int]], Schedule | None],
+        schedule: Callable[[Sequence[int]], Drawing | None],
     ) -> None:
         """Take the parts, the position in each, and what makes a schedule, given how often each part has ended."""
         self._inputs, self._stop, self._make_schedule = inputs, stop, schedule

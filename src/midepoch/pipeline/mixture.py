@@ -17,10 +17,12 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles, Windows
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.survey import Survey
+from midepoch.pipeline.changing_schedule import ChangingSchedule
 from midepoch.pipeline.counted_draws import CountedDraws, CountedPart, Period
 from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop
 from midepoch.pipeline.pipeline import Lanes, Pipeline
 from midepoch.pipeline.schedule import COUNTED, Schedule, integer_weights
+from midepoch.pipeline.weight_schedule import WeightSteps
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, OpenSource, RowStride
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Flow
@@ -41,6 +43,8 @@ class Mixture:
     """True if the user named the parts. Otherwise the names are made from what the parts are."""
     seed: int = 0
     stop: Stop = "first"
+    steps: WeightSteps | None = None
+    """Weights that change with the number of items; then ``weights`` are the first of them."""
     uniform = False
     has_rows = False
 
@@ -49,7 +53,8 @@ class Mixture:
         return f"mix-of-{len(self.parts)}"
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{name} ({weight:g})" for name, weight in zip(self.names, self.weights, strict=True))
+        weights = map(_in_words, self.described_weights)
+        parts = ", ".join(f"{name} ({weight})" for name, weight in zip(self.names, weights, strict=True))
         return f"a mixture of {parts}"
 
     @cached_property
@@ -57,13 +62,21 @@ class Mixture:
         """The weights as the schedule takes them."""
         return integer_weights(self.weights)
 
+    @property
+    def described_weights(self) -> list[Any]:
+        """The weight of each part as a checkpoint holds it: a number, or all of its weights if they change."""
+        if self.steps is None:
+            return list(self.weights)
+        return [self.steps.of_part(part) for part in range(len(self.parts))]
+
     def why_not_counted(self, survey: Survey | None) -> str | None:
         for name, part in zip(self.names, self.parts, strict=True):
             if (reason := part.why_not_counted()) is not None:
                 return f"in the part {name!r} of the mixture, {reason}"
-        if sum(self.integer_weights) > COUNTED:
+        all_weights = [self.integer_weights] if self.steps is None else [weights for _, weights in self.steps.steps]
+        if (longest := max(map(sum, all_weights))) > COUNTED:
             return (
-                f"the schedule of the mixture repeats only after {sum(self.integer_weights):,} draws, and more than "
+                f"the schedule of the mixture repeats only after {longest:,} draws, and more than "
                 f"{COUNTED:,} are not counted: round the weights, for example to three decimals"
             )
         return None
@@ -108,7 +121,7 @@ class Mixture:
             {
                 "op": "mix",
                 "names": list(self.names),
-                "weights": list(self.weights),
+                "weights": self.described_weights,
                 "seed": self.seed,
                 "stop": self.stop,
                 "widths": [len(part.begin) for part in self.parts],
@@ -211,11 +224,11 @@ class Mixture:
     def _changes(self, saved: "SavedMixture", saved_numbers: Sequence[int | None]) -> list[str]:
         """How the schedule differs from the checkpoint's, in words."""
         changes = []
-        for name, weight, number in zip(self.names, self.weights, saved_numbers, strict=True):
+        for name, weight, number in zip(self.names, self.described_weights, saved_numbers, strict=True):
             if number is None:
-                changes.append(f"{name} is new and starts from its beginning, with weight {weight:g}")
+                changes.append(f"{name} is new and starts from its beginning, with weight {_in_words(weight)}")
             elif saved.weights[number] != weight:
-                changes.append(f"{name} has weight {weight:g} instead of {saved.weights[number]:g}")
+                changes.append(f"{name} has weight {_in_words(weight)} instead of {_in_words(saved.weights[number])}")
         changes += [f"{name} was removed" for name in saved.names if name not in self.names]
         if saved.seed != self.seed:
             changes.append(f"its seed is {self.seed} instead of {saved.seed}")
@@ -228,7 +241,7 @@ class SavedMixture(NamedTuple):
     """What a checkpoint says of its mixture, one entry a part in each list."""
 
     names: list[str]
-    weights: list[float]
+    weights: list[Any]
     seed: int
     widths: list[int]
     """How many numbers the cursor of each part has."""
@@ -269,6 +282,7 @@ class MixtureLanes:
         self._mixture, self._epoch, self._count, self._mode, self._windows = mixture, epoch, lanes, mode, windows
         # All lanes share an epoch's order. While some lanes are a pass ahead of others, the orders of both are needed.
         self._cached_lanes = lru_cache(maxsize=EPOCHS_KEPT * len(mixture.parts))(self._cut_part)
+        self._changing: dict[int, ChangingSchedule] = {}
 
     def _cut_part(self, part: int, epoch: int) -> Lanes:
         return Lanes(self._mixture.parts[part], epoch=epoch, lanes=self._count, mode=self._mode, windows=self._windows)
@@ -328,15 +342,21 @@ class MixtureLanes:
     def _open_counted(self, lane: int, part: int, times_ended: int, cursor: Cursor) -> CountedItems:
         return self._part_lanes(part, times_ended).counted(lane, cursor)
 
-    def _period(self, lane: int, times_ended: Sequence[int]) -> Period | None:
+    def _period(self, lane: int, times_ended: Sequence[int]) -> Period | ChangingSchedule | None:
         schedule = self._schedule(lane, times_ended)
-        return None if schedule is None else Period(schedule, self._weights(times_ended))
+        return Period(schedule, self._weights(times_ended)) if isinstance(schedule, Schedule) else schedule
 
     def _open(self, opened: OpenMixture, lane: int, part: int, times_ended: int, cursor: Cursor) -> Flow:
         return self._part_lanes(part, times_ended).flow(opened.parts[part], lane, cursor)
 
-    def _schedule(self, lane: int, times_ended: Sequence[int]) -> Schedule | None:
+    def _schedule(self, lane: int, times_ended: Sequence[int]) -> Schedule | ChangingSchedule | None:
         """The order of draws among the parts that have not ended; None if all have."""
+        steps = self._mixture.steps
+        if steps is not None:
+            if lane not in self._changing:
+                key = (self._mixture.seed, self._epoch, lane)
+                self._changing[lane] = ChangingSchedule(steps.of_lane(lane, self._count), *key)
+            return self._changing[lane]
         weights = self._weights(times_ended)
         return Schedule(weights, self._mixture.seed, self._epoch, lane) if any(weights) else None
 
@@ -347,6 +367,13 @@ class MixtureLanes:
             0 if mixture.stop == "all" and ended else weight
             for weight, ended in zip(mixture.integer_weights, times_ended, strict=True)
         ]
+
+
+def _in_words(weight: Any) -> str:
+    """A weight of a checkpoint: a number, or the weights from some items on."""
+    if isinstance(weight, Mapping):
+        return ", ".join(f"{of_item:g} from item {items}" for items, of_item in weight["at"])
+    return f"{weight:g}"
 
 
 def join_positions(positions: Sequence[PartPosition]) -> Cursor:
