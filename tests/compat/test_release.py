@@ -1,0 +1,62 @@
+"""What is released: a wheel and a source archive with everything in them, and workflows that can run."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import midepoch
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder of a wheel and a source archive, built from a copy of the project."""
+    source, out = tmp_path_factory.mktemp("source") / "midepoch", tmp_path_factory.mktemp("dist")
+    shutil.copytree(
+        ROOT, source, ignore=shutil.ignore_patterns(".*", "build", "dist", "data", "*.egg-info", "__pycache__")
+    )
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    return out
+
+
+def test_the_description_is_one_that_package_indexes_show(built):
+    files = [str(file) for file in built.iterdir()]
+    assert len(files) == 2
+    done = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_wheel_has_the_package_with_its_types_and_nothing_else(built):
+    (wheel,) = built.glob("*.whl")
+    assert wheel.name == f"midepoch-{midepoch.__version__}-py3-none-any.whl"
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"midepoch/__init__.py", "midepoch/py.typed", "fast_hf_loader_simple.py"} <= {*names}
+    tops = {name.partition("/")[0] for name in names}
+    assert tops == {"midepoch", "fast_hf_loader_simple.py", f"midepoch-{midepoch.__version__}.dist-info"}
+    modules = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
+    assert modules == {name for name in names if name.endswith(".py")}
+
+
+def test_the_source_archive_has_tests_docs_and_changes(built):
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert {"CHANGELOG.md", "SECURITY.md", "Makefile", "constraints.txt", "tests/conftest.py"} <= names
+    assert {"docs/how-it-works.md", "examples/demo.py", "benchmarks/README.md"} <= names
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
+def test_a_workflow_has_jobs_whose_steps_do_something(path):
+    workflow = yaml.safe_load(path.read_text())
+    assert {"name", "jobs", "permissions", True} <= workflow.keys()  # YAML reads the word on as true
+    for job in workflow["jobs"].values():
+        assert job["runs-on"]
+        assert all(len({"run", "uses"} & step.keys()) == 1 for step in job["steps"])
