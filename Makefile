@@ -28,6 +28,7 @@ demo: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.loader
+	$(BIN)/python -m benchmarks.workers
 	$(BIN)/python -m benchmarks.huggingface
 	$(BIN)/python -m benchmarks.packing
 	$(BIN)/python -m benchmarks.counted

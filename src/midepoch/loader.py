@@ -32,7 +32,7 @@ try:
     import torch.multiprocessing
     from torch.utils.data import DataLoader
 
-    from midepoch.worker_pool import Delivery, ResumePoint, WorkerPool
+    from midepoch.worker_pool import WorkerPool, pinned, pins
 except ImportError as error:
     raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
 
@@ -57,7 +57,8 @@ class Loader(DataLoader[Any]):
     last step of an epoch is whole, by the same padding or dropping. Take checkpoints between two steps.
 
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
-    an object store are started by forkserver, unless ``multiprocessing_context`` is set.
+    an object store are started by forkserver, unless ``multiprocessing_context`` is set. A worker is ahead of the loop
+    by 32 MiB, or by about ``prefetch_factor`` batches if that is set.
 
     A copy of a Loader starts where the next loop of the Loader would, with a position and workers of its own.
     ``set_epoch`` of its own ``dataset`` reaches it; after ``deepcopy`` and ``pickle`` that is a copy too.
@@ -120,15 +121,17 @@ class Loader(DataLoader[Any]):
         self._plan, self._options = plan, options
         self._start_point = dataset.start_point.for_loader()
         self._idle_pool: WorkerPool | None = None
-        self._inherited_pool: WorkerPool | None = None
         self._pools: WeakSet[WorkerPool] = WeakSet()
+        self._ahead = prefetch_factor
+        if pin_memory and not pins(self):
+            log_once("pin_memory=True changes nothing on this machine: torch finds no CUDA device.")
         self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
         self._warned_of_saving = False
         self._waiting: Pass | None = None
         _warn_if_not_sharded(plan)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_start_point": copy(self._start_point), "_idle_pool": None, "_inherited_pool": None, "_waiting": None}
+        own = {"_start_point": copy(self._start_point), "_idle_pool": None, "_waiting": None}
         kept = {name: value for name, value in self.__dict__.items() if name != "_pools"}
         return {**kept, **own}
 
@@ -338,35 +341,34 @@ class Loader(DataLoader[Any]):
 
     def _turns(self, progress: Progress) -> Iterator[Turns]:
         """The rank's turns, in order, as its workers take them."""
-        if self.num_workers == 0 and not self.pin_memory:
+        if self.num_workers:
+            yield from self._receive(progress)
+            return
+        if not pins(self):
             yield from take_turns(progress)
             return
-        due = progress.turns_taken
-        for turn, cursor, item in self._receive(
-            (progress.session.start, progress.reader_progress(), self._plan.ranks, self._plan.rank)
-        ):
-            while due < turn:  # turns of workers whose lanes have all run out
-                yield Turns((EMPTY,), ((),))
-                due += 1
-            yield Turns((EMPTY,), ((),)) if cursor is None else Turns((item,), ((tuple(cursor),),))
-            due += 1
+        for turns in take_turns(progress):
+            yield turns._replace(items=[item if item is EMPTY else pinned(item) for item in turns.items])
 
-    def _receive(self, resume_point: ResumePoint) -> Iterator[Delivery]:
-        """What the workers send when they all start from a resume point."""
-        if self._idle_pool is not None and not self._idle_pool.is_of_this_process:
-            self._inherited_pool, self._idle_pool = self._idle_pool, None  # kept: to drop it would stop the parent's
-        pool: WorkerPool | None = self._idle_pool or WorkerPool(self, self._plan)
+    def _receive(self, progress: Progress) -> Iterator[Turns]:
+        """The turns that the workers send when they all start from where a progress is."""
+        pool = self._idle_pool if self._idle_pool is not None and self._idle_pool.is_of_this_process else None
         self._idle_pool = None  # so that another pass meanwhile starts workers of its own
-        assert pool is not None
+        if pool is None:
+            pool = WorkerPool(self, self._plan, ahead=self._ahead)
         self._pools.add(pool)
+        failed = True
         try:
-            yield from pool.work(resume_point)
-        except Exception:
-            pool = None
+            yield from pool.work(progress)
+            failed = False
+        except GeneratorExit:
+            failed = False
             raise
         finally:
-            if self.persistent_workers and self._idle_pool is None and pool is not None and not pool.is_closed:
+            if self.persistent_workers and not failed and not pool.is_closed and self._idle_pool is None:
                 self._idle_pool = pool
+            else:
+                pool.close()
 
 
 def _warn_if_not_sharded(plan: Plan) -> None:

@@ -118,7 +118,7 @@ class RankRun:
         return self._dataset.plan.pipeline.state_dict(self._progress.state())
 
 
-def _interleaved(workers: list[Iterator[Turns]], *, until_first_ends: bool) -> Iterator[Turns]:
+def _interleaved(workers: Sequence[Iterator[Turns]], *, until_first_ends: bool) -> Iterator[Turns]:
     """One turn of each worker after the other. A worker that has ended has only empty turns, or ends the rank's."""
     turns = [turn_by_turn(worker) for worker in workers]
     alive = [True] * len(workers)

@@ -1,137 +1,258 @@
-"""The workers of a Loader: what they run, and how the main process receives what they deliver.
+"""The workers of a Loader: how the main process starts them, and receives what they send.
 
-Workers take a rank's turns in parallel and send, with each item, its turn and the cursor after it. A worker sends an
-empty turn, at a lane that has run out, without an item, which keeps the workers in step.
+Workers take a rank's turns in parallel and send, with each item, the cursor after it. A worker sends an empty turn, at
+a lane that has run out, without an item, which keeps the workers in step. :mod:`midepoch.worker_process` has what a
+worker runs.
 """
 
 import os
 import pickle
-import queue
-import warnings
+import time
+import weakref
+from collections import deque
 from collections.abc import Iterator
-from typing import Any, Protocol
+from contextlib import suppress
+from multiprocessing.connection import wait
+from typing import Any
 
 import torch.multiprocessing
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 
-from midepoch._common.world import torch_worker
-from midepoch.checkpoint.state import ReaderProgress, State
+from midepoch.delivery.gather import in_turn
+from midepoch.delivery.layout import Chunk
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.progress import Progress
-from midepoch.delivery.reader import take_turns, turn_by_turn
-from midepoch.delivery.resume import session_from
+from midepoch.delivery.progress import Progress, Turns
+from midepoch.delivery.ring import SharedMemory
+from midepoch.delivery.transport import receive
 from midepoch.errors import StaleIteratorError
 from midepoch.stages.stage import name_of
-from midepoch.values.collate import standalone
+from midepoch.worker_process import (
+    CHECK_SECONDS,
+    END,
+    ITEMS,
+    RECEIVED,
+    ROUND,
+    START,
+    STOP,
+    ResumePoint,
+    WorkerSettings,
+    run_worker,
+)
 
-ResumePoint = tuple[State, ReaderProgress, int, int]
-"""Where a session of all ranks started, what this rank has delivered of it, the number of ranks, and the rank."""
-Delivery = tuple[int, tuple[int, ...] | None, Any]
-"""The number of a turn of the rank, the cursor after its item (None for an empty turn), and the item."""
+GRACE_SECONDS = 5
+"""How long workers may take to finish the item that they make, before they are stopped."""
 
 
 class WorkerPool:
     """The processes that read for a loader; persistent workers stay for all epochs."""
 
-    def __init__(self, loader: DataLoader[Any], plan: Plan) -> None:
-        """Start workers with the settings of a loader."""
-        workers = loader.num_workers
+    def __init__(self, loader: DataLoader[Any], plan: Plan, *, ahead: int | None) -> None:
+        """Start workers with the settings of a loader. ``ahead`` is as for a :class:`~delivery.transport.Sender`."""
         context = loader.multiprocessing_context or torch.multiprocessing
-        if workers and context.get_start_method() != "fork":
+        if context.get_start_method() != "fork":
             _check_sendable(plan, context.get_start_method())
-        inboxes: list[Inbox] = [context.SimpleQueue() for _ in range(workers)] or [queue.SimpleQueue()]
-        self._inboxes, self._round = inboxes, 0
-        self._process = os.getpid()
-        self.is_closed = False
-        self._deliveries: Any = None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch has already warned about these arguments of the loader
-            self._inner = DataLoader(
-                WorkerDataset(plan, inboxes),
-                batch_size=None,
-                num_workers=workers,
-                collate_fn=_unchanged,  # type: ignore[arg-type]
-                pin_memory=loader.pin_memory,
-                timeout=loader.timeout,
-                worker_init_fn=loader.worker_init_fn,
-                multiprocessing_context=loader.multiprocessing_context,
-                prefetch_factor=loader.prefetch_factor,
-                persistent_workers=loader.persistent_workers,
+        self._process, self._round = os.getpid(), 0
+        self._timeout, self._pin = loader.timeout, pins(loader)
+        seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+        self._workers: list[Worker] = []
+        self._progress: Progress | None = None
+        self._stop = weakref.finalize(self, _stop, self._workers, self._process)  # also at the interpreter's end
+        for number in range(loader.num_workers):
+            settings = WorkerSettings(
+                plan=plan,
+                number=number,
+                workers=loader.num_workers,
+                seed=seed,
+                ahead=ahead,
+                init=loader.worker_init_fn,
             )
+            self._workers.append(Worker(context, settings))
 
     @property
     def is_of_this_process(self) -> bool:
         """False in a process that was forked from the one that started the workers."""
         return self._process == os.getpid()
 
-    def work(self, resume_point: ResumePoint) -> Iterator[Delivery]:
-        """Start all workers from a resume point, and receive what they send, in the order of the rank's turns."""
+    @property
+    def is_closed(self) -> bool:
+        """True if the workers were stopped."""
+        return not self._stop.alive
+
+    def close(self) -> None:
+        """Stop the workers, in the process that started them. What they have sent is not delivered."""
+        self._stop()
+        if self._progress is not None:
+            self._progress.cut_off()
+
+    def work(self, progress: Progress) -> Iterator[Turns]:
+        """Start all workers from where a progress is, and receive what they send, in the order of the rank's turns."""
         self._round += 1
-        deliveries: Any = None
+        self._progress = progress
+        session = progress.session
+        resume_point = session.start, progress.reader_progress(), session.assignment.readers, progress.reader
         try:
-            deliveries = self._deliveries = iter(self._inner)
-            for inbox in self._inboxes:
-                inbox.put((self._round, resume_point))
-            for delivery in deliveries:
-                yield delivery
+            for worker in self._workers:
+                worker.start(self._round, resume_point)
+            ports = [self._port(worker) for worker in self._workers]
+            for turns in in_turn(ports, len(progress.rotation), tracks_cursors=session.tracks_cursors):
+                yield turns
+                del turns
                 if self.is_closed:
                     raise StaleIteratorError("This iterator is out of date: its Loader was closed. Call iter() again.")
         except Exception as error:
-            if deliveries is None:
-                deliveries = self._inner._iterator  # persistent workers, of which one died since the last loop
-            dead = [
-                f"worker {number} of {len(self._inboxes)} (pid {process.pid}, exit code {process.exitcode})"
-                for number, process in enumerate(getattr(deliveries, "_workers", ()))
-                if process.exitcode is not None
-            ]
-            if dead:
+            if dead := [worker.describe() for worker in self._workers if worker.has_died]:
                 error.add_note(
                     f"midepoch: {', '.join(dead)} died. Nothing is lost: the loader's state is that of the last batch "
                     "received. To continue after it, load that state and iterate again, here or in a new process."
                 )
-            if hasattr(deliveries, "_shutdown_workers"):  # the traceback would keep them alive beside the next ones
-                deliveries._shutdown_workers()
             raise
+        finally:
+            self._progress = None
+            if not self.is_closed and self.is_of_this_process:
+                for worker in self._workers:
+                    worker.interrupt(self._round)
 
-    def close(self) -> None:
-        """Stop the workers, in the process that started them."""
-        self.is_closed = True
-        if self.is_of_this_process and hasattr(self._deliveries, "_shutdown_workers"):
-            self._deliveries._shutdown_workers()
-
-
-class Inbox(Protocol):
-    """A queue through which the main process sends a worker its resume point, with the number of the round."""
-
-    def put(self, message: tuple[int, ResumePoint]) -> None:
-        """Send without waiting."""
-
-    def get(self) -> tuple[int, ResumePoint]:
-        """Wait for the next message."""
+    def _port(self, worker: "Worker") -> "WorkerPort":
+        return WorkerPort(worker, self._round, timeout=self._timeout, pin=self._pin)
 
 
-class WorkerDataset(IterableDataset[Delivery]):
-    """What each worker runs: its part of the rank's turns, from a resume point on."""
+class Worker:
+    """One process, the connection to it, and the memory through which it sends items."""
 
-    def __init__(self, plan: Plan, inboxes: list[Inbox]) -> None:
-        self._plan, self._inboxes, self._round = plan, inboxes, 0
+    def __init__(self, context: Any, settings: WorkerSettings) -> None:
+        self.memory = SharedMemory()
+        self._connection, of_worker = context.Pipe()
+        self._name = f"worker {settings.number} of {settings.workers}"
+        self.process = context.Process(target=run_worker, args=(settings, of_worker, self.memory), daemon=True)
+        self.process.start()
+        of_worker.close()  # so that the connection ends with the process
 
-    def __iter__(self) -> Iterator[Delivery]:
-        """The deliveries of the next round. A worker skips resume points of rounds that it was never asked for."""
-        self._round += 1
-        return self._deliveries(self._round)
+    def start(self, round_number: int, resume_point: ResumePoint) -> None:
+        """Let the worker start from a resume point, whatever it does now."""
+        self._send(START + pickle.dumps((round_number, resume_point)))
 
-    def _deliveries(self, wanted_round: int) -> Iterator[Delivery]:
-        worker, workers = torch_worker() or (0, 1)
-        round_number, (start, delivered, ranks, rank) = self._inboxes[worker].get()
-        while round_number < wanted_round:
-            round_number, (start, delivered, ranks, rank) = self._inboxes[worker].get()
-        session = session_from(self._plan.pipeline, start, ranks, delivered)
-        progress = Progress(session, rank, delivered=delivered)
-        turn = progress.turns_taken + worker
-        for cursor, item in turn_by_turn(take_turns(progress, worker, workers)):
-            yield turn, cursor, standalone(item)
-            turn += workers
+    def interrupt(self, round_number: int) -> None:
+        """Let the worker do nothing more in a round."""
+        with suppress(OSError):
+            self._connection.send_bytes(START + pickle.dumps((round_number, None)))
+
+    def note_received(self) -> None:
+        """Say that the items of a message were copied."""
+        with suppress(OSError):  # a worker that died has sent everything that is in its memory
+            self._connection.send_bytes(RECEIVED)
+
+    def stop(self) -> None:
+        """Let the worker end after the item that it makes."""
+        with suppress(OSError):
+            self._connection.send_bytes(STOP)
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self._connection.send_bytes(message)
+        except OSError as error:
+            raise self._death() from error
+
+    def message(self, *, waits: bool, timeout: float) -> bytes | None:
+        """What the worker sends next; None if that has not arrived and nobody wants to wait."""
+        begun = time.monotonic()
+        try:
+            while not self._connection.poll(0):
+                if not waits:
+                    return None
+                passed = time.monotonic() - begun
+                if timeout and passed >= timeout:
+                    raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
+                seconds = min(CHECK_SECONDS, timeout - passed) if timeout else CHECK_SECONDS
+                wait([self._connection, self.process.sentinel], seconds)
+                if not self.process.is_alive() and not self._connection.poll(0):
+                    raise self._death()
+            return bytes(self._connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            if not waits:  # others have turns to deliver before
+                return None
+            raise self._death() from error
+
+    def _death(self) -> RuntimeError:
+        self.process.join(GRACE_SECONDS)
+        code = self.process.exitcode
+        return RuntimeError(f"DataLoader worker (pid {self.process.pid}) exited unexpectedly with exit code {code}.")
+
+    @property
+    def has_died(self) -> bool:
+        """True if the process has ended."""
+        return self.process.exitcode is not None
+
+    def describe(self) -> str:
+        """The worker and how it ended, in words."""
+        return f"{self._name} (pid {self.process.pid}, exit code {self.process.exitcode})"
+
+    def free(self, deadline: float) -> None:
+        """Wait for the end of the process, or stop it, and give its memory back."""
+        self.process.join(max(0.0, deadline - time.monotonic()))
+        if self.process.exitcode is None:
+            self.process.terminate()
+            self.process.join(GRACE_SECONDS)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+        self._connection.close()
+        self.memory.free()
+
+
+class WorkerPort:
+    """Where the turns of one worker arrive in one round."""
+
+    def __init__(self, worker: Worker, round_number: int, *, timeout: float, pin: bool) -> None:
+        self._worker, self._round, self._timeout, self._pin = worker, round_number, timeout, pin
+        self._chunks: deque[Chunk] = deque()
+        self._end: bytes | None = None
+        """The last message of the worker: that there are no more turns, or an error."""
+
+    def chunk(self, *, wait: bool) -> Chunk | None:
+        """The turns that are next; None at the end, or, without ``wait``, if none have arrived yet."""
+        while not self._chunks and self._end is None:
+            message = self._worker.message(waits=wait, timeout=self._timeout)
+            if message is None:
+                return None
+            self._note(message)
+        if self._chunks:
+            return self._chunks.popleft()
+        if wait and self._end:
+            pickle.loads(self._end).reraise()  # not earlier: others have turns to deliver before
+        return None
+
+    def _note(self, message: bytes) -> None:
+        kind, content = message[:1], message[1 + ROUND.size :]
+        is_of_round = ROUND.unpack(message[1 : 1 + ROUND.size]) == (self._round,)
+        if kind == ITEMS:
+            if is_of_round:  # not of a loop that was left
+                finish = pinned if self._pin else None
+                self._chunks.extend(receive(self._worker.memory, content, finish, pin=self._pin))
+            self._worker.note_received()
+        elif is_of_round:
+            self._end = b"" if kind == END else content
+
+
+def pins(loader: DataLoader[Any]) -> bool:
+    """True if a loader's tensors are to be in pinned memory, and there is a device for which that is of use."""
+    return bool(loader.pin_memory and torch.cuda.is_available())
+
+
+def pinned(item: Any) -> Any:
+    """The item with its tensors in pinned memory, as with torch's DataLoader. Those that are there already stay."""
+    return pin_memory(item)  # type: ignore[no-untyped-call]
+
+
+def _stop(workers: list[Worker], process: int) -> None:
+    """Stop workers, unless this process was forked from the one that started them."""
+    if process != os.getpid():
+        return
+    for worker in workers:
+        worker.stop()
+    deadline = time.monotonic() + GRACE_SECONDS
+    for worker in workers:
+        worker.free(deadline)
 
 
 def _check_sendable(plan: Plan, method: str) -> None:
@@ -144,7 +265,3 @@ def _check_sendable(plan: Plan, method: str) -> None:
                 f"The function {name_of(function)} cannot be sent to workers started by {method!r}: {error}. "
                 "Define it at the top level of a module, or pass multiprocessing_context='fork'."
             ) from error
-
-
-def _unchanged(delivery: Delivery) -> Delivery:
-    return delivery

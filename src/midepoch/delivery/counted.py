@@ -5,7 +5,7 @@ at most one item, however uneven the lanes are. To the readers the sequence is a
 takes the items ``c, c + C, c + 2 C …``. Only a state knows the real lanes again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from math import gcd
@@ -278,13 +278,13 @@ def _common_items(segment: Segment, slot: int, first: int, step: int) -> range |
     return range(segment.first_round + rounds, 1 << 62, period)
 
 
-def take_items(progress: Progress, session: CountedSession, worker: int, workers: int) -> Iterator[Turns]:
+def take_items(progress: Progress, session: CountedSession, worker: int, workers: int) -> Generator[Turns, None, None]:
     """A reader's items, from where its progress is, until there are none left; those of one worker of several."""
     readers = session.assignment.readers
     return _every(session, progress.reader + readers * (progress.turns_taken + worker), readers * workers)
 
 
-def _every(session: CountedSession, first: int, step: int) -> Iterator[Turns]:
+def _every(session: CountedSession, first: int, step: int) -> Generator[Turns, None, None]:
     """The items ``first, first + step, first + 2 step …`` of the sequence."""
     lanes = len(session.positions)
     session.read_as(first)

@@ -1,6 +1,7 @@
 """A pass: one iteration over a dataset or a Loader, independent of every other."""
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from itertools import chain
@@ -56,6 +57,7 @@ class Pass:
 
     _progress: Progress | None
     _last_progress: Progress | None
+    _is_exiting = staticmethod(sys.is_finalizing)  # kept here, because modules are emptied at the interpreter's end
 
     def state(self) -> State:
         """The state after the last item that was delivered."""
@@ -108,7 +110,7 @@ class Pass:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.is_of_this_process:
+        if not self._is_exiting() and self.is_of_this_process:
             self._owner.closed(self)
 
     def epochs(self) -> Iterator[Progress]:

@@ -1,7 +1,7 @@
 """Reading: this process takes a reader's turns at its lanes."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -12,15 +12,18 @@ from midepoch.delivery.counted import CountedSession, take_items
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.sources.source import OpenSource
 from midepoch.stages.flow import Flow, ItemRun, SingleItem
+from midepoch.values.row_items import RowItems
 
 log = logging.getLogger("midepoch")
 
 
-def take_turns(progress: Progress, worker: int = 0, workers: int = 1) -> Iterator[Turns]:
+def take_turns(
+    progress: Progress, worker: int = 0, workers: int = 1, *, deferred: bool = False
+) -> Generator[Turns, None, None]:
     """A reader's turns from where its progress is, until no lane has anything left.
 
     If several processes share a reader's turns, each takes those of one ``worker``: turn ``worker``, then every
-    ``workers``-th.
+    ``workers``-th. With ``deferred``, items that are rows of files may be ``RowItems``.
     """
     session, reader = progress.session, progress.reader
     if isinstance(session, CountedSession):
@@ -43,7 +46,7 @@ def take_turns(progress: Progress, worker: int = 0, workers: int = 1) -> Iterato
         else:
             skip = phase
         skip += assignment.stride * within.phase(worker, number)
-        flows.append(session.lanes.open(opened, lane, position, skip, stride))
+        flows.append(session.lanes.open(opened, lane, position, skip, stride, deferred=deferred))
     return _interleaved(flows, opened)
 
 
@@ -59,7 +62,7 @@ def turn_by_turn(all_turns: Iterator[Turns]) -> Iterator[tuple[Cursor | None, An
                 yield tuple(map(int, cursors[number % len(cursors)][number // len(cursors)])), item
 
 
-def _interleaved(flows: list[Flow], opened: OpenSource) -> Iterator[Turns]:
+def _interleaved(flows: list[Flow], opened: OpenSource) -> Generator[Turns, None, None]:
     """One turn at each lane after the other, until all have run out; many at a time unless items are made singly."""
     try:
         item_runs = [runs for flow in flows if (runs := flow.as_item_runs()) is not None]
@@ -95,7 +98,7 @@ def _interleaved_runs(lanes: list[Iterator[ItemRun]]) -> Iterator[Turns]:
     while True:
         for slot, lane in enumerate(lanes):
             if not ready[slot][0] and (run := next(lane, None)) is not None:
-                ready[slot] = _sequence(run.items), run.cursors  # type: ignore[assignment]
+                ready[slot] = list(run.items), run.cursors  # type: ignore[assignment]
                 del run
         rounds = min((len(items) for items, _ in ready if items), default=0)
         if rounds == 0:
@@ -116,9 +119,9 @@ def _runs_of_single_lane(lane: Iterator[ItemRun]) -> Iterator[Turns]:
         del turns  # so that the next items are made in the memory of these, which is still in the cache
 
 
-def _sequence(items: Iterable[Any]) -> list[Any]:
+def _sequence(items: Iterable[Any]) -> list[Any] | RowItems:
     """The items as a list, which an iterator that is out of date can empty."""
-    return items if isinstance(items, list) else list(items)
+    return items if isinstance(items, list | RowItems) else list(items)
 
 
 def _warn_of_sharing(progress: Progress, opened: OpenSource, stride: int, workers: int) -> None:

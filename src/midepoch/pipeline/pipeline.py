@@ -354,10 +354,13 @@ class Lanes:
         """The number of rows of a lane, for sources that know it."""
         return self.source.size(lane)
 
-    def open(self, opened: Any, lane: int, position: LanePosition, skip: int, stride: int) -> Flow:
+    def open(
+        self, opened: Any, lane: int, position: LanePosition, skip: int, stride: int, *, deferred: bool = False
+    ) -> Flow:
         """The items of a lane from its position on: without the first ``skip``, then every ``stride``-th."""
         if self.pipeline.uniform and not position.delivered_ahead:
-            return self.flow(opened, lane, position.cursor, RowStride(self.pipeline.item_rows, skip, stride))
+            row_stride = RowStride(self.pipeline.item_rows, skip, stride)
+            return self.flow(opened, lane, position.cursor, row_stride, deferred=deferred)
         flow = self.flow(opened, lane, position.cursor)
         if not position.delivered_ahead and (skip, stride) == (0, 1):
             return flow
@@ -408,10 +411,12 @@ class Lanes:
         size = stages[last - 1].group_size
         return GroupCounts(path, lanes=self.count, lane_rows=self.source.size(0), size=size)
 
-    def flow(self, opened: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
+    def flow(
+        self, opened: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS, *, deferred: bool = False
+    ) -> Flow:
         """The items of a lane from a cursor on. Each stage gets the cursor's numbers up to its own."""
         width = len(self.pipeline.source.begin)
-        flow = self.source.flow(opened, lane, cursor[:width], stride)
+        flow = replace(self.source.flow(opened, lane, cursor[:width], stride), deferred=deferred)
         context = self.pipeline.context(self._epoch)
         for stage in self.pipeline.stages:
             width += stage.many_outputs

@@ -1,6 +1,6 @@
 """Stages that work on groups of items: batches, and user functions of columns."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from midepoch.stages.stage import Call, FunctionStage, Stage, name_of
 from midepoch.stages.transform import without
 from midepoch.values.collate import collate
 from midepoch.values.convert import as_column
+from midepoch.values.row_items import row_items
 from midepoch.values.rows import Rows
 
 
@@ -54,6 +55,9 @@ class Batch(Stage):
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         if inputs.row_runs is None or self.collate is not None:
             return Flow(single_items=self._of_items(inputs), form=inputs.form, batched=True)
+        if inputs.form == "python" and inputs.deferred:
+            runs = self._of_columns(inputs.as_row_runs(self.size), row_items)
+            return Flow(item_runs=runs, batched=True)
         if inputs.form == "python":
             lists = Flow(row_runs=_as_lists(inputs.row_runs))
             runs = self._of_columns(lists.as_row_runs(self.size))
@@ -63,14 +67,16 @@ class Batch(Stage):
         single_items = chain.from_iterable(map(ItemRun.single_items, runs))
         return Flow(single_items=single_items, form=inputs.form, batched=True)
 
-    def _of_columns(self, runs: Iterator[RowRun]) -> Iterator[ItemRun]:
+    def _of_columns(
+        self, runs: Iterator[RowRun], batches_of: Callable[[Rows, int], Iterable[Any]] = Rows.batches
+    ) -> Iterator[ItemRun]:
         """The batches of each run, each made when it is asked for."""
         for run in runs:
             whole = len(run) // self.size * self.size
             stop = whole if self.drop_last else len(run)
             last_rows = [*range(self.size - 1, stop, self.size), *([stop - 1] if stop > whole else [])]
             cursors, keys = run.cursors[last_rows], run.keys[: stop : self.size]
-            batches = (run.rows if stop == len(run) else run.rows.slice(0, stop)).batches(self.size)
+            batches = batches_of(run.rows if stop == len(run) else run.rows.slice(0, stop), self.size)
             del run  # so that the next one is made in its memory, which is still in the CPU cache
             yield ItemRun(batches, cursors, keys)
             del batches

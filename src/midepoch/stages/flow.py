@@ -25,6 +25,7 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.stages.skipped import SkippedInputs
 from midepoch.values.collate import collate
 from midepoch.values.forms import Form
+from midepoch.values.row_items import row_items
 from midepoch.values.rows import Rows, concat
 
 SingleItem = tuple[Any, Cursor, int]
@@ -51,6 +52,10 @@ class RowRun:
     def item_run(self) -> "ItemRun":
         """The same rows as items."""
         return ItemRun(self.rows.items(), self.cursors, self.keys)
+
+    def deferred_run(self) -> "ItemRun":
+        """The same rows as items that become values in another process, where that is possible."""
+        return ItemRun(row_items(self.rows), self.cursors, self.keys)
 
 
 class ItemRun(NamedTuple):
@@ -125,6 +130,8 @@ class Flow:
     """The items' Arrow schema where their values are those of the files; None where a function made them."""
     skipped: SkippedInputs | None = None
     """The items that a stage before skipped because of errors; None if no stage does that."""
+    deferred: bool = False
+    """True if another process makes the values of rows that no function of this one needs: they are ``RowItems``."""
 
     def as_single_items(self) -> Iterator[SingleItem]:
         """The outputs one by one."""
@@ -136,7 +143,9 @@ class Flow:
 
     def as_item_runs(self) -> Iterator[ItemRun] | None:
         """The outputs many at a time, or None if each is made on its own."""
-        return map(RowRun.item_run, self.row_runs) if self.row_runs is not None else self.item_runs
+        if self.row_runs is None:
+            return self.item_runs
+        return map(RowRun.deferred_run if self.deferred else RowRun.item_run, self.row_runs)
 
     def as_row_runs(self, size: int) -> Iterator[RowRun]:
         """The outputs in runs of a multiple of ``size`` rows; only the last run may have a remainder."""

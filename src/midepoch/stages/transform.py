@@ -93,7 +93,7 @@ class Select(Stage):
         schema = self._schema(inputs.schema)
         if inputs.row_runs is not None:
             runs = (RowRun(run.rows.select(self.names), run.cursors, run.keys) for run in inputs.row_runs)
-            return Flow(row_runs=runs, form=inputs.form, schema=schema)
+            return Flow(row_runs=runs, form=inputs.form, schema=schema, deferred=inputs.deferred)
         items = ((self._select(item), cursor, key) for item, cursor, key in inputs.as_single_items())
         return replace(inputs.with_single_items(items), schema=schema)
 
@@ -130,7 +130,7 @@ class Convert(Stage):
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         if inputs.row_runs is not None:
             runs = (RowRun(run.rows.to(self.form), run.cursors, run.keys) for run in inputs.row_runs)
-            return Flow(row_runs=runs, form=self.form, schema=inputs.schema)
+            return Flow(row_runs=runs, form=self.form, schema=inputs.schema, deferred=inputs.deferred)
         convert = convert_batch if inputs.batched else convert_item
         items = ((convert(item, self.form), cursor, key) for item, cursor, key in inputs.as_single_items())
         return replace(inputs.with_single_items(items), form=self.form)

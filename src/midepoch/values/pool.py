@@ -63,10 +63,15 @@ class RowPool:
             self._check()
 
     @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the first part."""
+        first = self._parts[0]
+        return first.pool.schema if isinstance(first, PickedRows) else first.schema
+
+    @property
     def names(self) -> list[str]:
         """The names of the columns."""
-        first = self._parts[0]
-        return first.pool.names if isinstance(first, PickedRows) else list(first.schema.names)
+        return list(self.schema.names)
 
     def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """All rows as one record batch, with all columns or only those in ``names``: the others are not copied."""

@@ -1,0 +1,133 @@
+"""How the items of a message lie in memory, with their turns and cursors. The layout is a list of integers.
+
+A message has turns in their order. A turn has an item and the cursor after it, or is empty: its lane has run out.
+Items are pickled one by one, or many rows of files come as one Arrow stream and become values where they are received.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from midepoch.delivery.progress import EMPTY
+from midepoch.values.row_items import RowItems
+from midepoch.values.rows import Rows
+from midepoch.values.wire import Pickled, load
+
+EMPTY_TURN, PICKLED, ROWS = range(3)
+ALIGNED = 64
+
+
+class Chunk(NamedTuple):
+    """Consecutive turns that were received: either all of them have items, or all are empty."""
+
+    items: list[Any]
+    cursors: Sequence[Sequence[int]]
+    """The cursor after each item; none if the turns are empty."""
+
+
+class Layout:
+    """What has been written to a part of memory, from its start on."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view, self.used, self.items = view, 0, 0
+        self._numbers = array("q")
+
+    def fits(self, size: int, numbers: int) -> bool:
+        """True if there is room for ``size`` bytes more, and ``numbers`` more integers about them."""
+        return self.used + size + 8 * (len(self._numbers) + numbers) + 2 * ALIGNED <= len(self._view)
+
+    def add_empty(self) -> None:
+        """Write an empty turn."""
+        self._numbers.append(EMPTY_TURN)
+        self.items += 1
+
+    def add_pickled(self, item: Pickled, cursor: Sequence[int]) -> None:
+        """Write an item and the cursor after it."""
+        self._numbers.extend([PICKLED, len(cursor), *cursor, item.arrays, 1 + len(item.memory)])
+        for memory in (memoryview(item.head), *item.memory):
+            start = self._next(len(memory))
+            self._view[start : self.used] = memory
+            self._numbers.extend([start, self.used])
+        self.items += 1
+
+    def add_rows(self, batch: pa.RecordBatch, size: int | None, cursors: Sequence[Sequence[int]]) -> None:
+        """Write rows that make one item for each of the ``cursors``."""
+        length = stream_size(batch)
+        start = self._next(length)
+        with (
+            pa.FixedSizeBufferWriter(pa.py_buffer(self._view[start : start + length])) as file,
+            pa.ipc.new_stream(file, batch.schema) as stream,
+        ):
+            stream.write_batch(batch)
+        self._numbers.extend([ROWS, len(cursors), len(cursors[0]), size or 0, start, self.used])
+        for cursor in cursors:
+            self._numbers.extend(cursor)
+        self.items += len(cursors)
+
+    def _next(self, size: int) -> int:
+        """Take the next ``size`` bytes, which begin where processors like it."""
+        start = -(-self.used // ALIGNED) * ALIGNED
+        self.used = start + size
+        return start
+
+    def finish(self) -> tuple[int, int]:
+        """Write the layout itself after the items, and return where it is."""
+        start = self._next(8 * len(self._numbers))
+        self._view[start : self.used] = memoryview(self._numbers).cast("B")
+        return start, self.used
+
+
+def size_of(item: Pickled) -> int:
+    """The most bytes that an item takes."""
+    return sum(len(memory) + ALIGNED for memory in (item.head, *item.memory))
+
+
+def stream_size(batch: pa.RecordBatch) -> int:
+    """The bytes of an Arrow stream of one record batch."""
+    return int(pa.ipc.get_record_batch_size(batch)) + int(batch.schema.serialize().size) + 2 * ALIGNED
+
+
+def read_layout(
+    view: memoryview, layout: tuple[int, int], finish: Callable[[Any], Any] | None, *, pin: bool
+) -> list[Chunk]:
+    """The turns of a message, in new memory. ``finish`` changes every item, if there is such a function."""
+    numbers = array("q")
+    numbers.frombytes(view[slice(*layout)])
+    chunks: list[Chunk] = []
+    at = 0
+    while at < len(numbers):
+        kind = numbers[at]
+        if kind == EMPTY_TURN:
+            chunk, at = Chunk([EMPTY], ()), at + 1
+        elif kind == PICKLED:
+            chunk, at = _read_pickled(view, numbers, at + 1, pin=pin)
+        else:
+            chunk, at = _read_rows(view, numbers, at + 1)
+        if finish is not None and chunk.cursors:
+            chunk.items[:] = map(finish, chunk.items)
+        if chunks and bool(chunks[-1].cursors) == bool(chunk.cursors):
+            chunks[-1] = Chunk(chunks[-1].items + chunk.items, [*chunks[-1].cursors, *chunk.cursors])
+        else:
+            chunks.append(chunk)
+    return chunks
+
+
+def _read_pickled(view: memoryview, numbers: Sequence[int], at: int, *, pin: bool) -> tuple[Chunk, int]:
+    width = numbers[at]
+    cursor = tuple(numbers[at + 1 : at + 1 + width])
+    at += 1 + width
+    arrays, parts = numbers[at : at + 2]
+    at += 2
+    head, *memory = (view[numbers[part] : numbers[part + 1]] for part in range(at, at + 2 * parts, 2))
+    return Chunk([load(head, memory, arrays, pin=pin)], [cursor]), at + 2 * parts
+
+
+def _read_rows(view: memoryview, numbers: Sequence[int], at: int) -> tuple[Chunk, int]:
+    count, width, size, start, stop = numbers[at : at + 5]
+    at += 5
+    flat = numbers[at : at + count * width]
+    cursors = [tuple(flat[first : first + width]) for first in range(0, count * width, width)]
+    batch = pa.ipc.open_stream(pa.py_buffer(view[start:stop])).read_next_batch()
+    return Chunk(list(RowItems(Rows(batch), size or None)), cursors), at + count * width

@@ -1,0 +1,103 @@
+"""Memory that two processes share: a file without a name, and the places in it that messages take in turn.
+
+The file has no name from the beginning, so nothing is left of it when its processes are gone, however they ended.
+"""
+
+import errno
+import mmap
+import os
+import tempfile
+from collections import deque
+from multiprocessing import reduction
+from typing import Any
+
+from midepoch._common.text import count
+
+STEP = 1 << 20
+"""Memory grows by multiples of this number of bytes."""
+
+
+class SharedMemory:
+    """Bytes that this process and those that it starts can read and write. Only one process lets it grow."""
+
+    def __init__(self) -> None:
+        self._file: int | None = _nameless_file()
+        self._map: mmap.mmap | None = None
+        self.size = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a process that is being started: it gets the file itself."""
+        assert self._file is not None
+        return {"file": reduction.DupFd(self._file)}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self._file, self._map, self.size = values["file"].detach(), None, 0
+
+    def grow(self, size: int) -> None:
+        """Have at least ``size`` bytes. Raises if the machine has no room for them."""
+        if size <= self.size:
+            return
+        assert self._file is not None
+        wanted = -(-max(size, min(2 * self.size, size + 16 * STEP)) // STEP) * STEP
+        try:
+            os.posix_fallocate(self._file, 0, wanted)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                raise
+            raise MemoryError(
+                f"There is no room for {count('byte', wanted)} of shared memory, through which a worker sends what it "
+                f"reads: {error.strerror}. Use fewer workers, smaller batches or a smaller prefetch_factor, or give "
+                "the machine (the container) more memory."
+            ) from error
+        self.size = wanted
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """Some of the bytes, not copied."""
+        if self._map is None or len(self._map) < stop:
+            assert self._file is not None
+            self._map = mmap.mmap(self._file, os.fstat(self._file).st_size)
+        return memoryview(self._map)[start:stop]
+
+    def free(self) -> None:
+        """Give the memory back, also if forked processes have inherited the file. No process may use it after that."""
+        if self._file is not None:
+            os.ftruncate(self._file, 0)
+            os.close(self._file)
+            self._file = self._map = None
+
+
+class Places:
+    """Where messages are in shared memory, from when they are written until they are received, in the same order."""
+
+    def __init__(self) -> None:
+        self._taken: deque[tuple[int, int]] = deque()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def find(self, size: int) -> int:
+        """The start of ``size`` free bytes: the first ones, which are most likely in the CPU's cache."""
+        start = 0
+        for begin, end in sorted(self._taken):
+            if begin - start >= size:
+                break
+            start = max(start, end)
+        return start
+
+    def take(self, start: int, size: int) -> None:
+        """Note that a message is there."""
+        self._taken.append((start, start + size))
+        self.bytes += size
+
+    def release(self) -> None:
+        """Note that the oldest message was received."""
+        start, stop = self._taken.popleft()
+        self.bytes -= stop - start
+
+
+def _nameless_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("midepoch")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,142 @@
+"""Items across a process border: a worker writes them to shared memory, and the main process copies them out once.
+
+Only numbers go through the connection: where a message is. The main process answers when it has copied the items, and
+their place is used again. How far a worker is ahead is bounded by bytes, or by items where the user says how many.
+"""
+
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from midepoch.checkpoint.lanes import Cursor
+from midepoch.delivery.layout import Chunk, Layout, read_layout, size_of, stream_size
+from midepoch.delivery.progress import Turns
+from midepoch.delivery.reader import turn_by_turn
+from midepoch.delivery.ring import Places, SharedMemory
+from midepoch.values.collate import standalone
+from midepoch.values.row_items import RowItems
+from midepoch.values.wire import dump
+
+MESSAGE_BYTES = 1 << 20
+"""A message has about this many bytes, or one item that is larger."""
+MESSAGE_ITEMS = 1024
+"""The most items of a message."""
+AHEAD_BYTES = 32 << 20
+"""How far a worker is ahead, unless the user says how many items: what it has made and nobody has received."""
+AHEAD_ITEMS = 2
+"""Large items that a worker may always be ahead, whatever their bytes."""
+AHEAD_MESSAGES = 64
+"""The most messages that a worker is ahead. The connection has room for all of them, so that nobody waits to send."""
+PAUSE = 0.002
+"""An item that took longer than this number of seconds is sent at once, with those before it."""
+PLACE = struct.Struct("<qqqq")
+"""Where a message is in memory, and the layout in it: start and size of the message, start and end of the layout."""
+
+
+class Outbox(Protocol):
+    """A worker's connection to the main process."""
+
+    def send_place(self, place: bytes) -> None:
+        """Say where a message is."""
+
+    def received(self, *, wait: bool) -> int:
+        """The number of messages that the main process has received since the last call; at least 1 with ``wait``."""
+
+
+class Sender:
+    """Writes the turns of a worker to shared memory and says where they are."""
+
+    def __init__(self, memory: SharedMemory, outbox: Outbox, places: Places, *, ahead: int | None) -> None:
+        """``ahead`` is the number of items that the worker may be ahead; None bounds the bytes instead."""
+        self._memory, self._outbox, self._places, self._ahead = memory, outbox, places, ahead
+        self._sent_items: list[int] = [0] * len(places)  # of each message that is not received yet
+        self._most_items = MESSAGE_ITEMS if ahead is None else max(1, ahead // 2)
+        self._layout: Layout | None = None
+        self._start = 0
+        self._rows = 1  # how many rows the next message may have
+        self._last_sent = time.monotonic()
+
+    def send(self, turns: Turns) -> None:
+        """Write some turns. They are sent at once if they took long to make, else when there are enough of them."""
+        if isinstance(turns.items, RowItems):
+            self._send_rows(turns.items, turns.cursors[0])
+            return
+        for cursor, item in turn_by_turn(iter((turns,))):
+            self._add(item, cursor)
+            if self._is_due():
+                self.flush()
+
+    def _add(self, item: Any, cursor: Cursor | None) -> None:
+        if cursor is None:
+            self._room_for(0, 1).add_empty()
+            return
+        pickled = dump(standalone(item))
+        numbers = 4 + len(cursor) + 2 * (1 + len(pickled.memory))
+        self._room_for(size_of(pickled), numbers).add_pickled(pickled, cursor)
+
+    def _is_due(self) -> bool:
+        assert self._layout is not None
+        return self._layout.items >= self._most_items or time.monotonic() - self._last_sent > PAUSE
+
+    def _send_rows(self, items: RowItems, cursors: Sequence[Sequence[int]]) -> None:
+        """Send rows as columns: few at first, then about as many as make a message of the usual size."""
+        self.flush()
+        done, rows_of_item = 0, items.size or 1
+        while done < len(items):
+            count = min(max(1, self._rows // rows_of_item), self._most_items, len(items) - done)
+            part = items.slice(done, done + count)
+            batch = part.batch()
+            size, of_part = stream_size(batch), cursors[done : done + count]
+            layout = self._room_for(size, 6 + count * len(of_part[0]))
+            layout.add_rows(batch, items.size, [[*map(int, cursor)] for cursor in of_part])
+            items.rows.check_file()
+            self.flush()
+            done += count
+            usual = max(1, MESSAGE_BYTES * batch.num_rows // size)
+            self._rows = min(2 * self._rows, usual) if self._rows < usual else usual
+
+    def _room_for(self, size: int, numbers: int) -> Layout:
+        """The layout of the message under way, or of a new one if there is no room."""
+        if self._layout is not None and not self._layout.fits(size, numbers):
+            self.flush()
+        if self._layout is None:
+            size = max(MESSAGE_BYTES, size + 8 * numbers + 4 * 64)
+            while not self._may_be_ahead(size):
+                self._note_received(wait=True)
+            self._start = self._places.find(size)
+            self._memory.grow(self._start + size)
+            self._layout = Layout(self._memory.view(self._start, self._start + size))
+        return self._layout
+
+    def _may_be_ahead(self, size: int) -> bool:
+        items = sum(self._sent_items)
+        if self._ahead is not None:
+            return items < self._ahead and len(self._places) < AHEAD_MESSAGES
+        is_small = self._places.bytes + size <= AHEAD_BYTES and len(self._places) < AHEAD_MESSAGES
+        return is_small or items < AHEAD_ITEMS
+
+    def flush(self) -> None:
+        """Send what is written."""
+        if self._layout is not None:
+            layout = self._layout.finish()
+            used = self._layout.used
+            self._places.take(self._start, used)
+            self._sent_items.append(self._layout.items)
+            self._layout = None
+            self._outbox.send_place(PLACE.pack(self._start, used, *layout))
+        self._note_received(wait=False)
+        self._last_sent = time.monotonic()
+
+    def _note_received(self, *, wait: bool) -> None:
+        for _ in range(self._outbox.received(wait=wait)):
+            self._places.release()
+            del self._sent_items[0]
+
+
+def receive(
+    memory: SharedMemory, place: bytes, finish: Callable[[Any], Any] | None = None, *, pin: bool = False
+) -> list[Chunk]:
+    """The turns of a message, in memory of their own."""
+    start, size, *layout = PLACE.unpack(place)
+    return read_layout(memory.view(start, start + size), (layout[0], layout[1]), finish, pin=pin)

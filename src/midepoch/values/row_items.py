@@ -1,0 +1,63 @@
+"""Items that are rows of files and become Python values in another process: until then they stay Arrow columns."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from midepoch.values.pool import PickedRows
+from midepoch.values.rows import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class RowItems:
+    """Consecutive rows, or batches of rows, that are not Python values yet. Iterating makes the values."""
+
+    rows: Rows
+    size: int | None = None
+    """The number of rows of a batch; None if every row is an item."""
+
+    def __len__(self) -> int:
+        return -(-len(self.rows) // (self.size or 1))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rows.items() if self.size is None else self.rows.batches(self.size))
+
+    def slice(self, start: int, stop: int) -> "RowItems":
+        """Some of the items, without a copy."""
+        rows = self.size or 1
+        return RowItems(self.rows.slice(start * rows, min(stop * rows, len(self.rows))), self.size)
+
+    def batch(self) -> pa.RecordBatch:
+        """The rows as a record batch, which may be a view of a file: call ``rows.check_file`` after it was copied."""
+        data: Any = self.rows.data
+        return data.batch() if isinstance(data, PickedRows) else data
+
+
+def row_items(rows: Rows, size: int | None = None) -> RowItems | list[Any]:
+    """The items of some rows: not converted if their columns can be sent as they are, else as a list of values."""
+    items = RowItems(rows, size)
+    data = rows.data
+    if rows.form == "python" and isinstance(data, pa.RecordBatch | PickedRows):
+        schema = data.pool.schema if isinstance(data, PickedRows) else data.schema
+        if len(schema) and all(map(_is_sent, schema.types)):
+            return items
+    return list(items)
+
+
+def _is_sent(kind: pa.DataType) -> bool:
+    """True if Arrow sends a slice of such a column as it is, and nobody may register another class for its values."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_struct(kind):
+        return all(_is_sent(kind.field(number).type) for number in range(kind.num_fields))
+    if pa.types.is_fixed_size_list(kind):
+        return not pa.types.is_nested(kind.value_type) and _is_sent(kind.value_type)
+    return bool(
+        pa.types.is_primitive(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_decimal(kind)
+    )

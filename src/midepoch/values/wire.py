@@ -1,0 +1,116 @@
+"""Items as bytes for another process: a pickle, and beside it the memory of arrays and tensors, which is copied once.
+
+What arrives equals what was sent, as with pickle alone: types, order of memory, and whether an array may be written to.
+"""
+
+import pickle
+import sys
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SMALL = 512
+"""Arrays and tensors of fewer bytes are part of the pickle, which is faster."""
+
+
+class Pickled(NamedTuple):
+    """An item: its pickle, and the memory that is sent beside it."""
+
+    head: bytes
+    memory: list[memoryview]
+    """That of arrays and tensors, by their numbers in the pickle; then that of other objects, in pickle's order."""
+    arrays: int
+    """How many of them are arrays and tensors."""
+
+
+def dump(item: Any) -> Pickled:
+    """An item as bytes. Its memory is not copied."""
+    file, others = BytesIO(), list[pickle.PickleBuffer]()
+    pickler = _Pickler(file, others)
+    pickler.dump(item)
+    return Pickled(file.getvalue(), [*pickler.arrays, *(other.raw() for other in others)], len(pickler.arrays))
+
+
+def load(head: Any, memory: Sequence[memoryview], arrays: int, *, pin: bool = False) -> Any:
+    """The item of a pickle, in memory of its own; with ``pin``, that of tensors is pinned."""
+    others = (bytearray(other) for other in memory[arrays:])
+    return _Unpickler(BytesIO(head), memory[:arrays], others, pin=pin).load()
+
+
+class _Pickler(pickle.Pickler):
+    """Takes the memory of arrays and tensors out of the pickle."""
+
+    def __init__(self, file: BytesIO, others: list[pickle.PickleBuffer]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=others.append)
+        self.arrays: list[memoryview] = []
+        self._torch = sys.modules.get("torch")
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is np.ndarray and value.nbytes >= SMALL and not value.dtype.hasobject:
+            return _array_here, self._array(value)
+        if self._torch is not None and type(value) is self._torch.Tensor and self._is_plain(value):
+            return _tensor_here, self._tensor(value)
+        return NotImplemented
+
+    def _add(self, values: Any) -> int:
+        """The number of some memory: that of an array of bytes."""
+        self.arrays.append(memoryview(values).cast("B"))
+        return len(self.arrays) - 1
+
+    def _array(self, array: Any) -> tuple[Any, ...]:
+        order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+        number = self._add(array.ravel(order).view(np.uint8))  # no copy if the array is contiguous
+        return number, array.dtype, array.shape, order, array.flags.writeable
+
+    def _is_plain(self, tensor: Any) -> bool:
+        """True for tensors that are numbers in memory and nothing else."""
+        return (
+            tensor.device.type == "cpu"
+            and tensor.layout is self._torch.strided  # type: ignore[union-attr]
+            and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+            and not tensor.__dict__
+            and tensor.numel() * tensor.element_size() >= SMALL
+        )
+
+    def _tensor(self, tensor: Any) -> tuple[Any, ...]:
+        order = None
+        if not tensor.is_contiguous():  # such as images whose channels come last
+            order = tuple(sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis)))
+            tensor = tensor.permute(order).contiguous()
+        flat = tensor.reshape(-1).view(self._torch.uint8).numpy()  # type: ignore[union-attr]
+        return self._add(flat), str(tensor.dtype).partition(".")[2], tuple(tensor.shape), order
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts arrays and tensors in new memory."""
+
+    def __init__(self, file: BytesIO, arrays: Sequence[memoryview], others: Any, *, pin: bool) -> None:
+        super().__init__(file, buffers=others)
+        self._arrays, self._pin = arrays, pin
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == __name__:
+            return {"_array_here": self._array, "_tensor_here": self._tensor}[name]
+        return super().find_class(module, name)
+
+    def _array(self, number: int, dtype: Any, shape: tuple[int, ...], order: Any, writeable: bool) -> Any:
+        array = np.frombuffer(self._arrays[number], np.uint8).copy().view(dtype).reshape(shape, order=order)
+        array.flags.writeable = writeable
+        return array
+
+    def _tensor(self, number: int, dtype: str, shape: tuple[int, ...], order: tuple[int, ...] | None) -> Any:
+        import torch
+
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=self._pin)
+        np.copyto(tensor.reshape(-1).view(torch.uint8).numpy(), np.frombuffer(self._arrays[number], np.uint8))
+        return tensor if order is None else tensor.permute(tuple(np.argsort(order).tolist()))
+
+
+def _array_here(*what: Any) -> Any:
+    raise TypeError("An array that is sent beside its pickle is loaded by midepoch.values.wire.load.")
+
+
+def _tensor_here(*what: Any) -> Any:
+    raise TypeError("A tensor that is sent beside its pickle is loaded by midepoch.values.wire.load.")

@@ -1,0 +1,234 @@
+"""The worker processes of a Loader: what functions find in them, how far they are ahead, and how they end."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import get_worker_info
+
+import midepoch as me
+from exact import same
+from worlds import ids, write_files
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("workers") / "data", [20, 0, 7, 33])
+
+
+def where_am_i(row):
+    info = get_worker_info()
+    return {"worker": info.id, "workers": info.num_workers, "seed": info.seed, "threads": torch.get_num_threads()}
+
+
+def with_random_numbers(row):
+    return {"numbers": (random.random(), float(np.random.rand()), float(torch.rand(())))}
+
+
+def test_functions_find_what_they_find_in_workers_of_torch(folder):
+    rows = list(me.Loader(me.read(folder).map(where_am_i), num_workers=2))
+    assert {(row["worker"], row["workers"], row["threads"]) for row in rows} == {(0, 2, 1), (1, 2, 1)}
+    assert len({row["seed"] for row in rows}) == 2
+    torch.manual_seed(5)
+    first = list(me.Loader(me.read(folder).map(with_random_numbers), num_workers=2))
+    torch.manual_seed(5)
+    assert list(me.Loader(me.read(folder).map(with_random_numbers), num_workers=2)) == first
+    assert len({numbers for row in first for numbers in row["numbers"]}) == 3 * len(first)
+
+
+def enter(worker):
+    os.environ["ENTERED"] = str(worker)
+
+
+def entered(row):
+    return {"entered": os.environ.get("ENTERED")}
+
+
+def fail(_):
+    raise LookupError("no such thing")
+
+
+def test_the_init_function_runs_once_in_each_worker(folder):
+    loader = me.Loader(me.read(folder).map(entered), num_workers=2, worker_init_fn=enter)
+    assert {row["entered"] for row in loader} == {"0", "1"}
+    assert "ENTERED" not in os.environ
+
+
+def test_an_init_function_that_fails_is_reported(folder):
+    with pytest.raises(LookupError, match=r"no such thing"):
+        list(me.Loader(me.read(folder), num_workers=1, worker_init_fn=fail))
+
+
+def raise_own_error(row):
+    class OwnError(Exception):
+        pass
+
+    raise OwnError("x" * 200_000 + "the end")
+
+
+def test_an_error_that_cannot_be_sent_as_it_is_arrives_in_words(folder):
+    with pytest.raises(RuntimeError) as caught:
+        list(me.Loader(me.read(folder).map(raise_own_error), num_workers=1))
+    message = str(caught.value)
+    assert all(part in message for part in ("OwnError: xxx", "[...]", "xthe end", "row 0 of part-0000"))
+    assert len(message) < 100_000
+
+
+def of_many_kinds(row):
+    number = row["id"]
+    return {
+        "id": number,
+        "large": 2**70 + number,
+        "nan": float("nan"),
+        "tensor": torch.full((30, 30), number, dtype=torch.bfloat16),
+        "array": np.full(1000, number, np.int32),
+        "scalar": np.float32(number),
+        "nested": [(number, None), {"b": b"\x00" * number, "s": "é" * number}],
+    }
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_values_of_many_kinds_arrive_as_they_are(folder, method):
+    def plain(rows):
+        return [{**row, "tensor": row["tensor"].tolist(), "array": row["array"].tolist()} for row in rows]
+
+    dataset = me.read(folder).lanes(2).map(of_many_kinds)
+    rows = list(me.Loader(dataset, num_workers=2 if method == "fork" else 1, multiprocessing_context=method))
+    assert same(plain(rows), plain(dataset))
+    assert {row["tensor"].dtype for row in rows} == {torch.bfloat16}
+
+
+def grown(row):
+    """A few bytes, then more than a worker may be ahead, then a few bytes again."""
+    size = 40 << 20 if row["id"] in (3, 4) else row["id"]
+    return {"id": row["id"], "bytes": np.full(size, row["id"], np.uint8)}
+
+
+def test_memory_grows_with_the_items(folder):
+    loader = me.Loader(me.read(folder).take(9).map(grown), num_workers=1, persistent_workers=True)
+    for _ in range(2):
+        loader.set_epoch(0)
+        rows = list(loader)
+        assert ids(rows) == list(range(9))
+        assert [len(row["bytes"]) for row in rows] == [0, 1, 2, 40 << 20, 40 << 20, 5, 6, 7, 8]
+        assert all((row["bytes"] == row["id"]).all() for row in rows)
+
+
+def test_what_was_received_stays_when_the_memory_is_used_again(folder):
+    dataset = me.read(folder).repeat(5).with_format("torch")
+    loader = me.Loader(dataset, batch_size=2, num_workers=2, prefetch_factor=1, persistent_workers=True)
+    kept = [(batch["id"], batch["id"].clone()) for batch in loader]
+    assert all(torch.equal(one, other) for one, other in kept)
+
+
+def test_a_timeout_is_reported_and_a_worker_that_does_not_end_is_stopped(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("midepoch.worker_pool.GRACE_SECONDS", 0.1)
+    os.mkfifo(tmp_path / "never")
+
+    def wait_for_ever(row):
+        (tmp_path / "never").read_bytes()
+        return row
+
+    loader = me.Loader(me.read(folder).map(wait_for_ever), num_workers=1, timeout=0.2, multiprocessing_context="fork")
+    batches = iter(loader)
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.2 seconds"):
+        next(batches)
+
+
+def test_persistent_workers_that_are_interrupted_serve_the_next_loop(folder):
+    loader = me.Loader(me.read(folder).shuffle(1).lanes(2).repeat(40), num_workers=2, persistent_workers=True)
+    whole = ids(me.read(folder).shuffle(1).lanes(2).repeat(40))
+    for cut in (1, 100, 3, 2400, 7):
+        assert ids(islice(loader, cut)) == whole[:cut]
+        loader.set_epoch(0)
+
+
+def test_a_loop_in_another_thread(folder):
+    got = []
+    thread = threading.Thread(target=lambda: got.extend(ids(me.Loader(me.read(folder).lanes(2), num_workers=2))))
+    thread.start()
+    thread.join()
+    assert got == ids(me.read(folder).lanes(2))
+
+
+LEAVING = """
+import multiprocessing, os, sys
+import midepoch as me
+if __name__ == "__main__":
+    options = {"persistent_workers": sys.argv[2] == "persistent", "multiprocessing_context": sys.argv[3]}
+    loader = me.Loader(me.read(sys.argv[1]).repeat(), num_workers=2, **options)
+    rows = iter(loader)
+    assert [next(rows)["id"] for _ in range(3)]
+    print(os.getpid(), *(process.pid for process in multiprocessing.active_children()), flush=True)
+    if sys.argv[4] == "wait":
+        sys.stdin.read()
+    elif sys.argv[4] == "leave":
+        rows = None
+    elif sys.argv[4] == "raise":
+        raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize(("workers", "end"), [("persistent", "keep"), ("passing", "leave"), ("passing", "raise")])
+def test_a_program_ends_with_workers_at_work(folder, workers, end):
+    """Its output ends when all its processes have ended."""
+    command = [sys.executable, "-c", LEAVING, str(folder), workers, "fork", end]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (3 if end == "raise" else 0, "")
+    assert len(ended.stdout.split()) == 3
+
+
+def named_memory(process):
+    """The files in /dev/shm that a process uses and that have a name, so that somebody would have to delete them."""
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    lines += [os.readlink(entry.path) for entry in os.scandir(f"/proc/{process}/fd")]
+    return [line for line in lines if "/dev/shm" in line and not line.endswith("(deleted)")]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_end_with_a_killed_trainer_and_leave_nothing(folder, tmp_path, method):
+    """The workers are blocked with full memory. The output of the trainer ends when the last of them has ended."""
+    script = tmp_path / "trainer.py"
+    script.write_text(LEAVING)
+    command = [sys.executable, str(script), str(folder), "passing", method, "wait"]
+    trainer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    processes = trainer.stdout.readline().split()
+    assert len(processes) == 3
+    for process in processes:
+        assert named_memory(int(process)) == []
+    trainer.send_signal(signal.SIGKILL)
+    assert trainer.stdout.read() == b""
+    trainer.wait()
+    trainer.stdin.close()
+    trainer.stdout.close()
+
+
+def test_killed_workers_leave_nothing_and_cost_nothing(tmp_path):
+    """Some times a worker is killed while its memory is full, and the loader goes on after its state."""
+    dataset = me.read(write_files(tmp_path / "data", [2000])).lanes(2)
+    whole = ids(dataset)
+    files = len(os.listdir("/proc/self/fd"))
+    loader, got = me.Loader(dataset, num_workers=2, prefetch_factor=2), []
+    for kill in range(6):
+        others = {process.pid for process in torch.multiprocessing.active_children()}
+        rows = iter(loader)
+        got += ids(islice(rows, 20))
+        workers = sorted({process.pid for process in torch.multiprocessing.active_children()} - others)
+        os.kill(workers[kill % 2], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="exited unexpectedly with exit code -9"):
+            got.extend(row["id"] for row in rows)
+        loader.load_state_dict(loader.state_dict())
+    got += ids(islice(loader, 20))
+    assert got == whole[: len(got)]
+    assert len(os.listdir("/proc/self/fd")) <= files + 1

@@ -1,0 +1,93 @@
+"""Shared memory: messages never overlap, it grows, and nothing of it has a name."""
+
+import errno
+import os
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midepoch.delivery import ring
+from midepoch.delivery.ring import STEP, Places, SharedMemory
+
+
+@given(st.lists(st.integers(1, 50) | st.none(), max_size=60))
+def test_messages_never_overlap_and_the_lowest_place_is_used_first(sizes):
+    places, taken = Places(), deque()
+    for size in sizes:
+        if size is None:
+            if taken:
+                places.release()
+                taken.popleft()
+            continue
+        start = places.find(size)
+        used = {byte for begin, end in taken for byte in range(begin, end)}
+        assert used.isdisjoint(range(start, start + size))
+        assert all(used.intersection(range(lower, lower + size)) for lower in range(start)), "there was room before"
+        places.take(start, size)
+        taken.append((start, start + size))
+    assert (len(places), places.bytes) == (len(taken), sum(end - begin for begin, end in taken))
+
+
+def test_what_one_process_writes_another_reads_also_after_it_grew():
+    memory = SharedMemory()
+    memory.grow(10)
+    before = memory.view(0, 10)
+    before[:] = b"0123456789"
+    memory.grow(3 * STEP)
+    memory.view(3 * STEP - 4, 3 * STEP)[:] = b"last"
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, bytes(memory.view(0, 10)) + bytes(memory.view(3 * STEP - 4, 3 * STEP)))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 100) == b"0123456789last"
+    assert bytes(before) == b"0123456789", "a view from before is the same memory"
+    os.close(reader)
+    os.close(writer)
+    del before
+    memory.free()
+    memory.free()
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
+def test_it_has_no_name():
+    memory = SharedMemory()
+    memory.grow(STEP)
+    assert os.readlink(f"/proc/self/fd/{memory._file}") == "/memfd:midepoch (deleted)"
+    memory.free()
+
+
+def test_its_memory_is_given_back_although_others_inherited_the_file():
+    memory = SharedMemory()
+    memory.grow(STEP)
+    inherited = os.dup(memory._file)
+    assert os.fstat(inherited).st_size == STEP
+    memory.free()
+    assert os.fstat(inherited).st_size == 0
+    os.close(inherited)
+
+
+def test_no_room_is_an_error_that_says_what_to_do(monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    memory = SharedMemory()
+    monkeypatch.setattr(ring.os, "posix_fallocate", fail)
+    with pytest.raises(MemoryError, match=r"no room for 1,048,576 bytes.*No space left.*fewer workers"):
+        memory.grow(1000)
+    assert memory.size == 0
+    memory.free()
+
+
+def test_a_system_without_files_in_memory_uses_one_on_disk_that_is_deleted_at_once(monkeypatch, tmp_path):
+    monkeypatch.delattr(ring.os, "memfd_create", raising=False)
+    monkeypatch.setattr(ring.tempfile, "tempdir", str(tmp_path))
+    memory = SharedMemory()
+    memory.grow(10)
+    memory.view(0, 4)[:] = b"text"
+    assert bytes(memory.view(0, 4)) == b"text"
+    assert list(tmp_path.iterdir()) == []
+    memory.free()

@@ -1,0 +1,159 @@
+"""Items across a process border: they arrive in order and unchanged, and a worker is ahead as far as it may be."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from midepoch.delivery import transport
+from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.delivery.ring import Places, SharedMemory
+from midepoch.delivery.transport import AHEAD_BYTES, MESSAGE_BYTES, Sender, receive
+from midepoch.values.row_items import RowItems
+from midepoch.values.rows import Rows
+
+
+class Main:
+    """The main process: it receives a message when the worker waits for that, or at once."""
+
+    def __init__(self, memory, at_once=False):
+        self.memory, self.at_once = memory, at_once
+        self.places, self.turns, self.most_ahead, self._answered = [], [], 0, 0
+
+    def send_place(self, place):
+        self.places.append(place)
+        self.most_ahead = max(self.most_ahead, self.items_ahead())
+        if self.at_once:
+            self.receive()
+
+    def items_ahead(self):
+        return sum(len(chunk.items) for place in self.places for chunk in receive(self.memory, place))
+
+    def receive(self):
+        for chunk in receive(self.memory, self.places.pop(0)):
+            self.turns += zip(chunk.items, chunk.cursors or [None] * len(chunk.items), strict=True)
+        self._answered += 1
+
+    def received(self, *, wait):
+        if wait and not self._answered:
+            assert self.places, "the worker waits, and there is nothing that the main process could receive"
+            self.receive()
+        answered, self._answered = self._answered, 0
+        return answered
+
+    def rest(self):
+        while self.places:
+            self.receive()
+        return self.turns
+
+
+@pytest.fixture
+def memory():
+    memory = SharedMemory()
+    yield memory
+    memory.free()
+
+
+def numbered(items):
+    return Turns(items, [[(number, 2 * number) for number in range(len(items))]])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 3 * MESSAGE_BYTES) | st.text(max_size=9), max_size=9), st.booleans(), st.data())
+def test_items_of_any_size_arrive_in_order(sizes, at_once, data):
+    ahead = data.draw(st.sampled_from([None, 1, 2, 7]))
+    items = [np.full(size, number, np.uint8) if isinstance(size, int) else size for number, size in enumerate(sizes)]
+    memory = SharedMemory()
+    main = Main(memory, at_once)
+    sender = Sender(memory, main, Places(), ahead=ahead)
+    sender.send(numbered(items))
+    sender.flush()
+    turns = main.rest()
+    assert [cursor for _, cursor in turns] == [(number, 2 * number) for number in range(len(items))]
+    for (arrived, _), item in zip(turns, items, strict=True):
+        assert type(arrived) is type(item)
+        assert np.array_equal(arrived, item)
+    memory.free()
+
+
+def test_turns_at_lanes_that_have_run_out_arrive_as_such(memory):
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None)
+    sender.send(Turns([1, EMPTY, 2, EMPTY], [[(1,), (2,)], []]))
+    sender.send(Turns([3], ()))
+    sender.flush()
+    assert main.rest() == [(1, (1,)), (EMPTY, None), (2, (2,)), (EMPTY, None), (3, ())]
+
+
+@pytest.mark.parametrize(("ahead", "most"), [(1, 1), (2, 2), (8, 11)])
+def test_the_user_says_how_many_items_a_worker_is_ahead(memory, ahead, most):
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=ahead)
+    for number in range(100):
+        sender.send(numbered([number]))
+        assert main.most_ahead <= most
+    sender.flush()
+    assert [item for item, _ in main.rest()] == list(range(100))
+
+
+def test_else_the_bytes_are_bounded_but_two_items_fit_always(memory):
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None)
+    for number in range(60):
+        sender.send(numbered([np.full(MESSAGE_BYTES + 7, number, np.uint8)]))
+    assert 20 < main.most_ahead <= AHEAD_BYTES // MESSAGE_BYTES
+    sender.flush()
+    assert [item[-1] for item, _ in main.rest()] == list(range(60))
+    large = Main(memory)
+    sender = Sender(memory, large, Places(), ahead=None)
+    for number in range(4):
+        sender.send(numbered([np.full(AHEAD_BYTES, number, np.uint8)]))
+    assert large.most_ahead == 2
+    sender.flush()
+    assert [item[-1] for item, _ in large.rest()] == list(range(4))
+
+
+def test_an_item_that_took_long_is_sent_at_once_and_others_together(memory, monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(transport.time, "monotonic", lambda: next(clock))
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None)
+    sender.send(numbered([1]))
+    assert len(main.places) == 1
+    monkeypatch.setattr(transport.time, "monotonic", lambda: 0.0)
+    sender.flush()
+    for number in range(10):
+        sender.send(numbered([number]))
+    assert len(main.places) == 1
+    sender.flush()
+    assert len(main.places) == 2
+
+
+@pytest.mark.parametrize("size", [None, 1, 7])
+def test_rows_are_sent_as_columns_few_at_first_and_then_many(memory, size):
+    texts = [f"{number} " * 50 for number in range(2_000)]
+    batch = pa.RecordBatch.from_pydict({"id": range(2_000), "text": texts})
+    items = RowItems(Rows(batch), size)
+    cursors = np.arange(2 * len(items)).reshape(-1, 2)
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None)
+    sender.send(Turns(items, (cursors,)))
+    counts = [sum(len(chunk.items) for chunk in receive(memory, place)) for place in main.places]
+    if not main.turns:
+        assert counts[0] == 1
+    turns = main.rest()
+    assert [item for item, _ in turns] == list(items)
+    assert [cursor for _, cursor in turns] == list(map(tuple, cursors.tolist()))
+
+
+def test_a_file_that_changed_is_noticed_before_its_rows_are_sent(memory):
+    def check():
+        raise RuntimeError("the file has changed")
+
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None)
+    rows = Rows(pa.RecordBatch.from_pydict({"x": [1, 2]}), check=check)
+    with pytest.raises(RuntimeError, match="the file has changed"):
+        sender.send(Turns(RowItems(rows), (np.zeros((2, 1), np.int64),)))
+    assert main.places == []

@@ -1,0 +1,149 @@
+"""Items as bytes: what arrives is what was sent, down to its types, and shares no memory with it."""
+
+import pickle
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exact import same
+from midepoch.values.wire import SMALL, dump, load
+
+LARGE = SMALL // 2 + 3
+
+
+def sent(item):
+    head, memory, arrays = dump(item)
+    copied = [memoryview(bytearray(one)) for one in memory]
+    arrived = load(head, copied, arrays)
+    for one in copied:  # as the next message would
+        one[:] = bytes(len(one))
+    return arrived
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(2**80), 2**80),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.integers(0, 255).map(np.uint8),
+    st.integers(-9, 9).map(np.int64),
+    st.booleans().map(np.bool_),
+    st.decimals(allow_nan=False).map(Decimal),
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(values)
+def test_python_values_arrive_as_they_are(value):
+    assert same(sent(value), value)
+
+
+ARRAYS = {
+    "numbers": np.arange(LARGE),
+    "small": np.arange(3),
+    "rows": np.arange(4 * LARGE, dtype=np.float32).reshape(4, -1),
+    "columns first": np.asfortranarray(np.arange(4 * LARGE).reshape(4, -1)),
+    "part of rows": np.arange(4 * LARGE).reshape(4, -1)[:, ::2],
+    "not to be written to": np.frombuffer(bytes(8 * LARGE), np.int64),
+    "without values": np.empty((0, 7)),
+    "one value": np.array(7.5),
+    "large and with an empty axis": np.empty((LARGE, 0, LARGE)),
+    "objects": np.array([{"a": 1}, None, "x"] * LARGE, object),
+    "dates": np.arange(LARGE).astype("M8[s]"),
+    "text": np.array(["a", "bcd"] * LARGE),
+    "records": np.zeros(LARGE, [("x", "i4"), ("y", "f8")]),
+    "big endian": np.arange(LARGE, dtype=">i4"),
+    "flags": np.ones(2 * SMALL, bool),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+def test_arrays_arrive_as_pickle_sends_them(array):
+    expected = pickle.loads(pickle.dumps(array, protocol=5))
+    arrived = sent({"x": array})["x"]
+    assert type(arrived) is np.ndarray
+    assert (arrived.dtype, arrived.shape) == (expected.dtype, expected.shape)
+    assert arrived.flags.c_contiguous == expected.flags.c_contiguous
+    assert arrived.flags.f_contiguous == expected.flags.f_contiguous
+    assert arrived.flags.writeable == expected.flags.writeable
+    assert arrived.tobytes() == expected.tobytes() or array.dtype == object
+    assert arrived.tolist() == expected.tolist()
+
+
+class Note(np.ndarray):
+    pass
+
+
+def test_other_classes_of_arrays_keep_their_class():
+    arrived = sent(np.arange(LARGE).view(Note))
+    assert type(arrived) is Note
+    assert arrived.tolist() == list(range(LARGE))
+
+
+numbers = torch.arange(2 * LARGE)
+TENSORS = {
+    **{str(dtype): (numbers % 2).to(dtype) for dtype in (torch.bool, torch.uint8, torch.int32, torch.int64)},
+    **{str(dtype): (numbers % 9).to(dtype) for dtype in (torch.float16, torch.bfloat16, torch.float64)},
+    "complex": numbers.to(torch.complex64) * 1j,
+    "conjugate": (numbers.to(torch.complex64) * 1j).conj(),
+    "small": torch.tensor([1, 2]),
+    "one value": torch.tensor(3.5),
+    "without values": torch.empty(0, 5),
+    "channels last": torch.rand(2, 3, 16, 16).to(memory_format=torch.channels_last),
+    "transposed": torch.rand(20, 30).T,
+    "every second": numbers[::2],
+    "expanded": torch.tensor([[1.0], [2.0]]).expand(2, LARGE),
+    "with a gradient": torch.rand(LARGE, requires_grad=True),
+    "sparse": torch.eye(LARGE).to_sparse(),
+    "parameter": torch.nn.Parameter(torch.rand(LARGE)),
+}
+
+
+@pytest.mark.parametrize("tensor", TENSORS.values(), ids=TENSORS)
+def test_tensors_arrive_as_they_are(tensor):
+    arrived = sent([tensor])[0]
+    assert type(arrived) is type(tensor)
+    assert (arrived.dtype, arrived.shape, arrived.layout) == (tensor.dtype, tensor.shape, tensor.layout)
+    assert arrived.requires_grad == tensor.requires_grad
+    assert torch.equal(arrived.to_dense().resolve_conj(), tensor.to_dense().resolve_conj())
+
+
+def test_images_whose_channels_come_last_stay_so():
+    arrived = sent(TENSORS["channels last"])
+    assert arrived.is_contiguous(memory_format=torch.channels_last)
+    assert sent(TENSORS["transposed"]).stride() == TENSORS["transposed"].stride()
+
+
+def test_what_arrives_can_be_written_to_and_is_nobody_elses():
+    array, tensor = np.zeros(LARGE), torch.zeros(LARGE)
+    arrived = sent([array, tensor, array])
+    arrived[0][:] = 1
+    arrived[1][:] = 1
+    assert not array.any()
+    assert not tensor.any()
+
+
+def test_one_object_in_two_places_of_an_item_stays_one():
+    array, tensor = np.zeros(LARGE), torch.zeros(LARGE)
+    arrived = sent({"a": array, "b": array, "c": [tensor, tensor]})
+    assert arrived["a"] is arrived["b"]
+    assert arrived["c"][0] is arrived["c"][1]
+
+
+def test_record_batches_arrive():
+    batch = pa.RecordBatch.from_pydict({"text": ["x" * SMALL, None, "é"], "n": [1, None, 3], "l": [[1], [], None]})
+    assert sent(batch).equals(batch, check_metadata=True)
+    assert sent({"b": [batch]})["b"][0].equals(batch)
