@@ -28,6 +28,7 @@ from midepoch.pipeline.survey import survey_pipeline
 from midepoch.pipeline.units import checked_version
 from midepoch.planned import PlannedDataset
 from midepoch.sources.files import FileRows
+from midepoch.stages.arguments import with_arguments
 from midepoch.stages.batch import Batch, MapBatches, MapBatchesOneToOne
 from midepoch.stages.columns import RenameColumns
 from midepoch.stages.filter_batches import FilterBatches
@@ -244,6 +245,8 @@ class Dataset(PlannedDataset):
         one_to_one: bool = False,
         with_rng: bool = False,
         remove_columns: Sequence[str] | str | None = None,
+        input_columns: Sequence[str] | str | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
     ) -> Self:
         """Apply a function to every item, when the item is read.
 
@@ -251,10 +254,12 @@ class Dataset(PlannedDataset):
         replaces the item. With ``batched=True`` it gets the columns of ``batch_size`` items and may return any number
         of rows. With ``one_to_one=True`` it promises one row for each, in order, made of that row alone, as tokenizers
         do: then the number of items stays known. With ``with_rng=True`` it also gets a NumPy generator that depends
-        only on seed, epoch and row.
+        only on seed, epoch and row. It gets the values of ``input_columns`` instead of the item, and ``fn_kwargs`` as
+        keyword arguments, whose values a checkpoint does not compare.
         """
         removed = (remove_columns,) if isinstance(remove_columns, str) else tuple(remove_columns or ())
-        call = self.plan.pipeline.call("map", function, with_rng=with_rng)
+        adapted = with_arguments(function, input_columns, fn_kwargs)
+        call = self.plan.pipeline.call("map", adapted, with_rng=with_rng)
         if one_to_one and not batched:
             raise ValueError(
                 "one_to_one=True is for batched=True. Without that, a function returns one row for each anyway."
@@ -265,9 +270,19 @@ class Dataset(PlannedDataset):
             return self.with_stage(MapBatches(call=call, size=batch_size, remove_columns=removed))
         return self.with_stage(Map(call=call, remove_columns=removed))
 
-    def filter(self, function: Callable[..., Any], *, batched: bool = False) -> Self:
-        """Keep the items for which ``function`` is true. With ``batched=True`` it gets columns and returns a mask."""
-        call = self.plan.pipeline.call("filter", function)
+    def filter(
+        self,
+        function: Callable[..., Any],
+        *,
+        batched: bool = False,
+        input_columns: Sequence[str] | str | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Keep the items for which ``function`` is true. With ``batched=True`` it gets columns and returns a mask.
+
+        ``input_columns`` and ``fn_kwargs`` are those of :meth:`map`.
+        """
+        call = self.plan.pipeline.call("filter", with_arguments(function, input_columns, fn_kwargs))
         return self.with_stage(FilterBatches(call=call, size=FILTER_ROWS) if batched else Filter(call=call))
 
     def batch(self, batch_size: int, drop_last_batch: bool = False) -> Self:

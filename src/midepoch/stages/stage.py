@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
+from midepoch.stages.arguments import WithArguments
 from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Context, Flow
 
@@ -131,7 +132,8 @@ class Call:
 
     def describe(self, **parameters: Any) -> dict[str, Any]:
         """The stage, the function's name, and the parameters that are set."""
-        all_parameters = {"with_rng": self.with_rng, **parameters}
+        columns = self.function.input_columns if isinstance(self.function, WithArguments) else None
+        all_parameters = {"with_rng": self.with_rng, "input_columns": list(columns or ()), **parameters}
         are_set = {key: value for key, value in all_parameters.items() if value}
         return {"op": self.stage, "fn": name_of(self.function), **are_set}
 

@@ -1,0 +1,48 @@
+"""A user function that gets columns of an item, or fixed keyword arguments, as `datasets` lets users ask for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from midepoch.errors import SchemaMismatchError
+
+
+@dataclass(frozen=True, slots=True)
+class WithArguments:
+    """A function of an item that calls another one with some columns of the item, and with more arguments."""
+
+    function: Callable[..., Any]
+    input_columns: tuple[str, ...] | None = None
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """A checkpoint knows this function by the user's."""
+        return self.function
+
+    def __call__(self, item: Any, *rng: Any) -> Any:
+        """The function's result for an item; ``rng`` is a random generator, if the function takes one."""
+        if self.input_columns is None:
+            return self.function(item, *rng, **self.keywords)
+        try:
+            columns = [item[name] for name in self.input_columns]
+        except KeyError as error:
+            known = item.keys() if isinstance(item, Mapping) else item.schema.names
+            raise SchemaMismatchError(
+                f"input_columns has {error.args[0]!r}, and the item has no such column. It has: {', '.join(known)}."
+            ) from None
+        return self.function(*columns, *rng, **self.keywords)
+
+
+def with_arguments(
+    function: Callable[..., Any], input_columns: Sequence[str] | str | None, fn_kwargs: Mapping[str, Any] | None
+) -> Callable[..., Any]:
+    """The function itself, or one that calls it with these columns and keyword arguments."""
+    if input_columns is None and not fn_kwargs:
+        return function
+    if not callable(function):
+        return function  # the stage says what is wrong
+    if not isinstance(fn_kwargs, Mapping | None):
+        raise TypeError(f"fn_kwargs must be a dict, got a {type(fn_kwargs).__name__}.")
+    names = (input_columns,) if isinstance(input_columns, str) else input_columns
+    return WithArguments(function, None if names is None else tuple(names), dict(fn_kwargs or {}))
