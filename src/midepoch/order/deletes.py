@@ -22,6 +22,12 @@ class WithoutPositions:
     def rows(self, positions: I64) -> I64:
         return self.inner.rows(positions + np.searchsorted(self._kept_before, positions, "right"))
 
+    def positions(self, rows: I64) -> I64:
+        inner = self.inner.positions(rows)
+        inner = inner[~np.isin(inner, self.deleted)]
+        positions: I64 = inner - np.searchsorted(self.deleted, inner)
+        return positions
+
     def piece_starts(self, level: PieceLevel) -> I64:
         """The pieces of the inner order that have rows left."""
         starts = self.inner.piece_starts(level)

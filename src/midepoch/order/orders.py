@@ -15,7 +15,7 @@ import numpy as np
 from midepoch._common.hashing import key_of
 from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
-from midepoch.order.permutation import permute
+from midepoch.order.permutation import permute, unpermute
 from midepoch.order.windows import (
     VIRTUAL_PER_BLOCK,
     Blocks,
@@ -45,6 +45,9 @@ class Order(Protocol):
     def rows(self, positions: I64) -> I64:
         """The rows at these positions."""
 
+    def positions(self, rows: I64) -> I64:
+        """The positions of these rows. A row that is not in the order has none; one that is there twice has two."""
+
     def piece_starts(self, level: PieceLevel) -> I64:
         """The first position of each piece, rising, and ``size`` at the end."""
 
@@ -64,6 +67,9 @@ class Sequential:
     def rows(self, positions: I64) -> I64:
         return positions
 
+    def positions(self, rows: I64) -> I64:
+        return rows[(rows >= 0) & (rows < self.size)]
+
     def piece_starts(self, level: PieceLevel) -> I64:
         return self._starts[level]
 
@@ -78,6 +84,10 @@ class Interval:
 
     def rows(self, positions: I64) -> I64:
         return self._inner.rows(positions + self._start)
+
+    def positions(self, rows: I64) -> I64:
+        positions = self._inner.positions(rows) - self._start
+        return positions[(positions >= 0) & (positions < self.size)]
 
     def piece_starts(self, level: PieceLevel) -> I64:
         """The pieces of the inner order; the first and the last one may be cut."""
@@ -108,6 +118,12 @@ class ShuffledPieces:
         piece = self._starts[first:last].searchsorted(positions, "right") + (first - 1)
         return self._inner.rows(positions + self._shifts[piece])
 
+    def positions(self, rows: I64) -> I64:
+        inner = self._inner.positions(rows)
+        piece = np.searchsorted(self._inner_starts, inner, "right") - 1
+        positions: I64 = inner - self._shifts[self._new_numbers[piece]]
+        return positions
+
     def piece_starts(self, level: PieceLevel) -> I64:
         """The permuted pieces, or the blocks inside permuted files."""
         if level == self._level or self.size == 0:
@@ -120,10 +136,15 @@ class ShuffledPieces:
     def _moved_blocks(self) -> I64:
         blocks = self._inner.piece_starts("block")[:-1]
         piece = np.searchsorted(self._inner_starts[:-1], blocks, "right") - 1
-        new_number = np.empty_like(self.permutation)
-        new_number[self.permutation] = np.arange(len(new_number))
-        moved = self._starts[new_number[piece]] + blocks - self._inner_starts[piece]
+        moved = self._starts[self._new_numbers[piece]] + blocks - self._inner_starts[piece]
         return np.unique(np.concatenate([moved, self._starts]))
+
+    @cached_property
+    def _new_numbers(self) -> I64:
+        """For each piece of the inner order, its number here."""
+        numbers = np.empty_like(self.permutation)
+        numbers[self.permutation] = np.arange(len(numbers))
+        return numbers
 
 
 class ShuffledWindows:
@@ -150,6 +171,16 @@ class ShuffledWindows:
             inside = windows == window
             permuted[inside] = self._permuted(positions[inside], window)
         return self._inner.rows(permuted)
+
+    def positions(self, rows: I64) -> I64:
+        positions = self._inner.positions(rows)
+        windows = np.searchsorted(self._starts, positions, "right") - 1
+        for window in np.unique(windows).tolist():
+            start, stop = int(self._starts[window]), int(self._starts[window + 1])
+            inside = windows == window
+            found = unpermute(positions[inside] - start, stop - start, key_of(self._key, window))
+            positions[inside] = start + found
+        return positions
 
     def _rows_of_one(self, positions: I64, window: int) -> I64:
         """The rows at positions of one window. For most of a window, the inner order is faster in its own order."""
@@ -184,6 +215,9 @@ class ShuffledRows:
 
     def rows(self, positions: I64) -> I64:
         return self._inner.rows(permute(positions, self.size, self._key))
+
+    def positions(self, rows: I64) -> I64:
+        return unpermute(self._inner.positions(rows), self.size, self._key)
 
     def piece_starts(self, level: PieceLevel) -> I64:
         if level == "file":

@@ -23,6 +23,16 @@ def permute(positions: npt.NDArray[np.integer], n: int, key: int) -> I64:
     return _feistel(positions.astype(np.uint64), n, key).astype(np.int64)
 
 
+def unpermute(elements: npt.NDArray[np.integer], n: int, key: int) -> I64:
+    """The positions at which the permutation ``key`` of ``range(n)`` puts these elements."""
+    if n <= TABLE:
+        positions = np.empty(n, np.int64)
+        positions[_table(n, key)] = np.arange(n)
+        found: I64 = positions[elements]
+        return found
+    return _feistel(elements.astype(np.uint64), n, key, backwards=True).astype(np.int64)
+
+
 def _table(n: int, key: int) -> I64:
     """The whole permutation. The low bits of each hash are the number of its element, so no two hashes are equal."""
     numbers = np.arange(n, dtype=np.uint64)
@@ -31,14 +41,15 @@ def _table(n: int, key: int) -> I64:
     return (np.sort((hashes & ~low) | numbers) & low).astype(np.int64)
 
 
-def _feistel(values: U64, n: int, key: int) -> U64:
+def _feistel(values: U64, n: int, key: int, *, backwards: bool = False) -> U64:
     """Walk the cycle of each value until it is below ``n``, on average in less than two steps."""
+    step = _rounds_backwards if backwards else _rounds
     bits = (n - 1).bit_length()
     keys = mix64(np.arange(1, ROUNDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key))
-    out = _rounds(values, bits, keys)
+    out = step(values, bits, keys)
     outside = np.flatnonzero(out >= np.uint64(n))
     while len(outside):
-        walked = _rounds(out[outside], bits, keys)
+        walked = step(out[outside], bits, keys)
         out[outside] = walked
         outside = outside[walked >= np.uint64(n)]
     return out
@@ -53,4 +64,16 @@ def _rounds(values: U64, bits: int, keys: U64) -> U64:
     for key in keys.reshape(-1, 2):
         high = high ^ (mix64(low + key[0]) >> (np.uint64(64) - high_bits))
         low = low ^ (mix64(high + key[1]) >> (np.uint64(64) - low_bits))
+    return (high << low_bits) | low
+
+
+def _rounds_backwards(values: U64, bits: int, keys: U64) -> U64:
+    """The value that one pass of the network turns into each of these."""
+    low_bits = np.uint64(bits // 2)
+    high_bits = np.uint64(bits) - low_bits
+    low = values & ((np.uint64(1) << low_bits) - np.uint64(1))
+    high = values >> low_bits
+    for key in keys.reshape(-1, 2)[::-1]:
+        low = low ^ (mix64(high + key[1]) >> (np.uint64(64) - low_bits))
+        high = high ^ (mix64(low + key[0]) >> (np.uint64(64) - high_bits))
     return (high << low_bits) | low

@@ -34,6 +34,12 @@ class Intervals:
         interval = np.searchsorted(self._starts, positions, "right") - 1
         return self._inner.rows(self._inner_starts[interval] + positions - self._starts[interval])
 
+    def positions(self, rows: I64) -> I64:
+        inner = self._inner.positions(rows)
+        bounds = zip(self._inner_starts, self._inner_stops, self._starts[:-1], strict=True)
+        inside = [inner[(inner >= begin) & (inner < end)] - begin + start for begin, end, start in bounds]
+        return np.concatenate([np.empty(0, np.int64), *inside])
+
     def piece_starts(self, level: PieceLevel) -> I64:
         """The pieces of the inner order inside each interval; the first and the last of them may be cut."""
         pieces = self._inner.piece_starts(level)
@@ -68,6 +74,13 @@ class KeptBlocks:
         rows: I64 = self._first_rows[block] + positions - self._starts[block]
         return rows
 
+    def positions(self, rows: I64) -> I64:
+        block = np.searchsorted(self._first_rows, rows, "right") - 1
+        rows, block = rows[block >= 0], block[block >= 0]
+        inside = rows - self._first_rows[block]
+        positions: I64 = (self._starts[block] + inside)[inside < np.diff(self._starts)[block]]
+        return positions
+
     def piece_starts(self, level: PieceLevel) -> I64:
         """The kept blocks, or the files that have any."""
         return self._file_starts if level == "file" else self._starts
@@ -94,6 +107,12 @@ class ChunkedNumbers:
             numbers[of_chunk] = self._chunks[chunk][indices[of_chunk] - self._starts[chunk]]
         return numbers
 
+    def find(self, numbers: I64) -> I64:
+        """The indices of these numbers. All chunks are searched."""
+        chunks = zip(self._chunks, self._starts[:-1].tolist(), strict=True)
+        found = [np.flatnonzero(np.isin(chunk, numbers)) + start for chunk, start in chunks]
+        return np.concatenate([np.empty(0, np.int64), *found])
+
 
 class Listed:
     """The positions of another order that a list names, in the order of the list."""
@@ -104,6 +123,9 @@ class Listed:
 
     def rows(self, positions: I64) -> I64:
         return self._inner.rows(self._numbers.take(positions))
+
+    def positions(self, rows: I64) -> I64:
+        return self._numbers.find(self._inner.positions(rows))
 
     def piece_starts(self, level: PieceLevel) -> I64:
         if level == "file":

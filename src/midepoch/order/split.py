@@ -59,6 +59,14 @@ class SplitRows:
         ]
         return self._inner.rows(np.concatenate([np.empty(0, np.int64), *chunks]))
 
+    def positions(self, rows: I64) -> I64:
+        inner = self._inner.positions(rows)
+        groups, slots = inner // GROUP, inner % GROUP
+        is_member = self._is_member(groups)
+        before = (is_member & (np.arange(GROUP) < slots[:, None])).sum(axis=1)
+        positions: I64 = (self._before(groups) + before)[is_member[np.arange(len(inner)), slots]]
+        return positions
+
     def _inner_positions(self, positions: I64) -> I64:
         size = self._inner.size
         groups = multiply_divide(positions, size, size - 1 - self._offset, self.size) // GROUP

@@ -56,6 +56,10 @@ class KeptRows:
         piece = np.searchsorted(self._starts, positions, "right") - 1
         return self._bits.kept_at(positions + self._shifts[piece])
 
+    def positions(self, rows: I64) -> I64:
+        inner = self._inner.positions(rows[self._bits.kept(rows)] if len(rows) else rows)
+        return self.positions_of(inner) if len(inner) else inner
+
     def positions_of(self, inner_positions: I64) -> I64:
         """The positions here of kept rows that are at these positions of the inner order."""
         piece = np.searchsorted(self._inner_starts, inner_positions, "right") - 1

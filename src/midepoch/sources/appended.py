@@ -49,6 +49,13 @@ class FileSubset:
         rows: I64 = self._first_rows[file] + positions - self._file_bounds[file]
         return rows
 
+    def positions(self, rows: I64) -> I64:
+        file = np.searchsorted(self._first_rows, rows, "right") - 1
+        rows, file = rows[file >= 0], file[file >= 0]
+        inside = rows - self._first_rows[file]
+        positions: I64 = (self._file_bounds[file] + inside)[inside < np.diff(self._file_bounds)[file]]
+        return positions
+
     def piece_starts(self, level: Literal["file", "block"]) -> I64:
         return self._file_bounds if level == "file" else self._block_bounds
 
@@ -68,6 +75,10 @@ class Chained:
             inside = owners == owner
             rows[inside] = self._orders[owner].rows(positions[inside] - self._starts[owner])
         return rows
+
+    def positions(self, rows: I64) -> I64:
+        found = [order.positions(rows) + start for order, start in zip(self._orders, self._starts, strict=False)]
+        return np.concatenate(found)
 
     def piece_starts(self, level: Literal["file", "block"]) -> I64:
         moved = [

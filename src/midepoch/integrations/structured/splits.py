@@ -22,6 +22,9 @@ class SplitOrder:
     def rows(self, positions: I64) -> I64:
         return self._inner.rows(positions)
 
+    def positions(self, rows: I64) -> I64:
+        return self._inner.positions(rows)
+
     def piece_starts(self, level: Literal["file", "block"]) -> I64:
         return self._bounds if level == "file" else self._inner.piece_starts(level)
 
