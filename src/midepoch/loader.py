@@ -13,11 +13,14 @@ from itertools import count as count_from
 from typing import Any, Literal
 from weakref import WeakSet
 
+import pyarrow as pa
+
 from midepoch._common.once import log_once
 from midepoch._common.world import launched_rank, process_group_store
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.agreement import check_ranks_agree
+from midepoch.delivery.epoch_progress import EpochProgress, epoch_progress
 from midepoch.delivery.passes import Pass, PassIterator
 from midepoch.delivery.plan import Even, Plan, check_shard
 from midepoch.delivery.progress import EMPTY, Progress, Turns
@@ -25,6 +28,7 @@ from midepoch.delivery.reader import take_turns
 from midepoch.delivery.session import Session
 from midepoch.delivery.start_point import StartPoint
 from midepoch.delivery.summary import describe_plan
+from midepoch.delivery.trace import find, trace
 from midepoch.errors import MissingExtraError
 from midepoch.loader_plan import LoaderOptions, micro_batches
 
@@ -237,6 +241,37 @@ class Loader(DataLoader[Any]):
         for pool in list(self._pools):
             pool.close()
         self._idle_pool = None
+
+    def progress(self) -> EpochProgress:
+        """How far this rank is in its epoch: ``epoch``, ``step`` and ``steps``, which count those before a resume too.
+
+        done = loader.progress()
+        for batch in tqdm(loader, initial=done.step, total=done.steps): ...
+        """
+        return epoch_progress(self._start_point.latest(self._plan))
+
+    def trace(self, step: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
+        """The rows of a step of an epoch on all ranks, as an Arrow table with one line a row. Nothing is read.
+
+            print(loader.trace(41_200).to_pandas())
+
+        ``step`` counts from the beginning of the epoch, over all resumes. The columns are epoch, step, rank, item (its
+        number in the epoch), place (in the batch), document (in the pack), part (of a mixture), file, row, and start
+        and stop (which tokens of the row are in the pack). The present epoch is the default. With ``ranks``, the
+        epoch is traced as if so many ranks read it from its beginning. Raises if the items are not counted; a batch
+        that only keeps ranks even has no line.
+        """
+        return trace(self._start_point.latest(self._plan), step, epoch=epoch, ranks=ranks)
+
+    def find(self, file: str, row: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
+        """When a row comes: the lines of :meth:`trace`, of any step of an epoch, that have this row of a file.
+
+            loader.find("part-0007.parquet", 1234)
+
+        ``file`` is the name of a file, its path, or the end of that; ``row`` counts from 0 in the file. A row that is
+        cut into several packs has several lines. A row that no item has, because a filter drops it, has none.
+        """
+        return find(self._start_point.latest(self._plan), file, row, epoch=epoch, ranks=ranks)
 
     def __len__(self) -> int:
         """The number of batches that this rank gets in a loop, known without reading."""

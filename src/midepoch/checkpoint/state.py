@@ -1,13 +1,14 @@
 """What a checkpoint holds: epoch, lanes, turn, and the position of each lane. Plain values, no machine, no I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Self
 
 from midepoch.checkpoint import migrations
 from midepoch.checkpoint.checksum import checksum, fingerprint_digest
 from midepoch.checkpoint.consistency import check_consistent, check_neighbours
+from midepoch.checkpoint.history import History, read_history
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
 from midepoch.checkpoint.migrations import shortened, upgrade
 from midepoch.errors import CheckpointMismatchError
@@ -116,6 +117,8 @@ class State:
     """This reader's states at the end of the last epochs, oldest first: other ranks may still be in those epochs."""
     later: tuple["State", ...] = ()
     """The complete states of the next epochs, where some ranks were already there when the states were merged."""
+    history: History = field(default=(), compare=False)
+    """The sessions of this run so far, for traces; empty if they are not known. Not needed to resume."""
 
     def counts_items(self, readers: int) -> bool:
         """True if this number of readers must count a lane's items, because it is or was shared. Else cursors do."""
@@ -130,8 +133,8 @@ class State:
         """Where another epoch starts: at its beginning, or where some ranks were already."""
         for number, state in enumerate(self.later, start=1):
             if state.epoch == epoch:
-                return replace(state, later=self.later[number:])
-        return State(epoch=epoch)
+                return replace(state, later=self.later[number:], history=self.history)
+        return State(epoch=epoch, history=self.history)
 
     def to_dict(self, fingerprint: Mapping[str, Any], of_fingerprint: bytes | None = None) -> dict[str, Any]:
         """Plain values, which survive JSON and ``torch.load(weights_only=True)``, with a checksum.
@@ -143,6 +146,8 @@ class State:
             values["earlier"] = [state._write() for state in self.earlier]
         if self.later:
             values["later"] = [state._write() for state in self.later]
+        if self.history:
+            values["history"] = [record.write() for record in self.history]
         own = checksum(values, fingerprint_digest(fingerprint) if of_fingerprint is None else of_fingerprint)
         values["fingerprint"] = {
             "data": dict(fingerprint["data"]),
@@ -176,7 +181,10 @@ class State:
             _check_fingerprint(values["fingerprint"])
             earlier, later = (_list(values.get(key, ()), "epochs", MOST_APART) for key in ("earlier", "later"))
             state = replace(
-                cls._read(values), earlier=tuple(map(cls._read, earlier)), later=tuple(map(cls._read, later))
+                cls._read(values),
+                earlier=tuple(map(cls._read, earlier)),
+                later=tuple(map(cls._read, later)),
+                history=read_history(values.get("history", ())),
             )
             check_neighbours(state)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:

@@ -21,6 +21,7 @@ from midepoch.delivery.session import Session
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Flow
+from midepoch.stages.traced import TracedRows
 
 WANTED_ROWS = 1024
 """The items of about this many rows are asked for, and counted, at a time."""
@@ -51,6 +52,15 @@ class LaneItems:
             cursor = self._items.cursor(self._position.offset(ordinals - 1) + 1)
             self._reached = ordinals, self._position.after(ordinals, cursor)
         return self._reached[1]
+
+    def trace(self, ordinal: int) -> TracedRows:
+        """The rows of an item."""
+        return self._items.trace(np.array([self._position.offset(ordinal)], np.int64))
+
+    def find(self, file: str, row: int) -> list[int]:
+        """The ordinals of the items that have a row of a file, if no item was delivered ahead of others."""
+        assert not self._position.delivered_ahead
+        return [number for number in self._items.find(file, row).tolist() if self._items.has(number)]
 
     def flow(self, opened: Any, wanted: Iterator[I64]) -> Flow:
         """The items with these ordinals."""

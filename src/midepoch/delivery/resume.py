@@ -6,6 +6,7 @@ from typing import Literal
 
 from midepoch._common.once import log_once
 from midepoch._common.text import count
+from midepoch.checkpoint.history import SessionRecord, remember
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
 from midepoch.delivery.counted import CountedSession
@@ -44,7 +45,17 @@ def begin(
             raise _other_item_rows(state.item_rows, pipeline.item_rows)
         session = session_from(pipeline, complete, readers, delivered)
         return Progress(session, reader, workers=workers, delivered=delivered)
+    complete = _remembering(pipeline, complete, readers // workers)
     return Progress(session_from(pipeline, complete, readers), reader, workers=workers)
+
+
+def _remembering(pipeline: Pipeline, start: State, ranks: int) -> State:
+    """The start of a session, with a history that has it, if ranks deliver items by counts alone."""
+    counted = pipeline.uniform or (pipeline.counted and start.mode == "example")
+    if start.lanes is None or not counted or start.earlier or start.appended or not start.positions.in_step:
+        return replace(start, history=())
+    record = SessionRecord(start.epoch, start.lanes, start.turn, ranks, start.item_rows, start.mode)
+    return replace(start, history=remember(start.history, record, in_rounds=pipeline.uniform))
 
 
 def settled(pipeline: Pipeline, state: State) -> State:

@@ -21,6 +21,7 @@ from midepoch.pipeline.draws import EMPTY_PASSES, LOW_BITS, PartPosition, Stop, 
 from midepoch.pipeline.schedule import Schedule
 from midepoch.stages.counted import CountedItems, Wanted
 from midepoch.stages.flow import Flow, RowRun, SingleItem
+from midepoch.stages.traced import TracedRows, join_traced
 from midepoch.values.forms import Form
 
 COUNTED_EVERY = 64
@@ -148,6 +149,26 @@ class PartItems:
         assert found is not None
         run, number = found
         return self._position.times_ended + run, self._pass(run).cursor(number + 1)
+
+    def trace(self, numbers: I64) -> TracedRows:
+        """The rows of these items."""
+        traced = []
+        begin = 0
+        while begin < len(numbers):
+            found = self._find(int(numbers[begin]))
+            assert found is not None
+            start, items = self._starts[found[0]], self._pass(found[0])
+            end = begin + 1
+            while end < len(numbers) and items.has(int(numbers[end]) - start):
+                end += 1
+            rows = items.trace(numbers[begin:end] - start)
+            traced.append(rows.with_columns(items=rows.items + begin))
+            begin = end
+        return join_traced(traced).within(self._part.name)
+
+    def find(self, file: str, row: int) -> I64:
+        """The items of the present pass that have this row."""
+        return self._pass(0).find(file, row)
 
     def flows(self, opened: Any, wanted: Wanted) -> Iterator[tuple[int, Flow]]:
         """The wanted items, a flow for each pass, with what makes the keys of the pass differ from those of others."""
@@ -313,6 +334,37 @@ class CountedDraws(CountedItems):
         if self._in_runs:
             return Flow(row_runs=draws.row_runs(), form=form)
         return Flow(single_items=draws.single_items(), form=form, batched=batched)
+
+    def trace(self, numbers: I64) -> TracedRows:
+        parts, of_parts = self.located(numbers)
+        traced = []
+        for part, items in enumerate(of_parts):
+            if len(items):
+                rows = self._parts[part].trace(items)
+                traced.append(rows.with_columns(items=np.flatnonzero(parts == part)[rows.items]))
+        return join_traced(traced)
+
+    def find(self, file: str, row: int) -> I64:
+        found = [
+            number
+            for part in range(len(self._parts))
+            if self._weighted(part)
+            for item in self._parts[part].find(file, row).tolist()
+            if (number := self._number_of(part, item)) is not None
+        ]
+        return np.array(sorted(found), np.int64)
+
+    def _number_of(self, part: int, item: int) -> int | None:
+        """The number of the draw that takes an item of a part; None if the mixture ends before."""
+        index = 0
+        while index < len(self._segments) and (segment := self._segments[index]).period is not None:
+            if segment.period.draws_from(part):
+                draw = segment.period.draw_of(part, int(segment.drawn[part]) + item - int(segment.taken[part]))
+                number = segment.first + draw - segment.draws
+                if self._segment(number) is segment:
+                    return number
+            index += 1  # the part comes later, under another schedule, if there is one
+        return None
 
     def located(self, numbers: I64) -> tuple[I32, list[I64]]:
         """The part of each of these draws, and, for each part, the numbers of its items among them."""

@@ -317,7 +317,7 @@ def _with_moved_cursors(state: State, move: MoveCursor) -> State:
             "there. Resume with the mixture as it was, and change it at a later checkpoint."
         )
     moved = ((lanes, LanePosition(move(position.cursor))) for lanes, position in state.positions.runs)
-    return replace(state, positions=LanePositions.pack(moved))
+    return replace(state, positions=LanePositions.pack(moved), history=())
 
 
 class Lanes:

@@ -34,6 +34,7 @@ from midepoch.sources.where import matching
 from midepoch.stages.counted import CountedItems, Wanted
 from midepoch.stages.flow import Flow, RowRun
 from midepoch.stages.kept import Kept
+from midepoch.stages.traced import TracedRows
 from midepoch.storage.options import Fetch
 
 NEAR_ROWS = 8192
@@ -353,6 +354,20 @@ class FileRowsLanes:
         """The rows of a lane at rising positions. If there is a filter, it must keep them all."""
         return self._matching(opened, self._rows(opened, lane).runs_at(positions, self.size(lane)))
 
+    def trace(self, numbers: I64) -> TracedRows:
+        """The files of rows, given by their numbers in the whole dataset, and their numbers there."""
+        view = self._source.index.view
+        files = np.searchsorted(view.file_starts, numbers, "right") - 1
+        return TracedRows.of_rows([view.names[file] for file in files.tolist()], numbers - view.file_starts[files])
+
+    def row_numbers(self, file: str, row: int) -> I64:
+        """The number of a row in the whole dataset; none if there is no such row."""
+        view = self._source.index.view
+        files = [number for number, name in enumerate(view.names) if name == file]
+        numbers = [int(view.file_starts[number]) + row for number in files]
+        ends = [int(view.file_starts[number + 1]) for number in files]
+        return np.array([number for number, end in zip(numbers, ends, strict=True) if number < end], np.int64)
+
     def _rows(self, opened: OpenFiles, lane: int) -> LaneRows:
         """The rows of a lane, before any filter."""
         sizes, fetcher = opened.sizes, opened.fetcher
@@ -419,6 +434,13 @@ class CountedFileRows(CountedItems):
     def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
         assert self._survey is not None
         return self._survey.kept(self.keys(numbers))
+
+    def trace(self, numbers: I64) -> TracedRows:
+        return self._lanes.trace(self.keys(numbers))
+
+    def find(self, file: str, row: int) -> I64:
+        positions = self._order.positions(self._lanes.row_numbers(file, row)) - self._start
+        return np.sort(positions[positions >= 0])
 
     def lengths(self, numbers: I64) -> I64:
         assert self._survey is not None

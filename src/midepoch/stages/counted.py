@@ -17,6 +17,7 @@ from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.flow import Flow
 from midepoch.stages.left_out import LeftOut
+from midepoch.stages.traced import TracedRows
 
 Wanted = Iterator[I64]
 """Numbers of items, which rise over all arrays.
@@ -51,6 +52,16 @@ class CountedItems(ABC):
     """True if there is always a next item, so that there is no total."""
     left_out: LeftOut | None = None
     """The rows among them that are read only to check filters; None if there are no filters. No item is one of them."""
+    members = 1
+    """The number of rows or packs of an item: more than 1 for batches."""
+
+    @abstractmethod
+    def trace(self, numbers: I64) -> TracedRows:
+        """The rows of these items, which exist. Their numbers rise."""
+
+    @abstractmethod
+    def find(self, file: str, row: int) -> I64:
+        """The numbers of the items that have this row of a file, or a piece of it."""
 
     def keys(self, numbers: I64) -> I64:
         """The keys of items that are rows."""
@@ -70,7 +81,7 @@ class Outputs(CountedItems):
 
     def __init__(self, inputs: CountedItems, make: Callable[[Flow], Flow]) -> None:
         self._inputs, self._make = inputs, make
-        self.is_endless, self.left_out = inputs.is_endless, inputs.left_out
+        self.is_endless, self.left_out, self.members = inputs.is_endless, inputs.left_out, inputs.members
 
     def has(self, number: int) -> bool:
         return self._inputs.has(number)
@@ -83,6 +94,12 @@ class Outputs(CountedItems):
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
         return self._make(self._inputs.flow(opened, wanted))
+
+    def trace(self, numbers: I64) -> TracedRows:
+        return self._inputs.trace(numbers)
+
+    def find(self, file: str, row: int) -> I64:
+        return self._inputs.find(file, row)
 
     def keys(self, numbers: I64) -> I64:
         return self._inputs.keys(numbers)
@@ -99,7 +116,7 @@ class Batches(CountedItems):
 
     def __init__(self, inputs: CountedItems, make: Callable[[Flow], Flow], size: int, *, drop_last: bool) -> None:
         self._inputs, self._make, self._size, self._drop_last = inputs, make, size, drop_last
-        self.is_endless = inputs.is_endless
+        self.is_endless, self.members = inputs.is_endless, inputs.members * size
 
     def has(self, number: int) -> bool:
         return self._inputs.has(number * self._size + (self._size - 1 if self._drop_last else 0))
@@ -120,6 +137,17 @@ class Batches(CountedItems):
             return numbers
         inputs = (numbers[:, None] * self._size + np.arange(self._size)).ravel()
         return inputs if self._inputs.has(int(inputs[-1])) else inputs[inputs < self._inputs.total()]
+
+    def trace(self, numbers: I64) -> TracedRows:
+        inputs = self._members(numbers)
+        traced = self._inputs.trace(inputs)
+        batches, slots = np.divmod(inputs[traced.items], self._size)
+        places = slots * self._inputs.members + traced.places
+        return traced.with_columns(items=np.searchsorted(numbers, batches), places=places)
+
+    def find(self, file: str, row: int) -> I64:
+        batches = np.unique(self._inputs.find(file, row) // self._size)
+        return batches[[self.has(batch) for batch in batches.tolist()]] if self._drop_last else batches
 
 
 class Groups(CountedItems):
@@ -158,6 +186,11 @@ class Groups(CountedItems):
         """The numbers of a group's inputs."""
         begin, end = group * self._size, (group + 1) * self._size
         return np.arange(begin, end if self._inputs.has(end - 1) else max(begin, self._inputs.total()))
+
+    def _counted_until(self, group: int) -> None:
+        """Count the groups up to this one, which exists."""
+        while len(self._ends) <= group:
+            self._count_group()
 
     def _by_group(self, numbers: I64) -> Iterator[tuple[int, I64]]:
         """The groups of these items, which must exist, and the number of each item in its group."""

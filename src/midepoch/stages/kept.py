@@ -16,6 +16,7 @@ from midepoch.errors import SurveyMismatchError
 from midepoch.stages.counted import CHUNK, CountedItems, Groups, Outputs, Wanted
 from midepoch.stages.flow import Flow, RowRun
 from midepoch.stages.left_out import LeftOut
+from midepoch.stages.traced import TracedRows
 
 Checked = TypeVar("Checked")
 
@@ -95,6 +96,18 @@ class Kept(Groups):
             yield each
         for key in [*due, *chain.from_iterable(expected)][:1]:
             raise self._rejected(int(key))
+
+    def trace(self, numbers: I64) -> TracedRows:
+        return self._inputs.trace(self._inputs_of(numbers))
+
+    def find(self, file: str, row: int) -> I64:
+        found = []
+        for number in self._inputs.find(file, row).tolist():
+            group = number // self._size
+            self._counted_until(group)
+            inside = np.flatnonzero(self._kept_in(group) == number)
+            found.append(self._before(group) + inside)
+        return np.concatenate([np.empty(0, np.int64), *found])
 
     def _rejected(self, key: int) -> SurveyMismatchError:
         return rejected_row(self._stage, self._name_row(key))

@@ -85,7 +85,7 @@ def in_worker(monkeypatch):
 def test_the_state_moves_with_the_items_that_the_loop_receives(start_point, one):
     turns = [at(start_point, one) for _ in start(start_point, one)]
     assert turns == [(0, 1), (0, 2), (0, 3), (0, 4)]
-    assert state_of(start_point, one) == describe(StartPoint(State(epoch=1)).latest(one))
+    assert start_point.latest(one).state() == State(epoch=1)
 
 
 def test_a_pass_that_is_left_early_does_not_move_the_start_point(start_point, one, caplog):

@@ -23,6 +23,7 @@ from midepoch.stages.pack.documents import Documents, read_documents, row_run_of
 from midepoch.stages.pack.items import make_pack, pack_form
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.strategies import Packs, Strategy, cumulative, pack
+from midepoch.stages.traced import TracedRows, join_traced
 from midepoch.values.collate import join_others
 from midepoch.values.forms import Form
 
@@ -145,6 +146,35 @@ class PlannedWindows(Groups):
         runs = _runs_of_jobs(flow, jobs, lambda job: len(job.documents), self._spec, self._context)
         packs = (item for job, run in runs for item in self._packs(job, run, form))
         return Flow(single_items=packs, form=form, ragged=self._spec.is_ragged)
+
+    def trace(self, numbers: I64) -> TracedRows:
+        traced = []
+        for group, in_group in self._by_group(numbers):
+            job, before = self._job(group, in_group), self._before(group) - self._delivered
+            packs, documents = job.plan.packs, job.plan.packs.documents[job.pieces]
+            owners = np.searchsorted(packs.bounds, job.pieces, "right") - 1
+            rows = self._inputs.trace(group * self._size + job.documents)
+            of_pieces = rows.take(np.searchsorted(job.documents, documents))
+            traced.append(
+                of_pieces.with_columns(
+                    items=np.searchsorted(numbers, owners + before),
+                    documents=job.pieces - packs.bounds[owners],
+                    starts=packs.starts[job.pieces],
+                    stops=packs.stops[job.pieces],
+                )
+            )
+        return join_traced(traced)
+
+    def find(self, file: str, row: int) -> I64:
+        found = [np.empty(0, np.int64)]
+        for number in self._inputs.find(file, row).tolist():
+            group, inside = divmod(number, self._size)
+            self._counted_until(group)
+            packs = self._plan(group).packs
+            owners = np.searchsorted(packs.bounds, np.flatnonzero(packs.documents == inside), "right") - 1
+            found.append(self._before(group) + owners - self._delivered)
+        numbers = np.unique(np.concatenate(found))
+        return numbers[numbers >= 0]
 
     def _packs(self, job: WindowJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
         (packs, lengths), pieces = job.plan, job.pieces
@@ -274,6 +304,39 @@ class PlannedStream(CountedItems):
             lengths.append(of_chunk[inside])
             begins.append(ends[inside] - of_chunk[inside])
         return StreamJob(np.concatenate(documents), np.concatenate(lengths), np.concatenate(begins), starts, stops)
+
+    def trace(self, numbers: I64) -> TracedRows:
+        job = self._job(numbers)
+        ends = job.begins + job.lengths
+        firsts = np.searchsorted(ends, job.starts, "right")
+        lasts = np.searchsorted(ends, job.stops, "left")
+        sizes = lasts - firsts + 1
+        items = np.repeat(np.arange(len(numbers)), sizes)
+        places = np.arange(len(items)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        documents = firsts[items] + places
+        begins = job.begins[documents]
+        return (
+            self._inputs.trace(job.documents)
+            .take(documents)
+            .with_columns(
+                items=items,
+                documents=places,
+                starts=np.maximum(job.starts[items], begins) - begins,
+                stops=np.minimum(job.stops[items], ends[documents]) - begins,
+            )
+        )
+
+    def find(self, file: str, row: int) -> I64:
+        found = [np.empty(0, np.int64)]
+        for number in self._inputs.find(file, row).tolist():
+            chunk, inside = divmod(number, CHUNK)
+            while len(self._ends) <= chunk:
+                self._tokens_until(self._ends[-1] if self._ends else 0)
+            lengths = self._lengths(chunk)
+            end = self._before(chunk) + int(lengths[: inside + 1].sum()) - self._delivered
+            first = max(0, end - int(lengths[inside]))
+            found.append(np.arange(first // self._spec.length, -(-end // self._spec.length) if end > first else 0))
+        return np.unique(np.concatenate(found))
 
     def _packs(self, job: StreamJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
         documents = _read_checked(run, job.lengths, self._spec, self._context)

@@ -1,0 +1,87 @@
+"""What a state remembers of the sessions before it: how many ranks read from which turn on, and with which batch size.
+
+Nothing of it is needed to resume. It says which rank got which item at which step, also of earlier parts of a run.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+MOST_SESSIONS = 64
+"""How many sessions a state remembers. Only those that differ from the one before are listed."""
+MODES = ("example", "file")
+
+
+class SessionRecord(NamedTuple):
+    """A session, and those after it that had as many ranks, the same lanes and the same batch size."""
+
+    epoch: int
+    lanes: int
+    turn: int
+    """The turn of the epoch at which it started."""
+    ranks: int
+    item_rows: int
+    mode: Literal["example", "file"] = "example"
+
+    def write(self) -> list[int]:
+        """Plain values."""
+        return [*self[:5], MODES.index(self.mode)]
+
+    def starts_like(self, other: "SessionRecord") -> bool:
+        """True if only the epoch and the turn differ."""
+        return (self.lanes, self.ranks, self.item_rows, self.mode) == (
+            other.lanes,
+            other.ranks,
+            other.item_rows,
+            other.mode,
+        )
+
+
+History = tuple[SessionRecord, ...]
+
+
+def read_history(value: Any) -> History:
+    """Read a history back. Raises ``ValueError`` if no run can have written it."""
+    if not isinstance(value, list | tuple) or len(value) > MOST_SESSIONS:
+        raise ValueError(f"expected at most {MOST_SESSIONS} sessions")
+    records = []
+    for entry in value:
+        numbers = list(entry)
+        if len(numbers) != 6 or any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers):
+            raise ValueError(f"expected six numbers for a session, got {numbers[:6]}")
+        epoch, lanes, turn, ranks, item_rows, mode = numbers
+        if min(lanes, ranks, item_rows) < 1 or mode >= len(MODES):
+            raise ValueError(f"no session is like {numbers}")
+        records.append(SessionRecord(epoch, lanes, turn, ranks, item_rows, "file" if mode else "example"))
+    starts = [(record.epoch, record.turn) for record in records]
+    if starts != sorted(set(starts)):
+        raise ValueError("its sessions are not in order")
+    return tuple(records)
+
+
+def remember(history: Sequence[SessionRecord], record: SessionRecord, *, in_rounds: bool) -> History:
+    """The history once a session has started. It is empty if the beginning of the epoch is not known.
+
+    ``in_rounds`` means that ranks take turns that may be empty, so a session continues another one only if it starts
+    after a whole round of its ranks. Otherwise it always does.
+    """
+    earlier = [one for one in history if (one.epoch, one.turn) < (record.epoch, record.turn)]
+    if record.turn == 0:
+        return tuple(earlier) if earlier and earlier[-1].starts_like(record) else (*earlier, record)[-MOST_SESSIONS:]
+    if not earlier or (earlier[0].epoch == record.epoch and earlier[0].turn > 0):
+        return ()
+    last = earlier[-1]
+    begin = last.turn if last.epoch == record.epoch else 0
+    if (last.lanes, last.mode) != (record.lanes, record.mode):
+        return ()
+    if last.starts_like(record) and not (in_rounds and (record.turn - begin) % record.ranks):
+        return tuple(earlier)
+    return (*earlier, record)[-MOST_SESSIONS:]
+
+
+def sessions_of(history: Sequence[SessionRecord], epoch: int) -> list[SessionRecord] | None:
+    """The sessions of an epoch, the first from its beginning; None if the history does not have its beginning."""
+    own = [record for record in history if record.epoch == epoch]
+    if own and own[0].turn == 0:
+        return own
+    before = [record for record in history if record.epoch < epoch]
+    return [before[-1]._replace(epoch=epoch, turn=0), *own] if before else None

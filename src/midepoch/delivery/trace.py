@@ -1,0 +1,253 @@
+"""Which rows came at a step, and when a row comes: for any step of an epoch, through all sessions of a run.
+
+Nothing is read. A session is rebuilt from the one before it: the turn at which it ended says how many items of each
+lane were delivered. So a state only has to remember turns, ranks and batch sizes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from midepoch._common.checks import check_integer
+from midepoch._common.text import count
+from midepoch.checkpoint.history import SessionRecord, sessions_of
+from midepoch.checkpoint.state import LanePositions, State
+from midepoch.delivery.passes import Pass
+from midepoch.delivery.plan import Plan
+from midepoch.delivery.resume import begin
+from midepoch.delivery.steps import SessionSteps, steps_of
+from midepoch.pipeline.mixture import Mixture
+from midepoch.pipeline.pipeline import Pipeline
+from midepoch.sources.files import FileRows
+from midepoch.stages.batch import Batch
+from midepoch.stages.traced import WHOLE, TracedRows
+
+SCHEMA = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("step", pa.int64()),
+        ("rank", pa.int64()),
+        ("item", pa.int64()),
+        ("place", pa.int64()),
+        ("document", pa.int64()),
+        ("part", pa.string()),
+        ("file", pa.string()),
+        ("row", pa.int64()),
+        ("start", pa.int64()),
+        ("stop", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedSession:
+    """A session of an epoch, and what came before it."""
+
+    steps: SessionSteps
+    first_step: int
+    first_item: int
+    turns: int | None
+    """The number of its turns; None for the last session, which runs to the end of the epoch."""
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.steps.session.assignment.readers
+
+    def step_count(self) -> int | None:
+        """The number of steps of the rank that had most; None for the last session."""
+        if self.turns is None:
+            return None
+        return max(self.steps.delivered(rank, self.turns) for rank in range(self.ranks))
+
+    def has(self, lane: int, ordinal: int) -> bool:
+        """True if an item of a lane was delivered in this session, not in a later one."""
+        return self.turns is None or ordinal < self.steps.of_lane(lane, self.turns)
+
+
+def trace(run: Pass, step: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
+    """The rows of a step on all ranks, one line a row."""
+    check_integer("step", step)
+    epoch = run.epoch if epoch is None else check_integer("epoch", epoch)
+    sessions = traced_sessions(run, epoch, ranks)
+    for session in sessions:
+        inside, steps = step - session.first_step, session.step_count()
+        if steps is not None and inside >= steps:
+            continue
+        lines = [
+            _lines(epoch, step, rank, session, *found)
+            for rank in range(session.ranks)
+            if (found := _item_at(run.plan, session, rank, inside)) is not None
+        ]
+        if lines:
+            return pa.concat_tables(lines)
+    last = sessions[-1]
+    raise IndexError(
+        f"Epoch {epoch} has no step {step:,}: it has {count('step', last.first_step + _steps_left(run.plan, last))}, "
+        "counted from 0."
+    )
+
+
+def find(run: Pass, file: str, row: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
+    """The lines of all traces of an epoch that have a row."""
+    check_integer("row", row)
+    epoch = run.epoch if epoch is None else check_integer("epoch", epoch)
+    sessions = traced_sessions(run, epoch, ranks)
+    name = file_name(run.plan.pipeline, file)
+    tables = [line for session in sessions for line in _lines_of_row(epoch, session, name, row)]
+    return pa.concat_tables([SCHEMA.empty_table(), *tables]).sort_by("item")
+
+
+def traced_sessions(run: Pass, epoch: int, ranks: int | None = None) -> list[TracedSession]:
+    """The sessions of an epoch of a run; with ``ranks``, the one session of so many ranks.
+
+    Raises if the items are not counted, or the run does not know who read the epoch.
+    """
+    plan, start = run.plan, run.progress().session.start
+    if (reason := plan.why_not_counted()) is not None:
+        raise ValueError(f"Steps cannot be traced: {reason}.")
+    records: Sequence[SessionRecord] | None
+    if ranks is not None or epoch > start.epoch:
+        ranks = plan.ranks if ranks is None else check_integer("ranks", ranks, least=1)
+        lanes = plan.lanes or ranks
+        records = [SessionRecord(epoch, lanes, 0, ranks, plan.pipeline.item_rows, plan.mode)]
+    else:
+        records = sessions_of(start.history, epoch)
+    if records is None:
+        raise ValueError(
+            f"The run does not know which ranks read epoch {epoch}: it was resumed from a state of an older release, "
+            "of uncounted items, or of readers that were not in step, or was resized very often. Pass ranks=n to "
+            "trace it as a run of n ranks from the beginning of that epoch."
+        )
+    windows = start.windows if epoch == start.epoch else "blocks"
+    sessions = list(_rebuilt(plan.pipeline, State(epoch=epoch, windows=windows), records))
+    if ranks is None and epoch == start.epoch and not _leads_to(sessions[-1].steps, start):
+        raise ValueError(
+            f"The state of epoch {epoch} does not follow from its history, so its steps cannot be traced. Some readers "
+            "were ahead of others when it was saved. Pass ranks=n to trace the epoch as a run of n ranks."
+        )
+    return sessions
+
+
+def _leads_to(steps: SessionSteps, state: State) -> bool:
+    """True if a session reaches a state, or begins there."""
+    turns = state.turn - steps.session.start.turn
+    return turns >= 0 and _state_after(steps, turns).positions == state.positions
+
+
+def _rebuilt(pipeline: Pipeline, state: State, records: Sequence[SessionRecord]) -> Iterator[TracedSession]:
+    first_step = first_item = 0
+    for number, record in enumerate(records):
+        with_batches = _with_item_rows(pipeline, record.item_rows)
+        session = begin(
+            with_batches, state, reader=0, readers=record.ranks, workers=1, lanes=record.lanes, mode=record.mode
+        ).session
+        steps = steps_of(session)
+        turns = records[number + 1].turn - record.turn if number + 1 < len(records) else None
+        traced = TracedSession(steps=steps, first_step=first_step, first_item=first_item, turns=turns)
+        yield traced
+        if turns is not None:
+            first_step += traced.step_count() or 0
+            first_item += steps.total(turns)
+            state = _state_after(steps, turns)
+
+
+def _state_after(steps: SessionSteps, turns: int) -> State:
+    """The state after a number of turns of a session."""
+    start = steps.session.start
+    positions = (steps.position(lane, steps.of_lane(lane, turns)) for lane in range(steps.lanes))
+    packed = LanePositions.pack((1, position) for position in positions)
+    return replace(start, turn=start.turn + turns, positions=packed)
+
+
+def _with_item_rows(pipeline: Pipeline, item_rows: int) -> Pipeline:
+    """The pipeline with the batch size of an earlier session."""
+    if pipeline.item_rows == item_rows:
+        return pipeline
+    batches = [number for number, stage in enumerate(pipeline.stages) if isinstance(stage, Batch)]
+    if len(batches) > 1:
+        raise ValueError(
+            f"A session had items of {count('row', item_rows)}, and the pipeline has {len(batches)} batch stages, so "
+            "it is unknown which of them was another. Trace with the batch sizes of that session."
+        )
+    stages: list[Any] = [*pipeline.stages, *([] if batches else [Batch(size=item_rows)])]
+    if batches:
+        stages[batches[0]] = replace(stages[batches[0]], size=item_rows)
+    return replace(pipeline, stages=tuple(stages))
+
+
+def _item_at(plan: Plan, session: TracedSession, rank: int, step: int) -> tuple[int, int] | None:
+    """The lane and ordinal of a rank's item, unless it comes in a later session or is left out to keep ranks even."""
+    if session.turns is not None and step >= session.steps.delivered(rank, session.turns):
+        return None
+    if session.turns is None and plan.even == "drop" and step >= (plan.items_per_rank(session.steps.session) or 0):
+        return None
+    return session.steps.at(rank, step)
+
+
+def _steps_left(plan: Plan, session: TracedSession) -> int:
+    """The number of steps from the start of the last session to the end of the epoch."""
+    items = plan.items_per_rank(session.steps.session)
+    if items is not None:
+        return items
+    readers = range(session.ranks)
+    return max(sum(session.steps.session.reader_items(reader)) for reader in readers)
+
+
+def _lines_of_row(epoch: int, session: TracedSession, file: str, row: int) -> Iterator[pa.Table]:
+    steps = session.steps
+    for lane in range(steps.lanes):
+        for ordinal in steps.items(lane).find(file, row):
+            if session.has(lane, ordinal):
+                rank, step, _ = steps.of(lane, ordinal)
+                lines = _lines(epoch, session.first_step + step, rank, session, lane, ordinal)
+                is_row = [name == file and number == row for name, number in _names_and_rows(lines)]
+                yield lines.filter(pa.array(is_row))
+
+
+def _names_and_rows(lines: pa.Table) -> Iterator[tuple[str, int]]:
+    return zip(lines["file"].to_pylist(), lines["row"].to_pylist(), strict=True)
+
+
+def _lines(epoch: int, step: int, rank: int, session: TracedSession, lane: int, ordinal: int) -> pa.Table:
+    """The rows of an item."""
+    rows: TracedRows = session.steps.items(lane).trace(ordinal)
+    number = len(rows.rows)
+    item = session.first_item + session.steps.of(lane, ordinal).item
+    packed = rows.starts != WHOLE
+    columns: list[Any] = [
+        *(np.full(number, value, np.int64) for value in (epoch, step, rank, item)),
+        rows.places,
+        pa.array(rows.documents, mask=~packed),
+        pa.array([name or None for name in rows.parts.tolist()], pa.string()),
+        pa.array(rows.files.tolist(), pa.string()),
+        rows.rows,
+        pa.array(rows.starts, mask=~packed),
+        pa.array(rows.stops, mask=~packed),
+    ]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def file_name(pipeline: Pipeline, file: str) -> str:
+    """The name of a file as the index has it, given that name, its path, or the end of it. Raises if it is unknown."""
+    names = sorted(set(_file_names(pipeline)))
+    if file in names:
+        return file
+    matching = [name for name in names if file.endswith(f"/{name}") or name.endswith(f"/{file}")]
+    if len(matching) != 1:
+        found = f"{len(matching)} files are called so" if matching else "no file is called so"
+        shown = ", ".join((matching or names)[:5]) + (" …" if len(matching or names) > 5 else "")
+        raise ValueError(f"{file}: {found}. {'Name one of them' if matching else 'The dataset has'}: {shown}.")
+    return matching[0]
+
+
+def _file_names(pipeline: Pipeline) -> Iterator[str]:
+    source = pipeline.source
+    if isinstance(source, Mixture):
+        for part in source.parts:
+            yield from _file_names(part)
+    elif isinstance(source, FileRows):
+        yield from source.index.view.names

@@ -1,0 +1,94 @@
+"""What a Loader answers about steps and rows, and what it cannot answer."""
+
+import pytest
+
+import midepoch as me
+from counted import write_files
+from midepoch.delivery.trace import SCHEMA
+
+
+@pytest.fixture
+def files(tmp_path):
+    write_files(tmp_path)
+    return tmp_path
+
+
+def ids(lines):
+    """The ids of the rows of a trace, by what the files hold."""
+    first = {"0.arrow": 0, "2.arrow": 17, "3.arrow": 48}
+    return [first[line["file"]] + line["row"] for line in lines]
+
+
+def test_earlier_epochs_of_a_resized_run_are_traced_as_they_were_read(files):
+    dataset = me.read(files).shuffle(3).batch(2)
+    two = me.Loader(dataset.shard(2, 1), num_workers=0)
+    first = [item["id"] for item in two]
+    three = me.Loader(dataset.shard(3, 0), num_workers=0)
+    three.load_state_dict(two.state_dict())
+    second = [item["id"] for item in three]
+    one = me.Loader(dataset, num_workers=0)
+    one.load_state_dict(three.state_dict())
+    assert one.epoch == 2
+    for epoch, rank, received in ((0, 1, first), (1, 0, second)):
+        for step, rows in enumerate(received):
+            own = [line for line in one.trace(step, epoch=epoch).to_pylist() if line["rank"] == rank]
+            assert own == [] or ids(own) == rows
+    assert len(one.state_dict()["history"]) == 2
+
+
+def test_what_is_not_counted_cannot_be_traced_and_says_what_to_do(files):
+    loader = me.Loader(me.read(files).filter(lambda row: True))
+    with pytest.raises(ValueError, match=r"Steps cannot be traced: .*call \.survey\(\) once"):
+        loader.trace(0)
+
+
+def test_a_state_without_a_history_is_traced_only_as_a_run_of_its_own(files):
+    loader = me.Loader(me.read(files), batch_size=4)
+    batches = iter(loader)
+    next(batches)
+    state = {key: value for key, value in loader.state_dict().items() if key not in ("history", "checksum")}
+    loader.load_state_dict(state)
+    with pytest.raises(ValueError, match="does not know which ranks read epoch 0"):
+        loader.trace(0)
+    assert loader.trace(0, ranks=1)["row"].to_pylist() == [0, 1, 2, 3]
+    assert loader.trace(0, epoch=1)["row"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_files_are_named_as_users_name_them(files):
+    loader = me.Loader(me.read(files), batch_size=4)
+    assert loader.find("2.arrow", 3).num_rows == 1
+    assert loader.find(str(files / "2.arrow"), 3).num_rows == 1
+    assert loader.find("2.arrow", 31).schema == SCHEMA
+    assert loader.find("2.arrow", 31).num_rows == 0
+    with pytest.raises(ValueError, match=r"7\.arrow: no file is called so\. The dataset has: 0\.arrow, "):
+        loader.find("7.arrow", 0)
+
+
+def test_padding_has_no_line_and_dropped_batches_have_none(files):
+    for even, steps in (("pad", 3), ("drop", 2)):
+        loader = me.Loader(me.read(files).take(20).batch(4).lanes(1).shard(2, 0), even=even)
+        assert len(loader) == steps
+        assert loader.trace(1)["rank"].to_pylist() == [0] * 4 + [1] * 4
+        if even == "pad":
+            assert loader.trace(2)["rank"].to_pylist() == [0] * 4
+        with pytest.raises(IndexError, match=f"Epoch 0 has no step {steps}: it has {steps} steps"):
+            loader.trace(steps)
+
+
+def test_a_part_that_starts_over_is_traced(files):
+    mixed = me.mix({"a": me.read(files).take(3), "b": me.read(files)}, weights=[1, 1], stop="never", seed=1)
+    loader = me.Loader(mixed.lanes(1))
+    batches = iter(loader)
+    got = [next(batches)["id"] for _ in range(20)]
+    assert [ids(loader.trace(step).to_pylist())[0] for step in range(20)] == got
+
+
+def test_every_rank_and_step_of_real_workers_is_traced(files):
+    dataset = me.read(files).shuffle(seed=2)
+    loader = me.Loader(dataset, batch_size=4, num_workers=2)
+    first = [batch["id"] for _, batch in zip(range(3), loader, strict=False)]
+    again = me.Loader(dataset, batch_size=3)
+    again.load_state_dict(loader.state_dict())
+    rest = [batch["id"] for batch in again]
+    again.load_state_dict(loader.state_dict())
+    assert [ids(again.trace(step).to_pylist()) for step in range(len(first) + len(rest))] == first + rest
