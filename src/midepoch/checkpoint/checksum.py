@@ -24,7 +24,6 @@ COVERED = (
     "windows",
     "earlier",
     "later",
-    "history",
 )
 """The keys that the checksum covers, besides the fingerprint."""
 MOST_LEVELS = 100

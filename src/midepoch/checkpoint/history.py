@@ -6,6 +6,8 @@ Nothing of it is needed to resume. It says which rank got which item at which st
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from midepoch.checkpoint.migrations import shortened
+
 MOST_SESSIONS = 64
 """How many sessions a state remembers. Only those that differ from the one before are listed."""
 MODES = ("example", "file")
@@ -47,7 +49,7 @@ def read_history(value: Any) -> History:
     for entry in value:
         numbers = list(entry)
         if len(numbers) != 6 or any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers):
-            raise ValueError(f"expected six numbers for a session, got {numbers[:6]}")
+            raise ValueError(f"expected six numbers for a session, got {shortened(entry)}")
         epoch, lanes, turn, ranks, item_rows, mode = numbers
         if min(lanes, ranks, item_rows) < 1 or mode >= len(MODES):
             raise ValueError(f"no session is like {numbers}")

@@ -146,14 +146,14 @@ class State:
             values["earlier"] = [state._write() for state in self.earlier]
         if self.later:
             values["later"] = [state._write() for state in self.later]
-        if self.history:
-            values["history"] = [record.write() for record in self.history]
         own = checksum(values, fingerprint_digest(fingerprint) if of_fingerprint is None else of_fingerprint)
         values["fingerprint"] = {
             "data": dict(fingerprint["data"]),
             "pipeline": [dict(stage) for stage in fingerprint["pipeline"]],
         }
         values["checksum"] = own
+        # It is always there, because some checkpoints restore only the keys that a state has before it is loaded.
+        values["history"] = [record.write() for record in self.history]
         return values
 
     def _write(self) -> dict[str, Any]:
