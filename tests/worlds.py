@@ -189,7 +189,7 @@ ROW_STAGES = [
     ("map", (spread,), {"batched": True, "batch_size": 5, "remove_columns": ["text", "tokens", "maybe"]}),
     ("select_columns", (["id", "tokens", "text", "maybe"],), {}),
 ]
-BATCHES = [("batch", (size,), {"drop_last": drop}) for size in (1, 2, 3, 7) for drop in (False, True)]
+BATCHES = [("batch", (size,), {"drop_last_batch": drop}) for size in (1, 2, 3, 7) for drop in (False, True)]
 BATCH_STAGES = [("filter", (batch_is_kept,), {}), ("batch", (2,), {})]
 
 

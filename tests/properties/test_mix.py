@@ -48,7 +48,7 @@ BEHIND = [
     [("select_columns", (["id"],), {}), ("with_format", ("arrow",), {}), ("batch", (4,), {})],
     [("select_columns", (["id"],), {}), ("map", (spread,), {"batched": True, "batch_size": 5})],
     [("select_columns", (["id"],), {}), ("filter", (keep_even,), {"batched": True})],
-    [("select_columns", (["id"],), {}), ("batch", (2,), {"drop_last": True}), ("filter", (batch_is_kept,), {})],
+    [("select_columns", (["id"],), {}), ("batch", (2,), {"drop_last_batch": True}), ("filter", (batch_is_kept,), {})],
 ]
 
 

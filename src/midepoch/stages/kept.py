@@ -98,7 +98,7 @@ class Kept(Groups):
             raise self._rejected(int(key))
 
     def trace(self, numbers: I64) -> TracedRows:
-        return self._inputs.trace(self._inputs_of(numbers))
+        return self._inputs.trace(self.inputs_of(numbers))
 
     def find(self, file: str, row: int) -> I64:
         found = []
@@ -176,6 +176,13 @@ class KeptOfGroups(CountedItems):
 
     def lengths(self, numbers: I64) -> I64:
         return self._kept.lengths(numbers + self._delivered)
+
+    def trace(self, numbers: I64) -> TracedRows:
+        return self._kept.trace(numbers + self._delivered)
+
+    def find(self, file: str, row: int) -> I64:
+        numbers = self._kept.find(file, row) - self._delivered
+        return numbers[numbers >= 0]
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
         due: deque[I64] = deque()

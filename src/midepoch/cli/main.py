@@ -1,0 +1,115 @@
+"""The arguments of the command, and its exit codes.
+
+0 means done, or yes; 1 means no: a state does not fit, a check failed, a row is nowhere; 2 means that the question
+could not be answered.
+"""
+
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from midepoch.cli.output import Answer, show
+from midepoch.errors import MidepochError
+
+Command = Callable[[Namespace], Answer]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command, and return its exit code."""
+    parsed = _parser().parse_args(arguments)
+    module, name = parsed.command
+    command: Command = getattr(import_module(f"midepoch.cli.{module}"), name)
+    try:
+        answer = command(parsed)
+        show(answer, as_json=parsed.json)
+    except BrokenPipeError:
+        return 0
+    except (MidepochError, ValueError, TypeError, LookupError, OSError) as error:
+        sys.stderr.write(f"midepoch {parsed.name}: {error}\n")
+        return 2
+    return 0 if answer.good else 1
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="midepoch",
+        description="Look at files and checkpoints, verify resumes on your own data, and trace steps to rows.",
+        epilog="Exit codes: 0 done or yes, 1 no, 2 the question could not be answered.",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", dest="name", required=True)
+
+    def add(name: str, module: str, help: str) -> ArgumentParser:
+        command = commands.add_parser(name, help=help, description=help)
+        command.add_argument("--json", action="store_true", help="print one JSON value")
+        command.set_defaults(command=(module, name))
+        return command
+
+    _files(add("index", "files", "build the index of files, and say what they hold"))
+    _head(add("head", "files", "show the first items"))
+    _inspect(add("inspect", "inspecting", "say what a checkpoint holds, and whether it fits files"))
+    _verify(add("verify", "verifying", "stop and resume on your own data, in many ways"))
+    diff = add("diff", "inspecting", "say what was delivered between two checkpoints")
+    diff.add_argument("first", metavar="CHECKPOINT_A")
+    diff.add_argument("second", metavar="CHECKPOINT_B")
+    trace = add("trace", "tracing", "list the rows of a step of an epoch on all ranks")
+    trace.add_argument("step", type=int, metavar="STEP", help="counted from 0 in the epoch")
+    _run(trace)
+    find = add("find", "tracing", "say when a row comes")
+    find.add_argument("file", metavar="FILE")
+    find.add_argument("row", type=int, metavar="ROW", help="counted from 0 in the file")
+    _run(find)
+    _prepare(add("survey", "files", "count what filters and packs make of each row"), needs_folder=False)
+    _prepare(add("cache", "files", "make all rows once, as Arrow files in a folder"), needs_folder=True)
+    return parser
+
+
+def _files(command: ArgumentParser) -> None:
+    command.add_argument("data", nargs="+", metavar="PATH", help="files, folders, globs or URLs")
+
+
+def _pipeline(command: ArgumentParser) -> None:
+    command.add_argument(
+        "--pipeline", metavar="MODULE:FUNCTION", help="a function that gets the dataset and returns it with stages"
+    )
+
+
+def _head(command: ArgumentParser) -> None:
+    _files(command)
+    _pipeline(command)
+    command.add_argument("-n", type=int, default=5, help="how many items (5)")
+    command.add_argument("--shuffle", type=int, metavar="SEED", help="shuffle the rows first")
+    command.add_argument("--at", type=int, default=0, metavar="N", help="start at row N of the order")
+    command.add_argument("--epoch", type=int, default=0)
+
+
+def _inspect(command: ArgumentParser) -> None:
+    command.add_argument("checkpoint", metavar="CHECKPOINT", help=".pt, .json, or a folder of torch's DCP")
+    command.add_argument("--data", nargs="+", metavar="PATH", help="compare it with these files")
+    command.add_argument("-n", type=int, default=5, help="how many of the next rows to show (5)")
+    _pipeline(command)
+
+
+def _verify(command: ArgumentParser) -> None:
+    _files(command)
+    _pipeline(command)
+    command.add_argument("--rows", type=int, default=500, help="use the first rows only (500)")
+
+
+def _run(command: ArgumentParser) -> None:
+    command.add_argument("--data", nargs="+", metavar="PATH", required=True, help="the files of the run")
+    command.add_argument("--checkpoint", help="a checkpoint of the run, which knows its order, ranks and batch sizes")
+    _pipeline(command)
+    command.add_argument("--epoch", type=int, help="the epoch; by default that of the checkpoint, or 0")
+    command.add_argument("--ranks", type=int, help="trace the epoch as a run of so many ranks from its beginning")
+    command.add_argument("--batch-size", type=int, help="without a checkpoint: rows of a batch")
+    command.add_argument("--lanes", type=int, help="without a checkpoint: lanes; by default the number of ranks")
+    command.add_argument("--shuffle", type=int, metavar="SEED", help="without a checkpoint: shuffle the rows")
+
+
+def _prepare(command: ArgumentParser, *, needs_folder: bool) -> None:
+    _files(command)
+    _pipeline(command)
+    command.add_argument("--folder", required=needs_folder, help="where the result is kept")
+    command.add_argument("--version", help="another version of the functions")

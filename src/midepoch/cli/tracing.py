@@ -1,0 +1,43 @@
+"""``trace`` and ``find``: which rows came at a step, and when a row comes."""
+
+from argparse import Namespace
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from midepoch.cli.checkpoints import only_state
+from midepoch.cli.datasets import dataset_of_state, open_dataset, run_of_state
+from midepoch.cli.output import Answer, table
+from midepoch.delivery.passes import Pass
+from midepoch.delivery.trace import find as find_row
+from midepoch.delivery.trace import trace as trace_step
+
+
+def trace(arguments: Namespace) -> Answer:
+    """The rows of a step."""
+    return _answer(trace_step(_run(arguments), arguments.step, epoch=arguments.epoch, ranks=arguments.ranks))
+
+
+def find(arguments: Namespace) -> Answer:
+    """The steps of a row."""
+    found = find_row(_run(arguments), arguments.file, arguments.row, epoch=arguments.epoch, ranks=arguments.ranks)
+    return _answer(found, otherwise="no item of the epoch has this row")
+
+
+def _run(arguments: Namespace) -> Pass:
+    """The run of a checkpoint, or, without one, a run that begins."""
+    if arguments.checkpoint is not None:
+        found = only_state(arguments.checkpoint)
+        dataset = dataset_of_state(arguments.data, found.values, found.state, pipeline=arguments.pipeline)
+        return run_of_state(dataset, found.state)
+    dataset = open_dataset(arguments.data, pipeline=arguments.pipeline, shuffle=arguments.shuffle)
+    if arguments.batch_size is not None:
+        dataset = dataset.batch(arguments.batch_size)
+    plan = replace(dataset.plan, lanes=arguments.lanes or dataset.plan.lanes)
+    return dataset.start_point.latest(plan)
+
+
+def _answer(found: pa.Table, otherwise: str = "") -> Answer:
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return Answer(value=rows, lines=table(rows) or [otherwise], good=bool(rows))
