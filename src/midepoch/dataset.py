@@ -27,6 +27,7 @@ from midepoch.pipeline.own_lengths import with_own_lengths
 from midepoch.pipeline.survey import survey_pipeline
 from midepoch.pipeline.units import checked_version
 from midepoch.planned import PlannedDataset
+from midepoch.sources.edits import without_rows
 from midepoch.sources.files import FileRows
 from midepoch.stages.arguments import with_arguments
 from midepoch.stages.batch import Batch, MapBatches, MapBatchesOneToOne
@@ -130,6 +131,25 @@ class Dataset(PlannedDataset):
         cut = self.with_order_step("skip", step)
         self._warn_of_leaks()
         return cut
+
+    def without(self, rows: Any = None, *, steps: Iterable[int] | None = None, of: Any = None) -> Self:
+        """Leave rows out. A run that is under way accepts it: what is not delivered yet comes without them.
+
+            dataset = dataset.without([("part-0007.parquet", 1234)])
+            dataset = dataset.without(steps=range(41_200, 41_260), of=loader)
+
+        ``rows`` are pairs of a file and a row, or a table of ``Loader.trace``. ``steps`` are steps of the present epoch
+        of the Loader ``of``, whose rows are left out. Every other row comes exactly once; edits add up. A state from
+        before the edit loads, and a log line names the edit; an epoch under way keeps its lanes. Call it after
+        everything that acts on the order of rows. Functions, ``batch`` and ``filter`` may come before or after it. A
+        state that was taken inside a window of packs is refused; one between windows, or in the next epoch, is not.
+        """
+        if (rows is None) == (steps is None) or (steps is None) != (of is None):
+            raise ValueError("Pass rows=..., or steps=... together with of=loader.")
+        if steps is not None:
+            rows = pa.concat_tables([of.trace(step) for step in steps])
+        source = without_rows(self.file_rows("without"), rows)
+        return self.with_plan(replace(self.plan, pipeline=replace(self.plan.pipeline, source=source)))
 
     def train_test_split(self, test_size: int | float, *, seed: int = 0) -> TrainTest[Self]:
         """Two datasets, ``train`` and ``test``, that share no row in any epoch. No row is read for this.

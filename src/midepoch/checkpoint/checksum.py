@@ -24,6 +24,7 @@ COVERED = (
     "windows",
     "earlier",
     "later",
+    "edits",
 )
 """The keys that the checksum covers, besides the fingerprint."""
 MOST_LEVELS = 100

@@ -18,7 +18,7 @@ ALWAYS_POSSIBLE = 1 << 14
 def check_consistent(state: "State") -> None:
     """Raise ``ValueError`` if parts of a state contradict each other, or no computer could resume from it."""
     if state.lanes is None:
-        if state.turn or state.positions.runs or state.reader_progress is not None or state.appended:
+        if state.turn or state.positions.runs or state.reader_progress is not None or state.appended or state.edits:
             raise ValueError("it has no lanes, but says that something of them was delivered")
         return
     runs = state.positions.runs

@@ -25,6 +25,8 @@ MOST_ITEM_ROWS = 1 << 40
 """More rows than any batch has."""
 MOST_APPENDED = 16
 """How often files may be appended to one epoch."""
+MOST_EDITS = 1 << 10
+"""How often one epoch may be edited."""
 MOST_APART = 4
 """How many epochs one reader may be ahead of another when their states are merged."""
 
@@ -113,6 +115,8 @@ class State:
     reader_progress: ReaderProgress | None = None
     appended: AppendedFiles = ()
     windows: Windows = "blocks"
+    edits: int = 0
+    """How many edits of the pipeline, its last ones, came after the epoch was cut into lanes."""
     earlier: tuple["State", ...] = ()
     """This reader's states at the end of the last epochs, oldest first: other ranks may still be in those epochs."""
     later: tuple["State", ...] = ()
@@ -171,6 +175,8 @@ class State:
             values["grown"] = [[list(files) for files in group] for group in self.appended]
         if self.windows != "blocks":
             values["windows"] = self.windows
+        if self.edits:
+            values["edits"] = self.edits
         return values
 
     @classmethod
@@ -208,6 +214,7 @@ class State:
             reader_progress=None if values["part"] is None else _read_reader_progress(values["part"]),
             appended=_read_appended(values.get("grown", ())),
             windows="rows" if _one_of(values.get("windows", "blocks"), ("blocks", "rows")) == "rows" else "blocks",
+            edits=_integer(values.get("edits", 0), most=MOST_EDITS),
         )
         check_consistent(state)
         return state

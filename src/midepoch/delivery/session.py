@@ -54,7 +54,7 @@ class Session:
 
     def _check_turn(self) -> None:
         """Raise if a uniform pipeline cannot have taken this number of turns, or has moved without a turn."""
-        if not self.pipeline.uniform:
+        if not self.pipeline.uniform or self.start.edits:
             return
         lanes, turn = self.assignment.lanes, self.assignment.turn
         # The first lane is the longest, so the first turn of an epoch delivered an item of it.

@@ -130,11 +130,19 @@ class Mixture:
         ]
 
     def cut(
-        self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = (), windows: Windows = "blocks"
+        self,
+        *,
+        epoch: int,
+        lanes: int,
+        mode: Mode,
+        appended: AppendedFiles = (),
+        windows: Windows = "blocks",
+        edits: int = 0,
     ) -> "MixtureLanes":
-        if appended:
+        if appended or edits:
             raise CheckpointMismatchError(
-                "The state is damaged: it says that files were appended to a mixture. Load an earlier checkpoint."
+                "The state is damaged: it says that files were appended to a mixture, or that it was edited. Load an "
+                "earlier checkpoint."
             )
         return MixtureLanes(self, epoch=epoch, lanes=lanes, mode=mode, windows=windows)
 
@@ -175,7 +183,12 @@ class Mixture:
             return None
         then = {"data": saved.data[saved_number], "pipeline": saved.pipelines[saved_number]}
         try:
-            return self.parts[part].adoption(then)
+            adopted = self.parts[part].adoption(then)
+            if adopted.edits:
+                raise CheckpointMismatchError(
+                    "Rows were left out of it by without(), which a mixture accepts only at the beginning of a run."
+                )
+            return adopted
         except CheckpointMismatchError as error:
             raise CheckpointMismatchError(
                 f"The part {self.names[part]!r} of the mixture is not the one of the checkpoint. {error} "

@@ -9,6 +9,7 @@ from itertools import islice
 from math import prod
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from midepoch._common.hashing import digest
@@ -22,6 +23,7 @@ from midepoch.checkpoint.state import AppendedFiles, LanePositions, ReaderProgre
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.group_counts import GroupCounts, LaneCounts, counts_path
 from midepoch.index.survey import Survey
+from midepoch.sources.files import FileRows
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, RowStride, Source
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow
@@ -227,7 +229,7 @@ class Pipeline:
 
     def adopt(self, state: State, then: Any) -> State:
         """A state with the fingerprint ``then``, as a state of this pipeline. Raises if it is of another."""
-        move, _, changes = self.adoption(then)
+        move, _, changes, edits = self.adoption(then)
         check_scale(state, rows_of(self.fingerprint["data"]))
         width = len(self.begin)
         if move is not None:
@@ -248,7 +250,10 @@ class Pipeline:
             raise CheckpointMismatchError(
                 f"The state is damaged: its cursors do not have {count('number', width)}. Load an earlier checkpoint."
             )
-        if changes:
+        if edits:
+            state = with_edits(self, state, edits)
+            log.warning("The run was edited since the checkpoint: %s. All others come exactly once.", changes[-1])
+        elif changes:
             log.warning("The mixture resumes with changes: %s.", "; ".join(changes))
         return state
 
@@ -270,7 +275,7 @@ class Pipeline:
         if not isinstance(then, Mapping) or not {"data", "pipeline"} <= set(then):
             raise CheckpointMismatchError("The state is damaged: it has no fingerprint. Load an earlier checkpoint.")
         try:
-            move, pipeline, changes = self.source.adopt(then)
+            move, pipeline, changes, edits = self.source.adopt(then)
             difference = pipeline_difference(pipeline, self.fingerprint["pipeline"])
         except CheckpointMismatchError:
             raise
@@ -283,7 +288,7 @@ class Pipeline:
                 f"The pipeline is not the one of the checkpoint: {difference}. "
                 "Build it as it was, or start over without the state."
             )
-        return AdoptedCheckpoint(None if move is None else partial(self._moved, move), pipeline, changes)
+        return AdoptedCheckpoint(None if move is None else partial(self._moved, move), pipeline, changes, edits)
 
     def _moved(self, move: MoveCursor, cursor: Cursor) -> Cursor:
         """A cursor whose source was moved. Raises if a stage is inside a group of the source's items."""
@@ -332,11 +337,15 @@ class Lanes:
         mode: Mode,
         appended: AppendedFiles = (),
         windows: Windows = "blocks",
+        edits: int = 0,
     ) -> None:
         self.pipeline, self._epoch, self.count = pipeline, epoch, lanes
-        self.cut_by = {"epoch": epoch, "lanes": lanes, "mode": mode, "appended": appended, "windows": windows}
+        late: dict[str, Any] = {"edits": edits} if edits else {}
+        self.cut_by = {"epoch": epoch, "lanes": lanes, "mode": mode, "appended": appended, "windows": windows, **late}
         """What lanes of the same pipeline have in common if they are the same."""
-        self.source = pipeline.source.cut(epoch=epoch, lanes=lanes, mode=mode, appended=appended, windows=windows)
+        self.source = pipeline.source.cut(
+            epoch=epoch, lanes=lanes, mode=mode, appended=appended, windows=windows, **late
+        )
 
     @classmethod
     def of(cls, pipeline: Pipeline, state: State) -> "Lanes":
@@ -348,6 +357,7 @@ class Lanes:
             mode=state.mode,
             appended=state.appended,
             windows=state.windows,
+            edits=state.edits,
         )
 
     def size(self, lane: int) -> int:
@@ -422,3 +432,48 @@ class Lanes:
             width += stage.many_outputs
             flow = stage.flow(flow, cursor[:width], context)
         return flow
+
+
+def with_edits(pipeline: Pipeline, state: State, edits: int) -> State:
+    """A state of the pipeline before its last ``edits`` edits, as one of the edited pipeline.
+
+    An epoch under way keeps its lanes, and rows are left out of them. A cursor moves back by the rows before it that
+    are left out: these are delivered already.
+    """
+    rows = pipeline.source
+    assert isinstance(rows, FileRows)
+    before = replace(pipeline, source=replace(rows, steps=rows.steps[: len(rows.steps) - edits]))
+    later = tuple(_edited_epoch(pipeline, before, one, edits) for one in state.later)
+    return replace(_edited_epoch(pipeline, before, state, edits), later=later, history=())
+
+
+def _edited_epoch(pipeline: Pipeline, before: Pipeline, state: State, edits: int) -> State:
+    if state.lanes is None:
+        return state
+    cursors = [position.cursor for _, position in state.positions.runs]
+    reason = None
+    if state.reader_progress is not None or state.earlier:
+        reason = "it holds what one of several readers delivered: merge the states of all ranks with merge_states"
+    elif not state.positions.in_step:
+        reason = "some readers of a lane were ahead of others: resume without the edit, and edit at a later checkpoint"
+    elif any(any(cursor[1:]) for cursor in cursors):
+        reason = (
+            "it was taken inside a group of rows, such as a window of packs, whose layout would change: resume without "
+            "the edit, and edit at the next checkpoint that is between two windows, or in the next epoch"
+        )
+    elif state.appended:
+        reason = "files were appended to its epoch: edit in the next epoch"
+    if reason is not None:
+        raise CheckpointMismatchError(f"Rows cannot be left out of the run from this checkpoint on, because {reason}.")
+    old = Lanes.of(before, state).source
+    steps = pipeline.source.steps[-edits:]  # type: ignore[attr-defined]
+    positions = []
+    for lane, position in enumerate(state.positions.expand()):
+        order = old.order(lane)  # type: ignore[attr-defined]
+        cursor = min(position.cursor[0], order.size)
+        for step in steps:
+            gone = step.positions(order)
+            cursor -= int(np.searchsorted(gone, cursor))
+            order = step.apply(order)
+        positions.append((1, LanePosition((cursor, *position.cursor[1:]))))
+    return replace(state, edits=state.edits + edits, positions=LanePositions.pack(positions))

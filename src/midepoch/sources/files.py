@@ -25,6 +25,7 @@ from midepoch.order.quality import ShuffleQuality, full_permutation, measure_qua
 from midepoch.order.selection import KeptBlocks
 from midepoch.order.surveyed import Surveyed
 from midepoch.order.windows import WINDOW_BLOCKS, Blocks, virtual_counts, virtual_starts
+from midepoch.order.without import Without
 from midepoch.sources.appended import FileSubset, generations, lane_of_generations
 from midepoch.sources.fetcher import BlockFetcher
 from midepoch.sources.lane import LaneRows, ReadSizes
@@ -237,9 +238,33 @@ class FileRows:
         return build_order(self.base, self.steps, epoch)
 
     def cut(
-        self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = (), windows: Windows = "blocks"
+        self,
+        *,
+        epoch: int,
+        lanes: int,
+        mode: Mode,
+        appended: AppendedFiles = (),
+        windows: Windows = "blocks",
+        edits: int = 0,
     ) -> "FileRowsLanes":
-        return FileRowsLanes(self.with_windows(windows), epoch=epoch, lanes=lanes, mode=mode, appended=appended)
+        rows = self.with_windows(windows)
+        if not edits:
+            return FileRowsLanes(rows, epoch=epoch, lanes=lanes, mode=mode, appended=appended)
+        if edits > self.edits or appended:
+            raise CheckpointMismatchError(
+                f"The state is damaged: it says that its epoch was edited {count('time', edits)}, and the dataset has "
+                f"{count('edit', self.edits)}. Load an earlier checkpoint."
+            )
+        before = replace(rows, steps=rows.steps[:-edits])
+        late = tuple(step for step in rows.steps[-edits:] if isinstance(step, Without))
+        return FileRowsLanes(before, epoch=epoch, lanes=lanes, mode=mode, late=late)
+
+    @property
+    def edits(self) -> int:
+        """How many edits are the last steps of the order."""
+        return next(
+            (n for n, step in enumerate(reversed(self.steps)) if not isinstance(step, Without)), len(self.steps)
+        )
 
     def shuffle_quality(self, *, epoch: int, lanes: int, mode: Mode, batch_size: int) -> ShuffleQuality:
         """How well the order of an epoch mixes."""
@@ -294,15 +319,39 @@ class FileRows:
         difference = data_difference(then["data"], self.index.view.facts, self.fingerprint)
         if difference is not None:
             raise CheckpointMismatchError(difference)
-        return AdoptedCheckpoint(None, then["pipeline"])
+        return self._with_new_edits(list(then["pipeline"]))
+
+    def _with_new_edits(self, then: list[Any]) -> AdoptedCheckpoint:
+        """A description of the pipeline with the edits that came since. It may differ in other things."""
+        described = self.describe()
+        first = len(described) - self.edits
+        known = 0
+        while known < self.edits and then[first + known : first + known + 1] == [described[first + known]]:
+            known += 1
+        new = described[first + known :]
+        if not new or then[:first] != described[:first]:
+            return AdoptedCheckpoint(None, then)
+        rows = sum(edit["rows"] for edit in new)
+        changes = (f"it goes on without {count('row', rows)}",)
+        return AdoptedCheckpoint(None, [*then[: first + known], *new, *then[first + known :]], changes, len(new))
 
 
 class FileRowsLanes:
     """The lanes of one epoch of rows of files."""
 
-    def __init__(self, source: FileRows, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = ()) -> None:
+    def __init__(
+        self,
+        source: FileRows,
+        *,
+        epoch: int,
+        lanes: int,
+        mode: Mode,
+        appended: AppendedFiles = (),
+        late: tuple[Without, ...] = (),
+    ) -> None:
+        """``late`` edits leave rows out of lanes that were cut before."""
         self._source, self._epoch, self._mode, self._count = source, epoch, mode, lanes
-        self._appended = appended
+        self._appended, self._late = appended, late
         if appended:
             generations(appended, len(source.index.view.names))  # a damaged state raises here, not at the first row
             if source.where is not None or not all(isinstance(step, Shuffle) for step in source.steps):
@@ -326,6 +375,16 @@ class FileRowsLanes:
 
     def order(self, lane: int) -> Order:
         """The order of a lane."""
+        return self._edited[lane] if self._late else self._order_of_lane(lane)
+
+    @cached_property
+    def _edited(self) -> list[Order]:
+        orders = [self._order_of_lane(lane) for lane in range(self._count)]
+        for edit in self._late:
+            orders = [edit.apply(order) for order in orders]
+        return orders
+
+    def _order_of_lane(self, lane: int) -> Order:
         if self._appended:
             return lane_of_generations(self._generations, self._count, lane)
         if self._mode == "file":
@@ -333,6 +392,8 @@ class FileRowsLanes:
         return Interval(self._order, self._cuts[lane], self._cuts[lane + 1])
 
     def size(self, lane: int) -> int:
+        if self._late:
+            return self._edited[lane].size
         return self._by_file[lane].size if self._mode == "file" else self._cuts[lane + 1] - self._cuts[lane]
 
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:

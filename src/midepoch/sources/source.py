@@ -46,6 +46,8 @@ class AdoptedCheckpoint(NamedTuple):
     """Its description of the pipeline, as the present source would write it."""
     changes: tuple[str, ...] = ()
     """What has changed since the checkpoint, in words."""
+    edits: int = 0
+    """How many edits of the source are new since the checkpoint."""
 
 
 class OpenSource(Protocol):
@@ -129,9 +131,19 @@ class Source(Protocol):
         """What a state records about how items are made from the data."""
 
     def cut(
-        self, *, epoch: int, lanes: int, mode: Mode, appended: AppendedFiles = (), windows: Windows = "blocks"
+        self,
+        *,
+        epoch: int,
+        lanes: int,
+        mode: Mode,
+        appended: AppendedFiles = (),
+        windows: Windows = "blocks",
+        edits: int = 0,
     ) -> SourceLanes:
-        """The lanes of an epoch. ``appended`` names the files it had before others were appended."""
+        """The lanes of an epoch. ``appended`` names the files it had before others were appended.
+
+        The last ``edits`` edits came after the epoch was cut: they leave rows out of the lanes that there were.
+        """
 
     def open(self, lanes: int) -> OpenSource:
         """What a reader of ``lanes`` lanes holds open."""

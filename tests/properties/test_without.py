@@ -1,0 +1,188 @@
+"""Rows that are left out of a run under way: they do not come any more, and everything else comes exactly once."""
+
+import json
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import midepoch as me
+from counted import is_kept
+from midepoch.dataset import Dataset
+from midepoch.order.without import Without
+from midepoch.testing import RankRun, assert_resumes
+
+FIRST_ROWS = {"0.arrow": 0, "2.arrow": 17, "3.arrow": 48}
+LAYOUTS = st.tuples(st.integers(1, 4), st.integers(1, 2))
+
+
+def named(ids):
+    """The files and rows of ids."""
+    pairs = []
+    for number in ids:
+        file = next(name for name in ("3.arrow", "2.arrow", "0.arrow") if number >= FIRST_ROWS[name])
+        pairs.append((file, number - FIRST_ROWS[file]))
+    return pairs
+
+
+def on(dataset, ranks, rank):
+    return Dataset(replace(dataset.plan, ranks=ranks, rank=rank))
+
+
+def ids_of(item):
+    return list(item["id"]) if isinstance(item["id"], list) else [item["id"]]
+
+
+def leg(dataset, layout, state, steps):
+    """What a part of a run delivers, in the order of its turns, and the state after it; None if it ended."""
+    ranks, workers = layout
+    adopted = on(dataset, 1, 0)
+    adopted.load_state_dict(state)
+    state = adopted.state_dict()
+    runs = [RankRun(on(dataset, ranks, rank), state, workers) for rank in range(ranks)]
+    delivered = [list(run.deliver(steps)) for run in runs]
+    got = [ids_of(item) for one in delivered for _, item in one]
+    together = len({len(one) for one in delivered}) == 1
+    state = me.merge_states([json.loads(json.dumps(run.state_dict())) for run in runs]) if together else None
+    return [number for ids in got for number in ids], state
+
+
+def build(files, level, batch, filtered):
+    dataset = me.read(files)
+    dataset = dataset if level is None else dataset.shuffle(5, level=level, window=8)
+    dataset = dataset.filter(is_kept) if filtered else dataset
+    return dataset.batch(batch) if batch else dataset
+
+
+@settings(max_examples=60)
+@given(
+    level=st.sampled_from([None, "row", "block", "file"]),
+    batch=st.sampled_from([None, 3]),
+    filtered=st.booleans(),
+    lanes=st.integers(1, 4),
+    layouts=st.tuples(LAYOUTS, LAYOUTS, LAYOUTS),
+    steps=st.tuples(st.integers(0, 4), st.integers(0, 3)),
+    gone=st.tuples(st.sets(st.integers(0, 59), max_size=12), st.sets(st.integers(0, 59), max_size=5)),
+)
+def test_everything_else_comes_exactly_once(files, level, batch, filtered, lanes, layouts, steps, gone):
+    dataset = build(files, level, batch, filtered).lanes(lanes)
+    everything = sorted(number for item in build(files, level, None, filtered) for number in ids_of(item))
+    before, state = leg(dataset, layouts[0], dataset.state_dict(), steps[0])
+    if state is None or state["epoch"]:
+        return
+    edited = dataset.without(named(gone[0]))
+    between, state = leg(edited, layouts[1], state, steps[1])
+    assert not set(between) & gone[0]
+    if state is None or state["epoch"]:
+        return
+    twice = edited.without(named(gone[1] - gone[0]))
+    after, _ = leg(twice, layouts[2], state, None)
+    assert not set(after) & (gone[0] | gone[1])
+    expected = [number for number in everything if number not in gone[0] | gone[1]]
+    late = [number for number in before + between if number in gone[0] | gone[1]]
+    assert sorted(before + between + after) == sorted(expected + late)
+    twice.set_epoch(1)
+    assert sorted(number for item in twice for number in ids_of(item)) == expected
+
+
+def test_the_order_of_the_others_stays(files):
+    dataset = me.read(files).shuffle(5, level="row").lanes(2)
+    whole = [row["id"] for row in dataset]
+    dataset.set_epoch(0)
+    items = iter(dataset)
+    first = [next(items)["id"] for _ in range(9)]
+    edited = dataset.without(named({whole[3], whole[12], whole[13], whole[40]}))
+    edited.load_state_dict(dataset.state_dict())
+    rest = [row["id"] for row in edited]
+    expected = [number for number in whole[9:] if number not in (whole[12], whole[13], whole[40])]
+    assert first == whole[:9]
+    # Each lane keeps its order; lanes take turns, and one that lost more rows ends earlier.
+    assert sorted(rest) == sorted(expected)
+    assert [number for number in rest if number in whole[9::2]] == [n for n in expected if n in whole[9::2]]
+    assert [number for number in rest if number in whole[10::2]] == [n for n in expected if n in whole[10::2]]
+
+
+def test_steps_that_a_loader_names_are_left_out_and_the_run_goes_on(files, caplog):
+    dataset = me.read(files).shuffle(3)
+    loader = me.Loader(dataset, batch_size=4)
+    batches = iter(loader)
+    first = [number for _ in range(3) for number in next(batches)["id"]]
+    poisoned = [number for step in (4, 5) for number in ids_in(loader.trace(step))]
+    edited = dataset.without(steps=range(4, 6), of=loader)
+    again = me.Loader(edited, batch_size=4, num_workers=1)
+    again.load_state_dict(loader.state_dict())
+    assert "it goes on without 8 rows. All others come exactly once" in caplog.text
+    assert again.progress().step == 0
+    rest = [number for batch in again for number in batch["id"]]
+    assert len(poisoned) == 8
+    assert sorted(first + rest + poisoned) == list(range(60))
+    assert not set(rest) & set(poisoned)
+    assert_resumes(edited, every=20)
+
+
+def ids_in(table):
+    return [
+        FIRST_ROWS[file] + row for file, row in zip(table["file"].to_pylist(), table["row"].to_pylist(), strict=True)
+    ]
+
+
+def test_a_state_of_an_edited_run_does_not_load_without_the_edit(files):
+    dataset = me.read(files)
+    edited = dataset.without(named({3}))
+    next(iter(edited))
+    with pytest.raises(me.CheckpointMismatchError, match="without"):
+        dataset.load_state_dict(edited.state_dict())
+    other = dataset.without(named({4}))
+    with pytest.raises(me.CheckpointMismatchError, match="without"):
+        other.load_state_dict(edited.state_dict())
+
+
+def test_a_state_inside_a_window_of_packs_is_refused_and_one_between_windows_is_not(files):
+    packs = me.read(files).pack(12, window=20)
+    items = iter(packs)
+    next(items)
+    edited = packs.without(named({30}))
+    with pytest.raises(me.CheckpointMismatchError, match="inside a group of rows"):
+        edited.load_state_dict(packs.state_dict())
+    tokens = [token for item in packs for token in item["input_ids"]]
+    edited.load_state_dict(packs.state_dict())  # of the next epoch
+    assert sorted(t for item in edited for t in item["input_ids"]) == sorted(t for t in tokens if t != 30)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([("9.arrow", 1)], "which the dataset does not have"),
+        ([("0.arrow", 17)], "which has 17 rows"),
+        ("0.arrow", "pairs of a file and a row"),
+        (None, r"Pass rows=\.\.\."),
+    ],
+)
+def test_what_cannot_be_left_out_is_said(files, rows, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        me.read(files).without(rows)
+
+
+def test_a_selection_after_a_shuffle_and_a_mixture_are_refused(files):
+    with pytest.raises(ValueError, match="Select rows before shuffle"):
+        me.read(files).shuffle(1).take(20).without(named({1}))
+    with pytest.raises(TypeError, match="not possible on a mixture"):
+        me.mix([me.read(files), me.read(files).shuffle(1)], weights=[1, 1]).without(named({1}))
+
+
+def test_a_cursor_that_is_not_moved_would_be_seen(files):
+    def run():
+        dataset = me.read(files).lanes(1)
+        items = iter(dataset)
+        first = [next(items)["id"] for _ in range(10)]
+        edited = dataset.without(named({2, 3, 30}))
+        edited.load_state_dict(dataset.state_dict())
+        return sorted(first + [row["id"] for row in edited])
+
+    expected = [number for number in range(60) if number != 30]
+    assert run() == expected
+    right = Without.positions
+    with patch.object(Without, "positions", lambda self, inner: right(self, inner)[:0]):
+        assert run() != expected
