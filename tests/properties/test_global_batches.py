@@ -45,7 +45,7 @@ def steps_of(loaders, name, count):
 
 
 @pytest.mark.parametrize("name", ["rows", "packs"])
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     micro=st.integers(1, 3),
     batches=st.sampled_from([1, 4, 6, 12]),

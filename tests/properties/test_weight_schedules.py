@@ -26,7 +26,7 @@ def build(files, schedule, *, filtered, stop, lanes):
     return me.mix({"a": a, "b": b}, weights=schedule, stop=stop).lanes(lanes)
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     at=keys,
     rows=st.lists(weights, min_size=4, max_size=4),
@@ -59,7 +59,7 @@ def test_a_resume_on_other_ranks_changes_nothing(files, at, rows, ramp, kind, la
     assert got == whole[: len(got)]
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(at=keys, rows=st.lists(weights, min_size=4, max_size=4), ramp=st.booleans(), lanes=st.integers(1, 4))
 def test_what_is_counted_is_what_is_read(files, at, rows, ramp, lanes):
     schedule = me.WeightSchedule(dict(zip([0, *at], rows, strict=False)), ramp=ramp)
