@@ -161,6 +161,21 @@ def test_distributed_checkpoint_saved_by_four_and_loaded_by_two(tmp_path, pipeli
     assert [row for step in zip(*got[:2], strict=False) for row in step][:8] == whole[20:28]
 
 
+def test_distributed_checkpoints_of_packs_are_loaded_by_two_and_by_three_ranks(tmp_path):
+    lengths = [10 + number % 17 for number in range(60)] + [number % 6 for number in range(92)]
+    folder = write_documents(tmp_path / "data", lengths, block=10)
+    got = []
+    for leg, (processes, steps) in enumerate([(4, 3), (2, 4), (3, 1000)]):
+        script = Path(__file__).with_name("dcp_counted_steps.py")
+        done = torchrun(processes, script, leg, steps, folder, tmp_path)
+        assert done.returncode == 0, done.stderr
+        ranks = [json.loads((tmp_path / f"leg-{leg}-{rank}.json").read_text()) for rank in range(processes)]
+        got += [pack for step in zip(*ranks, strict=True) for pack in step if pack]
+    whole = [ids_of_packs(pack) for pack in pipelines("best_fit", folder).survey().lanes(4)]
+    assert len(whole) > 3 * 4 + 4 * 2 + 3
+    assert got == whole
+
+
 def counted_steps(action, processes, folder, out, save_at=0):
     script = Path(__file__).with_name("counted_steps.py")
     done = torchrun(processes, script, folder, out, action, out / "surveys", save_at)
