@@ -2,13 +2,14 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from midepoch._common.checks import Size, check_integer, parse_size, seed_of
@@ -20,6 +21,7 @@ from midepoch.delivery.plan import Plan, ShardMode, check_shard
 from midepoch.errors import SchemaMismatchError
 from midepoch.order.orders import Level, Shuffle, Slice
 from midepoch.order.quality import ShuffleQuality
+from midepoch.order.selection import Selection
 from midepoch.order.split import Half, TrainTestSplit
 from midepoch.order.windows import WINDOW, WINDOW_BLOCKS, WINDOW_BYTES
 from midepoch.pipeline.cache import cache_pipeline
@@ -151,6 +153,30 @@ class Dataset(PlannedDataset):
         source = without_rows(self.file_rows("without"), rows)
         return self.with_plan(replace(self.plan, pipeline=replace(self.plan.pipeline, source=source)))
 
+    def select(self, indices: Iterable[int]) -> Self:
+        """Keep the rows at these positions of the order, in the order of ``indices``. No row is read for this.
+
+        A range with steps of 1 costs nothing; other indices are kept in memory, 8 bytes each. After a shuffle these
+        are other rows in every epoch.
+        """
+        rows = self.with_order_step("select", Slice(start=0, stop=None)).file_rows("select").size
+        if isinstance(indices, range) and indices.step == 1:
+            chosen: Any = np.array([indices.start, indices.stop - 1] if indices else [], np.int64)
+            step: Slice | Selection = Slice(start=indices.start, stop=max(indices.start, indices.stop))
+        else:
+            chosen = np.fromiter(indices, np.int64)
+            step = Selection(table=pa.table({"indices": chosen}))
+        wrong = chosen[(chosen < 0) | (chosen >= rows)]
+        if len(wrong):
+            raise IndexError(f"select: there is no row {wrong[0]}; the dataset has {count('row', rows)}.")
+        selected = self.with_order_step("select", step)
+        self._warn_of_leaks()
+        return selected
+
+    def iter(self, batch_size: int, drop_last_batch: bool = False) -> Iterator[Any]:
+        """An iterator over batches of the next loop: that of :meth:`batch`. Its position is not that of the dataset."""
+        return iter(self.batch(batch_size, drop_last_batch))
+
     def train_test_split(self, test_size: int | float, *, seed: int = 0) -> TrainTest[Self]:
         """Two datasets, ``train`` and ``test``, that share no row in any epoch. No row is read for this.
 
@@ -192,8 +218,8 @@ class Dataset(PlannedDataset):
     def _warn_of_leaks(self) -> None:
         if self.plan.pipeline.source.shuffled:
             log_once(
-                "take and skip after shuffle choose other rows in every epoch. That is a way to sample, but not to "
-                "separate training from validation: rows would move between the two. For that, use "
+                "take, skip and select after shuffle choose other rows in every epoch. That is a way to sample, but "
+                "not to separate training from validation: rows would move between the two. For that, use "
                 "dataset.train_test_split(...) before shuffle."
             )
 

@@ -20,6 +20,7 @@ from midepoch.delivery.reader import take_turns
 from midepoch.delivery.start_point import StartPoint
 from midepoch.delivery.summary import describe_plan
 from midepoch.order.orders import OrderStep, Slice
+from midepoch.order.selection import Selection
 from midepoch.order.split import TrainTestSplit
 from midepoch.pipeline.chosen_rows import choose_kept_rows, remedy
 from midepoch.pipeline.pipeline import Pipeline
@@ -73,7 +74,7 @@ class PlannedDataset:
         The step permutes or selects rows that nobody has read yet. After filters that a survey covers, these are the
         rows that the filters keep. This raises after any other stage that changes the number of items.
         """
-        if self._plan.sharded_by == "user" and isinstance(step, Slice):
+        if self._plan.sharded_by == "user" and isinstance(step, Slice | Selection):
             raise ValueError(
                 f"{name} after shard is not possible: {name} acts on the rows of all shards. A number of rows for each "
                 f"shard would have no meaning after a resize. Put it first: dataset.{name}(n).shard(...)."
@@ -86,7 +87,7 @@ class PlannedDataset:
                 f"rows without reading them. {remedy(pipeline, name)}"
             )
         rows = _file_rows(pipeline, name)
-        if not rows.uniform and isinstance(step, Slice | TrainTestSplit):
+        if not rows.uniform and isinstance(step, Slice | Selection | TrainTestSplit):
             raise ValueError(
                 f"{name} after read(filters=...) is not possible: filters change the number of rows, and {name} acts "
                 f"on rows without reading them. {remedy(pipeline, name)} To put it first, read without filters, use "

@@ -87,6 +87,41 @@ def test_take_and_skip_after_shard(dataset, name):
     assert len(getattr(dataset, name)(4).shard(2, 0)) in (2, 28)
 
 
+@pytest.mark.parametrize(
+    "chosen", [range(5, 40), range(40, 5, -3), [7, 3, 59, 0, 3], np.array([12, 2]), [], range(4, 4)]
+)
+def test_select_keeps_positions_in_their_order(dataset, chosen):
+    rows = ids(dataset)
+    selected = dataset.select(chosen)
+    assert ids(selected) == [rows[number] for number in chosen]
+    assert len(selected) == len(chosen)
+    shuffled = ids(dataset.shuffle(seed=4, level="row"))
+    assert ids(dataset.shuffle(seed=4, level="row").select(chosen)) == [shuffled[number] for number in chosen]
+
+
+def test_select_resumes_and_counts_kept_rows(dataset):
+    me.testing.assert_resumes(dataset.select([7, 3, 59, 0, 12]).batch(2))
+    kept = dataset.filter(is_even).survey()
+    assert ids(kept.select([2, 0])) == [ids(kept)[2], ids(kept)[0]]
+    with pytest.raises(IndexError, match="select: there is no row 30; the dataset has 30 rows"):
+        kept.select([0, 30])
+
+
+def test_wrong_selections(dataset):
+    for wrong in ([3, 60], range(59, 61), [-1]):
+        with pytest.raises(IndexError, match=r"select: there is no row (60|-1); the dataset has 60 rows"):
+            dataset.select(wrong)
+    with pytest.raises(ValueError, match=r"select after shard is not possible"):
+        dataset.shard(2, 0).select([1])
+    with pytest.raises(ValueError, match=r"select after filter is not possible"):
+        dataset.filter(is_even).select([1])
+
+
+def test_iter_gives_batches(dataset):
+    assert list(dataset.iter(batch_size=7)) == list(dataset.batch(7))
+    assert len(list(dataset.iter(7, drop_last_batch=True))) == 8
+
+
 def test_a_whole_checkpoint(dataset):
     checkpoint = {"model": {}, "loader": dataset.state_dict()}
     with pytest.raises(me.CheckpointMismatchError, match=r"Pass that value: load_state_dict\(checkpoint\['loader'\]\)"):
