@@ -62,7 +62,7 @@ class Loader(DataLoader[Any]):
 
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
     an object store are started by forkserver, unless ``multiprocessing_context`` is set. A worker is ahead of the loop
-    by 32 MiB, or by about ``prefetch_factor`` batches if that is set.
+    by 64 MiB, or by about ``prefetch_factor`` batches if that is set.
 
     A copy of a Loader starts where the next loop of the Loader would, with a position and workers of its own.
     ``set_epoch`` of its own ``dataset`` reaches it; after ``deepcopy`` and ``pickle`` that is a copy too.

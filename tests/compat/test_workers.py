@@ -110,7 +110,7 @@ def test_values_of_many_kinds_arrive_as_they_are(folder, method):
 
 def grown(row):
     """A few bytes, then more than a worker may be ahead, then a few bytes again."""
-    size = 40 << 20 if row["id"] in (3, 4) else row["id"]
+    size = 70 << 20 if row["id"] in (3, 4) else row["id"]
     return {"id": row["id"], "bytes": np.full(size, row["id"], np.uint8)}
 
 
@@ -120,7 +120,7 @@ def test_memory_grows_with_the_items(folder):
         loader.set_epoch(0)
         rows = list(loader)
         assert ids(rows) == list(range(9))
-        assert [len(row["bytes"]) for row in rows] == [0, 1, 2, 40 << 20, 40 << 20, 5, 6, 7, 8]
+        assert [len(row["bytes"]) for row in rows] == [0, 1, 2, 70 << 20, 70 << 20, 5, 6, 7, 8]
         assert all((row["bytes"] == row["id"]).all() for row in rows)
 
 

@@ -22,11 +22,11 @@ MESSAGE_BYTES = 1 << 20
 """A message has about this many bytes, or one item that is larger."""
 MESSAGE_ITEMS = 1024
 """The most items of a message."""
-AHEAD_BYTES = 32 << 20
+AHEAD_BYTES = 64 << 20
 """How far a worker is ahead, unless the user says how many items: what it has made and nobody has received."""
 AHEAD_ITEMS = 2
 """Large items that a worker may always be ahead, whatever their bytes."""
-AHEAD_MESSAGES = 64
+AHEAD_MESSAGES = 128
 """The most messages that a worker is ahead. The connection has room for all of them, so that nobody waits to send."""
 PAUSE = 0.002
 """An item that took longer than this number of seconds is sent at once, with those before it."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from midepoch.delivery import transport
 from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.delivery.ring import Places, SharedMemory
-from midepoch.delivery.transport import AHEAD_BYTES, MESSAGE_BYTES, Sender, receive
+from midepoch.delivery.transport import MESSAGE_BYTES, Sender, receive
 from midepoch.values.row_items import RowItems
 from midepoch.values.rows import Rows
 
@@ -97,18 +97,19 @@ def test_the_user_says_how_many_items_a_worker_is_ahead(memory, ahead, most):
     assert [item for item, _ in main.rest()] == list(range(100))
 
 
-def test_else_the_bytes_are_bounded_but_two_items_fit_always(memory):
+def test_else_the_bytes_are_bounded_but_two_items_fit_always(memory, monkeypatch):
+    monkeypatch.setattr(transport, "AHEAD_BYTES", 16 * MESSAGE_BYTES)
     main = Main(memory)
     sender = Sender(memory, main, Places(), ahead=None)
-    for number in range(60):
+    for number in range(30):
         sender.send(numbered([np.full(MESSAGE_BYTES + 7, number, np.uint8)]))
-    assert 20 < main.most_ahead <= AHEAD_BYTES // MESSAGE_BYTES
+    assert 10 < main.most_ahead <= 16
     sender.flush()
-    assert [item[-1] for item, _ in main.rest()] == list(range(60))
+    assert [item[-1] for item, _ in main.rest()] == list(range(30))
     large = Main(memory)
     sender = Sender(memory, large, Places(), ahead=None)
     for number in range(4):
-        sender.send(numbered([np.full(AHEAD_BYTES, number, np.uint8)]))
+        sender.send(numbered([np.full(16 * MESSAGE_BYTES, number, np.uint8)]))
     assert large.most_ahead == 2
     sender.flush()
     assert [item[-1] for item, _ in large.rest()] == list(range(4))

@@ -1,0 +1,79 @@
+"""Measure how long a training loop waits for workers that work in windows: ``python -m benchmarks.waiting [--quick]``.
+
+Two workers are together 2.4 times as fast as the loop, but each makes the batches of a whole window at once: it calls
+a function for 1,000 rows, or packs 1,024 documents. The work and the step of the loop are pauses, so that the figures
+depend little on the machine.
+"""
+
+import argparse
+import logging
+import time
+import warnings
+from functools import partial
+from itertools import islice
+
+import midepoch as me
+from benchmarks import data
+from benchmarks.measure import Figure, at_most, figure, show
+
+WINDOW_SECONDS = 0.5
+FASTER = 2.4
+BATCH = 8
+
+
+def waits(windows: int) -> list[Figure]:
+    """The part of its time that the loop waits, after the first window of each worker."""
+    rows = me.read(data.texts(12_000), index_dir=data.INDEX).select_columns(["number"])
+    mapped = rows.map(partial(_slowly, seconds=WINDOW_SECONDS / 1000), batched=True, batch_size=1000)
+    documents = me.read(data.documents(20_000), index_dir=data.INDEX).with_format("numpy")
+    slow = documents.map(partial(_slowly, seconds=WINDOW_SECONDS / 1024), batched=True, batch_size=128)
+    packed = slow.pack(4096, window=1024)
+    figures = []
+    for what, dataset, per_window in (("batched map", mapped, 1000 // BATCH), ("pack", packed, 500 // BATCH)):
+        step = FASTER * WINDOW_SECONDS / (2 * per_window)
+        for ahead in (None, 2, 16):
+            loader = me.Loader(dataset.batch(BATCH), num_workers=2, prefetch_factor=ahead)
+            part, longest = _waited(loader, windows * per_window, step, skipped=2 * per_window)
+            name = f"{what}, prefetch_factor={ahead}"
+            waited = f"{name}: time waited"
+            figures += [
+                at_most(1.0, waited, 100 * part, "%") if ahead is None else figure(waited, 100 * part, "%"),
+                figure(f"{name}: longest wait", 1000 * longest, "ms"),
+            ]
+            loader.close()
+    return figures
+
+
+def _waited(loader: me.Loader, batches: int, step: float, skipped: int) -> tuple[float, float]:
+    """The part of the time that a loop waits for batches, and its longest wait."""
+    taken = islice(iter(loader), batches)
+    for _ in islice(taken, skipped):
+        time.sleep(step)
+    begun, waits = time.perf_counter(), []
+    while True:
+        asked = time.perf_counter()
+        if next(taken, None) is None:
+            break
+        waits.append(time.perf_counter() - asked)
+        time.sleep(step)
+    return sum(waits) / (time.perf_counter() - begun), max(waits)
+
+
+def _slowly(columns: dict[str, list], seconds: float) -> dict[str, list]:
+    """What a tokeniser would do: take its time for every row."""
+    time.sleep(seconds * len(next(iter(columns.values()))))
+    return columns
+
+
+def main() -> None:
+    """Run the benchmark and print its table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few batches, to see that everything runs")
+    quick = parser.parse_args().quick
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
+    logging.disable(logging.WARNING)
+    show("Waiting for workers that work in windows", waits(4 if quick else 12))
+
+
+if __name__ == "__main__":
+    main()
