@@ -214,14 +214,14 @@ def _mixed_columns(columns):
 
 def test_select_columns_of_what_is_no_dict_or_has_no_such_column_is_told(tmp_path):
     dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, 8, rows=8))
-    with pytest.raises(TypeError, match="select_columns needs items that are dicts, got a NoneType"):
-        list(dataset.map(lambda row: None).select_columns("x"))
+    with pytest.raises(TypeError, match="select_columns needs items that are dicts, got a int"):
+        list(dataset.map(lambda row: 1).select_columns("x"))
     with pytest.raises(me.SchemaMismatchError, match="no column 'nope'; it has \\['x'"):
         list(dataset.map(lambda row: {}).with_format("arrow").select_columns("nope"))
 
 
 def test_a_batched_function_of_what_is_no_dict_is_told_in_every_form(tmp_path):
-    dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, 8, rows=8)).map(lambda row: None)
+    dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, 8, rows=8)).map(lambda row: 1)
     for form in ("python", "numpy", "torch"):
-        with pytest.raises(TypeError, match="needs dict items to make columns of, but got NoneType"):
+        with pytest.raises(TypeError, match="needs dict items to make columns of, but got int"):
             list(dataset.with_format(form).filter(lambda columns: [True], batched=True))
