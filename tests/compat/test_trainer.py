@@ -2,7 +2,9 @@
 
 import json
 
+import datasets
 import pytest
+import tokenizers
 import torch
 
 import midepoch as me
@@ -112,6 +114,49 @@ def test_checkpoints_that_are_not_complete_are_passed_over_or_named(folder):
         trainer_of(folder, loader_of(folder))[0].train(resume_from_checkpoint=str(out / "checkpoint-2"))
     with pytest.raises(me.CheckpointMismatchError, match="is complete"):
         trainer_of(folder, loader_of(folder))[0].train(resume_from_checkpoint=True)
+
+
+def test_a_trainer_of_trl_resumes_with_the_same_rows(folder):
+    trl = pytest.importorskip("trl")
+    placeholder = datasets.Dataset.from_dict({"input_ids": [[1, 2]]})
+    words = tokenizers.models.WordLevel({"[UNK]": 0, "[EOS]": 1, "[PAD]": 2}, unk_token="[UNK]")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(words), unk_token="[UNK]", eos_token="[EOS]", pad_token="[PAD]"
+    )
+
+    def run(checkpoint):
+        sizes = {"vocab_size": 64, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=1))
+        args = trl.SFTConfig(
+            output_dir=str(folder / "out"),
+            max_length=8,
+            num_train_epochs=1,
+            save_steps=3,
+            use_cpu=True,
+            bf16=False,
+            report_to=[],
+            disable_tqdm=True,
+        )
+        rows = []
+
+        class Recording(loader_trainer(trl.SFTTrainer)):
+            def training_step(self, model, inputs, *more):
+                rows.append(inputs["input_ids"][:, 0].tolist())
+                return super().training_step(model, inputs, *more)
+
+        loader = loader_of(folder, collate_fn=as_tokens)
+        trainer = Recording(model, args, processing_class=tokenizer, train_dataset=placeholder, loader=loader)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return rows
+
+    whole = run(None)
+    assert sorted(row for rows in whole for row in rows) == list(range(40))
+    assert run(str(folder / "out" / "checkpoint-3")) == whole[3:]
+
+
+def as_tokens(items):
+    tokens = torch.tensor([[int(item["id"])] * 4 for item in items])
+    return {"input_ids": tokens, "labels": tokens.clone(), "attention_mask": torch.ones_like(tokens)}
 
 
 def test_what_a_loader_cannot_do_is_refused(folder):
