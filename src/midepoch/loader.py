@@ -21,6 +21,7 @@ from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.epoch_progress import EpochProgress, epoch_progress
+from midepoch.delivery.metrics import Meter
 from midepoch.delivery.passes import Pass, PassIterator
 from midepoch.delivery.plan import Even, Plan, check_shard
 from midepoch.delivery.progress import EMPTY, Progress, Turns
@@ -132,10 +133,11 @@ class Loader(DataLoader[Any]):
         self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
         self._warned_of_saving = False
         self._waiting: Pass | None = None
+        self._meter: Meter | None = None
         _warn_if_not_sharded(plan)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_start_point": copy(self._start_point), "_idle_pool": None, "_waiting": None}
+        own = {"_start_point": copy(self._start_point), "_idle_pool": None, "_waiting": None, "_meter": None}
         kept = {name: value for name, value in self.__dict__.items() if name != "_pools"}
         return {**kept, **own}
 
@@ -250,6 +252,16 @@ class Loader(DataLoader[Any]):
         """
         return epoch_progress(self._start_point.latest(self._plan))
 
+    def metrics(self) -> dict[str, float]:
+        """How the last loop that was started goes: plain numbers by name, to log. Empty before any.
+
+            writer.add_scalar("data/waited_share", loader.metrics()["waited_share"], step)
+
+        ``waited`` are the seconds in which the loop waited for batches, ``waited_share`` is their share of all
+        ``seconds``. ``rows_per_second`` counts whole batches, of this rank, where batches have a fixed number of rows.
+        """
+        return {} if self._meter is None else self._meter.metrics()
+
     def trace(self, step: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
         """The rows of a step of an epoch on all ranks, as an Arrow table with one line a row. Nothing is read.
 
@@ -310,7 +322,8 @@ class Loader(DataLoader[Any]):
         """
         self._waiting = None
         run = self._start_point.begin(self._plan)
-        return PassIterator.over(run, self.batches(run), self.describe_state)
+        self._meter = Meter(run)
+        return PassIterator.over(run, self._meter.timed(self.batches(run)), self.describe_state)
 
     def batches(self, run: Pass) -> Iterator[Iterable[Any]]:
         """The batches of a pass, many at a time."""
