@@ -1,0 +1,49 @@
+"""torchtitan: a Loader as its data loader, with a state that fits any data-parallel degree.
+
+config.dataloader = LoaderDataLoader.Config(make_loader=make_loader)
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from midepoch.distributed import Complete, all_epochs
+from midepoch.errors import MissingExtraError
+from midepoch.loader import Loader
+
+try:
+    from torchtitan.components.dataloader import BaseDataLoader
+except ImportError as error:
+    raise MissingExtraError("torchtitan", "torchtitan", "midepoch.integrations.torchtitan") from error
+
+
+class LoaderDataLoader(BaseDataLoader):  # type: ignore[misc]
+    """The batches of a Loader, epoch after epoch.
+
+    ``make_loader`` gets what torchtitan gives its data loaders (dp_world_size, dp_rank, tokenizer, seq_len,
+    local_batch_size and others), by name, and returns a Loader whose ``collate_fn`` makes ``(inputs, labels)``, for
+    example of ``dataset.shard(dp_world_size=dp_world_size, dp_rank=dp_rank).lanes(64)``.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):  # type: ignore[misc]
+        """What torchtitan builds the data loader from."""
+
+        make_loader: Callable[..., Loader]
+
+    def __init__(self, config: Config, **given: Any) -> None:
+        self.loader = config.make_loader(**given)
+        self._state = Complete(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches without an end: torchtitan counts steps."""
+        return all_epochs(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of all ranks as one value, the same on all of them."""
+        return self._state.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go to the position of that state; of an empty one, which torchtitan may pass, nowhere."""
+        if state_dict:
+            self._state.load_state_dict(state_dict)
