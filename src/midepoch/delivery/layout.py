@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from midepoch.delivery.progress import EMPTY
-from midepoch.values.row_items import RowItems
+from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.rows import Rows
 from midepoch.values.wire import Pickled, load
 
@@ -52,16 +52,17 @@ class Layout:
             self._numbers.extend([start, self.used])
         self.items += 1
 
-    def add_rows(self, batch: pa.RecordBatch, size: int | None, cursors: Sequence[Sequence[int]]) -> None:
-        """Write rows that make one item for each of the ``cursors``."""
-        length = stream_size(batch)
+    def add_rows(self, batches: Sequence[pa.RecordBatch], size: int | None, cursors: Sequence[Sequence[int]]) -> None:
+        """Write rows that make one item for each of the ``cursors``: the first of each batch, then the second, …"""
+        length = stream_size(batches)
         start = self._next(length)
         with (
             pa.FixedSizeBufferWriter(pa.py_buffer(self._view[start : start + length])) as file,
-            pa.ipc.new_stream(file, batch.schema) as stream,
+            pa.ipc.new_stream(file, batches[0].schema) as stream,
         ):
-            stream.write_batch(batch)
-        self._numbers.extend([ROWS, len(cursors), len(cursors[0]), size or 0, start, self.used])
+            for batch in batches:
+                stream.write_batch(batch)
+        self._numbers.extend([ROWS, len(batches), len(cursors), len(cursors[0]), size or 0, start, self.used])
         for cursor in cursors:
             self._numbers.extend(cursor)
         self.items += len(cursors)
@@ -84,9 +85,10 @@ def size_of(item: Pickled) -> int:
     return sum(len(memory) + ALIGNED for memory in (item.head, *item.memory))
 
 
-def stream_size(batch: pa.RecordBatch) -> int:
-    """The bytes of an Arrow stream of one record batch."""
-    return int(pa.ipc.get_record_batch_size(batch)) + int(batch.schema.serialize().size) + 2 * ALIGNED
+def stream_size(batches: Sequence[pa.RecordBatch]) -> int:
+    """The most bytes of an Arrow stream of some record batches."""
+    schema = int(batches[0].schema.serialize().size)
+    return schema + sum(int(pa.ipc.get_record_batch_size(batch)) for batch in batches) + 2 * ALIGNED
 
 
 def read_layout(
@@ -125,9 +127,10 @@ def _read_pickled(view: memoryview, numbers: Sequence[int], at: int, *, pin: boo
 
 
 def _read_rows(view: memoryview, numbers: Sequence[int], at: int) -> tuple[Chunk, int]:
-    count, width, size, start, stop = numbers[at : at + 5]
-    at += 5
+    lanes, count, width, size, start, stop = numbers[at : at + 6]
+    at += 6
     flat = numbers[at : at + count * width]
     cursors = [tuple(flat[first : first + width]) for first in range(0, count * width, width)]
-    batch = pa.ipc.open_stream(pa.py_buffer(view[start:stop])).read_next_batch()
-    return Chunk(list(RowItems(Rows(batch), size or None)), cursors), at + count * width
+    stream = pa.ipc.open_stream(pa.py_buffer(view[start:stop]))
+    parts = tuple(RowItems(Rows(stream.read_next_batch()), size or None) for _ in range(lanes))
+    return Chunk(list(parts[0] if lanes == 1 else RowRounds(parts)), cursors), at + count * width

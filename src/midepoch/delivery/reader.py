@@ -1,7 +1,7 @@
 """Reading: this process takes a reader's turns at its lanes."""
 
 import logging
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -12,7 +12,7 @@ from midepoch.delivery.counted import CountedSession, take_items
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.sources.source import OpenSource
 from midepoch.stages.flow import Flow, ItemRun, SingleItem
-from midepoch.values.row_items import RowItems
+from midepoch.values.row_items import RowItems, RowRounds
 
 log = logging.getLogger("midepoch")
 
@@ -94,19 +94,22 @@ def _interleaved_runs(lanes: list[Iterator[ItemRun]]) -> Iterator[Turns]:
     if len(lanes) == 1:
         yield from _runs_of_single_lane(lanes[0])
         return
-    ready: list[tuple[Sequence[Any], Sequence[Sequence[int]]]] = [((), ()) for _ in lanes]
+    ready: list[tuple[Any, Any]] = [((), ()) for _ in lanes]
     while True:
         for slot, lane in enumerate(lanes):
             if not ready[slot][0] and (run := next(lane, None)) is not None:
-                ready[slot] = list(run.items), run.cursors  # type: ignore[assignment]
+                ready[slot] = _sequence(run.items), run.cursors
                 del run
         rounds = min((len(items) for items, _ in ready if items), default=0)
         if rounds == 0:
             return
-        taken = [items[:rounds] if items else [EMPTY] * rounds for items, _ in ready]
+        taken = [_cut(items, 0, rounds) if items else [EMPTY] * rounds for items, _ in ready]
         cursors_taken = [cursors[:rounds] for _, cursors in ready]
-        ready = [(items[rounds:], cursors[rounds:]) for items, cursors in ready]
-        yield Turns(list(chain.from_iterable(zip(*taken, strict=True))), cursors_taken)
+        ready = [(_cut(items, rounds, len(items)), cursors[rounds:]) for items, cursors in ready]
+        if all(isinstance(items, RowItems) for items in taken):
+            yield Turns(RowRounds(tuple(taken)), cursors_taken)  # type: ignore[arg-type]
+        else:
+            yield Turns(list(chain.from_iterable(zip(*taken, strict=True))), cursors_taken)
         del taken
 
 
@@ -117,6 +120,10 @@ def _runs_of_single_lane(lane: Iterator[ItemRun]) -> Iterator[Turns]:
         del run
         yield turns
         del turns  # so that the next items are made in the memory of these, which is still in the cache
+
+
+def _cut(items: Any, start: int, stop: int) -> Any:
+    return items.slice(start, stop) if isinstance(items, RowItems) else items[start:stop]
 
 
 def _sequence(items: Iterable[Any]) -> list[Any] | RowItems:

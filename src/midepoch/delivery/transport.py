@@ -15,7 +15,7 @@ from midepoch.delivery.progress import Turns
 from midepoch.delivery.reader import turn_by_turn
 from midepoch.delivery.ring import Places, SharedMemory
 from midepoch.values.collate import standalone
-from midepoch.values.row_items import RowItems
+from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.wire import dump
 
 MESSAGE_BYTES = 1 << 20
@@ -59,9 +59,12 @@ class Sender:
 
     def send(self, turns: Turns) -> None:
         """Write some turns. They are sent at once if they took long to make, else when there are enough of them."""
-        if isinstance(turns.items, RowItems):
-            self._send_rows(turns.items, turns.cursors[0])
-            return
+        if isinstance(turns.items, RowItems | RowRounds):
+            parts = turns.items.parts if isinstance(turns.items, RowRounds) else (turns.items,)
+            if len(parts) <= self._most_items:
+                self._send_rows(parts, turns.cursors)
+                return
+            turns = turns._replace(items=list(turns.items))
         for cursor, item in turn_by_turn(iter((turns,))):
             self._add(item, cursor)
             if self._is_due():
@@ -79,21 +82,21 @@ class Sender:
         assert self._layout is not None
         return self._layout.items >= self._most_items or time.monotonic() - self._last_sent > PAUSE
 
-    def _send_rows(self, items: RowItems, cursors: Sequence[Sequence[int]]) -> None:
-        """Send rows as columns: few at first, then about as many as make a message of the usual size."""
+    def _send_rows(self, parts: Sequence[RowItems], cursors: Sequence[Sequence[Sequence[int]]]) -> None:
+        """Send rows of each lane as columns: few at first, then about as many as make a message of the usual size."""
         self.flush()
-        done, rows_of_item = 0, items.size or 1
-        while done < len(items):
-            count = min(max(1, self._rows // rows_of_item), self._most_items, len(items) - done)
-            part = items.slice(done, done + count)
-            batch = part.batch()
-            size, of_part = stream_size(batch), cursors[done : done + count]
-            layout = self._room_for(size, 6 + count * len(of_part[0]))
-            layout.add_rows(batch, items.size, [[*map(int, cursor)] for cursor in of_part])
-            items.rows.check_file()
+        done, items, rows = 0, len(parts[0]), len(parts) * (parts[0].size or 1)
+        while done < items:
+            rounds = min(max(1, self._rows // rows), self._most_items // len(parts), items - done)
+            batches = [part.slice(done, done + rounds).batch() for part in parts]
+            ends = [[*map(int, lane[number])] for number in range(done, done + rounds) for lane in cursors]
+            size = stream_size(batches)
+            self._room_for(size, 7 + len(ends) * len(ends[0])).add_rows(batches, parts[0].size, ends)
+            for part in parts:
+                part.rows.check_file()
             self.flush()
-            done += count
-            usual = max(1, MESSAGE_BYTES * batch.num_rows // size)
+            done += rounds
+            usual = max(1, MESSAGE_BYTES * sum(batch.num_rows for batch in batches) // size)
             self._rows = min(2 * self._rows, usual) if self._rows < usual else usual
 
     def _room_for(self, size: int, numbers: int) -> Layout:

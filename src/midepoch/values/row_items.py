@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -25,14 +26,27 @@ class RowItems:
         return iter(self.rows.items() if self.size is None else self.rows.batches(self.size))
 
     def slice(self, start: int, stop: int) -> "RowItems":
-        """Some of the items, without a copy."""
-        rows = self.size or 1
-        return RowItems(self.rows.slice(start * rows, min(stop * rows, len(self.rows))), self.size)
+        """Some of the items, without a copy: those that there are, as with a list."""
+        begin, end = (min(number * (self.size or 1), len(self.rows)) for number in (start, stop))
+        return RowItems(self.rows.slice(begin, max(begin, end)), self.size)
 
     def batch(self) -> pa.RecordBatch:
         """The rows as a record batch, which may be a view of a file: call ``rows.check_file`` after it was copied."""
         data: Any = self.rows.data
         return data.batch() if isinstance(data, PickedRows) else data
+
+
+@dataclass(frozen=True, slots=True)
+class RowRounds:
+    """The first item of each part, then the second of each, and so on. All parts have the same number of items."""
+
+    parts: tuple[RowItems, ...]
+
+    def __len__(self) -> int:
+        return len(self.parts) * len(self.parts[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(zip(*self.parts, strict=True))
 
 
 def row_items(rows: Rows, size: int | None = None) -> RowItems | list[Any]:

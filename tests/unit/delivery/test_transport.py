@@ -10,7 +10,7 @@ from midepoch.delivery import transport
 from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.delivery.ring import Places, SharedMemory
 from midepoch.delivery.transport import MESSAGE_BYTES, Sender, receive
-from midepoch.values.row_items import RowItems
+from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.rows import Rows
 
 
@@ -146,6 +146,27 @@ def test_rows_are_sent_as_columns_few_at_first_and_then_many(memory, size):
     turns = main.rest()
     assert [item for item, _ in turns] == list(items)
     assert [cursor for _, cursor in turns] == list(map(tuple, cursors.tolist()))
+
+
+@pytest.mark.parametrize("size", [None, 3])
+@pytest.mark.parametrize("ahead", [None, 1, 9])
+def test_rows_of_several_lanes_come_one_of_each_lane(memory, size, ahead):
+    parts = tuple(
+        RowItems(Rows(pa.RecordBatch.from_pydict({"x": [f"{lane} {number}" for number in range(300)]})), size)
+        for lane in range(4)
+    )
+    items = RowRounds(parts)
+    cursors = [np.arange(2 * len(part)).reshape(-1, 2) + 1000 * lane for lane, part in enumerate(parts)]
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=ahead)
+    sender.send(Turns(items, cursors))
+    sender.flush()
+    turns, values = main.rest(), [list(part) for part in parts]
+    assert [item for item, _ in turns] == [values[number % 4][number // 4] for number in range(len(items))]
+    assert [cursor for _, cursor in turns] == [
+        tuple(cursors[number % 4][number // 4].tolist()) for number in range(len(items))
+    ]
+    assert ahead is None or main.most_ahead <= 1.5 * ahead
 
 
 def test_a_file_that_changed_is_noticed_before_its_rows_are_sent(memory):

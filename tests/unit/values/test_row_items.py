@@ -46,9 +46,9 @@ kinds = st.recursive(
 def sent(items):
     """The items after a way through memory that is overwritten."""
     batch = items.batch()
-    memory = bytearray(stream_size(batch) + 64 * len(items) + 1000)
+    memory = bytearray(stream_size([batch]) + 64 * len(items) + 1000)
     layout = Layout(memoryview(memory))
-    layout.add_rows(batch, items.size, [(number,) for number in range(len(items))])
+    layout.add_rows([batch], items.size, [(number,) for number in range(len(items))])
     (chunk,) = read_layout(memoryview(memory), layout.finish(), None, pin=False)
     memory[:] = bytes(len(memory))
     assert chunk.cursors == [(number,) for number in range(len(items))]
@@ -77,6 +77,13 @@ def test_rows_and_batches_are_those_of_this_process(batch, size, data):
     begin = data.draw(st.integers(0, len(items) - 1))
     end = data.draw(st.integers(begin + 1, len(items)))
     assert same(sent(items.slice(begin, end)), here[begin:end])
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_a_slice_beyond_the_end_is_empty(size):
+    items = RowItems(Rows(pa.RecordBatch.from_pydict({"x": [1, 2, 3]})), size)
+    assert [len(items.slice(*cut)) for cut in ((5, 9), (5, 0), (0, 0), (1, 9))] == [0, 0, 0, len(items) - 1]
+    assert list(items.slice(0, 0).slice(4, 0)) == []
 
 
 @settings(max_examples=30, deadline=None)
