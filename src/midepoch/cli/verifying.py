@@ -3,6 +3,7 @@
 import logging
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from midepoch._common.text import count
@@ -29,19 +30,31 @@ def verify(arguments: Namespace) -> Answer:
     if items == 0:
         return Answer(value={"items": 0}, lines=["The dataset has no items, so nothing was proved."], good=False)
     dataset.set_epoch(0)
-    logging.getLogger("midepoch").setLevel(logging.ERROR)  # layouts that share lanes are meant
     proved, failed = [], None
-    for what in _checks(dataset, items):
-        if isinstance(what, AssertionError):
-            failed = str(what)
-            break
-        proved.append(what)
+    with _without_warnings():
+        for what in _checks(dataset, items):
+            if isinstance(what, AssertionError):
+                failed = str(what)
+                break
+            proved.append(what)
     sample = f"{count('item', items)} of the first {arguments.rows:,} rows" if arguments.rows else count("item", items)
     value: dict[str, Any] = {"items": items, "proved": proved, "failed": failed}
     lines = [f"on {sample}:", *(f"  ok      {line}" for line in proved)]
     if failed is not None:
         lines += [f"  failed  {failed}"]
     return Answer(value=value, lines=lines, good=failed is None)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Layouts that share lanes are meant, so nobody has to be warned of them."""
+    log = logging.getLogger("midepoch")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _checks(dataset: Dataset, items: int) -> Iterator[str | AssertionError]:

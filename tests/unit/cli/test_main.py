@@ -1,6 +1,7 @@
 """The command line, as a user types it: answers, exit codes, JSON, and the examples of its page."""
 
 import json
+import logging
 import re
 import shlex
 import subprocess
@@ -190,6 +191,7 @@ def test_verify_says_what_it_proved_D3(home, capsys):
     assert found["items"] == 40
     assert found["failed"] is None
     assert len(found["proved"]) == 5
+    assert logging.getLogger("midepoch").level == logging.NOTSET
 
 
 def test_verify_finds_a_function_that_is_not_the_same_after_a_resume(home, capsys):
