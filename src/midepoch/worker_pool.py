@@ -101,7 +101,8 @@ class WorkerPool:
                 if self.is_closed:
                     raise StaleIteratorError("This iterator is out of date: its Loader was closed. Call iter() again.")
         except Exception as error:
-            if dead := [worker.describe() for worker in self._workers if worker.has_died]:
+            dead = [] if self.is_closed else [worker.describe() for worker in self._workers if worker.has_died]
+            if dead:
                 error.add_note(
                     f"midepoch: {', '.join(dead)} died. Nothing is lost: the loader's state is that of the last batch "
                     "received. To continue after it, load that state and iterate again, here or in a new process."
@@ -196,6 +197,7 @@ class Worker:
         if self.process.exitcode is None:
             self.process.kill()
             self.process.join()
+        self.process.close()
         self._connection.close()
         self.memory.free()
 

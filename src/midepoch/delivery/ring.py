@@ -8,6 +8,7 @@ import mmap
 import os
 import tempfile
 from collections import deque
+from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any
 
@@ -40,7 +41,7 @@ class SharedMemory:
         assert self._file is not None
         wanted = -(-max(size, min(2 * self.size, size + 16 * STEP)) // STEP) * STEP
         try:
-            os.posix_fallocate(self._file, 0, wanted)
+            _allocate(self._file, wanted)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                 raise
@@ -96,8 +97,20 @@ class Places:
         self.bytes -= stop - start
 
 
+def _allocate(file: int, size: int) -> None:
+    """Let a file have ``size`` bytes, for which there is room; some systems only notice later that there is none."""
+    try:
+        os.posix_fallocate(file, 0, size)
+    except AttributeError:
+        os.ftruncate(file, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        os.ftruncate(file, size)
+
+
 def _nameless_file() -> int:
-    if hasattr(os, "memfd_create"):
+    with suppress(AttributeError, OSError):  # not every system has files in memory
         return os.memfd_create("midepoch")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

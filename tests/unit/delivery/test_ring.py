@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from midepoch.delivery import ring
 from midepoch.delivery.ring import STEP, Places, SharedMemory
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
 
 @given(st.lists(st.integers(1, 50) | st.none(), max_size=60))
 def test_messages_never_overlap_and_the_lowest_place_is_used_first(sizes):
@@ -79,6 +81,22 @@ def test_no_room_is_an_error_that_says_what_to_do(monkeypatch):
     with pytest.raises(MemoryError, match=r"no room for 1,048,576 bytes.*No space left.*fewer workers"):
         memory.grow(1000)
     assert memory.size == 0
+    memory.free()
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL, None])
+def test_a_system_that_cannot_allocate_ahead_grows_the_file(monkeypatch, number):
+    def fail(*_):
+        raise OSError(number, "not supported")
+
+    if number is None:
+        monkeypatch.delattr(ring.os, "posix_fallocate")
+    else:
+        monkeypatch.setattr(ring.os, "posix_fallocate", fail)
+    memory = SharedMemory()
+    memory.grow(10)
+    memory.view(6, 10)[:] = b"text"
+    assert bytes(memory.view(6, 10)) == b"text"
     memory.free()
 
 
