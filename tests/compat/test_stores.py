@@ -1,8 +1,11 @@
 """Datasets in an S3 server on loopback: what is read, how much of it, and by whom."""
 
 import io
+import json
 import logging
 import os
+import subprocess
+import sys
 import time
 from itertools import chain, islice
 from threading import Event
@@ -466,6 +469,26 @@ def test_the_cache_spares_every_request_of_the_second_epoch(noisy, proxy, tmp_pa
         2,
     ]
     assert proxy.reads()
+
+
+READ_ALL = """
+import json, sys
+import midepoch as me
+
+source, options, cache = json.loads(sys.argv[1])
+print(len(list(me.read(source, storage_options=options, cache_dir=cache, read_ahead="1MB"))))
+"""
+
+
+def test_processes_that_share_a_cache_fetch_each_block_once(noisy, proxy, tmp_path):
+    me.read(noisy, storage_options=proxy.options)  # the index
+    proxy.reset()
+    proxy.latency = 0.02  # so that all processes miss the same blocks
+    arguments = json.dumps([noisy, proxy.options, str(tmp_path / "cache")])
+    command = [sys.executable, "-c", READ_ALL, arguments]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [reader.communicate()[0] for reader in readers] == ["320\n"] * 3
+    assert proxy.body_bytes < 1.2 * 320 * NOISE
 
 
 def test_a_damaged_block_of_the_cache_is_fetched_again(noisy, proxy, tmp_path, caplog):

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ Bytes = bytes | memoryview
 """Arrow's buffers too."""
 
 TRAILER = struct.Struct("<QI4s")
+POLL_SECONDS = 0.005
 
 
 def write_atomically(path: Path, content: Bytes) -> None:
@@ -63,6 +65,36 @@ def exclusive_lock(path: Path) -> Iterator[None]:
             stack.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def patient_lock(path: Path, deadline: float) -> Iterator[None]:
+    """The same lock, but nobody waits for it longer than until ``deadline``, a time of ``time.monotonic``.
+
+    For work that may be done twice, so that nobody waits forever for a process that hangs.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, ImportError):
+            import fcntl
+
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = _open_lock(path)
+            stack.callback(os.close, lock)
+            while not _is_locked(lock) and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+            stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # also for processes that were forked meanwhile
+        yield
+
+
+def _is_locked(lock: int) -> bool:
+    """Take a lock, unless another has it; returns whether that worked."""
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _open_lock(path: Path) -> int:

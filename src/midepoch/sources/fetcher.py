@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from threading import Lock
 from typing import NamedTuple, TypeAlias
@@ -18,7 +19,7 @@ from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, read_all
 from midepoch.index.files import is_mapped
 from midepoch.index.index import Index
 from midepoch.sources.virtual import BlockTable
-from midepoch.storage.cache import block_key
+from midepoch.storage.cache import BlockCache, block_key
 from midepoch.storage.options import Fetch
 from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES
 from midepoch.values.pool import Check, all_checks
@@ -113,7 +114,7 @@ class BlockFetcher:
         ((_, block),) = self.read_all([number])
         return block
 
-    def read_all(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
+    def read_all(self, numbers: Sequence[int]) -> Generator[tuple[int, ReadBlock], None, None]:
         """Blocks of one file with their numbers, in any order, each as soon as it is decoded."""
         held = {number: data for number in numbers if (data := self._decoded.get(number)) is not None}
         yield from ((number, ReadBlock(data, False)) for number, data in held.items())
@@ -208,29 +209,43 @@ class BlockFetcher:
 
     def _read_remote(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
         """Blocks of one object: those in the cache first, then the others."""
-        cache = self._fetch.cache
         missing = {number: self.blocks.block(number) for number in numbers}
-        keys = dict[int, str]()
-        if cache is not None:
-            keys = {number: self._cache_key(file, block) for number, (file, block) in missing.items()}
-            for number, key in keys.items():
-                if (cached := cache.get(key)) is not None:
-                    del missing[number]
-                    yield number, ReadBlock(_as_batch(cached), False)
+        cache = self._fetch.cache
+        if cache is None:
+            yield from self._fetched(missing)
+            return
+        keys = {number: self._cache_key(file, block) for number, (file, block) in missing.items()}
+        yield from self._cached(cache, keys, missing)
         if not missing:
             return
-        reader = self._reader(next(iter(missing.values()))[0])
-        for number, data in zip(missing, read_all(reader, [block for _, block in missing.values()]), strict=True):
-            if cache is not None:
-                cache.put(keys[number], data)
-            yield number, ReadBlock(_as_batch(data), False)
+        with cache.claim([keys[number] for number in missing]):  # another process may have fetched them meanwhile
+            yield from self._cached(cache, keys, missing)
+            for number, block in self._fetched(missing):
+                cache.put(keys[number], block.data)
+                yield number, block
+
+    def _cached(
+        self, cache: BlockCache, keys: Mapping[int, str], missing: dict[int, tuple[int, Block]]
+    ) -> Iterator[tuple[int, ReadBlock]]:
+        """The missing blocks that are in the cache. They are missing no longer."""
+        for number in list(missing):
+            if (cached := cache.get(keys[number])) is not None:
+                del missing[number]
+                yield number, ReadBlock(_as_batch(cached), False)
+
+    def _fetched(self, missing: Mapping[int, tuple[int, Block]]) -> Iterator[tuple[int, ReadBlock]]:
+        if missing:
+            reader = self._reader(next(iter(missing.values()))[0])
+            for number, data in zip(missing, read_all(reader, [block for _, block in missing.values()]), strict=True):
+                yield number, ReadBlock(_as_batch(data), False)
 
     def _fill(self, pending: dict[int, PendingBlock]) -> None:
         """Read the blocks that are still wanted, in a background thread."""
         wanted = [number for number, future in pending.items() if future.set_running_or_notify_cancel()]
         try:
-            for number, block in self.read_all(wanted):
-                pending[number].set_result(block)
+            with closing(self.read_all(wanted)) as blocks:  # at once, also after an error: it may have claimed some
+                for number, block in blocks:
+                    pending[number].set_result(block)
         except BaseException as error:
             for number in wanted:
                 if not pending[number].done():
