@@ -1,5 +1,6 @@
 """One schema for all files of a dataset: they agree, or differ only where one type holds both."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -57,14 +58,16 @@ def common_schema(schemas: Sequence[FileSchema], columns: Sequence[str] | None, 
     """
     for one in schemas:
         _check_names(one, None if union else columns)
+    wanted = None if columns is None else {*columns}
     merged: dict[str, Column] = {}
     for one in sorted(schemas, key=lambda one: STRICTEST_FIRST.index(one.types)):
         for field in one.schema:
-            if columns is None or field.name in columns:
+            if wanted is None or field.name in wanted:
                 column = Column(field, one)
                 merged[field.name] = _merge(merged[field.name], column) if field.name in merged else column
     for one in schemas:
-        missing = [name for name in merged if name not in one.schema.names]
+        own = {*one.schema.names}
+        missing = [name for name in merged if name not in own]
         if missing and one.types != "values" and not union:
             present = merged[missing[0]]
             raise SchemaMismatchError(
@@ -87,13 +90,14 @@ def _readable(column: Column) -> pa.Field:
 
 def _check_names(one: FileSchema, columns: Sequence[str] | None) -> None:
     names = one.schema.names
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
         raise SchemaMismatchError(
             f"{one.name} has the column {repeated[0]!r} more than once, so it cannot be read by name. "
             "Write the file again with one name for each column."
         )
-    missing = [name for name in columns or () if name not in names]
+    known = {*names}
+    missing = [name for name in columns or () if name not in known]
     if missing and one.types != "values":
         raise _no_column(one, missing[0])
 
