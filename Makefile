@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test test-fast check demo bench format clean
+.PHONY: test test-fast check demo bench docs format clean
 
 # All tests: about 20 minutes on two cores. Many start, kill and wait for processes. Those that failed run once more, one
 # at a time, to tell a defect from a machine that was too busy. Both runs are printed, and the second decides.
@@ -35,6 +35,11 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.mixing
 	$(BIN)/python -m benchmarks.filters
 	$(BIN)/python -m benchmarks.structured
+
+# The site of the docs, in build/site. A link that leads nowhere is an error.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
 
 format: $(STAMP)
 	$(BIN)/ruff format .
