@@ -59,7 +59,9 @@ class Loader(DataLoader[Any]):
 
     With ``global_batch_size`` and ``micro_batch_size`` in place of ``batch_size``, a step is :attr:`accumulation`
     batches of every rank, and has the same rows on any number of ranks that divides the number of micro-batches. The
-    last step of an epoch is whole, by the same padding or dropping. Take checkpoints between two steps.
+    last step of an epoch is whole, by the same padding or dropping. Take checkpoints between two steps. With
+    ``balance="cost"``, for packs, a rank gets those micro-batches of the step that make the attention costs of ranks
+    nearly equal: the sums of the squares of the lengths of their documents. The rows of the step are the same.
 
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
     an object store are started by forkserver, unless ``multiprocessing_context`` is set. A worker is ahead of the loop
@@ -77,6 +79,7 @@ class Loader(DataLoader[Any]):
         *,
         global_batch_size: int | None = None,
         micro_batch_size: int | None = None,
+        balance: Literal["cost"] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[..., Any] | None = None,
         pin_memory: bool = False,
@@ -106,6 +109,7 @@ class Loader(DataLoader[Any]):
             workers=num_workers,
             even=even,
             batches_per_step=batches_per_step,
+            balance=balance,
         )
         plan = options.plan(dataset.plan)
         if num_workers and multiprocessing_context is None and not plan.pipeline.source.survives_fork:

@@ -10,6 +10,7 @@ from midepoch._common.text import count
 from midepoch.checkpoint.state import State
 from midepoch.delivery.plan import Even, Plan
 from midepoch.stages.batch import Batch, Collate
+from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.stage import Stage
 
 EVEN: tuple[Even, Even] = ("drop", "pad")
@@ -26,6 +27,7 @@ class LoaderOptions:
     even: Even | Literal["auto"] | None = "auto"
     batches_per_step: int | None = None
     """The number of batches of all ranks that make one step; None if a step is one batch of each rank."""
+    balance: Literal["cost"] | None = None
 
     def __post_init__(self) -> None:
         if self.even not in (None, "auto", "pad", "drop"):
@@ -34,6 +36,10 @@ class LoaderOptions:
             raise ValueError(
                 "drop_last needs a batch_size; for batches of the dataset use .batch(n, drop_last_batch=True)."
             )
+        if self.balance not in (None, "cost"):
+            raise ValueError(f"balance is {self.balance!r}; it can be 'cost' or None.")
+        if self.balance is not None and self.batches_per_step is None:
+            raise ValueError("balance='cost' shares the micro-batches of a step: pass global_batch_size too.")
         if self.batches_per_step is not None and self.even is None:
             raise ValueError("global_batch_size needs even='pad' or even='drop', so that the last step is whole.")
 
@@ -46,7 +52,7 @@ class LoaderOptions:
             lanes=dataset.lanes or self.batches_per_step or dataset.ranks * max(1, self.workers),
             even=even,
             items_per_step=self._items_per_step(dataset),
-            pipeline=replace(dataset.pipeline, stages=stages),
+            pipeline=replace(dataset.pipeline, stages=stages, balanced=self._balanced(dataset)),
         )
         if even is None and plan.epochs_per_loop != 1 and plan.ranks > 1 and plan.counted:
             _check_even(plan)
@@ -87,6 +93,16 @@ class LoaderOptions:
                 "global_batch_size or micro_batch_size."
             )
         return self.batches_per_step // dataset.ranks
+
+    def _balanced(self, dataset: Plan) -> int | None:
+        if self.balance is None:
+            return None
+        if not any(isinstance(stage, PackWindows | PackStream) for stage in dataset.pipeline.stages):
+            raise ValueError(
+                "balance='cost' needs the lengths of documents, which are known only of a dataset that is packed: use "
+                "dataset.pack(...). Of mixtures of packs they are not known."
+            )
+        return self.batches_per_step
 
     def _batching(self) -> tuple[Stage, ...]:
         if self.batch_size is not None:

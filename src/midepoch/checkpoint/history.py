@@ -23,19 +23,16 @@ class SessionRecord(NamedTuple):
     ranks: int
     item_rows: int
     mode: Literal["example", "file"] = "example"
+    balanced: int = 0
+    """The number of items of a global step whose costs ranks shared evenly; 0 if they took turns."""
 
     def write(self) -> list[int]:
         """Plain values."""
-        return [*self[:5], MODES.index(self.mode)]
+        return [*self[:5], MODES.index(self.mode), *([self.balanced] if self.balanced else [])]
 
     def starts_like(self, other: "SessionRecord") -> bool:
         """True if only the epoch and the turn differ."""
-        return (self.lanes, self.ranks, self.item_rows, self.mode) == (
-            other.lanes,
-            other.ranks,
-            other.item_rows,
-            other.mode,
-        )
+        return self._replace(epoch=0, turn=0) == other._replace(epoch=0, turn=0)
 
 
 History = tuple[SessionRecord, ...]
@@ -48,12 +45,12 @@ def read_history(value: Any) -> History:
     records = []
     for entry in value:
         numbers = list(entry)
-        if len(numbers) != 6 or any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers):
-            raise ValueError(f"expected six numbers for a session, got {shortened(entry)}")
-        epoch, lanes, turn, ranks, item_rows, mode = numbers
-        if min(lanes, ranks, item_rows) < 1 or mode >= len(MODES):
+        if len(numbers) not in (6, 7) or any(type(one) is not int or not 0 <= one < 1 << 62 for one in numbers):
+            raise ValueError(f"expected six or seven numbers for a session, got {shortened(entry)}")
+        epoch, lanes, turn, ranks, item_rows, mode, *steps = numbers
+        if min(lanes, ranks, item_rows, *steps) < 1 or mode >= len(MODES) or any(step % ranks for step in steps):
             raise ValueError(f"no session is like {numbers}")
-        records.append(SessionRecord(epoch, lanes, turn, ranks, item_rows, "file" if mode else "example"))
+        records.append(SessionRecord(epoch, lanes, turn, ranks, item_rows, "file" if mode else "example", *steps))
     starts = [(record.epoch, record.turn) for record in records]
     if starts != sorted(set(starts)):
         raise ValueError("its sessions are not in order")
@@ -64,7 +61,7 @@ def remember(history: Sequence[SessionRecord], record: SessionRecord, *, in_roun
     """The history once a session has started. It is empty if the beginning of the epoch is not known.
 
     ``in_rounds`` means that ranks take turns that may be empty, so a session continues another one only if it starts
-    after a whole round of its ranks. Otherwise it always does.
+    after a whole round of its ranks. Otherwise it always does, unless ranks share costs: then steps begin with it.
     """
     earlier = [one for one in history if (one.epoch, one.turn) < (record.epoch, record.turn)]
     if record.turn == 0:
@@ -75,7 +72,7 @@ def remember(history: Sequence[SessionRecord], record: SessionRecord, *, in_roun
     begin = last.turn if last.epoch == record.epoch else 0
     if (last.lanes, last.mode) != (record.lanes, record.mode):
         return ()
-    if last.starts_like(record) and not (in_rounds and (record.turn - begin) % record.ranks):
+    if last.starts_like(record) and not record.balanced and not (in_rounds and (record.turn - begin) % record.ranks):
         return tuple(earlier)
     return (*earlier, record)[-MOST_SESSIONS:]
 

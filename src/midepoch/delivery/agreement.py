@@ -19,6 +19,7 @@ REMEDIES = {
     "epochs per loop": "Call repeat with the same number on all ranks",
     "even": "Pass the same even= on all ranks",
     "batches per step": "Pass the same global_batch_size and micro_batch_size on all ranks",
+    "balance": "Pass the same balance= on all ranks",
     "kind of counting": "Call survey() on all ranks, and load the same state",
     "survey": "Call survey() with the same version, and the same functions, on all ranks",
     "start": "Load the same state, or set the same epoch, on all ranks",
@@ -74,6 +75,7 @@ def _facts(run: Pass) -> dict[str, Any]:
         "survey": _survey(session),
         "even": plan.even,
         "batches per step": plan.items_per_step,
+        "balance": plan.pipeline.balanced,
         "start": f"epoch {start.epoch}, turn {start.turn}, cursors {digest(positions.encode()).hex()}",
     }
 

@@ -53,6 +53,10 @@ class LaneItems:
             self._reached = ordinals, self._position.after(ordinals, cursor)
         return self._reached[1]
 
+    def costs(self, ordinals: I64) -> I64:
+        """The costs of items, whose ordinals rise."""
+        return self._items.costs(np.array([*map(self._position.offset, ordinals.tolist())], np.int64))
+
     def trace(self, ordinal: int) -> TracedRows:
         """The rows of an item."""
         return self._items.trace(np.array([self._position.offset(ordinal)], np.int64))
@@ -178,14 +182,29 @@ class CountedSession(Session):
     def limits(self, reader: int) -> list[int | None]:
         return [None]
 
-    def upcoming(self, reader: int, items: int) -> tuple[int, Cursor] | None:
-        number = reader + self.assignment.readers * items
+    def located(self, number: int) -> tuple[int, int] | None:
+        """The lane of an item of the sequence, and its ordinal there; None if there is no such item."""
         segment = self.segment(number)
         if segment is None:
             return None
         rounds, slot = divmod(number - segment.first, len(segment.lanes))
-        lane = segment.lanes[slot]
-        return lane, self.lane_items(lane).after(segment.first_round + rounds).cursor
+        return segment.lanes[slot], segment.first_round + rounds
+
+    def number_of(self, reader: int, items: int) -> int:
+        """The number, in the sequence, of the item that a reader gets after its first ``items``."""
+        return reader + self.assignment.readers * items
+
+    def turn_of(self, number: int) -> tuple[int, int]:
+        """The reader that gets an item, and how many it gets before."""
+        items, reader = divmod(number, self.assignment.readers)
+        return reader, items
+
+    def upcoming(self, reader: int, items: int) -> tuple[int, Cursor] | None:
+        found = self.located(self.number_of(reader, items))
+        if found is None:
+            return None
+        lane, ordinal = found
+        return lane, self.lane_items(lane).after(ordinal).cursor
 
     def after(self, items: int) -> State:
         number = self.assignment.readers * items
@@ -208,12 +227,10 @@ class CountedSession(Session):
         positions = [self.lane_items(lane).after(delivered[lane]) for lane in range(len(delivered))]
         offsets: dict[int, list[int]] = {}
         for offset in ahead:
-            segment = self.segment(number + offset)
-            assert segment is not None
-            rounds, slot = divmod(number + offset - segment.first, len(segment.lanes))
-            lane = segment.lanes[slot]
-            ordinal = segment.first_round + rounds - delivered[lane]
-            offsets.setdefault(lane, []).append(positions[lane].offset(ordinal))
+            found = self.located(number + offset)
+            assert found is not None
+            lane, ordinal = found
+            offsets.setdefault(lane, []).append(positions[lane].offset(ordinal - delivered[lane]))
         for lane, more in offsets.items():
             cursor, known = positions[lane]
             positions[lane] = LanePosition(cursor, tuple(sorted({*known, *more})))

@@ -8,6 +8,7 @@ from typing import Any
 from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment
+from midepoch.delivery.balanced import BalancedSession, take_shares
 from midepoch.delivery.counted import CountedSession, take_items
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.sources.source import OpenSource
@@ -26,6 +27,8 @@ def take_turns(
     ``workers``-th. With ``deferred``, items that are rows of files may be ``RowItems``.
     """
     session, reader = progress.session, progress.reader
+    if isinstance(session, BalancedSession):
+        return take_shares(progress, session, worker, workers)
     if isinstance(session, CountedSession):
         return take_items(progress, session, worker, workers)
     assignment = session.assignment

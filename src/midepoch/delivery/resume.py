@@ -9,6 +9,7 @@ from midepoch._common.text import count
 from midepoch.checkpoint.history import SessionRecord, remember
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
+from midepoch.delivery.balanced import BalancedSession
 from midepoch.delivery.counted import CountedSession
 from midepoch.delivery.progress import Progress
 from midepoch.delivery.session import Session
@@ -41,6 +42,7 @@ def begin(
         complete = _with_item_rows_of(pipeline, _after_workers(pipeline, complete, delivered))
     else:
         _check_reader_progress(delivered, reader=reader, readers=readers, workers=workers)
+        _check_not_balanced(pipeline)
         if state.item_rows != pipeline.item_rows and (delivered.reader is None or state.counts_items(readers)):
             raise _other_item_rows(state.item_rows, pipeline.item_rows)
         session = session_from(pipeline, complete, readers, delivered)
@@ -54,7 +56,8 @@ def _remembering(pipeline: Pipeline, start: State, ranks: int) -> State:
     counted = pipeline.uniform or (pipeline.counted and start.mode == "example")
     if start.lanes is None or not counted or start.earlier or start.appended or not start.positions.in_step:
         return replace(start, history=())
-    record = SessionRecord(start.epoch, start.lanes, start.turn, ranks, start.item_rows, start.mode)
+    balanced = pipeline.balanced or 0
+    record = SessionRecord(start.epoch, start.lanes, start.turn, ranks, start.item_rows, start.mode, balanced)
     return replace(start, history=remember(start.history, record, in_rounds=pipeline.uniform))
 
 
@@ -78,7 +81,7 @@ def _after_workers(pipeline: Pipeline, start: State, delivered: ReaderProgress) 
     """The state after each worker of every rank delivered its number of items."""
     if start.item_rows != pipeline.item_rows and not pipeline.uniform:
         raise _other_item_rows(start.item_rows, pipeline.item_rows)
-    before = session_from(pipeline, start, delivered.readers)
+    before = session_from(replace(pipeline, balanced=None), start, delivered.readers)
     before.check()
     return before.after_each(delivered.items)
 
@@ -98,8 +101,18 @@ def session_from(pipeline: Pipeline, start: State, readers: int, delivered: Read
             logging.INFO,
         )
     if pipeline.uniform or not pipeline.counted or start.mode == "file" or reports_cursors:
+        _check_not_balanced(pipeline)
         return Session(pipeline, start, readers)
-    return CountedSession(pipeline, start, readers)
+    return (CountedSession if pipeline.balanced is None else BalancedSession)(pipeline, start, readers)
+
+
+def _check_not_balanced(pipeline: Pipeline) -> None:
+    """Raise if ranks should get equal costs, but the state is not one of which all ranks know what was delivered."""
+    if pipeline.balanced is not None:
+        raise CheckpointMismatchError(
+            "balance='cost' cannot continue this state: it holds what one of several readers delivered, or lanes of "
+            "whole files. Load merge_states of the states of all ranks, or finish the epoch without balance."
+        )
 
 
 def _check_reader_progress(delivered: ReaderProgress, *, reader: int, readers: int, workers: int) -> None:

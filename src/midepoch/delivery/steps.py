@@ -102,18 +102,13 @@ class CountedSteps(SessionSteps):
     session: CountedSession
 
     def at(self, rank: int, step: int) -> tuple[int, int] | None:
-        number = rank + self.session.assignment.readers * step
-        segment = self.session.segment(number)
-        if segment is None:
-            return None
-        rounds, slot = divmod(number - segment.first, len(segment.lanes))
-        return segment.lanes[slot], segment.first_round + rounds
+        return self.session.located(self.session.number_of(rank, step))
 
     def of(self, lane: int, ordinal: int) -> Delivered:
         # All items of lanes that come before it in this round, and all of earlier rounds.
         turn = (lane - self.session.start.turn) % self.lanes + ordinal * self.lanes
         number = self.total(turn)
-        step, rank = divmod(number, self.session.assignment.readers)
+        rank, step = self.session.turn_of(number)
         return Delivered(rank, step, number)
 
     def items(self, lane: int) -> LaneItems:

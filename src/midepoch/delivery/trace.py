@@ -113,7 +113,8 @@ def traced_sessions(run: Pass, epoch: int, ranks: int | None = None) -> list[Tra
     if ranks is not None or epoch > start.epoch:
         ranks = plan.ranks if ranks is None else check_integer("ranks", ranks, least=1)
         lanes = plan.lanes or ranks
-        records = [SessionRecord(epoch, lanes, 0, ranks, plan.pipeline.item_rows, plan.mode)]
+        pipeline = plan.pipeline
+        records = [SessionRecord(epoch, lanes, 0, ranks, pipeline.item_rows, plan.mode, pipeline.balanced or 0)]
     else:
         records = sessions_of(start.history, epoch)
     if records is None:
@@ -141,7 +142,7 @@ def _leads_to(steps: SessionSteps, state: State) -> bool:
 def _rebuilt(pipeline: Pipeline, state: State, records: Sequence[SessionRecord]) -> Iterator[TracedSession]:
     first_step = first_item = 0
     for number, record in enumerate(records):
-        with_batches = _with_item_rows(pipeline, record.item_rows)
+        with_batches = replace(_with_item_rows(pipeline, record.item_rows), balanced=record.balanced or None)
         session = begin(
             with_batches, state, reader=0, readers=record.ranks, workers=1, lanes=record.lanes, mode=record.mode
         ).session

@@ -59,6 +59,8 @@ class Pipeline:
     """What is known of each row without reading it. It changes no item, and is no part of a checkpoint."""
     own_lengths: LazySurvey | None = field(default=None, compare=False)
     """The survey that ``pack`` makes by itself, unless the user has made one."""
+    balanced: int | None = field(default=None, compare=False)
+    """The number of items of a global step whose costs are shared evenly by ranks; None if they take turns."""
 
     @property
     def known_survey(self) -> Survey | None:

@@ -115,7 +115,7 @@ class LaneRows:
             if rows and (rows >= step or len(waiting) == MAX_ARRAYS or not len(array)):
                 yield from self._steps_at(np.concatenate(waiting), stop)
                 waiting, rows, step = [], 0, self._sizes.step
-        if waiting:
+        if rows:
             yield from self._steps_at(np.concatenate(waiting), stop)
 
     def _steps_at(self, positions: I64, stop: int) -> Iterator[RowRun]:

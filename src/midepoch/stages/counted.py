@@ -55,6 +55,10 @@ class CountedItems(ABC):
     members = 1
     """The number of rows or packs of an item: more than 1 for batches."""
 
+    def costs(self, numbers: I64) -> I64:
+        """The costs of these items, which exist, and whose numbers rise: the squares of their documents' lengths."""
+        raise NotImplementedError
+
     @abstractmethod
     def trace(self, numbers: I64) -> TracedRows:
         """The rows of these items, which exist. Their numbers rise."""
@@ -94,6 +98,9 @@ class Outputs(CountedItems):
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
         return self._make(self._inputs.flow(opened, wanted))
+
+    def costs(self, numbers: I64) -> I64:
+        return self._inputs.costs(numbers)
 
     def trace(self, numbers: I64) -> TracedRows:
         return self._inputs.trace(numbers)
@@ -137,6 +144,11 @@ class Batches(CountedItems):
             return numbers
         inputs = (numbers[:, None] * self._size + np.arange(self._size)).ravel()
         return inputs if self._inputs.has(int(inputs[-1])) else inputs[inputs < self._inputs.total()]
+
+    def costs(self, numbers: I64) -> I64:
+        inputs, costs = self._members(numbers), np.zeros(len(numbers), np.int64)
+        np.add.at(costs, np.searchsorted(numbers, inputs // self._size), self._inputs.costs(inputs))
+        return costs
 
     def trace(self, numbers: I64) -> TracedRows:
         inputs = self._members(numbers)

@@ -73,3 +73,15 @@ def test_the_oldest_sessions_are_forgotten():
 def test_a_history_that_no_run_wrote_is_refused(value):
     with pytest.raises(ValueError, match=r"session|expected"):
         read_history(value)
+
+
+def test_balanced_sessions_are_read_back_and_never_continue_others():
+    first = SessionRecord(0, 8, 0, 2, 4, "example", 8)
+    later = first._replace(turn=16)
+    history = remember(remember((), first, in_rounds=False), later, in_rounds=False)
+    assert history == (first, later)
+    assert read_history([record.write() for record in history]) == history
+    assert len(first._replace(balanced=0).write()) == 6
+    for numbers in ([0, 8, 0, 2, 4, 0, 0], [0, 8, 0, 2, 4, 0, 7], [0, 8, 0, 2, 4, 0, 8, 1]):
+        with pytest.raises(ValueError, match="session"):
+            read_history([numbers])

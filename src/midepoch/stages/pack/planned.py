@@ -61,6 +61,7 @@ class PlannedWindows(Groups):
         super().__init__(inputs, window, delivered)
         self._spec, self._strategy, self._context = spec, strategy, context
         self._plans: dict[int, WindowPlan] = {}
+        self._last_costs: tuple[int, I64] | None = None
         self._plans_kept = 1
         # Numbers are shared by the position of a window's first row, which must be all that its cursor has.
         shared = context.output_counts is not None and len(inputs.cursor(0)) == 1
@@ -147,6 +148,15 @@ class PlannedWindows(Groups):
         packs = (item for job, run in runs for item in self._packs(job, run, form))
         return Flow(single_items=packs, form=form, ragged=self._spec.is_ragged)
 
+    def costs(self, numbers: I64) -> I64:
+        costs = [np.empty(0, np.int64)]
+        for group, in_group in self._by_group(numbers):
+            if self._last_costs is None or self._last_costs[0] != group:
+                packs = self._plan(group).packs
+                self._last_costs = group, np.add.reduceat((packs.stops - packs.starts) ** 2, packs.bounds[:-1])
+            costs.append(self._last_costs[1][in_group])
+        return np.concatenate(costs)
+
     def trace(self, numbers: I64) -> TracedRows:
         traced = []
         for group, in_group in self._by_group(numbers):
@@ -208,6 +218,29 @@ class StreamJob(NamedTuple):
     """The position of each pack's first token."""
     stops: I64
     """The position after each pack's last token."""
+
+    def pieces(self) -> "StreamPieces":
+        """The pieces of documents in the packs."""
+        ends = self.begins + self.lengths
+        firsts = np.searchsorted(ends, self.starts, "right")
+        sizes = np.searchsorted(ends, self.stops, "left") - firsts + 1
+        items = np.repeat(np.arange(len(self.starts)), sizes)
+        places = np.arange(len(items)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        documents = firsts[items] + places
+        begins = self.begins[documents]
+        starts = np.maximum(self.starts[items], begins) - begins
+        stops = np.minimum(self.stops[items], ends[documents]) - begins
+        return StreamPieces(items, places, documents, starts, stops)
+
+
+class StreamPieces(NamedTuple):
+    """The pieces of documents in some packs of a stream: which pack, the place in it, which document, which tokens."""
+
+    items: I64
+    places: I64
+    documents: I64
+    starts: I64
+    stops: I64
 
 
 class PlannedStream(CountedItems):
@@ -305,25 +338,18 @@ class PlannedStream(CountedItems):
             begins.append(ends[inside] - of_chunk[inside])
         return StreamJob(np.concatenate(documents), np.concatenate(lengths), np.concatenate(begins), starts, stops)
 
+    def costs(self, numbers: I64) -> I64:
+        pieces, costs = self._job(numbers).pieces(), np.zeros(len(numbers), np.int64)
+        np.add.at(costs, pieces.items, (pieces.stops - pieces.starts) ** 2)
+        return costs
+
     def trace(self, numbers: I64) -> TracedRows:
         job = self._job(numbers)
-        ends = job.begins + job.lengths
-        firsts = np.searchsorted(ends, job.starts, "right")
-        lasts = np.searchsorted(ends, job.stops, "left")
-        sizes = lasts - firsts + 1
-        items = np.repeat(np.arange(len(numbers)), sizes)
-        places = np.arange(len(items)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        documents = firsts[items] + places
-        begins = job.begins[documents]
+        pieces = job.pieces()
         return (
             self._inputs.trace(job.documents)
-            .take(documents)
-            .with_columns(
-                items=items,
-                documents=places,
-                starts=np.maximum(job.starts[items], begins) - begins,
-                stops=np.minimum(job.stops[items], ends[documents]) - begins,
-            )
+            .take(pieces.documents)
+            .with_columns(items=pieces.items, documents=pieces.places, starts=pieces.starts, stops=pieces.stops)
         )
 
     def find(self, file: str, row: int) -> I64:
