@@ -59,14 +59,15 @@ class Cluster:
 
 def test_processes_are_killed_and_join_between_steps(tmp_path):
     chance = random.Random(3)
-    dataset = me.read(write_files(tmp_path, [90, 110])).shuffle(1, window=20).lanes(8)
+    dataset = me.read(write_files(tmp_path, [320, 330])).shuffle(1, window=20).lanes(8)
     alone = me.Loader(dataset, batch_size=2)
     cluster = Cluster(dataset, alone.state_dict())
-    for ranks in (8, 5, 7, 2, 4, 3):
+    rounds = [8, 5, 7, *(chance.randint(1, 8) for _ in range(17))]
+    for ranks in rounds:
         cluster.change(ranks)
         for _ in range(2):
             cluster.step(chance, killed=False)
         cluster.step(chance, killed=True)
     cluster.end()
-    assert len(cluster.committed) == 2 * 2 * (8 + 5 + 7 + 2 + 4 + 3)
+    assert len(rounds) == 20 and len(cluster.committed) == 2 * 2 * sum(rounds) < 650
     assert cluster.committed == ids(alone)[: len(cluster.committed)]
