@@ -69,5 +69,6 @@ def test_processes_are_killed_and_join_between_steps(tmp_path):
             cluster.step(chance, killed=False)
         cluster.step(chance, killed=True)
     cluster.end()
-    assert len(rounds) == 20 and len(cluster.committed) == 2 * 2 * sum(rounds) < 650
+    assert len(rounds) == 20
+    assert len(cluster.committed) == 2 * 2 * sum(rounds) < 650
     assert cluster.committed == ids(alone)[: len(cluster.committed)]
