@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kept_bits import Bits, starts_of
 from midepoch.order import permutation
 from midepoch.order.deletes import Deletes
 from midepoch.order.orders import Sequential, Shuffle, Slice, build_order, lanes_by_file
@@ -16,28 +17,6 @@ from midepoch.order.surveyed import Surveyed
 from midepoch.sources.appended import FileSubset, generations, lane_of_generations
 
 FILES = st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=4)
-
-
-class Bits:
-    """Which rows are kept, as an array."""
-
-    def __init__(self, mask):
-        self.mask = np.array(mask, bool)
-        self.kept_digest = self.mask.tobytes().hex()
-
-    def kept(self, rows):
-        return self.mask[rows]
-
-    def kept_before(self, rows):
-        return np.concatenate([[0], np.cumsum(self.mask)])[rows]
-
-    def kept_at(self, numbers):
-        return np.flatnonzero(self.mask)[numbers]
-
-
-def starts_of(files):
-    blocks = np.cumsum([0, *(rows for file in files for rows in file)]).astype(np.int64)
-    return blocks[np.cumsum([0, *map(len, files)])], blocks
 
 
 def assert_found(order, total):

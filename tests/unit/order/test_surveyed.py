@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kept_bits import Bits, starts_of
 from midepoch.order.deletes import Deletes
 from midepoch.order.orders import Sequential, Shuffle, Slice, build_order, lanes_by_file
 from midepoch.order.selection import KeptBlocks, Slices
@@ -15,28 +16,6 @@ from midepoch.order.split import TrainTestSplit
 from midepoch.order.surveyed import KeptRows, Surveyed, first_scattering
 
 FILES = st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=1, max_size=4)
-
-
-class Bits:
-    """Which rows are kept, as an array."""
-
-    def __init__(self, mask):
-        self.mask = np.array(mask, bool)
-        self.kept_digest = self.mask.tobytes().hex()
-
-    def kept(self, rows):
-        return self.mask[rows]
-
-    def kept_before(self, rows):
-        return np.concatenate([[0], np.cumsum(self.mask)])[rows]
-
-    def kept_at(self, numbers):
-        return np.flatnonzero(self.mask)[numbers]
-
-
-def starts_of(files):
-    blocks = np.cumsum([0, *(rows for file in files for rows in file)]).astype(np.int64)
-    return blocks[np.cumsum([0, *map(len, files)])], blocks
 
 
 def all_rows(order):
