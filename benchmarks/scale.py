@@ -1,7 +1,7 @@
 """What a dataset of 10^5 files and 10^10 rows takes, with a made-up index: ``python -m benchmarks.scale``.
 
 There are no such files: an index that says so is written, and opened in a fresh process as ``read`` opens a saved one.
-Nothing here is proportional to the number of rows.
+Nothing here is proportional to the number of rows. With ``--cores`` it measures what two processes gain over one.
 """
 
 import argparse
@@ -9,18 +9,21 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.measure import Figure, figure, fresh, show
+from benchmarks.measure import Figure, figure, fresh, seconds, show
 from midepoch.dataset import Dataset
 from midepoch.formats import Scan
 from midepoch.index.encode import index_bytes
 from midepoch.index.files import FileIndex
 from midepoch.index.index import IndexView
 from midepoch.loader import Loader
+from midepoch.reading import read
 from midepoch.sources.files import FileRows
 from midepoch.storage.listing import Listing
 from midepoch.storage.local import FileStamp
@@ -78,12 +81,66 @@ def requests(ranks: int, rows_per_second: float) -> list[Figure]:
     ]
 
 
+def words(columns: dict[str, Any]) -> dict[str, Any]:
+    """A tokeniser in plain Python: it keeps a core busy, as many functions of users do."""
+    return {"input_ids": [[hash(word) % 50_000 for word in text.split()] for text in columns["text"]]}
+
+
+def is_long(row: dict[str, Any]) -> bool:
+    return len(row["input_ids"]) > 5
+
+
+def cores(rows: int, files: int) -> Iterator[Figure]:
+    """How much faster two processes prepare data than one, by the clock."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(files):
+            texts = [f"{row} some words of a text that is split and counted {row % 97}" for row in range(rows // files)]
+            with open(f"{folder}/part-{number:03d}.jsonl", "w") as file:
+                file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+        for name, prepare in (("index", _index), ("survey", _survey), ("cache", _cache)):
+            taken = {}
+            for processes in (1, 2):
+                with ProcessPoolExecutor(processes, get_context("spawn")) as executor:
+                    list(executor.map(_import, range(processes)))  # so that nobody waits for imports
+                    taken[processes] = min(prepare(folder, executor) for _ in range(3))
+            yield figure(f"{name}, 2 processes / 1", taken[1] / taken[2])
+
+
+def _import(_: int) -> None:
+    time.sleep(1)  # long enough that each process gets one of these calls
+
+
+def _index(folder: str, executor: Executor) -> float:
+    with tempfile.TemporaryDirectory() as index_dir:
+        return seconds(lambda: read(folder, index_dir=index_dir, executor=executor))
+
+
+def _tokenised(folder: str) -> Dataset:
+    return read(folder).map(words, batched=True, one_to_one=True)
+
+
+def _survey(folder: str, executor: Executor) -> float:
+    dataset = _tokenised(folder).filter(is_long)
+    with tempfile.TemporaryDirectory() as kept:
+        return seconds(lambda: dataset.survey(executor=executor, folder=kept))
+
+
+def _cache(folder: str, executor: Executor) -> float:
+    dataset = _tokenised(folder)
+    with tempfile.TemporaryDirectory() as kept:
+        return seconds(lambda: dataset.cache(f"{kept}/cache", executor=executor))
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--ranks", type=int, default=1_024)
+    parser.add_argument("--cores", action="store_true", help="measure what two processes gain over one instead")
     options = parser.parse_args()
+    if options.cores:
+        show("Two processes against one", cores(rows=400_000, files=16))
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/made-up.index"
         size = write_index(path, options.files)
