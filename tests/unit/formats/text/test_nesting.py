@@ -23,7 +23,7 @@ def write(tmp_path, name, *values):
 @pytest.mark.parametrize("levels", [MOST_LEVELS, 2_000, 100_000])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"b":', "}"), ('["]",', "]")])
 def test_too_deep_values_raise(tmp_path, name, levels, opening, closing):
-    path = write(tmp_path, name, "1", opening * levels + "1" + closing * levels)
+    path = write(tmp_path, name, "null", opening * levels + "1" + closing * levels)
     place = "line 2" if name == "a.jsonl" else "element 2"
     with pytest.raises(me.DataFormatError, match=rf"{place}: its values are nested more than {MOST_LEVELS} deep"):
         me.read(path)
