@@ -164,7 +164,7 @@ class Dataset(PlannedDataset):
             chosen: Any = np.array([indices.start, indices.stop - 1] if indices else [], np.int64)
             step: Slice | Selection = Slice(start=indices.start, stop=max(indices.start, indices.stop))
         else:
-            chosen = np.fromiter(indices, np.int64)
+            chosen = np.fromiter((check_integer("A position in select", one, least=None) for one in indices), np.int64)
             step = Selection(table=pa.table({"indices": chosen}))
         wrong = chosen[(chosen < 0) | (chosen >= rows)]
         if len(wrong):

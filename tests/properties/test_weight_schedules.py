@@ -99,4 +99,4 @@ def test_parts_that_end_by_themselves_have_no_schedule(files):
     with pytest.raises(ValueError, match="stop='first' or stop='never'"):
         build(files, me.WeightSchedule({0: [1, 1]}), filtered=False, stop="all", lanes=1)
     with pytest.raises(ValueError, match="one for each"):
-        build(files, me.WeightSchedule({0: [1, 1], 5: [1]}), filtered=False, stop="first", lanes=1)
+        build(files, me.WeightSchedule({0: [1, 1, 1]}), filtered=False, stop="first", lanes=1)

@@ -111,6 +111,8 @@ def test_wrong_selections(dataset):
     for wrong in ([3, 60], range(59, 61), [-1]):
         with pytest.raises(IndexError, match=r"select: there is no row (60|-1); the dataset has 60 rows"):
             dataset.select(wrong)
+    with pytest.raises(TypeError, match="A position in select must be an integer, got 'a'"):
+        dataset.select(["a"])
     with pytest.raises(ValueError, match=r"select after shard is not possible"):
         dataset.shard(2, 0).select([1])
     with pytest.raises(ValueError, match=r"select after filter is not possible"):

@@ -1,7 +1,9 @@
 """Where this process runs: its launched rank, its torch worker, its cores, and the environment, read only here."""
 
+import contextlib
 import inspect
 import os
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -74,8 +76,22 @@ def default_index_dir() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     folder = os.path.expanduser(chosen or os.path.join(cache, "midepoch", "index"))
     if folder.startswith("~"):  # there is no such user, as in a container that runs under a number alone
-        folder = os.path.join(tempfile.gettempdir(), f"midepoch-{os.getuid()}", "index")
+        folder = os.path.join(_own_temporary_folder(), "index")
     return Path(folder)
+
+
+def _own_temporary_folder() -> str:
+    """A folder for temporary files that no other user can have made or can write to."""
+    path = os.path.join(tempfile.gettempdir(), f"midepoch-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise PermissionError(
+            f"This user has no home folder, and {path} can be written by others. Set MIDEPOCH_INDEX_DIR to a folder "
+            "for the indexes of files."
+        )
+    return path
 
 
 def aws_region() -> str | None:

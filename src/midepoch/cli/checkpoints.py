@@ -76,9 +76,10 @@ def _load_torch(content: bytes, name: str) -> Any:
         raise MissingExtraError("torch", "torch", "to open a file of torch.save") from error
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except Exception as error:  # bytes that torch did not write make its reader fail in any way
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise CheckpointMismatchError(
-            f"{name} cannot be opened with weights_only=True ({str(error).splitlines()[0]}). Save the state "
+            f"{name} cannot be opened with weights_only=True ({reason}). Save the state "
             "alone: torch.save(loader.state_dict(), ...), or as JSON."
         ) from error
 

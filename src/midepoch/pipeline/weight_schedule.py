@@ -39,6 +39,17 @@ class WeightSchedule:
             check_integer("A key of a WeightSchedule", items)
         if 0 not in self.weights:
             raise ValueError(f"A WeightSchedule needs weights from item 0 on; its first key is {min(self.weights)}.")
+        for items, weights in self.weights.items():
+            if _datasets(weights) != _datasets(self.weights[0]):
+                raise ValueError(
+                    f"The weights of a WeightSchedule are for other datasets from item {items} on, {weights!r}, than "
+                    f"from item 0 on, {self.weights[0]!r}. Give one weight for each dataset at every key."
+                )
+
+
+def _datasets(weights: Sequence[float] | Mapping[str, float]) -> set[str] | int:
+    """The names of the datasets that have these weights, or their number."""
+    return {*weights} if isinstance(weights, Mapping) else len(weights)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,11 +71,22 @@ def test_an_index_folder_is_chosen_by_the_environment(monkeypatch, tmp_path):
     assert default_index_dir() == tmp_path / "x"
 
 
-def test_a_user_without_a_home_has_an_index_in_the_folder_for_temporary_files(monkeypatch):
+def test_a_user_without_a_home_has_an_index_in_a_temporary_folder_of_its_own(monkeypatch, tmp_path):
     for name in ("MIDEPOCH_INDEX_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    assert default_index_dir() == Path(tempfile.gettempdir()) / f"midepoch-{os.getuid()}" / "index"
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    own = tmp_path / f"midepoch-{os.getuid()}"
+    for _ in range(2):
+        assert default_index_dir() == own / "index"
+    assert own.stat().st_mode & 0o777 == 0o700
+    own.chmod(0o777)
+    with pytest.raises(PermissionError, match="can be written by others"):
+        default_index_dir()
+    own.rmdir()
+    own.symlink_to(tmp_path)
+    with pytest.raises(PermissionError, match="Set MIDEPOCH_INDEX_DIR"):
+        default_index_dir()
 
 
 def test_cores_that_this_process_may_not_use_do_not_count(monkeypatch):

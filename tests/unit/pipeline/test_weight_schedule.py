@@ -47,3 +47,12 @@ def test_the_lanes_change_together_at_the_item(lanes):
 def test_schedules_that_make_no_sense_are_refused(weights, error, message):
     with pytest.raises(error, match=message):
         me.WeightSchedule(weights)
+
+
+@pytest.mark.parametrize("later", [[1], [1, 1, 1], {"a": 1, "b": 1}])
+def test_weights_of_other_datasets_raise_where_the_schedule_is_made(later):
+    with pytest.raises(ValueError, match="other datasets from item 10 on"):
+        me.WeightSchedule({0: [1, 1], 10: later})
+    me.WeightSchedule({0: {"a": 1, "b": 2}, 10: {"b": 1, "a": 1}})
+    with pytest.raises(ValueError, match="other datasets from item 10 on"):
+        me.WeightSchedule({0: {"a": 1, "b": 2}, 10: {"a": 1, "c": 1}})
