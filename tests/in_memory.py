@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint
+from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, no_survey
 from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.values.rows import Rows
 
@@ -64,7 +64,6 @@ class NumbersSource:
     name: str = "numbers"
     uniform = True
     begin = (0,)
-    seed = 3
     has_rows = True
     item_spec = ("python", False)
     survives_fork = True
@@ -86,14 +85,14 @@ class NumbersSource:
     def describe(self):
         return []
 
-    def cut(self, *, epoch, lanes, mode, appended=(), windows="blocks"):
-        return NumberLanes(np.array_split(np.arange(self.rows), lanes))
+    def cut(self, cut, survey=no_survey):
+        return NumberLanes(np.array_split(np.arange(self.rows), cut.lanes))
 
     def open(self, lanes):
         return Opened()
 
-    def locate(self, key):
-        return self.name, key
+    def context(self, epoch, rows_until):
+        return Context(seed=3, epoch=epoch, rows_until=rows_until, locate=lambda key: (self.name, key))
 
     def adopt(self, then):
         assert then["data"] == self.fingerprint, "the data differs"

@@ -12,9 +12,9 @@ from midepoch.checkpoint.lanes import LanePosition, lane_cuts
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.sources.source import AdoptedCheckpoint
+from midepoch.sources.source import AdoptedCheckpoint, EpochCut
 from midepoch.stages.batch import Batch
-from midepoch.stages.flow import Flow, ItemRun
+from midepoch.stages.flow import Context, Flow, ItemRun
 
 Item = tuple[Any, ...]
 """A row as ``(lane, number)``, or a batch: a tuple of rows."""
@@ -41,7 +41,6 @@ class MemoryRows:
     decodes: bool = False
     opened: list[Opened] = field(default_factory=list, compare=False)
     begin = (0,)
-    seed = 0
     label = "memory"
     has_rows = False
     item_spec = ("python", False)
@@ -64,18 +63,18 @@ class MemoryRows:
     def describe(self) -> list[dict[str, Any]]:
         return []
 
-    def cut(self, *, lanes: int, **_: Any) -> "MemoryLanes":
+    def cut(self, cut: EpochCut, survey: Any) -> "MemoryLanes":
         sizes = self.sizes
-        if len(sizes) != lanes:
-            sizes = tuple(end - begin for begin, end in pairwise(lane_cuts(sum(sizes), lanes)))
+        if len(sizes) != cut.lanes:
+            sizes = tuple(end - begin for begin, end in pairwise(lane_cuts(sum(sizes), cut.lanes)))
         return MemoryLanes(self, sizes)
 
     def open(self, lanes: int) -> Opened:
         self.opened.append(Opened(self.decodes))
         return self.opened[-1]
 
-    def locate(self, key: int) -> tuple[str, int]:
-        return "memory", key
+    def context(self, epoch: int, rows_until: int) -> Context:
+        return Context(seed=0, epoch=epoch, rows_until=0, locate=lambda key: ("memory", key))
 
     def adopt(self, then: Any) -> AdoptedCheckpoint:
         return AdoptedCheckpoint(None, then["pipeline"])

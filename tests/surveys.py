@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from midepoch.pipeline.pipeline import Lanes
+from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.sources.source import EpochCut
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def surveyed(dataset):
     column = getattr(getattr(pipeline.stages[last - 1], "spec", None), "column", None) if last else None
     before = pipeline.stages[: last - 1] if column else pipeline.stages[:last]
     prefix = replace(pipeline, source=replace(pipeline.source, steps=()), stages=before)
-    lanes = Lanes(prefix, epoch=0, lanes=1, mode="example")
+    lanes = PipelineLanes(prefix, EpochCut(epoch=0, lanes=1))
     rows = prefix.source.index.view.rows
     mask, lengths = np.zeros(rows, bool), np.zeros(rows, np.int64)
     opened = prefix.source.open(1)

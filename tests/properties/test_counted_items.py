@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from counted import is_kept, mixtures, pipelines, plain_parts
-from midepoch.pipeline.pipeline import Lanes
+from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.sources.source import EpochCut
 from surveys import surveyed
 
 
@@ -37,7 +38,7 @@ def check_lane(lanes, pipeline, lane, data):
 def test_counted_items_are_those_that_reading_yields(files, build, lanes, epoch, data):
     pipeline = build(files).plan.pipeline
     assert pipeline.why_not_counted() is None
-    cut = Lanes(pipeline, epoch=epoch, lanes=lanes, mode="example")
+    cut = PipelineLanes(pipeline, EpochCut(epoch=epoch, lanes=lanes))
     check_lane(cut, pipeline, data.draw(st.integers(0, lanes - 1)), data)
 
 
@@ -47,7 +48,7 @@ def test_counted_items_are_those_that_reading_yields(files, build, lanes, epoch,
 def test_counted_draws_are_those_of_the_mixture(files, build, lanes, epoch, batch, data):
     dataset = build(files)
     pipeline = (dataset.batch(batch) if batch else dataset).plan.pipeline
-    cut = Lanes(pipeline, epoch=epoch, lanes=lanes, mode="example")
+    cut = PipelineLanes(pipeline, EpochCut(epoch=epoch, lanes=lanes))
     check_lane(cut, pipeline, data.draw(st.integers(0, lanes - 1)), data)
 
 
@@ -59,7 +60,7 @@ def test_counted_draws_are_those_of_the_mixture(files, build, lanes, epoch, batc
 )
 def test_counted_draws_start_over_like_the_mixture(files, parts, lanes, start, data):
     pipeline = me.mix([part(files) for part in parts], weights=[3, 2, 1][: len(parts)], stop="never").plan.pipeline
-    cut = Lanes(pipeline, epoch=0, lanes=lanes, mode="example")
+    cut = PipelineLanes(pipeline, EpochCut(epoch=0, lanes=lanes))
     opened = pipeline.source.open(1)
     read, flow = [], cut.flow(opened, 0, pipeline.begin).as_single_items()
     try:
@@ -82,6 +83,6 @@ def test_a_row_that_the_survey_keeps_and_the_filter_does_not_is_named(files):
     stage = dataset.plan.pipeline.stages[0]
     changed = replace(stage, call=replace(stage.call, function=lambda row: is_kept(row) and row["id"] != 20))
     pipeline = replace(dataset.plan.pipeline, stages=(changed,))
-    cut = Lanes(pipeline, epoch=0, lanes=1, mode="example")
+    cut = PipelineLanes(pipeline, EpochCut(epoch=0, lanes=1))
     with pytest.raises(me.SurveyMismatchError, match=r"keeps row 3 of 2.arrow"):
         list(cut.counted(0, (0,)).flow(pipeline.source.open(1), iter([np.arange(30)])).as_single_items())

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.pipeline.pipeline import Lanes
+from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.schedule import Schedule, integer_weights
+from midepoch.sources.source import EpochCut
 from midepoch.testing import assert_elastic, assert_resumes, same
 from worlds import FORMATS, SUFFIXES, batch_is_kept, ids, is_kept, jitter, keep_even, plus_one, spread, table, write
 
@@ -160,7 +161,7 @@ def lane_of_model(world: MixedWorld, parts: list[list[Any]], lane: int, epoch: i
 def lanes_of(dataset: me.Dataset, lanes: int, epoch: int) -> list[list[Any]]:
     """What each lane has."""
     pipeline = dataset.plan.pipeline
-    cut, opened = Lanes(pipeline, epoch=epoch, lanes=lanes, mode="example"), pipeline.source.open(lanes)
+    cut, opened = PipelineLanes(pipeline, EpochCut(epoch=epoch, lanes=lanes)), pipeline.source.open(lanes)
     return [[item for item, _, _ in cut.flow(opened, lane, pipeline.begin).as_single_items()] for lane in range(lanes)]
 
 

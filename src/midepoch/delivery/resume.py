@@ -14,7 +14,8 @@ from midepoch.delivery.counted import CountedSession
 from midepoch.delivery.progress import Progress
 from midepoch.delivery.session import Session
 from midepoch.errors import CheckpointMismatchError
-from midepoch.pipeline.pipeline import Lanes, Pipeline
+from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.pipeline import Pipeline
 
 
 def begin(
@@ -159,7 +160,7 @@ def _with_item_rows_of(pipeline: Pipeline, state: State) -> State:
     if not pipeline.uniform:
         return replace(state, item_rows=pipeline.item_rows)
     # After a short last batch the cursor is past the lane's end. With another batch size that would be wrong.
-    lanes = Lanes.of(pipeline, state)
+    lanes = PipelineLanes.of(pipeline, state)
     within = [
         (1, LanePosition((min(position.cursor[0], lanes.size(lane)), *position.cursor[1:])))
         for lane, position in enumerate(state.positions.expand())

@@ -9,7 +9,8 @@ from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LaneDelivery, Lane
 from midepoch.checkpoint.merge import state_after
 from midepoch.checkpoint.state import State
 from midepoch.errors import CheckpointMismatchError
-from midepoch.pipeline.pipeline import Lanes, Pipeline
+from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.pipeline import Pipeline
 
 
 class Session:
@@ -27,7 +28,7 @@ class Session:
                 "The state is damaged: it is not the complete state of an epoch with lanes. Load an earlier checkpoint."
             )
         self.pipeline, self.start = pipeline, start
-        self.lanes = Lanes.of(pipeline, start)
+        self.lanes = PipelineLanes.of(pipeline, start)
         self.assignment = LaneAssignment(lanes=start.lanes, turn=start.turn, readers=readers)
         self.positions: list[LanePosition] = start.positions.expand()
 
@@ -45,7 +46,7 @@ class Session:
 
     def check_cursor(self, lane: int, cursor: Cursor, ahead: int = 0) -> None:
         """Raise if a cursor, or the last item ``ahead`` of it, is after the lane's end."""
-        reached = self.lanes.source.reaches(lane, cursor, self.start.item_rows)
+        reached = self.lanes.reaches(lane, cursor, self.start.item_rows)
         if not reached or (ahead and ahead > self.lanes.size(lane)):
             raise CheckpointMismatchError(
                 f"The state is damaged: the cursor {list(cursor)} of lane {lane} of {len(self.positions)} is after "

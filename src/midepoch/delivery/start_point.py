@@ -17,6 +17,7 @@ from midepoch.delivery.plain_dataloader import SharedWithWorkers
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.resume import settled
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
+from midepoch.pipeline.adoption import adopt
 
 log = logging.getLogger("midepoch")
 
@@ -192,7 +193,7 @@ class StartPoint:
                 "load_state_dict(), or load the state before the Loader is built."
             )
         values = upgrade(values)
-        state = plan.pipeline.adopt(State.from_dict(values), values.get("fingerprint"))
+        state = adopt(plan.pipeline, State.from_dict(values), values.get("fingerprint"))
         if state.lanes is None and torch_worker() is None:  # a worker may be the only one that has not begun
             state = replace(state, windows="blocks")
         plan.check(state)

@@ -32,10 +32,12 @@ from midepoch.order.selection import Selection, Slices
 from midepoch.order.split import TrainTestSplit
 from midepoch.order.surveyed import Surveyed
 from midepoch.pipeline.item_columns import ItemColumns, item_columns
-from midepoch.pipeline.pipeline import Lanes, Pipeline
+from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.unit_file import UnitFile, read_batches
 from midepoch.pipeline.units import UNIT_ROWS, Unit, Version, cut_units, data_identity, unit_bytes, write_error
 from midepoch.sources.files import FileRows
+from midepoch.sources.source import EpochCut
 from midepoch.stages.transform import Convert
 from midepoch.values.to_arrow import widened
 
@@ -215,7 +217,7 @@ class Cache:
         """What the stages make of a unit's rows."""
         steps = (*self.source.steps, Slice(start=unit.begin, stop=unit.end))
         pipeline = replace(self.pipeline, source=replace(self.source, steps=steps))
-        flow = Lanes(pipeline, epoch=0, lanes=1, mode="example").flow(opened, 0, pipeline.begin)
+        flow = PipelineLanes(pipeline, EpochCut(epoch=0, lanes=1)).flow(opened, 0, pipeline.begin)
         return item_columns(flow, pipeline.context(0), len(pipeline.stages))
 
     @cached_property

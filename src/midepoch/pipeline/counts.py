@@ -3,14 +3,16 @@
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from midepoch._common.executors import run_all
 from midepoch._common.lazy import cached_property
 from midepoch._common.progress_bar import ProgressBar
 from midepoch.checkpoint.lanes import Cursor
+from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.mixture import MixtureLanes
-from midepoch.pipeline.pipeline import Lanes, Pipeline
+from midepoch.pipeline.pipeline import Pipeline
+from midepoch.sources.source import EpochCut
 
 IN_PARALLEL = 20_000_000
 """With more documents than this left to count, processes are started."""
@@ -31,11 +33,11 @@ class CountWindows:
     """Counts the packs of windows, in any process."""
 
     pipeline: Pipeline
-    cut_by: dict[str, Any]
+    cut: EpochCut
 
     @cached_property
-    def _lanes(self) -> Lanes:
-        return Lanes(self.pipeline, **self.cut_by)
+    def _lanes(self) -> PipelineLanes:
+        return PipelineLanes(self.pipeline, self.cut)
 
     def __call__(self, job: Job) -> list[tuple[int, int]]:
         """The position of each window's first row in its lane, and its number of packs."""
@@ -44,7 +46,7 @@ class CountWindows:
         return windows.outputs(job.windows)
 
 
-def count_ahead(lanes: Lanes, executor: Executor | None = None) -> None:
+def count_ahead(lanes: PipelineLanes, executor: Executor | None = None) -> None:
     """Count the packs of all lanes, if so many are unknown that one process would take long."""
     if isinstance(lanes.source, MixtureLanes):
         for part in lanes.source.first_passes():
@@ -55,7 +57,7 @@ def count_ahead(lanes: Lanes, executor: Executor | None = None) -> None:
     if documents <= IN_PARALLEL:
         return
     with ProgressBar("packs are counted", unit="documents", total=documents) as bar:
-        count = CountWindows(lanes.pipeline, lanes.cut_by)
+        count = CountWindows(lanes.pipeline, lanes.cut)
         for number, (job, counts) in enumerate(run_all(count, jobs, executor), start=1):
             of_lane = lanes.output_counts(job.lane)
             for start, outputs in counts:
@@ -63,9 +65,9 @@ def count_ahead(lanes: Lanes, executor: Executor | None = None) -> None:
             bar.update(number * JOB_DOCUMENTS)
 
 
-def _unknown(lanes: Lanes) -> Iterator[Job]:
+def _unknown(lanes: PipelineLanes) -> Iterator[Job]:
     """The windows that nobody has counted, as jobs of about ``JOB_DOCUMENTS`` documents."""
-    for lane in range(lanes.count):
+    for lane in range(lanes.cut.lanes):
         windows = lanes.windows(lane, lanes.pipeline.begin)
         if windows is None or not windows.is_shared:
             return

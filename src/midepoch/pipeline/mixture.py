@@ -6,7 +6,7 @@ function of the weights, the seed, the lane and those counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Self, get_args
 
@@ -14,18 +14,29 @@ import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.state import AppendedFiles, Windows
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.survey import Survey
+from midepoch.pipeline.adoption import adoption
 from midepoch.pipeline.changing_schedule import ChangingSchedule
 from midepoch.pipeline.counted_draws import CountedDraws, CountedPart, Period
 from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop
-from midepoch.pipeline.pipeline import Lanes, Pipeline
+from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.schedule import COUNTED, Schedule, integer_weights
 from midepoch.pipeline.weight_schedule import WeightSteps
-from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, MoveCursor, OpenSource, RowStride
+from midepoch.sources.source import (
+    ALL_ROWS,
+    AdoptedCheckpoint,
+    EpochCut,
+    FindSurvey,
+    ItemSpec,
+    MoveCursor,
+    OpenSource,
+    RowStride,
+    no_survey,
+)
 from midepoch.stages.counted import CountedItems
-from midepoch.stages.flow import Flow
+from midepoch.stages.flow import Context, Flow
 
 STOPS: tuple[str, ...] = get_args(Stop)
 EPOCHS_KEPT = 4
@@ -129,28 +140,20 @@ class Mixture:
             }
         ]
 
-    def cut(
-        self,
-        *,
-        epoch: int,
-        lanes: int,
-        mode: Mode,
-        appended: AppendedFiles = (),
-        windows: Windows = "blocks",
-        edits: int = 0,
-    ) -> "MixtureLanes":
-        if appended or edits:
+    def cut(self, cut: EpochCut, survey: FindSurvey = no_survey) -> "MixtureLanes":
+        """The lanes of an epoch. They are counted with the surveys of the parts."""
+        if cut.appended or cut.edits:
             raise CheckpointMismatchError(
                 "The state is damaged: it says that files were appended to a mixture, or that it was edited. Load an "
                 "earlier checkpoint."
             )
-        return MixtureLanes(self, epoch=epoch, lanes=lanes, mode=mode, windows=windows)
+        return MixtureLanes(self, cut)
 
     def open(self, lanes: int) -> "OpenMixture":
         return OpenMixture([part.source.open(lanes * len(self.parts)) for part in self.parts])
 
-    def locate(self, key: int) -> tuple[str, int]:
-        raise LookupError(key)  # a key does not say of which part it is
+    def context(self, epoch: int, rows_until: int) -> Context:
+        return Context(seed=self.seed, epoch=epoch, rows_until=0, locate=_no_row)
 
     def adopt(self, then: Mapping[str, Any]) -> AdoptedCheckpoint:
         """Accept a checkpoint of a mixture, also one with other weights or parts: each part keeps its own position."""
@@ -183,7 +186,7 @@ class Mixture:
             return None
         then = {"data": saved.data[saved_number], "pipeline": saved.pipelines[saved_number]}
         try:
-            adopted = self.parts[part].adoption(then)
+            adopted = adoption(self.parts[part], then)
             if adopted.edits:
                 raise CheckpointMismatchError(
                     "Rows were left out of it by without(), which a mixture accepts only at the beginning of a run."
@@ -291,18 +294,18 @@ class OpenMixture:
 class MixtureLanes:
     """The lanes of one epoch of a mixture."""
 
-    def __init__(self, mixture: Mixture, *, epoch: int, lanes: int, mode: Mode, windows: Windows) -> None:
-        self._mixture, self._epoch, self._count, self._mode, self._windows = mixture, epoch, lanes, mode, windows
+    def __init__(self, mixture: Mixture, cut: EpochCut) -> None:
+        self._mixture, self._cut = mixture, cut
         # All lanes share an epoch's order. While some lanes are a pass ahead of others, the orders of both are needed.
         self._cached_lanes = lru_cache(maxsize=EPOCHS_KEPT * len(mixture.parts))(self._cut_part)
         self._changing: dict[int, ChangingSchedule] = {}
 
-    def _cut_part(self, part: int, epoch: int) -> Lanes:
-        return Lanes(self._mixture.parts[part], epoch=epoch, lanes=self._count, mode=self._mode, windows=self._windows)
+    def _cut_part(self, part: int, epoch: int) -> PipelineLanes:
+        return PipelineLanes(self._mixture.parts[part], replace(self._cut, epoch=epoch))
 
-    def _part_lanes(self, part: int, times_ended: int) -> Lanes:
+    def _part_lanes(self, part: int, times_ended: int) -> PipelineLanes:
         """The lanes of a part. One that starts over does so in its next epoch, with another shuffle."""
-        return self._cached_lanes(part, self._epoch + (times_ended if self._mixture.stop == "never" else 0))
+        return self._cached_lanes(part, self._cut.epoch + (times_ended if self._mixture.stop == "never" else 0))
 
     def size(self, lane: int) -> int:
         return sum(self._part_lanes(part, 0).size(lane) for part in range(len(self._mixture.parts)))
@@ -314,7 +317,7 @@ class MixtureLanes:
         if schedule is not None and not schedule.can_have_drawn([position.drawn for position in positions]):
             return False
         return all(
-            self._part_lanes(part, times_ended).source.reaches(lane, cursor, self._mixture.parts[part].item_rows)
+            self._part_lanes(part, times_ended).reaches(lane, cursor, self._mixture.parts[part].item_rows)
             for part, (_, times_ended, cursor) in enumerate(positions)
         )
 
@@ -333,11 +336,11 @@ class MixtureLanes:
             return Flow(row_runs=draws.row_runs(), form=form)
         return Flow(single_items=draws.single_items(), form=form, batched=batched)
 
-    def first_passes(self) -> list[Lanes]:
+    def first_passes(self) -> list[PipelineLanes]:
         """The lanes of each part in its first pass."""
         return [self._part_lanes(part, 0) for part in range(len(self._mixture.parts))]
 
-    def counted(self, lane: int, cursor: Cursor, survey: Survey | None) -> CountedDraws:
+    def counted(self, lane: int, cursor: Cursor) -> CountedDraws:
         mixture = self._mixture
         parts = [
             CountedPart(name=name, begin=part.begin, open=partial(self._open_counted, lane, number))
@@ -367,11 +370,11 @@ class MixtureLanes:
         steps = self._mixture.steps
         if steps is not None:
             if lane not in self._changing:
-                key = (self._mixture.seed, self._epoch, lane)
-                self._changing[lane] = ChangingSchedule(steps.of_lane(lane, self._count), *key)
+                key = (self._mixture.seed, self._cut.epoch, lane)
+                self._changing[lane] = ChangingSchedule(steps.of_lane(lane, self._cut.lanes), *key)
             return self._changing[lane]
         weights = self._weights(times_ended)
-        return Schedule(weights, self._mixture.seed, self._epoch, lane) if any(weights) else None
+        return Schedule(weights, self._mixture.seed, self._cut.epoch, lane) if any(weights) else None
 
     def _weights(self, times_ended: Sequence[int]) -> list[int]:
         """The weights of the parts; 0 for those that have ended and do not start over."""
@@ -380,6 +383,10 @@ class MixtureLanes:
             0 if mixture.stop == "all" and ended else weight
             for weight, ended in zip(mixture.integer_weights, times_ended, strict=True)
         ]
+
+
+def _no_row(key: int) -> tuple[str, int]:
+    raise LookupError(key)  # a key does not say of which part it is
 
 
 def _in_words(weight: Any) -> str:

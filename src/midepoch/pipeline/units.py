@@ -18,6 +18,7 @@ from midepoch.index.index import IndexView
 from midepoch.order.orders import Slice
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows, OpenFiles
+from midepoch.sources.source import EpochCut
 from midepoch.stages.flow import Context, Flow
 from midepoch.values.arrow import storage
 
@@ -59,7 +60,7 @@ class RowPass:
         """What the stages make of a unit's rows."""
         begin, end = self._positions(unit)
         rows = replace(self.source, steps=(Slice(start=begin, stop=end),))
-        flow = rows.cut(epoch=0, lanes=1, mode="example").flow(opened, 0, rows.begin)
+        flow = rows.cut(EpochCut(epoch=0, lanes=1)).flow(opened, 0, rows.begin)
         context = self.context
         for stage in self.pipeline.stages:
             flow = stage.flow(flow, rows.begin, context)

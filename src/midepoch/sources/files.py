@@ -29,11 +29,20 @@ from midepoch.order.without import Without
 from midepoch.sources.appended import FileSubset, generations, lane_of_generations
 from midepoch.sources.fetcher import BlockFetcher
 from midepoch.sources.lane import LaneRows, ReadSizes
-from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, ItemSpec, Mode, RowStride
+from midepoch.sources.source import (
+    ALL_ROWS,
+    AdoptedCheckpoint,
+    EpochCut,
+    FindSurvey,
+    ItemSpec,
+    Mode,
+    RowStride,
+    no_survey,
+)
 from midepoch.sources.virtual import BlockTable, VirtualBlocks
 from midepoch.sources.where import matching
 from midepoch.stages.counted import CountedItems, Wanted
-from midepoch.stages.flow import Flow, RowRun
+from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.stages.kept import Kept
 from midepoch.stages.traced import TracedRows
 from midepoch.storage.options import Fetch
@@ -237,27 +246,18 @@ class FileRows:
         """The order of an epoch."""
         return build_order(self.base, self.steps, epoch)
 
-    def cut(
-        self,
-        *,
-        epoch: int,
-        lanes: int,
-        mode: Mode,
-        appended: AppendedFiles = (),
-        windows: Windows = "blocks",
-        edits: int = 0,
-    ) -> "FileRowsLanes":
-        rows = self.with_windows(windows)
-        if not edits:
-            return FileRowsLanes(rows, epoch=epoch, lanes=lanes, mode=mode, appended=appended)
-        if edits > self.edits or appended:
+    def cut(self, cut: EpochCut, survey: FindSurvey = no_survey) -> "FileRowsLanes":
+        rows = self.with_windows(cut.windows)
+        if not cut.edits:
+            return FileRowsLanes(rows, cut, survey)
+        if cut.edits > self.edits or cut.appended:
             raise CheckpointMismatchError(
-                f"The state is damaged: it says that its epoch was edited {count('time', edits)}, and the dataset has "
-                f"{count('edit', self.edits)}. Load an earlier checkpoint."
+                f"The state is damaged: it says that its epoch was edited {count('time', cut.edits)}, and the dataset "
+                f"has {count('edit', self.edits)}. Load an earlier checkpoint."
             )
-        before = replace(rows, steps=rows.steps[:-edits])
-        late = tuple(step for step in rows.steps[-edits:] if isinstance(step, Without))
-        return FileRowsLanes(before, epoch=epoch, lanes=lanes, mode=mode, late=late)
+        before = replace(rows, steps=rows.steps[: -cut.edits])
+        late = tuple(step for step in rows.steps[-cut.edits :] if isinstance(step, Without))
+        return FileRowsLanes(before, cut, survey, late)
 
     @property
     def edits(self) -> int:
@@ -268,7 +268,7 @@ class FileRows:
 
     def shuffle_quality(self, *, epoch: int, lanes: int, mode: Mode, batch_size: int) -> ShuffleQuality:
         """How well the order of an epoch mixes."""
-        blocks, cut = self.index.view.blocks, self.cut(epoch=epoch, lanes=lanes, mode=mode)
+        blocks, cut = self.index.view.blocks, self.cut(EpochCut(epoch=epoch, lanes=lanes, mode=mode))
         orders = [cut.order(lane) for lane in range(lanes)]
         has_rows = np.diff(blocks.starts) > 0
         used = has_rows if self.where is None else has_rows & self.where.blocks
@@ -309,7 +309,11 @@ class FileRows:
             return None
         return VirtualBlocks(view, virtual_starts(view.blocks, virtual_counts(view.blocks)))
 
+    def context(self, epoch: int, rows_until: int) -> Context:
+        return Context(seed=self.seed, epoch=epoch, rows_until=rows_until, locate=self.locate)
+
     def locate(self, key: int) -> tuple[str, int]:
+        """The file, and the row in it, of a row's key."""
         return self.index.view.locate(key)
 
     def adopt(self, then: Mapping[str, Any]) -> AdoptedCheckpoint:
@@ -339,39 +343,29 @@ class FileRows:
 class FileRowsLanes:
     """The lanes of one epoch of rows of files."""
 
-    def __init__(
-        self,
-        source: FileRows,
-        *,
-        epoch: int,
-        lanes: int,
-        mode: Mode,
-        appended: AppendedFiles = (),
-        late: tuple[Without, ...] = (),
-    ) -> None:
+    def __init__(self, source: FileRows, cut: EpochCut, survey: FindSurvey, late: tuple[Without, ...] = ()) -> None:
         """``late`` edits leave rows out of lanes that were cut before."""
-        self._source, self._epoch, self._mode, self._count = source, epoch, mode, lanes
-        self._appended, self._late = appended, late
-        if appended:
-            generations(appended, len(source.index.view.names))  # a damaged state raises here, not at the first row
+        self._source, self._cut, self._survey, self._late = source, cut, survey, late
+        if cut.appended:
+            generations(cut.appended, len(source.index.view.names))  # a damaged state raises here, not at the first row
             if source.where is not None or not all(isinstance(step, Shuffle) for step in source.steps):
                 raise CheckpointMismatchError(
                     "The state is damaged: it says that files were appended to an epoch of filtered or selected rows. "
                     "Load an earlier checkpoint."
                 )
-        self._cuts = lane_cuts(source.size, lanes)
+        self._cuts = lane_cuts(source.size, cut.lanes)
 
     @cached_property
     def _by_file(self) -> Sequence[Order]:
-        return lanes_by_file(self._source.base, self._source.steps, self._epoch, self._count)
+        return lanes_by_file(self._source.base, self._source.steps, self._cut.epoch, self._cut.lanes)
 
     @cached_property
     def _order(self) -> Order:
-        return self._source.order(self._epoch)
+        return self._source.order(self._cut.epoch)
 
     @cached_property
     def _generations(self) -> Sequence[Order]:
-        return self._source.generation_orders(self._epoch, self._appended)
+        return self._source.generation_orders(self._cut.epoch, self._cut.appended)
 
     def order(self, lane: int) -> Order:
         """The order of a lane."""
@@ -379,22 +373,22 @@ class FileRowsLanes:
 
     @cached_property
     def _edited(self) -> list[Order]:
-        orders = [self._order_of_lane(lane) for lane in range(self._count)]
+        orders = [self._order_of_lane(lane) for lane in range(self._cut.lanes)]
         for edit in self._late:
             orders = [edit.apply(order) for order in orders]
         return orders
 
     def _order_of_lane(self, lane: int) -> Order:
-        if self._appended:
-            return lane_of_generations(self._generations, self._count, lane)
-        if self._mode == "file":
+        if self._cut.appended:
+            return lane_of_generations(self._generations, self._cut.lanes, lane)
+        if self._cut.mode == "file":
             return self._by_file[lane]
         return Interval(self._order, self._cuts[lane], self._cuts[lane + 1])
 
     def size(self, lane: int) -> int:
         if self._late:
             return self._edited[lane].size
-        return self._by_file[lane].size if self._mode == "file" else self._cuts[lane + 1] - self._cuts[lane]
+        return self._by_file[lane].size if self._cut.mode == "file" else self._cuts[lane + 1] - self._cuts[lane]
 
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
         return cursor[0] < self.size(lane) + margin
@@ -404,8 +398,8 @@ class FileRowsLanes:
         runs = rows.runs(cursor[0], size, rows=stride.rows, phase=stride.phase, stride=stride.stride)
         return self._matching(opened, runs)
 
-    def counted(self, lane: int, cursor: Cursor, survey: Survey | None) -> CountedItems:
-        rows = CountedFileRows(self, lane, cursor[0], survey)
+    def counted(self, lane: int, cursor: Cursor) -> CountedItems:
+        rows = CountedFileRows(self, lane, cursor[0], self._survey())
         if self._source.uniform:
             return rows
         name, locate = "row {1:,} of {0}", self._source.locate

@@ -1,6 +1,7 @@
 """What every source of items must offer: files are one, a mixture of pipelines is another."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -9,11 +10,26 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles, Windows
 from midepoch.index.survey import Survey
 from midepoch.stages.counted import CountedItems
-from midepoch.stages.flow import Flow
+from midepoch.stages.flow import Context, Flow
 from midepoch.values.forms import Form
 
 Mode = Literal["file", "example"]
 """How an epoch is cut into lanes: at whole files, or evenly."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochCut:
+    """Which epoch is cut into lanes, and how. Lanes of the same source with the same cut are the same."""
+
+    epoch: int
+    lanes: int
+    mode: Mode = "example"
+    appended: AppendedFiles = ()
+    """The files that the epoch had before others were appended."""
+    windows: Windows = "blocks"
+    """What cuts the windows of a shuffle."""
+    edits: int = 0
+    """How many of the last edits came after the epoch was cut: they leave rows out of the lanes that there were."""
 
 
 class RowStride(NamedTuple):
@@ -61,8 +77,8 @@ class OpenSource(Protocol):
         """Release everything."""
 
 
-class SourceLanes(Protocol):
-    """The lanes of a source in one epoch."""
+class Lanes(Protocol):
+    """The lanes of one epoch: of files, of a mixture, or of a pipeline."""
 
     def size(self, lane: int) -> int:
         """The number of rows of a lane, for sources that know it."""
@@ -70,11 +86,20 @@ class SourceLanes(Protocol):
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
         """True if a run can have reached this cursor. Its last group may extend past the end by ``margin`` rows."""
 
-    def flow(self, opened: Any, lane: int, cursor: Cursor, stride: RowStride) -> Flow:
+    def flow(self, opened: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
         """The items of a lane from a cursor on, read through what ``Source.open`` returned."""
 
-    def counted(self, lane: int, cursor: Cursor, survey: Survey | None) -> CountedItems:
-        """The same items, counted without reading. Only if the source can be counted with this survey."""
+    def counted(self, lane: int, cursor: Cursor) -> CountedItems:
+        """The same items, counted without reading. Only of what is counted."""
+
+
+FindSurvey = Callable[[], Survey | None]
+"""Gives the survey of a source's rows, if there is one. It may be made only now."""
+
+
+def no_survey() -> Survey | None:
+    """Says that there is no survey."""
+    return None
 
 
 class Source(Protocol):
@@ -90,10 +115,6 @@ class Source(Protocol):
     @property
     def begin(self) -> Cursor:
         """The cursor at the start of a lane."""
-
-    @property
-    def seed(self) -> int:
-        """The seed for random numbers in user functions."""
 
     @property
     def shuffled(self) -> bool:
@@ -130,26 +151,14 @@ class Source(Protocol):
     def describe(self) -> list[dict[str, Any]]:
         """What a state records about how items are made from the data."""
 
-    def cut(
-        self,
-        *,
-        epoch: int,
-        lanes: int,
-        mode: Mode,
-        appended: AppendedFiles = (),
-        windows: Windows = "blocks",
-        edits: int = 0,
-    ) -> SourceLanes:
-        """The lanes of an epoch. ``appended`` names the files it had before others were appended.
+    def context(self, epoch: int, rows_until: int) -> Context:
+        """What stages may know in an epoch. ``rows_until`` is the number of the first stage that makes groups."""
 
-        The last ``edits`` edits came after the epoch was cut: they leave rows out of the lanes that there were.
-        """
+    def cut(self, cut: EpochCut, survey: FindSurvey = no_survey) -> Lanes:
+        """The lanes of an epoch. They are counted with the survey of the source's rows."""
 
     def open(self, lanes: int) -> OpenSource:
         """What a reader of ``lanes`` lanes holds open."""
-
-    def locate(self, key: int) -> tuple[str, int]:
-        """The file, and the row in it, of an item's key."""
 
     def adopt(self, then: Mapping[str, Any]) -> AdoptedCheckpoint:
         """Accept a checkpoint with the fingerprint ``then``, or raise CheckpointMismatchError and say what differs."""

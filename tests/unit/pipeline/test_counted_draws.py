@@ -7,7 +7,8 @@ import pytest
 
 import midepoch as me
 from midepoch.pipeline.counted_draws import DRAWS_AHEAD, PASSES_KEPT
-from midepoch.pipeline.pipeline import Lanes
+from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.sources.source import EpochCut
 from worlds import ids, write_files
 
 
@@ -27,7 +28,7 @@ def build(tmp_path):
 def read(dataset, items):
     """The items without counting."""
     pipeline = dataset.plan.pipeline
-    lanes = Lanes(pipeline, epoch=0, lanes=2, mode="example")
+    lanes = PipelineLanes(pipeline, EpochCut(epoch=0, lanes=2))
     opened = pipeline.source.open(2)
     flows = [lanes.flow(opened, lane, pipeline.begin).as_single_items() for lane in (0, 1)]
     return ids(single[0] for _ in range(items // 2) for flow in flows for single in islice(flow, 1))
@@ -50,7 +51,7 @@ def test_a_mixture_that_stops_first_has_a_length_though_a_part_never_ends(build)
 
 def counted(dataset):
     pipeline = dataset.plan.pipeline
-    return Lanes(pipeline, epoch=0, lanes=2, mode="example").counted(0, pipeline.begin), pipeline.source.open(1)
+    return PipelineLanes(pipeline, EpochCut(epoch=0, lanes=2)).counted(0, pipeline.begin), pipeline.source.open(1)
 
 
 def test_a_part_that_is_drawn_from_rarely_does_not_look_far_ahead(build):

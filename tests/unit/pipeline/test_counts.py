@@ -10,7 +10,8 @@ from midepoch._common.once import log_once
 from midepoch.dataset import Dataset
 from midepoch.pipeline import counts
 from midepoch.pipeline.counts import CountWindows, Job, count_ahead
-from midepoch.pipeline.pipeline import Lanes
+from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.sources.source import EpochCut
 from midepoch.stages.pack import planned
 
 
@@ -94,7 +95,7 @@ def test_a_batch_size_does_not_matter(folder, plans):
 
 def test_wrong_counts_are_noticed(folder):
     dataset = packs(folder)
-    lanes = Lanes(dataset.plan.pipeline, epoch=0, lanes=3, mode="example")
+    lanes = PipelineLanes(dataset.plan.pipeline, EpochCut(epoch=0, lanes=3))
     of_lane = lanes.output_counts(0)
     of_lane.put(4, 9)
     with pytest.raises(me.DataChangedError, match=r"says 9. That file is damaged"):
@@ -152,8 +153,8 @@ def test_parts_of_a_mixture_are_counted_in_parallel(folder, monkeypatch):
 
 def test_jobs_can_run_in_other_processes(folder):
     dataset = packs(folder, kept=False)
-    lanes = Lanes(dataset.plan.pipeline, epoch=0, lanes=1, mode="example")
-    count = CountWindows(lanes.pipeline, lanes.cut_by)
+    lanes = PipelineLanes(dataset.plan.pipeline, EpochCut(epoch=0, lanes=1))
+    count = CountWindows(lanes.pipeline, lanes.cut)
     (result,) = [made for _, made in counts.run_all(count, [Job(0, (0, 0), 15)])]
     assert [start for start, _ in result] == list(range(0, 60, 4))
     count_ahead(lanes)

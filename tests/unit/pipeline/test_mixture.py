@@ -9,6 +9,7 @@ from in_memory import SCHEMA, NumbersSource, ids_of
 from midepoch.pipeline.draws import PartPosition
 from midepoch.pipeline.mixture import Mixture, OpenMixture, join_positions
 from midepoch.pipeline.pipeline import Pipeline
+from midepoch.sources.source import EpochCut
 from midepoch.stages.filter_batches import FilterBatches
 from midepoch.stages.transform import Convert, Filter
 
@@ -35,7 +36,7 @@ def mixture(parts=None, weights=None, **options):
 
 
 def flow(of, lane=0, cursor=None, lanes=2):
-    cut = of.cut(epoch=0, lanes=lanes, mode="example")
+    cut = of.cut(EpochCut(epoch=0, lanes=lanes))
     return cut.flow(of.open(lanes), lane, of.begin if cursor is None else cursor)
 
 
@@ -90,18 +91,18 @@ def test_a_part_without_weight_is_never_drawn():
 
 @pytest.mark.parametrize("cursor", [(0, 0, 99, 0, 0, 0, 0), (9, 0, 1, 0, 0, 0, 0)])
 def test_a_position_that_no_run_can_have_reached_is_known(cursor):
-    cut = mixture().cut(epoch=0, lanes=2, mode="example")
+    cut = mixture().cut(EpochCut(epoch=0, lanes=2))
     assert cut.reaches(0, mixture().begin, 1)
     assert not cut.reaches(0, cursor, 1)
 
 
 def test_the_rows_of_a_lane_are_those_of_all_parts():
-    assert mixture().cut(epoch=0, lanes=2, mode="example").size(0) == 6 + 3
+    assert mixture().cut(EpochCut(epoch=0, lanes=2)).size(0) == 6 + 3
 
 
 def test_a_state_with_appended_files_is_refused():
     with pytest.raises(me.CheckpointMismatchError, match="files were appended to a mixture"):
-        mixture().cut(epoch=0, lanes=1, mode="example", appended=(((0, 1),),))
+        mixture().cut(EpochCut(epoch=0, lanes=1, appended=(((0, 1),),)))
 
 
 def test_closing_closes_every_part():

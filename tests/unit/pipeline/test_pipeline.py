@@ -10,7 +10,10 @@ import midepoch as me
 from in_memory import SCHEMA, NumbersSource, Opened, ids_of, items_of
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, State
-from midepoch.pipeline.pipeline import Lanes, Pipeline
+from midepoch.pipeline.adoption import adopt
+from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.pipeline import Pipeline
+from midepoch.sources.source import EpochCut
 from midepoch.stages.batch import Batch, MapBatches
 from midepoch.stages.filter_batches import FilterBatches
 from midepoch.stages.transform import Convert, Filter, Map, Select
@@ -45,7 +48,7 @@ def pipeline(*stages):
 
 
 def lanes(of, count=2):
-    return Lanes(of, epoch=0, lanes=count, mode="example")
+    return PipelineLanes(of, EpochCut(epoch=0, lanes=count))
 
 
 def test_a_pipeline_is_uniform_unless_reading_decides_how_many_items_there_are():
@@ -172,7 +175,7 @@ def state_at(*cursors):
 
 def test_a_state_of_the_same_pipeline_is_adopted_unchanged():
     of, state = pipeline(FILTER), state_at((4,), (7,))
-    assert of.adopt(state, pipeline(FILTER, Batch(size=3)).fingerprint) == state
+    assert adopt(of, state, pipeline(FILTER, Batch(size=3)).fingerprint) == state
 
 
 @pytest.mark.parametrize(
@@ -189,9 +192,9 @@ def test_a_state_of_the_same_pipeline_is_adopted_unchanged():
 )
 def test_a_state_of_another_pipeline_is_refused(fingerprint, message):
     with pytest.raises(me.CheckpointMismatchError, match=message):
-        pipeline(FILTER).adopt(state_at((4,)), fingerprint)
+        adopt(pipeline(FILTER), state_at((4,)), fingerprint)
 
 
 def test_cursors_of_another_width_are_refused():
     with pytest.raises(me.CheckpointMismatchError, match=r"cursors do not have 1 number\. Load an earlier checkpoint"):
-        pipeline(FILTER).adopt(state_at((4, 0)), pipeline(FILTER).fingerprint)
+        adopt(pipeline(FILTER), state_at((4, 0)), pipeline(FILTER).fingerprint)

@@ -13,7 +13,7 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.orders import Shuffle, Slice
 from midepoch.sources.files import FileRows
-from midepoch.sources.source import ALL_ROWS, RowStride
+from midepoch.sources.source import ALL_ROWS, EpochCut, RowStride
 from midepoch.storage.objects import StoredFile
 from objects import find, put
 from worlds import write_files
@@ -35,7 +35,9 @@ def source(tmp_path, request):
 def read(source, lanes, lane, cursor=0, stride=ALL_ROWS, **options):
     """The ids of a lane from a cursor on, and the cursor after each."""
     opened = source.open(lanes)
-    flow = source.cut(epoch=1, lanes=lanes, **{"mode": "example", **options}).flow(opened, lane, (cursor,), stride)
+    flow = source.cut(EpochCut(epoch=1, lanes=lanes, **{"mode": "example", **options})).flow(
+        opened, lane, (cursor,), stride
+    )
     emitted = [(item["id"], end) for item, end, _ in flow.as_single_items()]
     opened.close()
     return [number for number, _ in emitted], [end for _, (end,) in emitted]
@@ -46,7 +48,7 @@ def read(source, lanes, lane, cursor=0, stride=ALL_ROWS, **options):
 def test_lanes_hold_every_row_once_and_know_their_size(source, steps, mode):
     ordered = replace(source, steps=steps)
     for lanes in (1, 2, 3, 7):
-        cut = ordered.cut(epoch=1, lanes=lanes, mode=mode)
+        cut = ordered.cut(EpochCut(epoch=1, lanes=lanes, mode=mode))
         by_lane = [read(ordered, lanes, lane, mode=mode)[0] for lane in range(lanes)]
         assert [cut.size(lane) for lane in range(lanes)] == [len(rows) for rows in by_lane]
         assert sorted(row for rows in by_lane for row in rows) == list(range(60))
@@ -73,7 +75,7 @@ def test_a_stride_leaves_the_rows_of_other_readers_out(source):
 
 
 def test_a_cursor_is_reached_up_to_the_end_of_the_last_group(source):
-    cut = source.cut(epoch=0, lanes=7, mode="example")
+    cut = source.cut(EpochCut(epoch=0, lanes=7))
     assert cut.size(0) == 9
     assert cut.reaches(0, (9,), 1)
     assert not cut.reaches(0, (10,), 1)
@@ -91,7 +93,7 @@ def test_appended_files_come_after_the_rows_that_were_already_there(source):
 
 def test_a_damaged_list_of_appended_files_raises_when_the_epoch_is_cut(source):
     with pytest.raises(CheckpointMismatchError, match="names file number 8, but there are 4 files"):
-        source.cut(epoch=0, lanes=2, mode="example", appended=(((0, 9),),))
+        source.cut(EpochCut(epoch=0, lanes=2, appended=(((0, 9),),)))
 
 
 def test_mapped_files_do_not_decode(tmp_path):

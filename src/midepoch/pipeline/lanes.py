@@ -1,0 +1,123 @@
+"""The lanes of a pipeline in one epoch: those of its source, and the stages that their items pass through."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from midepoch._common.hashing import digest
+from midepoch._common.lazy import cached_property
+from midepoch.checkpoint.lanes import Cursor, LanePosition
+from midepoch.checkpoint.state import State
+from midepoch.index.group_counts import GroupCounts, LaneCounts, counts_path
+from midepoch.pipeline.pipeline import Pipeline
+from midepoch.sources.source import ALL_ROWS, EpochCut, RowStride
+from midepoch.stages.counted import CountedItems
+from midepoch.stages.flow import Flow
+from midepoch.stages.kept import without_others
+from midepoch.stages.pack.planned import PlannedWindows
+from midepoch.stages.stage import Stage
+
+COUNTS_FORMAT = 1
+"""Part of the key of shared counts; raise it when those of older releases must not be used."""
+
+
+def cut_of(state: State) -> EpochCut:
+    """How the epoch of a state, which has begun, is cut."""
+    return EpochCut(
+        epoch=state.epoch,
+        lanes=len(state.positions),
+        mode=state.mode,
+        appended=state.appended,
+        windows=state.windows,
+        edits=state.edits,
+    )
+
+
+class PipelineLanes:
+    """The lanes of one epoch of a pipeline."""
+
+    def __init__(self, pipeline: Pipeline, cut: EpochCut) -> None:
+        self.pipeline, self.cut = pipeline, cut
+        self.source = pipeline.source.cut(cut, lambda: pipeline.known_survey)
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, state: State) -> "PipelineLanes":
+        """The lanes of a state's epoch, which has begun."""
+        return cls(pipeline, cut_of(state))
+
+    def size(self, lane: int) -> int:
+        return self.source.size(lane)
+
+    def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
+        return self.source.reaches(lane, cursor[: len(self.pipeline.source.begin)], margin)
+
+    def open(
+        self, opened: Any, lane: int, position: LanePosition, skip: int, stride: int, *, deferred: bool = False
+    ) -> Flow:
+        """The items of a lane from its position on: without the first ``skip``, then every ``stride``-th."""
+        if self.pipeline.uniform and not position.delivered_ahead:
+            row_stride = RowStride(self.pipeline.item_rows, skip, stride)
+            return self.flow(opened, lane, position.cursor, row_stride, deferred=deferred)
+        flow = self.flow(opened, lane, position.cursor)
+        if not position.delivered_ahead and (skip, stride) == (0, 1):
+            return flow
+        delivered_ahead = set(position.delivered_ahead)
+        items = (single for number, single in enumerate(flow.as_single_items()) if number not in delivered_ahead)
+        return flow.with_single_items(islice(items, skip, None, stride))
+
+    def counted(self, lane: int, cursor: Cursor) -> CountedItems:
+        return self._counted(lane, cursor, self.pipeline.stages)
+
+    def windows(self, lane: int, cursor: Cursor) -> PlannedWindows | None:
+        """The windows of the stage that packs documents, from a cursor of that stage on; None if there is none."""
+        for number, stage in enumerate(self.pipeline.stages, start=1):
+            if stage.makes_windows:
+                windows = self._counted(lane, cursor, self.pipeline.stages[:number])
+                assert isinstance(windows, PlannedWindows)
+                return windows
+        return None
+
+    def _counted(self, lane: int, cursor: Cursor, stages: Sequence[Stage]) -> CountedItems:
+        width = len(self.pipeline.source.begin)
+        items = self.source.counted(lane, cursor[:width])
+        context = replace(self.pipeline.context(self.cut.epoch), output_counts=partial(self.output_counts, lane))
+        filters = [number for number, stage in enumerate(stages) if stage.needs_survey and stage.keeps_rows]
+        if not filters:
+            items = without_others(items, "read(filters=...)", context.name)
+        for number, stage in enumerate(stages):
+            width += stage.many_outputs
+            items = stage.counted(items, cursor[:width], context)
+            if filters and number == filters[-1]:
+                items = without_others(items, stage.name, context.name)
+        return items
+
+    def output_counts(self, lane: int) -> LaneCounts:
+        """How many packs the windows of a lane have, as far as any process knows."""
+        return self._output_counts.of_lane(lane)
+
+    @cached_property
+    def _output_counts(self) -> GroupCounts:
+        stages, survey = self.pipeline.stages, self.pipeline.known_survey
+        last = next(number for number, stage in enumerate(stages, start=1) if stage.makes_windows)
+        path = None
+        if survey is not None and survey.folder is not None:
+            described = self.pipeline.source.describe(), [stage.describe() for stage in stages[:last]]
+            key = [COUNTS_FORMAT, survey.digest, self.pipeline.source.fingerprint, described, asdict(self.cut)]
+            path = counts_path(survey.folder, digest(json.dumps(key, sort_keys=True).encode(), size=16).hex())
+        size = stages[last - 1].group_size
+        return GroupCounts(path, lanes=self.cut.lanes, lane_rows=self.source.size(0), size=size)
+
+    def flow(
+        self, opened: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS, *, deferred: bool = False
+    ) -> Flow:
+        """The items of a lane from a cursor on. Each stage gets the cursor's numbers up to its own."""
+        width = len(self.pipeline.source.begin)
+        flow = replace(self.source.flow(opened, lane, cursor[:width], stride), deferred=deferred)
+        context = self.pipeline.context(self.cut.epoch)
+        for stage in self.pipeline.stages:
+            width += stage.many_outputs
+            flow = stage.flow(flow, cursor[:width], context)
+        return flow
