@@ -94,10 +94,22 @@ def test_a_clash_of_types_names_field_and_lines(tmp_path):
         ('[{"a": 1}, null]', "element 2: a row must be a JSON object"),
         ('[{"a": 1}, {"a": 1]}]', "has more text after its array"),
         ("[[1], [2]]", "element 1: a row must be a JSON object"),
+        ('[{"a": 1}, , {"a": 2}]', "element 2: a comma has no element before it"),
+        ('[, {"a": 1}]', "element 1: a comma has no element before it"),
+        ('[{"a": 1},]', "has a comma after the last element of its array"),
+        ('[{"a": 1}, \n ]\n', "has a comma after the last element of its array"),
+        ("[,]", "has a comma after the last element of its array"),
     ],
 )
 def test_a_broken_array(tmp_path, content, message):
     assert message in error_of(tmp_path / "a.json", content)
+
+
+def test_a_comma_after_the_last_element_is_found_also_where_a_read_ends(tmp_path):
+    content = b'[{"a": 1},{"a": 2},]'
+    for nbytes in range(2, len(content) + 1):
+        with patch.multiple(text, READ_BYTES=nbytes, BLOCK_RECORDS=1):
+            assert "a comma after the last element" in error_of(tmp_path / "a.json", content)
 
 
 def test_a_single_object_over_several_lines_is_refused(tmp_path):

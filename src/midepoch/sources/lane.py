@@ -15,6 +15,7 @@ from midepoch.order.orders import Order
 from midepoch.sources.blocks import HeldBlocks
 from midepoch.sources.fetcher import BlockFetcher, Data
 from midepoch.stages.flow import RowRun
+from midepoch.values.origin import RowOrigin
 from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows
 from midepoch.values.take import take
@@ -235,7 +236,8 @@ class LaneRows:
                 if check is not None:  # the file may have changed since the step began
                     check()
                 rows = self._held[block].slice(int(numbers[index]) - first, count)
-                yield index, Rows(_as_batch(rows), check=check)
+                origin = RowOrigin(numbers[index : index + count], self._fetcher.view.locate)
+                yield index, Rows(_as_batch(rows), check=check, origin=origin)
 
     def _pick(self, numbers: I64, read_ahead: Callable[[], None], window: int | None) -> Iterator[tuple[int, Rows]]:
         """Scattered rows: read block by block in rising order, then picked in the order of ``numbers``."""
@@ -267,7 +269,7 @@ class LaneRows:
             self._fetcher.check(taken)
         in_pool = np.empty_like(indices)
         in_pool[indices] = np.arange(len(indices))
-        pool = RowPool(batches, self._fetcher.file_check(views))
+        pool = RowPool(batches, self._fetcher.file_check(views), RowOrigin(rising, self._fetcher.view.locate))
         for index in range(0, len(numbers), self._sizes.run):
             yield index, Rows(PickedRows(pool, in_pool[index : index + self._sizes.run]))
 

@@ -37,7 +37,8 @@ def matching(
         if isinstance(data, PickedRows):
             if data.pool is not pool:  # several runs share a pool: the predicate sees its rows once
                 pool, pool_mask = data.pool, _mask(predicate, data.pool.batch(), run, locate)
-                kept_pool = RowPool([_kept(pool.batch(), pool_mask, names)], pool.check)
+                origin = None if pool.origin is None else pool.origin.take(np.flatnonzero(pool_mask))
+                kept_pool = RowPool([_kept(pool.batch(), pool_mask, names)], pool.check, origin)
                 new_indices = np.cumsum(pool_mask) - 1
             kept = np.flatnonzero(pool_mask[data.indices])
             rows = Rows(PickedRows(kept_pool, new_indices[data.indices[kept]]), run.rows.form)
@@ -46,7 +47,8 @@ def matching(
             mask = _mask(predicate, data, run, locate)
             run.rows.check_file()
             kept = np.flatnonzero(mask)
-            rows = replace(run.rows, data=_kept(data, mask, names))
+            origin = None if run.rows.origin is None else run.rows.origin.take(kept)
+            rows = replace(run.rows, data=_kept(data, mask, names), origin=origin)
         if expects_all and len(kept) < len(run):
             name, row = locate(int(np.delete(run.keys, kept)[0]))
             raise rejected_row("read(filters=...)", f"row {row:,} of {name}")

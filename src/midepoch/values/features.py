@@ -7,6 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+MOST_LEVELS = 100
+"""More than features are nested. What is nested deeper was not written by `datasets`."""
+
 
 @dataclass(frozen=True)
 class Feature:
@@ -57,21 +60,25 @@ def _written_features(schema: pa.Schema) -> Features:
     text = (schema.metadata or {}).get(b"huggingface")
     try:
         written = json.loads(text)["info"]["features"] if text else {}
-    except (ValueError, KeyError, TypeError):
+        return {name: _feature(value) for name, value in written.items()} if isinstance(written, Mapping) else {}
+    except (ValueError, LookupError, TypeError, RecursionError):
         return {}
-    return {name: _feature(value) for name, value in written.items()} if isinstance(written, Mapping) else {}
 
 
-def _feature(written: Any) -> Any:
+def _feature(written: Any, level: int = 1) -> Any:
     """A feature from its JSON: a dict with its kind, a dict of features for a struct, or a list of one feature."""
+    if level > MOST_LEVELS:
+        raise ValueError("nested too deep")
     if isinstance(written, list):
-        return Feature("List", {"feature": _feature(written[0])})
+        return Feature("List", {"feature": _feature(written[0], level + 1)})
     if not isinstance(written, Mapping):
         return written
     if not isinstance(written.get("_type"), str):
-        return {name: _feature(value) for name, value in written.items()}
+        return {name: _feature(value, level + 1) for name, value in written.items()}
     parameters = {
-        name: _feature(value) if name == "feature" else value for name, value in written.items() if name != "_type"
+        name: _feature(value, level + 1) if name == "feature" else value
+        for name, value in written.items()
+        if name != "_type"
     }
     inner = parameters.get("feature")
     if written["_type"] == "Sequence" and isinstance(inner, Mapping):  # before release 4, stored as a struct of lists

@@ -19,6 +19,7 @@ from midepoch._common.types import I64
 from midepoch.values.arrow import arrow_batches, arrow_columns, even_array, is_list, without_copy
 from midepoch.values.collate import concat_batches
 from midepoch.values.gather import MAX_PARTS, PartedArray, parted_array
+from midepoch.values.origin import RowOrigin, undecodable
 from midepoch.values.take import take
 
 SMALL_PART = 512
@@ -53,8 +54,13 @@ class RowPool:
     first use.
     """
 
-    def __init__(self, parts: "Sequence[pa.RecordBatch | PickedRows]", check: Check | None = None) -> None:
-        self._parts, self._check = parts, check
+    def __init__(
+        self,
+        parts: "Sequence[pa.RecordBatch | PickedRows]",
+        check: Check | None = None,
+        origin: RowOrigin | None = None,
+    ) -> None:
+        self._parts, self._check, self.origin = parts, check, origin
         self._batches: dict[tuple[str, ...], pa.RecordBatch] = {}
 
     def check(self) -> None:
@@ -109,10 +115,13 @@ class RowPool:
     def lists(self) -> dict[str, list[Any]]:
         """All rows as columns of Python values."""
         self.check()
-        parts = [
-            part.lists() if isinstance(part, PickedRows) else arrow_columns(part, "python")
-            for part in self._convertible
-        ]
+        try:
+            parts = [
+                part.lists() if isinstance(part, PickedRows) else arrow_columns(part, "python")
+                for part in self._convertible
+            ]
+        except UnicodeDecodeError as error:
+            raise undecodable(self.batch(), self.origin, error) from None
         self.check()
         return {name: _joined(part[name] for part in parts) for name in parts[0]}
 
@@ -120,10 +129,15 @@ class RowPool:
     def dicts(self) -> list[dict[str, Any]]:
         """All rows as dicts of Python values."""
         self.check()
-        rows = _joined(
-            part.dicts() if isinstance(part, PickedRows) else row_dicts(arrow_columns(part, "python"), part.num_rows)
-            for part in self._convertible
-        )
+        try:
+            rows = _joined(
+                part.dicts()
+                if isinstance(part, PickedRows)
+                else row_dicts(arrow_columns(part, "python"), part.num_rows)
+                for part in self._convertible
+            )
+        except UnicodeDecodeError as error:
+            raise undecodable(self.batch(), self.origin, error) from None
         self.check()
         return rows
 
@@ -148,6 +162,11 @@ class PickedRows:
         if self.pool.is_view:
             self.pool.check()
         return rows
+
+    @property
+    def origin(self) -> RowOrigin | None:
+        """The rows of files that these are, where they are known."""
+        return None if self.pool.origin is None else self.pool.origin.take(self.indices)
 
     @property
     def names(self) -> list[str]:

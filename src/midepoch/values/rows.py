@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch.errors import SchemaMismatchError
+from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.values.arrow import arrow_batches, arrow_columns, row_values
 from midepoch.values.collate import concat_batches, join_columns
 from midepoch.values.convert import convert_each, convert_named, convert_values
 from midepoch.values.forms import Form
+from midepoch.values.origin import RowOrigin, join_origins, undecodable
 from midepoch.values.pool import Check, Columns, PickedRows, RowPool, all_checks, row_dicts
 from midepoch.values.take import keep
 
@@ -39,6 +40,8 @@ class Rows:
     check: Check | None = field(default=None, compare=False)
     """Raises if the file has changed of which ``data`` is a view. It is called after values are converted, before they
     are handed on."""
+    origin: RowOrigin | None = field(default=None, compare=False)
+    """The rows of files that a record batch has, where they are known: errors name them. A pool has its own."""
 
     def __len__(self) -> int:
         if isinstance(self.data, PickedRows):
@@ -59,7 +62,8 @@ class Rows:
         if isinstance(self.data, PickedRows):
             return Rows(replace(self.data, indices=self.data.indices[start:stop]), self.form)
         if isinstance(self.data, pa.RecordBatch):
-            return Rows(self.data.slice(start, stop - start), self.form, check=self.check)
+            origin = None if self.origin is None else self.origin.slice(start, stop)
+            return Rows(self.data.slice(start, stop - start), self.form, check=self.check, origin=origin)
         return replace(self, data={name: column[start:stop] for name, column in self.data.items()})
 
     def keep(self, mask: Sequence[bool]) -> "Rows":
@@ -67,7 +71,8 @@ class Rows:
         if isinstance(self.data, PickedRows):
             return Rows(replace(self.data, indices=self.data.indices[np.asarray(mask, bool)]), self.form)
         if isinstance(self.data, pa.RecordBatch):
-            return Rows(keep(self.data, mask), self.form, check=self.check)
+            origin = None if self.origin is None else self.origin.take(np.flatnonzero(mask))
+            return Rows(keep(self.data, mask), self.form, check=self.check, origin=origin)
         kept = np.flatnonzero(mask).tolist()
         columns = {
             name: [column[number] for number in kept] if isinstance(column, list) else column[kept]
@@ -83,13 +88,17 @@ class Rows:
             raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(known)}.")
         if isinstance(data, dict):
             return replace(self, data={name: data[name] for name in names})
-        return replace(self, data=data.batch(names) if isinstance(data, PickedRows) else data.select(names))
+        if isinstance(data, PickedRows):
+            return replace(self, data=data.batch(names), origin=data.origin)
+        return replace(self, data=data.select(names))
 
     def renamed(self, names: Sequence[str]) -> "Rows":
         """The same columns under other names, in their order."""
-        data = self.data.batch() if isinstance(self.data, PickedRows) else self.data
+        data, origin = self.data, self.origin
+        if isinstance(data, PickedRows):
+            data, origin = data.batch(), data.origin
         if isinstance(data, pa.RecordBatch):
-            return replace(self, data=data.rename_columns(list(names)))
+            return replace(self, data=data.rename_columns(list(names)), origin=origin)
         return replace(self, data=dict(zip(names, data.values(), strict=True)))
 
     def to(self, form: Form) -> "Rows":
@@ -99,30 +108,38 @@ class Rows:
     def columns(self) -> Any:
         """The rows as one object: a dict of columns, or a record batch for the form "arrow"."""
         if isinstance(self.data, PickedRows) and self.form in ("numpy", "torch") and len(self):
-            return next(self.data.batches(len(self), self.form))
-        data: Any = self._gathered().data
+            return next(self.batches(len(self)))
+        rows = self._gathered()
+        data: Any = rows.data
         if isinstance(data, pa.RecordBatch):
-            return self._checked(arrow_columns(data, self.form))
+            try:
+                return self._checked(arrow_columns(data, self.form))
+            except UnicodeDecodeError as error:
+                raise rows._undecodable(error) from None
         return _convert_columns(data, self.form) if self.unconverted else data
 
     def values(self, name: str) -> Any:
         """The values of a column one by one, each converted as if it were alone."""
-        data: Any = self._gathered().data
+        rows = self._gathered()
+        data: Any = rows.data
         if isinstance(data, pa.RecordBatch):
-            return self._checked(row_values(data.column(name), self.form))
+            try:
+                return self._checked(row_values(data.column(name), self.form))
+            except UnicodeDecodeError as error:
+                raise rows._undecodable(error) from None
         return convert_each(data[name], self.form) if self.unconverted else data[name]
 
     def batches(self, size: int) -> Iterator[Any]:
         """The rows as ``columns()`` of ``size`` rows each. The last may be shorter."""
         starts = range(0, len(self), size)
         if isinstance(self.data, PickedRows) and self.form in ("numpy", "torch"):
-            return self.data.batches(size, self.form)
+            return self._decoded(self.data.batches(size, self.form))
         if self.form == "python":
             columns = self.columns()
             return ({name: column[at : at + size] for name, column in columns.items()} for at in starts)
         rows = self._gathered()
         if isinstance(rows.data, pa.RecordBatch):
-            return self._checked_later(arrow_batches(rows.data, size, self.form), size)
+            return rows._decoded(self._checked_later(arrow_batches(rows.data, size, self.form), size))
         return (rows.slice(at, at + size).columns() for at in starts)
 
     def items(self) -> Iterable[Any]:
@@ -135,7 +152,10 @@ class Rows:
         if self.form == "arrow":
             return (rows.slice(at, at + 1).columns() for at in range(len(rows)))
         if isinstance(rows.data, pa.RecordBatch):
-            columns = {name: row_values(rows.data.column(name), self.form) for name in rows.names}
+            try:
+                columns = {name: row_values(rows.data.column(name), self.form) for name in rows.names}
+            except UnicodeDecodeError as error:
+                raise rows._undecodable(error) from None
             return self._checked(row_dicts(columns, len(self)))
         return row_dicts({name: rows.values(name) for name in rows.names}, len(self))
 
@@ -157,7 +177,22 @@ class Rows:
         """The same rows, with picked ones copied together: as Python columns for that form, else as a record batch."""
         if not isinstance(self.data, PickedRows):
             return self
-        return Rows(self.data.lists() if self.form == "python" else self.data.batch(), self.form)
+        if self.form == "python":
+            return Rows(self.data.lists(), self.form)
+        return Rows(self.data.batch(), self.form, origin=self.data.origin)
+
+    def _decoded(self, items: Iterator[T]) -> Iterator[T]:
+        """Items that are converted when they are asked for. An error about text names its row."""
+        try:
+            yield from items
+        except UnicodeDecodeError as error:
+            raise self._undecodable(error) from None
+
+    def _undecodable(self, error: UnicodeDecodeError) -> DataFormatError:
+        data: Any = self.data
+        if isinstance(data, PickedRows):
+            return undecodable(data.batch(), data.origin, error)
+        return undecodable(data, self.origin, error)
 
 
 def concat(parts: Sequence[Rows]) -> Rows:
@@ -171,7 +206,8 @@ def concat(parts: Sequence[Rows]) -> Rows:
         check = all_checks(part.check for part in parts)
         if check is not None:  # some of the rows may have waited long for the others
             check()
-        return Rows(concat_batches([part.data for part in parts]), form, check=check)
+        batches = concat_batches([part.data for part in parts])
+        return Rows(batches, form, check=check, origin=join_origins(part.origin for part in parts))
     unconverted = all(part.unconverted for part in parts)
     dicts: list[Any] = [part.data if unconverted else part.columns() for part in parts]
     for columns in dicts:
@@ -185,7 +221,8 @@ def concat(parts: Sequence[Rows]) -> Rows:
 
 def pool_of(parts: Sequence[Rows]) -> RowPool:
     """The rows of several parts of files, none of them copied yet."""
-    return RowPool([part.data for part in parts], all_checks(part.check for part in parts))
+    origins = (part.data.origin if isinstance(part.data, PickedRows) else part.origin for part in parts)
+    return RowPool([part.data for part in parts], all_checks(part.check for part in parts), join_origins(origins))
 
 
 def _concat_picked(parts: Sequence[Rows]) -> PickedRows:

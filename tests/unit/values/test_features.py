@@ -107,3 +107,11 @@ def test_features_follow_the_columns_that_are_read():
 def test_features_survive_pickling():
     features = features_of(schema_of({"label": datasets.ClassLabel(names=["no", "yes"])}))
     assert pickle.loads(pickle.dumps(features)) == features
+
+
+@pytest.mark.parametrize("levels", [500, 5_000, 100_000])
+def test_features_that_are_nested_deeper_than_any_are_ignored(levels):
+    nested = "[" * levels + '{"_type": "Value", "dtype": "int64"}' + "]" * levels
+    schema = pa.schema({"a": pa.int64()}, {"huggingface": f'{{"info": {{"features": {{"a": {nested}}}}}}}'})
+    assert features_of(schema) == {"a": Feature("Value", {"dtype": "int64"})}
+    assert "int64" in repr(features_of(schema))

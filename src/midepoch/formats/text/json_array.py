@@ -1,5 +1,7 @@
 """JSON arrays: one array of objects a file. A block is a run of its elements, read without those before it."""
 
+import re
+
 import numpy as np
 import pyarrow as pa
 
@@ -43,10 +45,15 @@ class Elements:
             return commas + 1
         if data[close + 1 :].strip():
             raise MalformedError("has more text after its array. A JSON file must hold one array of objects")
+        if len(commas) and not data[int(commas[-1]) + 1 : close].strip():
+            raise MalformedError("has a comma after the last element of its array. Remove it")
         return np.append(commas + 1, close) if close else commas
 
     def infer(self, data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
-        return infer_lines(_lines(data), known)
+        lines = _lines(data)
+        if _stray_comma(lines) is not None:
+            raise MalformedError("has a comma without an element before it")
+        return infer_lines(lines, known)
 
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
         return parse_lines(_lines(data), wanted)
@@ -56,6 +63,9 @@ class Elements:
         if isinstance(error, TypeClashError):
             end = before.rows + sum(1 for line in lines.split(b"\n") if line.strip())
             return f"elements {before.rows + 1:,} to {end:,}: {clash(error)}"
+        stray = _stray_comma(lines)
+        if stray is not None:
+            return f"element {before.rows + stray + 1:,}: a comma has no element before it. {FIX}"
         number, reason = first_error(lines, error)
         return f"element {before.rows + number + 1:,}: {reason} {FIX}"
 
@@ -76,6 +86,13 @@ def _lines(data: bytes) -> bytes:
     letters[letters == ord("\n")] = ord(" ")
     letters[commas] = ord("\n")
     return letters.tobytes()
+
+
+def _stray_comma(lines: bytes) -> int | None:
+    """The number, among these elements as lines, of the first that is blank though a comma follows."""
+    if re.search(rb"(?:\A|\n)[ \t\r]*\n", lines) is None:
+        return None
+    return next(number for number, line in enumerate(lines.split(b"\n")) if not line.strip())
 
 
 def _outline(data: bytes) -> tuple[I64, int | None]:

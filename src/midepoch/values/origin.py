@@ -1,0 +1,68 @@
+"""Which rows of which files some rows are, so that an error about a value can name them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from midepoch._common.types import I64
+from midepoch.errors import DataFormatError
+
+Locate = Callable[[int], tuple[str, int]]
+"""The name of the file that holds a row, and the row's number in that file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrigin:
+    """The numbers of rows in their dataset, and a function that finds the file of a number."""
+
+    numbers: I64
+    locate: Locate
+
+    def slice(self, start: int, stop: int) -> "RowOrigin":
+        """Those from ``start`` to ``stop``."""
+        return RowOrigin(self.numbers[start:stop], self.locate)
+
+    def take(self, indices: I64) -> "RowOrigin":
+        """Those at ``indices``."""
+        return RowOrigin(self.numbers[indices], self.locate)
+
+
+def join_origins(origins: "Iterable[RowOrigin | None]") -> RowOrigin | None:
+    """The origin of rows that follow each other; None if that of some is not known, or they are of other datasets."""
+    known = list(origins)
+    first = known[0]
+    if first is None or any(one is None or one.locate != first.locate for one in known):
+        return None
+    return RowOrigin(np.concatenate([one.numbers for one in known if one is not None]), first.locate)
+
+
+def undecodable(batch: pa.RecordBatch, origin: RowOrigin | None, error: UnicodeDecodeError) -> DataFormatError:
+    """The error for text that is not UTF-8: it names the column, and the row where that is known."""
+    for name in batch.schema.names:
+        row = _first_undecodable(batch.column(name))
+        if row is not None:
+            break
+    else:
+        return DataFormatError(f"Text of a file is not UTF-8: {error}. Write the file again in UTF-8.")
+    where = "a row (without workers, this message names the file)"
+    if origin is not None:
+        file, number = origin.locate(int(origin.numbers[row]))
+        where = f"row {number:,} of {file}"
+    byte = error.object[error.start]
+    return DataFormatError(
+        f"The column {name!r} has text that is not UTF-8 in {where}: {error.reason}, 0x{byte:02x}. "
+        "Write the file again in UTF-8, or pass columns= without this one."
+    )
+
+
+def _first_undecodable(column: Any) -> int | None:
+    """The index of the first value that cannot be decoded, if any."""
+    for number in range(len(column)):
+        try:
+            column[number].as_py()
+        except UnicodeDecodeError:
+            return number
+    return None
