@@ -1,7 +1,8 @@
 """What a dataset of 10^5 files and 10^10 rows takes, with a made-up index: ``python -m benchmarks.scale``.
 
 There are no such files: an index that says so is written, and opened in a fresh process as ``read`` opens a saved one.
-Nothing here is proportional to the number of rows. With ``--cores`` it measures what two processes gain over one.
+Nothing here is proportional to the number of rows. With ``--cores`` it measures what two processes gain over one, with
+``--arrow`` 2,000,000,000 rows of Arrow.
 """
 
 import argparse
@@ -16,18 +17,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.measure import Figure, figure, fresh, seconds, show
+from benchmarks.measure import Figure, at_most, figure, fresh, seconds, show
 from midepoch.dataset import Dataset
-from midepoch.formats import Scan
+from midepoch.formats import Scan, scan_file
 from midepoch.index.encode import index_bytes
 from midepoch.index.files import FileIndex
 from midepoch.index.index import IndexView
 from midepoch.loader import Loader
+from midepoch.order.orders import Level
 from midepoch.reading import read
 from midepoch.sources.files import FileRows
 from midepoch.storage.listing import Listing
-from midepoch.storage.local import FileStamp
+from midepoch.storage.local import FileStamp, stamp_of
 
+FIRST_ROW = "import sys, benchmarks.scale as s; print(s.first_row(sys.argv[1], sys.argv[2]))"
 BLOCK_ROWS, BLOCKS_OF_A_FILE, ROW_BYTES = 10_000, 10, 2_048
 
 
@@ -70,6 +73,49 @@ def _memory() -> float:
     """The memory of this process in MB, pages of mapped files that it has touched included."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+def arrow(files: int, indexed: int) -> Iterator[Figure]:
+    """The first row of files of 100 record batches of 1,000 rows, by level of the shuffle, and what indexing takes.
+
+    The files are links to one, in a made-up index; ``indexed`` of them are indexed as ``read`` does.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        names = tuple(f"part-{number:06d}.arrow" for number in range(files))
+        data = pa.table({"id": range(100_000), "text": [f"a text with number {number}" for number in range(100_000)]})
+        with pa.OSFile(f"{folder}/one", "wb") as file, pa.ipc.new_stream(file, data.schema) as writer:
+            writer.write_table(data, max_chunksize=1_000)
+        for name in names:
+            os.link(f"{folder}/one", f"{folder}/{name}")
+        times = [_index_links(folder, names[:indexed]) for _ in range(3)]
+        yield figure(f"indexing {indexed:,} Arrow files of 100 batches, by the clock", min(times)[0], "ms a file")
+        yield at_most(0.7, "the same, processor time", min(used for _, used in times), "ms a file")
+        one = scan_file(f"{folder}/one")
+        stamp = stamp_of(f"{folder}/one")
+        with open(f"{folder}/made-up.index", "wb") as file:
+            file.write(index_bytes(Listing(folder, folder, names, (stamp,) * files), [one] * files))
+        levels: list[Level] = ["file", "block", "row"]
+        for level in levels:
+            taken = min(float(fresh(FIRST_ROW, folder, level)) for _ in range(3))
+            what = f'first row of {files * 100_000:,} rows in {files:,} files, level="{level}"'
+            yield at_most(0.3, what, taken, "s") if level == "file" else figure(what, taken, "s")
+
+
+def _index_links(folder: str, names: tuple[str, ...]) -> tuple[float, float]:
+    """The milliseconds for each file: by the clock, and of the processor."""
+    with tempfile.TemporaryDirectory() as index_dir:
+        begun, used = time.perf_counter(), time.process_time()
+        read([f"{folder}/{name}" for name in names], index_dir=index_dir)
+        taken, used = time.perf_counter() - begun, time.process_time() - used
+        return taken / len(names) * 1e3, used / len(names) * 1e3
+
+
+def first_row(folder: str, level: Level) -> float:
+    """The seconds to the first row of the made-up index, opened before."""
+    view = IndexView.load(folder, f"{folder}/made-up.index")
+    begun = time.perf_counter()
+    next(iter(Dataset.from_source(FileRows(index=FileIndex(view, None))).shuffle(seed=1, level=level)))
+    return time.perf_counter() - begun
 
 
 def requests(ranks: int, rows_per_second: float) -> list[Figure]:
@@ -137,7 +183,11 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--ranks", type=int, default=1_024)
     parser.add_argument("--cores", action="store_true", help="measure what two processes gain over one instead")
+    parser.add_argument("--arrow", action="store_true", help="measure 20,000 Arrow files of 100 batches instead")
     options = parser.parse_args()
+    if options.arrow:
+        show("Arrow files of 100 record batches", arrow(20_000, indexed=1_000))
+        return
     if options.cores:
         show("Two processes against one", cores(rows=400_000, files=16))
         return

@@ -17,7 +17,7 @@ from midepoch.formats.arrow_checks import check_offsets
 from midepoch.formats.arrow_object import ArrowObject
 from midepoch.formats.arrow_ranges import can_read_rows
 from midepoch.formats.base import Block, Format, Scan, as_read, read_as
-from midepoch.formats.flatbuffers import field_at, long_at, table_at
+from midepoch.formats.flatbuffers import four_fields_at, long_at, table_at
 from midepoch.storage.location import Location, open_bytes, open_file
 from midepoch.storage.maps import PROCESS_MAPS
 
@@ -26,6 +26,7 @@ FILE_MAGIC = b"ARROW1"
 HEAD_BYTES = 1024
 MOST_ROWS = 1 << 48
 """More rows than any record batch has. The rows of all files together must fit 64 bits."""
+LENGTH = struct.Struct("<i")
 SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
 
 
@@ -46,14 +47,15 @@ def is_legacy_stream(head: bytes) -> bool:
 
 def scan(path: Location) -> Scan:
     """The schema and the record batches of a stream or file, from the message headers."""
-    messages = _walk(path)
-    if not messages or messages[0].kind != SCHEMA:
-        raise DataFormatError(
-            f"{path} does not begin with an Arrow schema. It is damaged, or no Arrow file: write it again."
-        )
+    with open_file(path) as file:
+        messages = list(_messages(file, path, file.size()))
+        if not messages or messages[0].kind != SCHEMA:
+            raise DataFormatError(
+                f"{path} does not begin with an Arrow schema. It is damaged, or no Arrow file: write it again."
+            )
+        own = _parse_schema(pa.py_buffer(file.read_at(messages[0].length, messages[0].offset)), path)
     batches = [message for message in messages if message.kind == RECORD_BATCH]
     blocks = [(message.offset, message.length, message.rows) for message in batches]
-    own = ArrowBlocks(path, pa.schema([])).schema
     is_compressed = any(message.is_compressed for message in batches)
     divisible = not is_compressed and all(can_read_rows(field.type) for field in own)
     return Scan("arrow", as_read(own), blocks, divisible=divisible)
@@ -71,10 +73,7 @@ class ArrowBlocks:
         self._path, self._wanted = path, wanted
         self._map = _mapped(path) if isinstance(path, str) else None
         self._is_file = self._bytes(0, len(FILE_MAGIC)).to_pybytes() == FILE_MAGIC
-        try:
-            self.schema = pa.ipc.read_schema(self._first_message())
-        except (pa.ArrowException, OSError) as error:
-            raise DataFormatError(f"{path} has a broken Arrow schema: {error}") from error
+        self.schema = _parse_schema(self._first_message(), path)
         self._has_dictionaries = any(holds_dictionary(field.type) for field in self.schema)
         self._object: ArrowObject | None = None
         if not isinstance(path, str) and not self._has_dictionaries:
@@ -153,6 +152,13 @@ class ArrowBlocks:
         return [message for message in _walk(self._path) if message.kind in (SCHEMA, DICTIONARY)]
 
 
+def _parse_schema(message: pa.Buffer, path: Location) -> pa.Schema:
+    try:
+        return pa.ipc.read_schema(message)
+    except (pa.ArrowException, OSError) as error:
+        raise DataFormatError(f"{path} has a broken Arrow schema: {error}") from error
+
+
 def _mapped(path: str) -> pa.Buffer:
     try:
         return PROCESS_MAPS.map(path)
@@ -186,7 +192,7 @@ def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Messag
         prefix = 8 if head.startswith(CONTINUATION) else 4
         if len(head) < prefix:
             raise _truncated(path, size)
-        (metadata,) = struct.unpack_from("<i", head, prefix - 4)
+        (metadata,) = LENGTH.unpack_from(head, prefix - 4)
         if metadata == 0:
             return
         if metadata < 0:
@@ -213,13 +219,12 @@ def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Messag
 def _parse_header(head: bytes, root: int) -> tuple[int, int, int, bool]:
     """Kind, body length and rows of the flatbuffer ``Message`` at ``root``, and whether its body is compressed."""
     message = table_at(head, root)
-    kind_at, header_at, body_at = (field_at(head, message, number) for number in (1, 2, 3))
+    _, kind_at, header_at, body_at = four_fields_at(head, message)
     kind = head[kind_at] if kind_at else 0
     rows, is_compressed = 0, False
     if kind == RECORD_BATCH and header_at:
-        batch = table_at(head, header_at)
-        rows = long_at(head, field_at(head, batch, 0))
-        is_compressed = bool(field_at(head, batch, 3))
+        rows_at, _, _, compression_at = four_fields_at(head, table_at(head, header_at))
+        rows, is_compressed = long_at(head, rows_at), bool(compression_at)
     return kind, long_at(head, body_at), rows, is_compressed
 
 

@@ -9,6 +9,7 @@ from midepoch._common.hashing import digest
 from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.order.orders import Order, PieceLevel
+from midepoch.order.windows import distinct
 
 
 class WithoutPositions:
@@ -31,7 +32,7 @@ class WithoutPositions:
     def piece_starts(self, level: PieceLevel) -> I64:
         """The pieces of the inner order that have rows left."""
         starts = self.inner.piece_starts(level)
-        return np.unique(starts - np.searchsorted(self.deleted, starts))
+        return distinct(starts - np.searchsorted(self.deleted, starts))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +46,7 @@ class Deletes:
 
     def apply(self, inner: Order, *_key: int | str) -> Order:
         """The inner order, which may lack whole blocks already, without the rows."""
-        starts = np.unique(inner.piece_starts("block"))
+        starts = distinct(inner.piece_starts("block"))
         if inner.size == 0:
             return inner
         first_rows = inner.rows(starts[:-1])

@@ -21,6 +21,7 @@ from midepoch.order.windows import (
     Blocks,
     PieceCosts,
     bounds_of,
+    distinct,
     windows_of_blocks,
     windows_of_rows,
 )
@@ -134,10 +135,19 @@ class ShuffledPieces:
 
     @cached_property
     def _moved_blocks(self) -> I64:
-        blocks = self._inner.piece_starts("block")[:-1]
-        piece = np.searchsorted(self._inner_starts[:-1], blocks, "right") - 1
-        moved = self._starts[self._new_numbers[piece]] + blocks - self._inner_starts[piece]
-        return np.unique(np.concatenate([moved, self._starts]))
+        """The first positions of the permuted pieces and of the blocks inside them, each once.
+
+        Blocks keep their order inside a piece, so they are listed piece by piece, and nothing is sorted.
+        """
+        blocks = self._inner.piece_starts("block")
+        firsts = np.searchsorted(blocks, self._inner_starts[:-1], "right")[self.permutation]
+        ends = np.searchsorted(blocks, self._inner_starts[1:], "left")[self.permutation]
+        counts = np.maximum(ends - firsts, 0)
+        bounds = bounds_of(counts + 1)  # each piece lists its own start, then its blocks
+        moved = np.arange(bounds[-1]) + np.repeat(firsts - 1 - bounds[:-1], counts + 1)
+        moved = blocks[moved] - np.repeat(self._shifts, counts + 1)
+        moved[bounds[:-1]] = self._starts[:-1]
+        return distinct(np.append(moved, self._starts[-1]))
 
     @cached_property
     def _new_numbers(self) -> I64:

@@ -17,6 +17,7 @@ from midepoch._common.hashing import key_of, mix64
 from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.order.orders import Order, PieceLevel
+from midepoch.order.windows import distinct
 
 Half = Literal["train", "test"]
 GROUP = 64
@@ -88,14 +89,14 @@ class SplitRows:
 
     def _starts_of(self, level: PieceLevel) -> I64:
         """The number of members before each boundary of the inner order, each once."""
-        bounds = np.unique(self._inner.piece_starts(level))
+        bounds = distinct(self._inner.piece_starts(level))
         groups, inside = bounds // GROUP, bounds % GROUP
         starts = self._before(groups)
         for start in range(0, len(bounds), GROUPS_AT_ONCE):
             these = np.flatnonzero(inside[start : start + GROUPS_AT_ONCE]) + start
             is_before = np.arange(GROUP) < inside[these, None]
             starts[these] += (self._is_member(groups[these]) & is_before).sum(axis=1)
-        return np.unique(starts)
+        return distinct(starts)
 
     def _before(self, groups: I64) -> I64:
         """The number of members before each of these groups."""

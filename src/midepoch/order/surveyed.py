@@ -14,7 +14,7 @@ from midepoch._common.types import I64
 from midepoch.order.deletes import Deletes, WithoutPositions
 from midepoch.order.orders import Order, OrderStep, PieceLevel, Slice
 from midepoch.order.selection import Slices
-from midepoch.order.windows import bounds_of
+from midepoch.order.windows import bounds_of, distinct
 
 
 class KeptBits(Protocol):
@@ -40,7 +40,7 @@ class KeptRows:
     def __init__(self, inner: Order, bits: KeptBits) -> None:
         starts = inner.piece_starts("block")
         self._inner, self._bits, self.blocks = inner, bits, inner.blocks
-        self._inner_starts = _distinct(starts)
+        self._inner_starts = distinct(starts)
         first, last = inner.rows(self._inner_starts[:-1]), inner.rows(self._inner_starts[1:] - 1)
         assert (last - first == np.diff(self._inner_starts) - 1).all(), "the rows of a piece are adjacent"
         kept_before = bits.kept_before(first)
@@ -69,9 +69,9 @@ class KeptRows:
     def piece_starts(self, level: PieceLevel) -> I64:
         """The pieces of the inner order that have kept rows."""
         if level == "block":
-            return _distinct(self._starts)
+            return distinct(self._starts)
         inner_starts = self._inner.piece_starts(level)
-        return _distinct(self._starts[np.searchsorted(self._inner_starts, inner_starts)])
+        return distinct(self._starts[np.searchsorted(self._inner_starts, inner_starts)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +98,6 @@ class Surveyed:
 
     def describe(self) -> dict[str, Any]:
         return {"op": "survey", "filters": self.filters, "rows": self.rows, "digest": self.digest}
-
-
-def _distinct(rising: I64) -> I64:
-    """The distinct numbers of a rising array. For a million numbers, ``np.unique`` may take seconds."""
-    distinct: I64 = rising[np.append(np.diff(rising) > 0, True)]
-    return distinct
 
 
 def _kept(inner: Order, bits: KeptBits) -> Order:

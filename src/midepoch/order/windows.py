@@ -126,6 +126,12 @@ def _followed(ends: I64) -> list[int]:
     return opens
 
 
+def distinct(rising: I64) -> I64:
+    """The distinct numbers of a rising array. For a million numbers, ``np.unique`` may take seconds."""
+    kept: I64 = rising[np.append(np.diff(rising) > 0, True)] if len(rising) else rising
+    return kept
+
+
 def bounds_of(counts: I64) -> I64:
     """Where runs of these lengths begin, one after the other, and where the last ends."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -3,15 +3,18 @@
 import os
 import pickle
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from types import SimpleNamespace
 
 import pytest
 
 import midepoch as me
 from files import values, write_numbers
 from midepoch._common import progress_bar
+from midepoch.formats import scan_file
 from midepoch.index import build
 from midepoch.index.build import FileGroup, open_index
 from midepoch.storage.listing import Listing, find
@@ -110,6 +113,26 @@ def test_a_rescan_reads_all_files_again(folder, kept, scanned):
     scanned.clear()
     open_index(folder, index_dir=kept)
     assert scanned == []
+
+
+@pytest.mark.parametrize(("waits", "kind", "alone"), [(0, "stream", 30), (1, "stream", 2), (0, "parquet", 1)])
+def test_threads_scan_arrow_files_only_if_one_thread_waits_for_them(tmp_path, kept, monkeypatch, waits, kind, alone):
+    """After the first file of another format, and after a second of waiting, the rest is for the threads."""
+    for number in range(30):
+        write_numbers(tmp_path / f"{number:02}.arrow", 10 * number, 10 * number + 10, kind)
+    here, scanned = threading.get_ident(), []
+
+    def note(path, format=None):
+        scanned.append(threading.get_ident() == here)
+        return scan_file(path, format)
+
+    monkeypatch.setattr(build, "scan_file", note)
+    clock = SimpleNamespace(
+        thread_time=lambda: len(scanned) * 0.01, perf_counter=lambda: len(scanned) * (0.01 + 0.04 * waits)
+    )
+    monkeypatch.setattr(build, "time", clock)
+    assert values(me.read(tmp_path, index_dir=kept)) == list(range(300))
+    assert scanned == [True] * alone + [False] * (30 - alone)
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(folder):

@@ -10,6 +10,7 @@ from midepoch.order.orders import (
     Interval,
     Sequential,
     Shuffle,
+    ShuffledPieces,
     ShuffledRows,
     Slice,
     build_order,
@@ -17,7 +18,7 @@ from midepoch.order.orders import (
     piece_costs,
 )
 from midepoch.order.selection import ChunkedNumbers, Intervals, KeptBlocks, Listed
-from midepoch.order.windows import Blocks
+from midepoch.order.windows import Blocks, bounds_of
 
 
 def sequential(sizes, block):
@@ -70,6 +71,25 @@ def test_pieces_cut_the_whole_order(sizes, block, shuffle):
     starts = order.piece_starts("block")
     assert starts[-1] == order.size
     assert (np.diff(starts) >= 0).all()
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=6), st.integers(0, 40), st.integers(0, 9))
+def test_the_blocks_of_shuffled_files_are_those_of_each_file_in_turn(blocks, skipped, seed):
+    """Files and blocks may be empty, and a file may begin in the middle of a block."""
+    block_starts = bounds_of(np.array([rows for file in blocks for rows in file], np.int64))
+    files = bounds_of(np.array([sum(file) for file in blocks], np.int64))
+    inner = Interval(Sequential(files, block_starts), skipped, files[-1])
+    shuffled = ShuffledPieces(inner, "file", seed)
+    inner_files = inner.piece_starts("file").tolist()
+    expected, start = {0}, 0
+    for file in shuffled.permutation.tolist():
+        begin, end = inner_files[file], inner_files[file + 1]
+        expected |= {start} | {
+            start + one - begin for one in inner.piece_starts("block").tolist() if begin <= one < end
+        }
+        start += end - begin
+    assert sorted(set(shuffled.piece_starts("block").tolist())) == sorted(expected | {inner.size})
+    assert inner.size == 0 or (np.diff(shuffled.piece_starts("block")) > 0).all()
 
 
 def test_positions_can_be_asked_one_by_one():

@@ -9,7 +9,7 @@ from midepoch._common.hashing import key_of
 from midepoch._common.types import I64
 from midepoch.index.index import IndexView
 from midepoch.order.orders import Order, Shuffle, ShuffledPieces, ShuffledWindows
-from midepoch.order.windows import windows_of_rows
+from midepoch.order.windows import distinct, windows_of_rows
 
 
 class SplitOrder:
@@ -39,7 +39,7 @@ class Splitting:
 
     def cut(self, order: Order) -> SplitOrder:
         """The order, which must be one of whole blocks, with splits for its pieces."""
-        bounds = np.unique(order.piece_starts("block"))
+        bounds = distinct(order.piece_starts("block"))
         if not order.size:
             return SplitOrder(order, np.zeros(1, np.int64))
         firsts = order.rows(bounds[:-1])
