@@ -18,7 +18,7 @@ from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.world import launched_rank
 from midepoch.delivery.plan import Plan, ShardMode, check_shard
-from midepoch.errors import SchemaMismatchError
+from midepoch.order.bounds import Bound, slice_bounds
 from midepoch.order.orders import Level, Shuffle, Slice
 from midepoch.order.quality import ShuffleQuality
 from midepoch.order.selection import Selection
@@ -28,19 +28,17 @@ from midepoch.pipeline.cache import cache_pipeline
 from midepoch.pipeline.own_lengths import with_own_lengths
 from midepoch.pipeline.survey import survey_pipeline
 from midepoch.pipeline.units import checked_version
-from midepoch.planned import PlannedDataset
 from midepoch.sources.edits import without_rows
-from midepoch.sources.files import FileRows
 from midepoch.stages.arguments import with_arguments
-from midepoch.stages.batch import Batch, MapBatches, MapBatchesOneToOne
-from midepoch.stages.columns import RenameColumns
+from midepoch.stages.batch import WHOLE_LANE, Batch, MapBatches, MapBatchesOneToOne
 from midepoch.stages.filter_batches import FilterBatches
 from midepoch.stages.pack.spec import Others, PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.pack.strategies import Overlong, Strategy
-from midepoch.stages.transform import Convert, Filter, Map, Select
+from midepoch.stages.transform import Convert, Filter, Map
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
-from midepoch.values.features import Features, features_of
+from midepoch.table import TableDataset
+from midepoch.values.features import features_of
 from midepoch.values.forms import FORMS, Form, torch_module
 from midepoch.values.media import Decode, to_decode
 
@@ -59,7 +57,7 @@ class TrainTest(NamedTuple, Generic[SplitDataset]):
     test: SplitDataset
 
 
-class Dataset(PlannedDataset):
+class Dataset(TableDataset):
     """Rows of files, in an order, through stages. Lazy: every method below returns a new dataset and reads nothing.
 
         dataset = midepoch.read("data/*.parquet").shuffle(seed=42).map(tokenize).batch(8)
@@ -172,6 +170,20 @@ class Dataset(PlannedDataset):
         selected = self.with_order_step("select", step)
         self._warn_of_leaks()
         return selected
+
+    def slice(self, start: Bound | None = None, stop: Bound | None = None) -> Self:
+        """Keep the rows from ``start`` to ``stop`` of the order. No row is read for this.
+
+            validation, train = dataset.slice(stop="10%"), dataset.slice("10%")
+
+        Both are numbers of rows, which count from the end if they are negative, or percents such as "10%", which are
+        rounded to the nearest row. After a shuffle these are other rows in every epoch.
+        """
+        rows = self.with_order_step("slice", Slice(start=0, stop=None)).file_rows("slice").size
+        first, end = slice_bounds(start, stop, rows)
+        cut = self.with_order_step("slice", Slice(start=first, stop=end))
+        self._warn_of_leaks()
+        return cut
 
     def iter(self, batch_size: int, drop_last_batch: bool = False) -> Iterator[Any]:
         """An iterator over batches of the next loop: that of :meth:`batch`. Its position is not that of the dataset."""
@@ -287,9 +299,11 @@ class Dataset(PlannedDataset):
         function: Callable[..., Any],
         *,
         batched: bool = False,
-        batch_size: int = 1000,
+        batch_size: int | None = 1000,
+        drop_last_batch: bool = False,
         one_to_one: bool = False,
         with_rng: bool = False,
+        with_indices: bool = False,
         remove_columns: Sequence[str] | str | None = None,
         input_columns: Sequence[str] | str | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
@@ -298,22 +312,31 @@ class Dataset(PlannedDataset):
 
         If ``function`` returns a dict, it updates the item's columns, without ``remove_columns``; any other value
         replaces the item. With ``batched=True`` it gets the columns of ``batch_size`` items and may return any number
-        of rows. With ``one_to_one=True`` it promises one row for each, in order, made of that row alone, as tokenizers
-        do: then the number of items stays known. With ``with_rng=True`` it also gets a NumPy generator that depends
-        only on seed, epoch and row. It gets the values of ``input_columns`` instead of the item, and ``fn_kwargs`` as
-        keyword arguments, whose values a checkpoint does not compare.
+        of rows. If ``batch_size`` is None, these are all items of a lane, in memory. With ``drop_last_batch`` the last
+        items of a lane are left out if they are fewer. With ``one_to_one=True`` it promises one row for each, in order,
+        made of that row alone, as tokenizers do: then the number of items stays known.
+
+        With ``with_indices=True`` it also gets the row's number, or those of a batch: rows are counted from 0 through
+        all files, in any order and epoch, on any number of ranks and workers. With ``with_rng=True`` it also gets a
+        NumPy generator that depends only on seed, epoch and row; the index comes first. It gets the values of
+        ``input_columns`` instead of the item, and ``fn_kwargs`` as keyword arguments, whose values a checkpoint does
+        not compare.
         """
         removed = (remove_columns,) if isinstance(remove_columns, str) else tuple(remove_columns or ())
         adapted = with_arguments(function, input_columns, fn_kwargs)
-        call = self.plan.pipeline.call("map", adapted, with_rng=with_rng)
+        call = self.plan.pipeline.call("map", adapted, with_rng=with_rng, with_indices=with_indices)
+        size = WHOLE_LANE if batch_size is None else batch_size
         if one_to_one and not batched:
             raise ValueError(
                 "one_to_one=True is for batched=True. Without that, a function returns one row for each anyway."
             )
+        if drop_last_batch and (one_to_one or not batched):
+            raise ValueError("drop_last_batch=True is for batched=True, and not for one_to_one=True, which keeps all.")
         if one_to_one:
-            return self.with_stage(MapBatchesOneToOne(call=call, size=batch_size, remove_columns=removed))
+            return self.with_stage(MapBatchesOneToOne(call=call, size=size, remove_columns=removed))
         if batched:
-            return self.with_stage(MapBatches(call=call, size=batch_size, remove_columns=removed))
+            stage = MapBatches(call=call, size=size, drop_last=drop_last_batch, remove_columns=removed)
+            return self.with_stage(stage)
         return self.with_stage(Map(call=call, remove_columns=removed))
 
     def filter(
@@ -321,14 +344,16 @@ class Dataset(PlannedDataset):
         function: Callable[..., Any],
         *,
         batched: bool = False,
+        with_indices: bool = False,
         input_columns: Sequence[str] | str | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
     ) -> Self:
         """Keep the items for which ``function`` is true. With ``batched=True`` it gets columns and returns a mask.
 
-        ``input_columns`` and ``fn_kwargs`` are those of :meth:`map`.
+        ``with_indices``, ``input_columns`` and ``fn_kwargs`` are those of :meth:`map`.
         """
-        call = self.plan.pipeline.call("filter", with_arguments(function, input_columns, fn_kwargs))
+        adapted = with_arguments(function, input_columns, fn_kwargs)
+        call = self.plan.pipeline.call("filter", adapted, with_indices=with_indices)
         return self.with_stage(FilterBatches(call=call, size=FILTER_ROWS) if batched else Filter(call=call))
 
     def batch(self, batch_size: int, drop_last_batch: bool = False) -> Self:
@@ -387,40 +412,6 @@ class Dataset(PlannedDataset):
         )
         return packed.with_plan(replace(packed.plan, pipeline=with_own_lengths(packed.plan.pipeline)))
 
-    def select_columns(self, names: Sequence[str] | str) -> Self:
-        """Keep these columns. Directly after ``read`` the others are never read from the files."""
-        chosen = (names,) if isinstance(names, str) else tuple(names)
-        if len(set(chosen)) < len(chosen):
-            raise ValueError(f"select_columns names a column twice: {list(chosen)}.")
-        pipeline, rows = self.plan.pipeline, self.plan.pipeline.source
-        if isinstance(rows, FileRows) and pipeline.keeps_rows:
-            missing = [name for name in chosen if name not in rows.names]
-            if missing:
-                raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(rows.names)}.")
-            selected = replace(pipeline, source=replace(rows, columns=chosen))
-            return self.with_plan(replace(self.plan, pipeline=selected))
-        return self.with_stage(Select(names=chosen))
-
-    def remove_columns(self, column_names: Sequence[str] | str) -> Self:
-        """Leave out these columns, from this stage on. To read fewer columns, use ``read(columns=...)``."""
-        names = (column_names,) if isinstance(column_names, str) else tuple(column_names)
-        return self._with_names("remove_columns", dict.fromkeys(names))
-
-    def rename_column(self, original_column_name: str, new_column_name: str) -> Self:
-        """Give a column another name, from this stage on."""
-        return self._with_names("rename_column", {original_column_name: new_column_name})
-
-    def rename_columns(self, column_mapping: Mapping[str, str]) -> Self:
-        """Give columns other names, from this stage on: a dict of old and new names."""
-        return self._with_names("rename_columns", column_mapping)
-
-    def _with_names(self, name: str, names: Mapping[str, str | None]) -> Self:
-        stage = RenameColumns(name=name, names=tuple(names.items()))
-        known = self.plan.pipeline.schema
-        if known is not None:
-            stage.check(known.names)
-        return self.with_stage(stage)
-
     def with_format(self, type: Form | Literal["np", "pt", "pa"] | None = None) -> Self:
         """Yield "python", "numpy" or "torch" values, or Arrow record batches ("arrow"), from this stage on.
 
@@ -456,7 +447,7 @@ class Dataset(PlannedDataset):
         files = NamedFiles(
             data_folder, allow_urls=allow_urls, max_file_bytes=max_file_bytes, storage_options=storage_options
         )
-        function = Decode(features=to_decode(self.schema, self.features, columns), files=files)
+        function = Decode(features=to_decode(self.schema, features_of(self.schema), columns), files=files)
         return self.with_stage(Map(call=pipeline.call("decode", function)))
 
     def repeat(self, num_times: int | None = None) -> Self:
@@ -532,21 +523,6 @@ class Dataset(PlannedDataset):
     def with_other_rows(self, plan: Plan) -> "Dataset":
         """A dataset of other files. A subclass that knows its files overrides this and returns a plain Dataset."""
         return self.with_plan(plan)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema of the rows as they are read from the files."""
-        return self.file_rows("schema").schema
-
-    @property
-    def column_names(self) -> list[str]:
-        """The columns that are read from the files."""
-        return self.file_rows("column_names").names
-
-    @property
-    def features(self) -> Features:
-        """The features that `datasets` stored in the files, for example ``features["label"].names`` of a ClassLabel."""
-        return features_of(self.schema)
 
 
 def _both(num_shards: int | None, index: int | None) -> tuple[int, int]:

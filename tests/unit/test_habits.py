@@ -157,3 +157,115 @@ def test_a_dataset_of_hugging_face():
 
     with pytest.raises(TypeError, match=r"midepoch\.from_hf\(dataset\)"):
         me.read(datasets.Dataset.from_list(ROWS))
+
+
+def with_number(row, number):
+    return {"number": number}
+
+
+def with_numbers(rows, numbers):
+    return {"number": numbers}
+
+
+def numbered(item, number, rng):
+    return {"number": number, "noise": int(rng.integers(1000))}
+
+
+def is_even_number(row, number):
+    return number % 2 == 0
+
+
+def are_even_numbers(rows, numbers):
+    return [number % 2 == 0 for number in numbers]
+
+
+INDEXED = {
+    "map": lambda rows: rows.map(with_number, with_indices=True),
+    "map with rng": lambda rows: rows.map(numbered, with_indices=True, with_rng=True),
+    "batched": lambda rows: rows.map(with_numbers, batched=True, batch_size=4, with_indices=True),
+    "one to one": lambda rows: rows.map(
+        with_numbers, batched=True, batch_size=4, one_to_one=True, with_indices=True
+    ).map(with_number, with_indices=True),
+    "after filter": lambda rows: rows.filter(is_even).map(with_number, with_indices=True),
+    "columns": lambda rows: rows.map(lambda one, number: {"number": number}, input_columns="id", with_indices=True),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_an_index_is_the_number_of_the_row(dataset, name):
+    for rows in (dataset, dataset.shuffle(seed=4), dataset.shuffle(seed=4, level="row").select([9, 30, 2, 51])):
+        made = list(INDEXED[name](rows))
+        assert made
+        assert all(row["number"] == row["id"] for row in made)
+    me.testing.assert_resumes(INDEXED[name](dataset.shuffle(seed=4)))
+    me.testing.assert_elastic(INDEXED[name](dataset.shuffle(seed=4)).lanes(4), [(2, 1), (1, 3), (3, 1)])
+
+
+@pytest.mark.parametrize(("function", "batched"), [(is_even_number, False), (are_even_numbers, True)])
+def test_filters_get_indices(dataset, function, batched):
+    kept = dataset.shuffle(seed=4).filter(function, batched=batched, with_indices=True)
+    expected = [number for number in ids(dataset.shuffle(seed=4)) if number % 2 == 0]
+    assert ids(kept) == ids(kept.survey()) == expected
+    me.testing.assert_resumes(kept, every=7)
+
+
+def test_indices_in_workers(dataset):
+    loader = me.Loader(dataset.shuffle(seed=4).map(with_number, with_indices=True), batch_size=4, num_workers=2)
+    assert all(batch["number"] == batch["id"] for batch in loader)
+
+
+def test_indices_need_rows(dataset):
+    with pytest.raises(ValueError, match=r"map\(with_indices=True\) after batch is not possible"):
+        dataset.batch(2).map(with_number, with_indices=True)
+    with pytest.raises(ValueError, match=r"filter\(with_indices=True\) after filter is not possible"):
+        dataset.filter(are_even_numbers, batched=True).filter(is_even_number, with_indices=True)
+    with pytest.raises(ValueError, match=r"map\(with_indices=True\) is not possible on a mixture"):
+        me.mix([dataset, dataset]).map(with_number, with_indices=True)
+    state = dataset.map(with_number, with_indices=True).state_dict()
+    with pytest.raises(me.CheckpointMismatchError, match="with_indices"):
+        dataset.map(with_number).load_state_dict(state)
+
+
+def count_rows(rows):
+    return {"id": rows["id"], "group": [len(rows["id"])] * len(rows["id"])}
+
+
+def test_groups_of_all_rows_and_without_the_last(dataset):
+    whole = dataset.map(count_rows, batched=True, batch_size=None)
+    assert {row["group"] for row in whole} == {60}
+    me.testing.assert_resumes(whole, every=13)
+    cut = dataset.map(count_rows, batched=True, batch_size=8, drop_last_batch=True)
+    assert ids(cut) == list(range(56))
+    me.testing.assert_resumes(cut, every=5)
+    me.testing.assert_elastic(cut.lanes(3), [(2, 1), (1, 1)])
+    with pytest.raises(me.CheckpointMismatchError, match="drop_last_batch"):
+        dataset.map(count_rows, batched=True, batch_size=8).load_state_dict(cut.state_dict())
+    with pytest.raises(ValueError, match="drop_last_batch=True is for batched=True"):
+        dataset.map(add_one, drop_last_batch=True)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        (("10%", "20%"), range(6, 12)),
+        ((None, "50%"), range(30)),
+        (("-10%",), range(54, 60)),
+        ((5, -50), range(5, 10)),
+        ((20, 10), []),
+        ((70, None), []),
+        ((50, 90), range(50, 60)),
+        (("33.3%", "50%"), range(20, 30)),
+    ],
+)
+def test_slices(dataset, bounds, expected):
+    assert ids(dataset.slice(*bounds)) == list(expected)
+
+
+def test_wrong_slices(dataset):
+    for wrong in ("10", "101%", "x%"):
+        with pytest.raises(ValueError, match=f"start is '{wrong}'; pass a number of rows, or percents"):
+            dataset.slice(wrong)
+    with pytest.raises(TypeError, match="start must be an integer"):
+        dataset.slice(0.1)
+    with pytest.raises(ValueError, match="slice after shard is not possible"):
+        dataset.shard(2, 0).slice(3)

@@ -11,7 +11,7 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.stages.stage import Call, Stage, name_of
 
-INTERNAL = ("number", "salt", "checks", "use", "skip_log", "stage")
+INTERNAL = ("number", "salt", "checks", "use", "skip_log", "stage", "values", "digest")
 """Fields of stages that no user sets."""
 
 
@@ -55,7 +55,8 @@ def _parameters(stage: Any) -> Iterator[str]:
         if field.name in INTERNAL or value is None or (default is not MISSING and value == default):
             continue
         if isinstance(value, Call):
-            yield name_of(value.function) + (", with_rng=True" if value.with_rng else "")
+            options = [name for name in ("with_indices", "with_rng") if getattr(value, name)]
+            yield ", ".join([name_of(value.function), *(f"{name}=True" for name in options)])
         elif is_dataclass(value):
             yield from _parameters(value)
         else:

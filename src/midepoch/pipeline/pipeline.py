@@ -16,6 +16,7 @@ from midepoch.index.survey import Survey
 from midepoch.sources.source import ItemSpec, Source
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Call, Stage
+from midepoch.values.features import with_field_features
 
 log = logging.getLogger("midepoch")
 
@@ -166,10 +167,42 @@ class Pipeline:
             return False
         return bool(self.schema.equals(self.source.schema))
 
-    def call(self, name: str, function: Callable[..., Any], *, with_rng: bool = False) -> Call:
+    @cached_property
+    def item_schema(self) -> pa.Schema | None:
+        """The columns of the items, also where values are not those of the files; None if only reading tells."""
+        schema = None if self.source.schema is None else with_field_features(self.source.schema)
+        for stage in self.stages:
+            schema = stage.item_schema(schema)
+        return schema
+
+    def check_row_numbers(self, purpose: str) -> None:
+        """Raise if the items of this pipeline have no row numbers; ``purpose`` is for the message."""
+        if not self.source.has_rows:
+            raise ValueError(
+                f"{purpose} is not possible on a mixture, whose items have no common row numbers: use it on each of "
+                "the datasets before mixing them."
+            )
+        grouping = next((stage.name for stage in self.stages if stage.many_outputs or stage.group_size > 1), None)
+        if grouping is not None:
+            raise ValueError(
+                f"{purpose} after {grouping} is not possible: {grouping} makes items that are not single rows, or "
+                f"forgets which rows they were. Put it before {grouping}."
+            )
+
+    def call(
+        self, name: str, function: Callable[..., Any], *, with_rng: bool = False, with_indices: bool = False
+    ) -> Call:
         """A user function as the next stage of this pipeline calls it."""
-        salt = 1 + sum(stage.describe() is not None for stage in self.stages)
-        return Call(function=function, stage=name, number=len(self.stages) + 1, with_rng=with_rng, salt=salt)
+        if with_indices:
+            self.check_row_numbers(f"{name}(with_indices=True)")
+        return Call(
+            function=function,
+            stage=name,
+            number=len(self.stages) + 1,
+            with_rng=with_rng,
+            with_indices=with_indices,
+            salt=1 + sum(stage.describe() is not None for stage in self.stages),
+        )
 
     def find(self, kind: type[StageKind]) -> StageKind | None:
         """The first stage of a kind, for callers that added one themselves and need what it collects."""

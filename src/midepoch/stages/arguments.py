@@ -20,10 +20,10 @@ class WithArguments:
         """A checkpoint knows this function by the user's."""
         return self.function
 
-    def __call__(self, item: Any, *rng: Any) -> Any:
-        """The function's result for an item; ``rng`` is a random generator, if the function takes one."""
+    def __call__(self, item: Any, *more: Any) -> Any:
+        """The function's result for an item; ``more`` is what it also asked for: indices, a random generator."""
         if self.input_columns is None:
-            return self.function(item, *rng, **self.keywords)
+            return self.function(item, *more, **self.keywords)
         try:
             columns = [item[name] for name in self.input_columns]
         except KeyError as error:
@@ -31,7 +31,7 @@ class WithArguments:
             raise SchemaMismatchError(
                 f"input_columns has {error.args[0]!r}, and the item has no such column. It has: {', '.join(known)}."
             ) from None
-        return self.function(*columns, *rng, **self.keywords)
+        return self.function(*columns, *more, **self.keywords)
 
 
 def with_arguments(

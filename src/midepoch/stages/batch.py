@@ -29,6 +29,9 @@ from midepoch.values.convert import as_column
 from midepoch.values.row_items import row_items
 from midepoch.values.rows import Rows
 
+WHOLE_LANE = 1 << 62
+"""The size of a group that ends only with the lane."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch(Stage):
@@ -95,6 +98,9 @@ class Batch(Stage):
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
         return Batches(inputs, lambda flow: self.flow(flow, cursor, context), self.size, drop_last=self.drop_last)
 
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        return schema if self.collate is None else None
+
     def describe_as_input(self) -> dict[str, Any] | None:
         return {"op": self.name, "n": self.size, "drop_last": self.drop_last}
 
@@ -121,12 +127,17 @@ class Collate(Stage):
         items = ((function(item), cursor, key) for item, cursor, key in inputs.as_single_items())
         return Flow(single_items=items, form=inputs.form)
 
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapBatches(FunctionStage):
     """Call a function on the columns of ``size`` items. It may return any number of rows."""
 
     size: int
+    drop_last: bool = False
+    """True if the last items of a lane are left out where they are fewer than ``size``."""
     remove_columns: tuple[str, ...] = ()
     many_outputs: ClassVar[bool] = True
 
@@ -143,6 +154,8 @@ class MapBatches(FunctionStage):
         return Flow(row_runs=runs, form=inputs.form)
 
     def _outputs(self, group: RowRun, context: Context) -> Rows:
+        if self.drop_last and len(group) < self.size:
+            return Rows({})
         return call_on_columns(self.call, group, self.remove_columns, context)
 
     def count(self, inputs: int) -> int | None:
@@ -157,7 +170,13 @@ class MapBatches(FunctionStage):
 
     def describe(self) -> dict[str, Any] | None:
         # The size decides which rows the function sees together, so another one can change the rows it returns.
-        return self.call.describe(batched=True, batch_size=self.size, remove_columns=list(self.remove_columns))
+        return self.call.describe(
+            batched=True,
+            batch_size=None if self.size == WHOLE_LANE else self.size,
+            whole_lane=self.size == WHOLE_LANE,
+            drop_last_batch=self.drop_last,
+            remove_columns=list(self.remove_columns),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +219,7 @@ class MapBatchesOneToOne(FunctionStage):
 def call_on_columns(call: Call, group: RowRun, removed: tuple[str, ...], context: Context) -> Rows:
     """The rows that a function returns for the columns of a group. Columns that it does not return are kept."""
     columns = group.rows.columns()
-    result = call(columns, int(group.keys[0]), context)
+    result = call(columns, int(group.keys[0]), context, group.keys)
     if isinstance(result, pa.Table):
         result = (
             result.combine_chunks().to_batches()[0] if len(result) else pa.RecordBatch.from_pylist([], result.schema)

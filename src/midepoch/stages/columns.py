@@ -30,9 +30,10 @@ class RenameColumns(Stage):
         items = ((self._renamed_item(item), cursor, key) for item, cursor, key in inputs.as_single_items())
         return replace(inputs.with_single_items(items), schema=None)
 
-    def check(self, known: Sequence[str]) -> None:
-        """Raise SchemaMismatchError if the columns cannot get these names."""
-        self._new_names(known)
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        if schema is None:
+            return None
+        return pa.schema([schema.field(old).with_name(new) for old, new in self._new_names(schema.names).items()])
 
     def _renamed(self, rows: Rows) -> Rows:
         new = self._new_names(rows.names)

@@ -42,6 +42,9 @@ class FilterBatches(FunctionStage):
     def keeps_rows(self) -> bool:
         return True
 
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        return schema
+
     def count(self, inputs: int) -> int | None:
         return None
 
@@ -79,6 +82,9 @@ class FilterColumns(FunctionStage):
 
     def count(self, inputs: int) -> int | None:
         return inputs if self.use == "check" else None
+
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        return schema
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         groups = single_groups(inputs.as_row_runs(self.size), self.size)
@@ -118,7 +124,7 @@ class FilterColumns(FunctionStage):
 
 def _mask(call: Call, group: RowRun, context: Context) -> npt.NDArray[np.bool_]:
     """Which rows of a group a function keeps."""
-    result = call(group.rows.columns(), int(group.keys[0]), context)
+    result = call(group.rows.columns(), int(group.keys[0]), context, group.keys)
     mask = result.to_pylist() if isinstance(result, pa.Array | pa.ChunkedArray) else np.asarray(result).tolist()
     if not isinstance(mask, list) or len(mask) != len(group):
         raise ValueError(

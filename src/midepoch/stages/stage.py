@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+import pyarrow as pa
+
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.arguments import WithArguments
@@ -91,6 +93,10 @@ class Stage(ABC):
         """The outputs from ``cursor`` on, counted without reading. Only for stages that can be counted."""
         return Outputs(inputs, lambda flow: self.flow(flow, cursor, context))
 
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        """The columns of the outputs, given those of the inputs; None if only reading tells."""
+        return schema
+
     def describe(self) -> dict[str, Any] | None:
         """What a state remembers of the stage; None if no change of the stage changes a row."""
         return None
@@ -115,6 +121,8 @@ class Call:
     number: int
     """The stage's number in its pipeline, from 1."""
     with_rng: bool = False
+    with_indices: bool = False
+    """True if the function gets the number of the row as well, or of each row of a batch."""
     salt: int = 0
     """Separates the random numbers of several functions. It counts only the stages that change rows."""
 
@@ -122,10 +130,18 @@ class Call:
         if not callable(self.function):
             raise TypeError(f"{self.stage} needs a function, got {self.function!r}.")
 
-    def __call__(self, item: Any, key: int, context: Context) -> Any:
-        """Call the function. A note on any error names the stage, the function and the row."""
+    def __call__(self, item: Any, key: int, context: Context, keys: I64 | None = None) -> Any:
+        """Call the function. A note on any error names the stage, the function and the row.
+
+        An item that is made of several rows has their ``keys``, of which ``key`` is the first.
+        """
+        more: list[Any] = []
+        if self.with_indices:
+            more.append(key if keys is None else keys.tolist())
+        if self.with_rng:
+            more.append(context.rng(self.salt, key))
         try:
-            return self.function(item, context.rng(self.salt, key)) if self.with_rng else self.function(item)
+            return self.function(item, *more)
         except Exception as error:
             error.add_note(f"midepoch: in {self.stage}({name_of(self.function)}){context.name_row(self.number, key)}")
             raise
@@ -133,7 +149,12 @@ class Call:
     def describe(self, **parameters: Any) -> dict[str, Any]:
         """The stage, the function's name, and the parameters that are set."""
         columns = self.function.input_columns if isinstance(self.function, WithArguments) else None
-        all_parameters = {"with_rng": self.with_rng, "input_columns": list(columns or ()), **parameters}
+        all_parameters = {
+            "with_rng": self.with_rng,
+            "with_indices": self.with_indices,
+            "input_columns": list(columns or ()),
+            **parameters,
+        }
         are_set = {key: value for key, value in all_parameters.items() if value}
         return {"op": self.stage, "fn": name_of(self.function), **are_set}
 
@@ -155,6 +176,9 @@ class FunctionStage(Stage):
     @property
     def uses_rng(self) -> bool:
         return self.call.with_rng
+
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        return None
 
 
 def name_of(function: Callable[..., Any]) -> str:

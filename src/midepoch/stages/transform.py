@@ -40,6 +40,9 @@ class Map(FunctionStage):
                 )
             yield result, cursor, key
 
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        return schema if getattr(self.call.function, "keeps_columns", False) else None
+
     def describe(self) -> dict[str, Any] | None:
         return self.call.describe(remove_columns=list(self.remove_columns))
 
@@ -78,6 +81,9 @@ class Filter(FunctionStage):
         make = partial(self.flow, cursor=cursor, context=context)
         return Outputs(inputs, make) if self.checks else Kept(inputs, make, self.name, context.name)
 
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        return schema
+
     def describe(self) -> dict[str, Any] | None:
         return self.call.describe()
 
@@ -90,14 +96,14 @@ class Select(Stage):
     name = "select_columns"
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        schema = self._schema(inputs.schema)
+        schema = self.item_schema(inputs.schema)
         if inputs.row_runs is not None:
             runs = (RowRun(run.rows.select(self.names), run.cursors, run.keys) for run in inputs.row_runs)
             return Flow(row_runs=runs, form=inputs.form, schema=schema, deferred=inputs.deferred)
         items = ((self._select(item), cursor, key) for item, cursor, key in inputs.as_single_items())
         return replace(inputs.with_single_items(items), schema=schema)
 
-    def _schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         if schema is None or not set(self.names) <= set(schema.names):
             return None
         return pa.schema([schema.field(name) for name in self.names])

@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+FEATURE = b"midepoch.feature"
+"""The key of a column's feature in the metadata of its field."""
 MOST_LEVELS = 100
 """More than features are nested. What is nested deeper was not written by `datasets`."""
 
@@ -52,17 +54,35 @@ Features = dict[str, Any]
 
 def features_of(schema: pa.Schema) -> Features:
     """The features of a schema's columns. A column that `datasets` did not describe is a Value of its Arrow type."""
+    return {field.name: _feature_of(field) for field in with_field_features(schema)}
+
+
+def with_field_features(schema: pa.Schema) -> pa.Schema:
+    """The same columns, each with its own feature, which it keeps if it is selected or renamed."""
     written = _written_features(schema)
-    return {field.name: written.get(field.name) or Feature("Value", {"dtype": str(field.type)}) for field in schema}
+    fields = [
+        field.with_metadata({FEATURE: json.dumps(written[field.name])}) if field.name in written else field
+        for field in schema
+    ]
+    return pa.schema(fields)
 
 
-def _written_features(schema: pa.Schema) -> Features:
+def _feature_of(field: pa.Field) -> Any:
+    text = (field.metadata or {}).get(FEATURE)
+    return _feature(json.loads(text)) if text else Feature("Value", {"dtype": str(field.type)})
+
+
+def _written_features(schema: pa.Schema) -> dict[str, Any]:
+    """What `datasets` wrote of each column, as JSON."""
     text = (schema.metadata or {}).get(b"huggingface")
     try:
         written = json.loads(text)["info"]["features"] if text else {}
-        return {name: _feature(value) for name, value in written.items()} if isinstance(written, Mapping) else {}
+        written = {name: value for name, value in written.items() if value} if isinstance(written, Mapping) else {}
+        for value in written.values():
+            _feature(value)  # raises if it is no feature
     except (ValueError, LookupError, TypeError, RecursionError):
         return {}
+    return written
 
 
 def _feature(written: Any, level: int = 1) -> Any:

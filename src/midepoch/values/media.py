@@ -47,6 +47,7 @@ class Decode:
 
     features: Features
     files: Files
+    keeps_columns = True
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The decoded columns of a row."""

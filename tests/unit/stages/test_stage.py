@@ -6,6 +6,7 @@ from functools import partial, wraps
 import pyarrow as pa
 import pytest
 
+from midepoch.stages.added import AddColumn, CastColumns
 from midepoch.stages.batch import Batch, Collate, MapBatches, MapBatchesOneToOne
 from midepoch.stages.columns import RenameColumns
 from midepoch.stages.filter_batches import FilterBatches, FilterColumns
@@ -37,6 +38,8 @@ STAGES = {
     "filter": Filter(call=call("filter")),
     "select": Select(names=("text",)),
     "rename": RenameColumns(names=(("id", "number"), ("text", None)), name="rename_columns"),
+    "cast": CastColumns(types=(("id", pa.int8()),), name="cast"),
+    "add": AddColumn.of("more", pa.array([1, 2])),
     "convert": Convert(form="numpy"),
     "batch": Batch(size=3),
     "full batch": Batch(size=3, drop_last=True),
@@ -50,6 +53,10 @@ STAGES = {
     "pack": PackWindows(spec=spec(), strategy="best_fit", window=7),
     "concat": PackStream(spec=spec()),
 }
+ONE_TO_ONE = (
+    *("map", "one-to-one batched map", "select", "rename", "cast", "add", "convert"),
+    *("collate", "process", "checked filter"),
+)
 
 
 def members(member):
@@ -80,15 +87,14 @@ def test_a_stage_has_the_name_by_which_users_know_it():
 
 
 def test_a_stage_names_the_functions_that_it_calls():
-    without = ("select", "rename", "convert", "batch", "full batch", "pack", "concat")
+    without = ("select", "rename", "cast", "add", "convert", "batch", "full batch", "pack", "concat")
     assert members("functions") == {key: () if key in without else (function,) for key in STAGES}
 
 
 def test_the_number_of_outputs_where_it_follows_from_that_of_the_inputs():
-    same = ("map", "one-to-one batched map", "select", "rename", "convert", "collate", "process", "checked filter")
     for inputs in (0, 1, 3, 7):
         counts = {"batch": -(-inputs // 3), "collated batch": -(-inputs // 3), "full batch": inputs // 3}
-        counts |= dict.fromkeys(same, inputs)
+        counts |= dict.fromkeys(ONE_TO_ONE, inputs)
         assert {key: stage.count(inputs) for key, stage in STAGES.items()} == {key: counts.get(key) for key in STAGES}
 
 
@@ -97,8 +103,7 @@ def test_a_function_whose_errors_are_skipped_has_an_unknown_number_of_outputs():
 
 
 def test_which_stages_make_one_output_of_each_input():
-    one = ("map", "one-to-one batched map", "select", "rename", "convert", "collate", "process", "checked filter")
-    assert members("one_to_one") == {key: key in one for key in STAGES}
+    assert members("one_to_one") == {key: key in ONE_TO_ONE for key in STAGES}
     assert Batch(size=1).one_to_one
 
 
@@ -119,6 +124,16 @@ def test_the_schema_is_known_until_a_function_changes_items(in_runs):
     for key, stage in STAGES.items():
         inputs = Flow(row_runs=iter(()), schema=SCHEMA) if in_runs else Flow(single_items=iter(()), schema=SCHEMA)
         assert stage.flow(inputs, (0, 0), CONTEXT).schema == known.get(key), key
+
+
+def test_the_columns_of_items_are_known_until_a_function_returns_them():
+    names = dict.fromkeys(["filter", "batched filter", "checked filter", "convert", "cast", "batch", "full batch"])
+    names |= {key: ["id", "text"] for key in names} | {"select": ["text"], "rename": ["number"]}
+    names["add"] = ["id", "text", "more"]
+    for key, stage in STAGES.items():
+        schema = stage.item_schema(SCHEMA)
+        assert (None if schema is None else schema.names) == names.get(key), key
+        assert stage.item_schema(None) is None
 
 
 def test_a_column_that_is_not_there_leaves_the_schema_to_the_error_of_the_first_row():

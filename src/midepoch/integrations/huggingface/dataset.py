@@ -106,8 +106,8 @@ def from_hf(dataset: Any) -> Dataset:
     if dataset._indices is not None:  # `datasets` has no public name for its row numbers
         rows = replace(rows, steps=(Selection(table=dataset._indices),))
     opened = Dataset.from_source(rows)
-    columns = [name for name in opened.column_names if name in (form["columns"] or opened.column_names)]
-    if columns != opened.column_names and not form["output_all_columns"]:
+    columns = [name for name in rows.names if name in (form["columns"] or rows.names)]
+    if columns != rows.names and not form["output_all_columns"]:
         opened = opened.select_columns(columns)
     return opened if form["type"] in (None, "python") else opened.with_format(form["type"])
 

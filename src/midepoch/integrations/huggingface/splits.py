@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from midepoch.order.bounds import clipped, percent_of
+
 ROUNDINGS = ("closest", "pct1_dropremainder")
 EXAMPLES = "'train', 'train[:10%]', 'train[100:-100]' or 'train+test[50%:]'"
 TERM = re.compile(
@@ -31,7 +33,7 @@ class Term:
 
     def _bound(self, bound: int, count: int) -> int:
         if self.percent and self.rounding == "closest":
-            bound = round(bound * count / 100)
+            bound = percent_of(bound, count)
         elif self.percent:
             if count < 100:
                 raise ValueError(
@@ -39,7 +41,7 @@ class Term:
                     "it out, or use rows instead of percents."
                 )
             bound *= count // 100
-        return min(count, max(0, bound + count if bound < 0 else bound))
+        return clipped(bound, count)
 
 
 def parse(expression: str) -> list[Term]:

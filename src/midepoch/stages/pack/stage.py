@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from midepoch._common.hashing import key_of, mix64
 from midepoch._common.types import I64
@@ -110,6 +111,9 @@ class PackWindows(Stage):
 
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
         return PlannedWindows(inputs, self.spec, self.strategy, self.window, delivered_of(cursor[-1]), context)
+
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        return None
 
     def describe(self) -> dict[str, Any] | None:
         return self.spec.describe() | {"strategy": self.strategy, "window": self.window}
@@ -214,6 +218,9 @@ class PackStream(Stage):
 
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
         return PlannedStream(inputs, self.spec, delivered_of(cursor[-1]), context)
+
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        return None
 
     def describe(self) -> dict[str, Any] | None:
         return self.spec.describe() | {"strategy": "concat"}
