@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from midepoch.integrations.structured.dataset import StructuredDataset
     from midepoch.integrations.torchdata import from_stateful_dataloader
     from midepoch.loader import Loader
-    from midepoch.mixing import mix
+    from midepoch.mixing import concat, mix
     from midepoch.pipeline.weight_schedule import WeightSchedule
     from midepoch.reading import read
 
@@ -62,6 +62,7 @@ _HOMES = {
     "SurveyMismatchError": "errors",
     "UnknownStateError": "errors",
     "WeightSchedule": "pipeline.weight_schedule",
+    "concat": "mixing",
     "fast_load_iterable_dataset": "integrations.huggingface.dataset",
     "from_hf": "integrations.huggingface.dataset",
     "from_stateful_dataloader": "integrations.torchdata",
@@ -93,6 +94,7 @@ __all__ = [
     "SurveyMismatchError",
     "UnknownStateError",
     "WeightSchedule",
+    "concat",
     "fast_load_iterable_dataset",
     "from_hf",
     "from_stateful_dataloader",
@@ -101,13 +103,23 @@ __all__ = [
     "read",
 ]
 
+_OTHER_NAMES = {
+    "concatenate_datasets": "midepoch.concat([a, b])",
+    "interleave_datasets": "midepoch.mix([a, b], weights=[0.7, 0.3])",
+    "load_dataset": "midepoch.fast_load_iterable_dataset(path, split='train'), or midepoch.read(files)",
+    "load_from_disk": "midepoch.fast_load_iterable_dataset(folder)",
+    "split_dataset_by_node": "dataset.shard(world_size, rank), or midepoch.distributed.split_dataset_by_node",
+}
+"""What users of `datasets` look for, and what to use here."""
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used. So ``import midepoch`` itself takes almost no time."""
     if name in ("distributed", "extending", "testing"):
         return import_module(f"midepoch.{name}")
     if name not in _HOMES:
-        raise AttributeError(f"module 'midepoch' has no attribute {name!r}")
+        hint = f". Use {_OTHER_NAMES[name]}" if name in _OTHER_NAMES else ""
+        raise AttributeError(f"module 'midepoch' has no attribute {name!r}{hint}")
     value = getattr(import_module(f"midepoch.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

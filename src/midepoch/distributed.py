@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
+from midepoch.dataset import Dataset
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.loader import Loader
 
@@ -13,6 +14,8 @@ try:
     import torch.distributed
 except ImportError as error:
     raise MissingExtraError("torch", "torch", "midepoch.distributed") from error
+
+AnyDataset = TypeVar("AnyDataset", bound=Dataset)
 
 
 class Stateful(Protocol):
@@ -44,6 +47,20 @@ def _own_state(loader: Stateful) -> dict[str, Any]:
     if isinstance(loader, Loader):
         return loader.own_state()
     return loader.state_dict()
+
+
+def split_dataset_by_node(dataset: AnyDataset, rank: int, world_size: int) -> AnyDataset:
+    """The shard of a rank, under the name that `datasets` has for it: ``dataset.shard(world_size, rank)``.
+
+        from midepoch.distributed import split_dataset_by_node
+
+        dataset = split_dataset_by_node(dataset, rank=0, world_size=8)
+
+    Shards are disjoint and together complete, for any number of files. Nothing is communicated.
+    """
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"split_dataset_by_node takes a midepoch dataset, got {type(dataset).__name__}.")
+    return dataset.shard(num_shards=world_size, index=rank)
 
 
 def in_step(loader: Loader) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""mix: several datasets as one, in exact proportions."""
+"""mix and concat: several datasets as one, in exact proportions or one after the other."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
@@ -34,19 +34,63 @@ def mix(
     A state can be loaded with other weights, with one dataset more or with one less: each dataset resumes from its own
     position. Pass a dict to name the datasets; a resume then finds each by its name.
     """
+    parts, names, named = _parts("mix", datasets)
+    if stop not in STOPS:
+        raise ValueError(f"stop is {stop!r}; it can be {', '.join(map(repr, STOPS))}.")
+    steps = _steps(weights, names, stop) if isinstance(weights, WeightSchedule) else None
+    mixture = Mixture(
+        parts=tuple(part.plan.pipeline for part in parts),
+        names=names,
+        weights=steps.weights[0] if steps else tuple(_weights(weights, names)),
+        steps=steps,
+        named=named,
+        seed=check_integer("seed", seed, least=None),
+        stop=stop,
+    )
+    return _joined(mixture, parts)
+
+
+def concat(datasets: Sequence[Dataset] | Mapping[str, Dataset]) -> Dataset:
+    """Read several datasets one after the other, as ``concatenate_datasets`` of `datasets` does.
+
+        dataset = midepoch.concat([easy.shuffle(seed=1), hard.shuffle(seed=1)])
+
+    Each keeps its own shuffle and stages. Every lane reads its share of the first dataset, then of the second, and so
+    on, so that all ranks change over at about the same step. To shuffle the rows of several files together, open them
+    together: ``midepoch.read([...])``. To interleave datasets, use :func:`mix`.
+
+    A state can be loaded with one dataset more or less; those that it knows resume from their own positions. Pass a
+    dict to name the datasets.
+    """
+    parts, names, named = _parts("concat", datasets)
+    mixture = Mixture(
+        parts=tuple(part.plan.pipeline for part in parts),
+        names=names,
+        weights=(1.0,) * len(parts),
+        named=named,
+        stop="all",
+        in_turn=True,
+    )
+    return _joined(mixture, parts)
+
+
+def _joined(mixture: Mixture, parts: Sequence[Dataset]) -> Dataset:
+    joined = Dataset.from_source(mixture)
+    return joined.with_launched_shard() if any(part.plan.sharded_by == "launcher" for part in parts) else joined
+
+
+def _parts(function: str, datasets: Any) -> tuple[list[Dataset], tuple[str, ...], bool]:
+    """The datasets, which must fit together, their names, and whether the user named them."""
     if isinstance(datasets, Dataset) or not isinstance(datasets, Iterable):
-        raise TypeError(f"mix takes a list or a dict of datasets, got {type(datasets).__name__}. Pass [a, b].")
-    named = isinstance(datasets, Mapping)
+        raise TypeError(f"{function} takes a list or a dict of datasets, got {type(datasets).__name__}. Pass [a, b].")
     parts = list(datasets.values() if isinstance(datasets, Mapping) else datasets)
     if not parts:
-        raise ValueError("mix needs at least one dataset, got none.")
+        raise ValueError(f"{function} needs at least one dataset, got none.")
     for part in parts:
-        _check_part(part)
+        _check_part(function, part)
     names = list(datasets) if isinstance(datasets, Mapping) else _names([part.plan.pipeline for part in parts])
     if not all(isinstance(name, str) for name in names):
         raise TypeError(f"The names of a mixture's datasets must be strings, got {names}.")
-    if stop not in STOPS:
-        raise ValueError(f"stop is {stop!r}; it can be {', '.join(map(repr, STOPS))}.")
     item_specs = {part.plan.pipeline.item_spec for part in parts}
     if len(item_specs) > 1:
         kinds = ", ".join(f"{form} {'batches' if batched else 'items'}" for form, batched in sorted(item_specs))
@@ -54,30 +98,21 @@ def mix(
             f"The datasets yield items of different kinds: {kinds}. Use the same with_format on all of them, and batch "
             "all of them or none; or use both on the mixture."
         )
-    steps = _steps(weights, names, stop) if isinstance(weights, WeightSchedule) else None
-    mixture = Mixture(
-        parts=tuple(part.plan.pipeline for part in parts),
-        names=tuple(names),
-        weights=steps.weights[0] if steps else tuple(_weights(weights, names)),
-        steps=steps,
-        named=named,
-        seed=check_integer("seed", seed, least=None),
-        stop=stop,
-    )
-    mixed = Dataset.from_source(mixture)
-    return mixed.with_launched_shard() if any(part.plan.sharded_by == "launcher" for part in parts) else mixed
+    return parts, tuple(names), isinstance(datasets, Mapping)
 
 
-def _check_part(part: Dataset) -> None:
+def _check_part(function: str, part: Any) -> None:
     if not isinstance(part, Dataset):
-        raise TypeError(f"mix takes midepoch datasets, got {type(part).__name__}. Make one with midepoch.read(...).")
+        remedy = "midepoch.from_hf(dataset)" if type(part).__module__.startswith("datasets.") else "midepoch.read(...)"
+        raise TypeError(f"{function} takes midepoch datasets, got {type(part).__name__}. Make one with {remedy}.")
     for value, default, method in (
         (1 if part.plan.sharded_by == "launcher" else part.plan.ranks, 1, "shard"),
         (part.plan.lanes, None, "lanes"),
         (part.plan.epochs_per_loop, 1, "repeat"),
     ):
         if value != default:
-            remedy = "Use stop='never' instead." if method == "repeat" else f"Use {method} on the mixture."
+            is_mixed_repeat = method == "repeat" and function == "mix"
+            remedy = "Use stop='never' instead." if is_mixed_repeat else f"Use {method} on the mixture."
             raise ValueError(f"A dataset in a mixture cannot have its own {method}(). {remedy}")
 
 

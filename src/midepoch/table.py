@@ -25,6 +25,27 @@ from midepoch.values.features import Features, features_of
 AnyDataset = TypeVar("AnyDataset", bound=PlannedDataset)
 FRAME_ROWS = 1000
 """How many rows are converted at a time on their way to a DataFrame."""
+WRITES = (
+    "midepoch does not write such files: dataset.cache(folder) writes Arrow files, and dataset.to_pandas() has all rows"
+)
+NOT_HERE = {
+    "_distributed": "split_dataset_by_node of `datasets` takes its own datasets only: call dataset.shard(world_size, "
+    "rank), or import the function of the same name from midepoch.distributed",
+    "_ex_iterable": "this function of `datasets` takes its own datasets only: concatenate_datasets is midepoch.concat "
+    "here, and interleave_datasets is midepoch.mix",
+    "push_to_hub": WRITES,
+    "reshard": "it is not needed: any number of ranks and workers shares the rows of any number of files",
+    "set_format": "use the dataset that dataset.with_format(...) returns",
+    "set_transform": "pass the function to dataset.map",
+    "sort": "rows are read in the order of the files: sort them when you write them",
+    "to_csv": WRITES,
+    "to_dict": "use dataset.to_list(), or dataset.to_pandas()",
+    "to_json": WRITES,
+    "to_parquet": WRITES,
+    "to_sql": WRITES,
+    "with_transform": "pass the function to dataset.map",
+}
+"""What users of `datasets` look for, and what to do here instead."""
 
 
 class TableDataset(PlannedDataset):
@@ -154,6 +175,10 @@ class TableDataset(PlannedDataset):
         if known is not None and column not in known:
             raise SchemaMismatchError(f"There is no column {column!r}. There are: {', '.join(known)}.")
         return Column(_one_epoch(self if known is None else self.select_columns(column), self.epoch), (column,))
+
+    def __getattr__(self, name: str) -> Any:
+        hint = NOT_HERE.get(name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{'. ' + hint if hint else ''}")
 
     def to_list(self) -> list[Any]:
         """All items of the present epoch, in memory. No position moves."""

@@ -29,7 +29,7 @@ def _pipeline_lines(pipeline: Pipeline) -> Iterator[str]:
         for name, part in zip(source.names, source.parts, strict=True):
             yield f"{name}: {part.source}"
             yield from (f"  {line}" for line in _pipeline_lines(part))
-        yield _call({"op": "mix", "seed": source.seed, "stop": source.stop})
+        yield "concat()" if source.in_turn else _call({"op": "mix", "seed": source.seed, "stop": source.stop})
     else:
         yield from (_call(dict(step)) for step in source.describe())
     if isinstance(source, FileRows) and source.size != source.index.view.rows:

@@ -20,6 +20,7 @@ from midepoch.pipeline.adoption import adoption
 from midepoch.pipeline.changing_schedule import ChangingSchedule
 from midepoch.pipeline.counted_draws import CountedDraws, CountedPart, Period
 from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop
+from midepoch.pipeline.in_turn import InTurn
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.schedule import COUNTED, Schedule, integer_weights
@@ -56,14 +57,18 @@ class Mixture:
     stop: Stop = "first"
     steps: WeightSteps | None = None
     """Weights that change with the number of items; then ``weights`` are the first of them."""
+    in_turn: bool = False
+    """True if the parts are read one after the other. Then ``stop`` is "all", and weights have no meaning."""
     uniform = False
     has_rows = False
 
     @property
     def label(self) -> str:
-        return f"mix-of-{len(self.parts)}"
+        return f"{'concat' if self.in_turn else 'mix'}-of-{len(self.parts)}"
 
     def __str__(self) -> str:
+        if self.in_turn:
+            return ", then ".join(self.names)
         weights = map(_in_words, self.described_weights)
         parts = ", ".join(f"{name} ({weight})" for name, weight in zip(self.names, weights, strict=True))
         return f"a mixture of {parts}"
@@ -137,6 +142,7 @@ class Mixture:
                 "stop": self.stop,
                 "widths": [len(part.begin) for part in self.parts],
                 "parts": [part.describe() for part in self.parts],
+                **({"in_turn": True} if self.in_turn else {}),
             }
         ]
 
@@ -161,6 +167,12 @@ class Mixture:
         if description.get("op") != "mix" or "parts" not in then["data"]:
             raise CheckpointMismatchError(
                 "The checkpoint is not of a mixture. Load it into the dataset that it was taken of."
+            )
+        if bool(description.get("in_turn")) != self.in_turn:
+            words = "mix", "concat"
+            raise CheckpointMismatchError(
+                f"The datasets were joined by {words[not self.in_turn]}, and are joined by {words[self.in_turn]} now. "
+                "Build them as they were, or start over without the state."
             )
         if description["stop"] != self.stop:
             raise CheckpointMismatchError(
@@ -358,15 +370,17 @@ class MixtureLanes:
     def _open_counted(self, lane: int, part: int, times_ended: int, cursor: Cursor) -> CountedItems:
         return self._part_lanes(part, times_ended).counted(lane, cursor)
 
-    def _period(self, lane: int, times_ended: Sequence[int]) -> Period | ChangingSchedule | None:
+    def _period(self, lane: int, times_ended: Sequence[int]) -> Period | ChangingSchedule | InTurn | None:
         schedule = self._schedule(lane, times_ended)
         return Period(schedule, self._weights(times_ended)) if isinstance(schedule, Schedule) else schedule
 
     def _open(self, opened: OpenMixture, lane: int, part: int, times_ended: int, cursor: Cursor) -> Flow:
         return self._part_lanes(part, times_ended).flow(opened.parts[part], lane, cursor)
 
-    def _schedule(self, lane: int, times_ended: Sequence[int]) -> Schedule | ChangingSchedule | None:
+    def _schedule(self, lane: int, times_ended: Sequence[int]) -> Schedule | ChangingSchedule | InTurn | None:
         """The order of draws among the parts that have not ended; None if all have."""
+        if self._mixture.in_turn:
+            return InTurn.of(times_ended)
         steps = self._mixture.steps
         if steps is not None:
             if lane not in self._changing:
