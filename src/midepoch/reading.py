@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from midepoch._common.checks import Size
+from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch.dataset import Dataset
+from midepoch.formats import MAX_RECORD_BYTES
 from midepoch.index.build import open_index
 from midepoch.index.hive import HiveIndex
 from midepoch.index.index import Index
@@ -32,6 +33,7 @@ def read(
     read_ahead: Size | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: Size = CACHE,
+    max_record_bytes: Size = MAX_RECORD_BYTES,
     executor: Executor | None = None,
 ) -> Dataset:
     """Open Arrow, Parquet, ORC, JSON and CSV files in place.
@@ -58,6 +60,9 @@ def read(
     URLs that fsspec knows. They are kept in memory only. Threads fetch blocks ``read_ahead`` bytes (default "256MiB")
     ahead of the one in use, and keep them in ``cache_dir``, if given, up to ``cache_bytes``. These four options have
     no effect on local files.
+
+    ``max_record_bytes`` (default "512MiB") protects the memory from files that are small and become large: a record of
+    text may have that many bytes, and so may a Parquet or Arrow block that grows a hundredfold when it is decompressed.
     """
     fetch = Fetch.of(read_ahead, cache_dir, cache_bytes)
     if isinstance(columns, str):
@@ -65,7 +70,12 @@ def read(
     if partitioning not in (None, "hive"):
         raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive', or left out.")
     index: Index = open_index(
-        source, format=format, index_dir=index_dir, storage_options=storage_options, executor=executor
+        source,
+        format=format,
+        index_dir=index_dir,
+        storage_options=storage_options,
+        executor=executor,
+        max_record_bytes=check_integer("max_record_bytes", parse_size("max_record_bytes", max_record_bytes), least=1),
     )
     if schema is not None:
         if schema != "union" and not isinstance(schema, pa.Schema):

@@ -134,8 +134,12 @@ def test_a_broken_csv(tmp_path, content, message):
 
 
 def test_a_quote_that_is_never_closed_is_not_read_into_memory_without_end(tmp_path):
-    with patch.multiple(text, MOST_RECORD_BYTES=10_000, READ_BYTES=100):
-        assert "has a record of more than" in error_of(tmp_path / "a.csv", 'a\n1\n"' + "x\n" * 50_000)
+    with patch.object(text, "READ_BYTES", 100):
+        unclosed = 'a\n1\n"' + "x\n" * 50_000
+        assert "a record of more than max_record_bytes (10,000)" in error_of(
+            tmp_path / "a.csv", unclosed, max_record_bytes="10kB"
+        )
+        assert "has a header of more than" in error_of(tmp_path / "b.csv", "x" * 200_000, max_record_bytes=10_000)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.json"])

@@ -57,11 +57,11 @@ def test_eight_processes_that_build_one_index_all_read_the_same(folder, kept):
 
 
 def scan_forever(started, folder, kept):
-    def slow(path, format=None):
+    def slow(path, *options):
         if path.endswith("05.arrow"):
             started.set()
             time.sleep(600)
-        return scan_file(path, format)
+        return scan_file(path, *options)
 
     build.scan_file = slow
     me.read(folder, index_dir=kept)
@@ -134,8 +134,8 @@ def test_half_written_temporary_files_are_ignored(folder, kept):
 def test_an_index_of_a_file_that_changed_while_it_was_scanned_is_not_used(folder, kept, monkeypatch):
     """The stamp is taken before the scan, so rows of a newer file are never taken for those of the older."""
 
-    def change_after(path, format=None):
-        scan = scan_file(path, format)
+    def change_after(path, *options):
+        scan = scan_file(path, *options)
         if path.endswith("03.arrow"):
             write_numbers(folder / "03.arrow", 0, 3)
         return scan

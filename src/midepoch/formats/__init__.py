@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from midepoch.formats import arrow, orc, parquet
 from midepoch.formats.base import Block, BlockReader, Format, Range, Scan, read_all
 from midepoch.formats.detect import detect
+from midepoch.formats.inflation import MAX_RECORD_BYTES
 from midepoch.formats.text import csv, json_array, jsonl, raw_lines
 from midepoch.storage.location import Location
 
 __all__ = [
     "EMPTY",
     "FORMATS",
+    "MAX_RECORD_BYTES",
     "Block",
     "BlockReader",
     "Format",
@@ -41,10 +43,10 @@ EMPTY = "empty"
 """The format of a file without bytes."""
 
 
-def scan_file(path: Location, format: str | None = None) -> Scan:
-    """Find a file's format, or check that it is the one asked for, and scan the file."""
+def scan_file(path: Location, format: str | None = None, limit: int = MAX_RECORD_BYTES) -> Scan:
+    """Find a file's format, or check that it is the one asked for, and scan the file. ``limit`` is max_record_bytes."""
     name = detect(path, format, FORMATS)
-    return Scan(EMPTY, None, ()) if name is None else FORMATS[name].scan(path)
+    return Scan(EMPTY, None, ()) if name is None else FORMATS[name].scan(path, limit)
 
 
 def file_suffixes(format: str | None = None) -> tuple[str, ...]:

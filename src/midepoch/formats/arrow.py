@@ -17,7 +17,8 @@ from midepoch.formats.arrow_checks import check_offsets
 from midepoch.formats.arrow_object import ArrowObject
 from midepoch.formats.arrow_ranges import can_read_rows
 from midepoch.formats.base import Block, Format, Scan, as_read, read_as
-from midepoch.formats.flatbuffers import four_fields_at, long_at, table_at
+from midepoch.formats.flatbuffers import field_at, four_fields_at, long_at, table_at
+from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_message
 from midepoch.storage.location import Location, open_bytes, open_file
 from midepoch.storage.maps import PROCESS_MAPS
 
@@ -45,7 +46,7 @@ def is_legacy_stream(head: bytes) -> bool:
     return len(head) == 8 and 0 < int.from_bytes(head[:4], "little") < 1 << 24 and head[5:8] == b"\0\0\0"
 
 
-def scan(path: Location) -> Scan:
+def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     """The schema and the record batches of a stream or file, from the message headers."""
     with open_file(path) as file:
         messages = list(_messages(file, path, file.size()))
@@ -54,6 +55,10 @@ def scan(path: Location) -> Scan:
                 f"{path} does not begin with an Arrow schema. It is damaged, or no Arrow file: write it again."
             )
         own = _parse_schema(pa.py_buffer(file.read_at(messages[0].length, messages[0].offset)), path)
+        has_dictionaries = any(message.kind == DICTIONARY for message in messages)
+        # A store would get many requests here, so what it has is checked when it is read, except for dictionaries.
+        if isinstance(path, str) or has_dictionaries:
+            _check_inflation(file, path, messages, limit)
     batches = [message for message in messages if message.kind == RECORD_BATCH]
     blocks = [(message.offset, message.length, message.rows) for message in batches]
     is_compressed = any(message.is_compressed for message in batches)
@@ -61,23 +66,23 @@ def scan(path: Location) -> Scan:
     return Scan("arrow", as_read(own), blocks, divisible=divisible)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "ArrowBlocks":
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> "ArrowBlocks":
     """Open a file, mapped if it is on this machine."""
-    return ArrowBlocks(path, wanted)
+    return ArrowBlocks(path, wanted, limit)
 
 
 class ArrowBlocks:
     """An Arrow file. On this machine its record batches are views of the map; from a store each read fetches one."""
 
-    def __init__(self, path: Location, wanted: pa.Schema) -> None:
-        self._path, self._wanted = path, wanted
+    def __init__(self, path: Location, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> None:
+        self._path, self._wanted, self._limit = path, wanted, limit
         self._map = _mapped(path) if isinstance(path, str) else None
         self._is_file = self._bytes(0, len(FILE_MAGIC)).to_pybytes() == FILE_MAGIC
         self.schema = _parse_schema(self._first_message(), path)
         self._has_dictionaries = any(holds_dictionary(field.type) for field in self.schema)
         self._object: ArrowObject | None = None
         if not isinstance(path, str) and not self._has_dictionaries:
-            self._object = ArrowObject(path, self.schema, wanted.names)
+            self._object = ArrowObject(path, self.schema, wanted.names, limit)
         self._are_checked = bytearray()
         """Whether each block of the map was checked. What a store sends is checked each time."""
         self._lock = Lock()  # threads read blocks of one object in parallel, and Arrow's file reader allows only one
@@ -159,6 +164,23 @@ def _parse_schema(message: pa.Buffer, path: Location) -> pa.Schema:
         raise DataFormatError(f"{path} has a broken Arrow schema: {error}") from error
 
 
+def _check_inflation(file: pa.NativeFile, path: Location, messages: Sequence[Message], limit: int) -> None:
+    """Raise if a compressed message would take too much memory."""
+    for _, start, length, _, is_compressed in messages:
+        if not is_compressed:
+            continue
+
+        def read(nbytes: int, offset: int, start: int = start) -> bytes:
+            return bytes(file.read_at(nbytes, start + offset))
+
+        try:
+            check_message(read, length, limit)
+        except InflationError as error:
+            raise DataFormatError(f"{path} at byte {start:,}: {error}.") from None
+        except (struct.error, IndexError):
+            raise DataFormatError(f"{path} is broken at byte {start:,}: there is no Arrow message here.") from None
+
+
 def _mapped(path: str) -> pa.Buffer:
     try:
         return PROCESS_MAPS.map(path)
@@ -225,6 +247,8 @@ def _parse_header(head: bytes, root: int) -> tuple[int, int, int, bool]:
     if kind == RECORD_BATCH and header_at:
         rows_at, _, _, compression_at = four_fields_at(head, table_at(head, header_at))
         rows, is_compressed = long_at(head, rows_at), bool(compression_at)
+    elif kind == DICTIONARY and header_at and (values_at := field_at(head, table_at(head, header_at), 1)):
+        is_compressed = bool(field_at(head, table_at(head, values_at), 3))
     return kind, long_at(head, body_at), rows, is_compressed
 
 

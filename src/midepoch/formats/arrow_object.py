@@ -18,6 +18,7 @@ from midepoch.formats.arrow_ranges import (
     together,
 )
 from midepoch.formats.base import Block
+from midepoch.formats.inflation import InflationError, check_message
 from midepoch.storage.objects import StoredFile
 from midepoch.storage.ranges import LEAST_BYTES, Span
 
@@ -32,8 +33,8 @@ SMALL_BATCH = 4 * LEAST_BYTES
 class ArrowObject:
     """The record batches of an object, without dictionaries. Any number of threads may read."""
 
-    def __init__(self, file: StoredFile, schema: pa.Schema, names: Sequence[str]) -> None:
-        self._file, self._schema = file, schema
+    def __init__(self, file: StoredFile, schema: pa.Schema, names: Sequence[str], limit: int) -> None:
+        self._file, self._schema, self._limit = file, schema, limit
         shapes = [shape_of(field.type) for field in schema]
         self._shapes = None if None in shapes else [shape for shape in shapes if shape is not None]
         self._wanted = {number: field for number, field in enumerate(schema) if field.name in names}
@@ -63,8 +64,11 @@ class ArrowObject:
             if layout is not None and layout.cost([(block.first or 0, block.rows) for block in blocks]) < batch.length:
                 return (yield from together([read_rows(layout, block.first or 0, block.rows) for block in blocks]))
             (data,) = yield [(batch.offset, batch.offset + batch.length)]
+            check_message(lambda nbytes, offset: data.slice(offset, nbytes).to_pybytes(), data.size, self._limit)
             whole = pa.ipc.read_record_batch(data, self._schema)
             return [whole if block.first is None else self._copied(whole, block.first, block.rows) for block in blocks]
+        except InflationError as error:
+            raise DataFormatError(f"{self._file} at byte {batch.offset:,}: {error}.") from None
         except (pa.ArrowException, struct.error) as error:
             raise DataFormatError(f"{self._file} is broken at byte {batch.offset:,}: {error}") from error
 

@@ -105,10 +105,16 @@ class Format:
     "fixed": the file states them. "values": they fit all its values, and a column may be missing. "text": they are
     guessed, and any column can also be read as strings.
     """
-    scan: Callable[[Location], Scan]
-    """Finds the schema and blocks of a file, from its headers or footer alone where it has any."""
-    open_blocks: Callable[[Location, pa.Schema, pa.Schema], BlockReader]
-    """Opens a file, given its own schema as the scan found it, to read blocks under another schema."""
+    scan: Callable[[Location, int], Scan]
+    """Finds the schema and blocks of a file, from its headers or footer alone where it has any.
+
+    Its second argument is ``max_record_bytes``: how large a record of text or a decompressed block may be.
+    """
+    open_blocks: Callable[[Location, pa.Schema, pa.Schema, int], BlockReader]
+    """Opens a file, given its own schema as the scan found it, to read blocks under another schema.
+
+    Its last argument is ``max_record_bytes``, for blocks that only a read can check.
+    """
     has_magic: Callable[[bytes], bool] | None = None
     """For a binary format: true if a file that begins with these bytes is of this format."""
     is_text: Callable[[TextHead], bool] | None = None

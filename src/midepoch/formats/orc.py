@@ -7,10 +7,11 @@ from pyarrow import orc
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Format, Scan, as_read, read_as
+from midepoch.formats.inflation import MAX_RECORD_BYTES
 from midepoch.storage.location import Location, open_file
 
 
-def scan(path: Location) -> Scan:
+def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     """The schema and the stripes of a file.
 
     pyarrow does not report the rows of a stripe, so the narrowest column is decoded to count them. A single stripe has
@@ -27,7 +28,7 @@ def scan(path: Location) -> Scan:
     return Scan("orc", as_read(file.schema), blocks)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "OrcBlocks":
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> "OrcBlocks":
     """Open a file and read its footer."""
     return OrcBlocks(path, wanted)
 

@@ -11,9 +11,12 @@ import pyarrow.parquet as pq
 from midepoch._common.text import count
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Format, Range, Scan, as_read, read_as
+from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_inflation
 from midepoch.storage.location import Location, open_file
 from midepoch.storage.ranges import Span
 
+WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+"""The bytes of numbers in memory, by their physical type."""
 UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 TRUSTED = (
     pa.types.is_integer,
@@ -26,11 +29,16 @@ TRUSTED = (
 )
 
 
-def scan(path: Location) -> Scan:
+def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     """The schema and the row groups of a file, from its footer."""
     with _open(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         blocks = [(_offset(group), group.total_byte_size, group.num_rows) for group in groups]
+        for number, group in enumerate(groups):
+            try:
+                _check_size(group, limit)
+            except InflationError as error:
+                raise DataFormatError(f"{path}, row group {number}: {error}.") from None
         return Scan("parquet", as_read(file.schema_arrow), blocks)
 
 
@@ -49,7 +57,7 @@ def ranges(path: Location, columns: Sequence[pa.Field]) -> list[dict[str, Range]
         ]
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "ParquetBlocks":
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> "ParquetBlocks":
     """Open a file and read its footer."""
     return ParquetBlocks(path, wanted)
 
@@ -111,6 +119,15 @@ def _offset(group: pq.RowGroupMetaData) -> int:
     if group.num_columns == 0:
         return 0
     return _span(group.column(0))[0]
+
+
+def _check_size(group: pq.RowGroupMetaData, limit: int) -> None:
+    """Raise if a row group would take too much memory. Repeated numbers may be stored once, so they are counted."""
+    if max(group.total_byte_size, 8 * group.num_rows * group.num_columns) <= limit:
+        return
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    numbers = sum(max(one.total_uncompressed_size, WIDTHS.get(one.physical_type, 0) * one.num_values) for one in chunks)
+    check_inflation(sum(one.total_compressed_size for one in chunks), numbers, limit)
 
 
 def _leaves(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:

@@ -15,7 +15,7 @@ from midepoch._common.executors import check_executor, run_all
 from midepoch._common.progress_bar import ProgressBar
 from midepoch._common.text import count
 from midepoch.errors import DataChangedError, MidepochError, NoDataError
-from midepoch.formats import FORMATS, Scan, file_suffixes, scan_file
+from midepoch.formats import FORMATS, MAX_RECORD_BYTES, Scan, file_suffixes, scan_file
 from midepoch.index.encode import index_bytes, scans_of
 from midepoch.index.files import FileIndex
 from midepoch.index.index import IndexView
@@ -36,6 +36,20 @@ JOBS = 64
 """An executor gets one file in each job until there would be more jobs than this, then up to ``REMOTE_SCANS``."""
 
 
+@dataclass(frozen=True)
+class ScanOptions:
+    """How files are scanned."""
+
+    format: str | None = None
+    max_record_bytes: int = MAX_RECORD_BYTES
+
+    @property
+    def name(self) -> str | None:
+        """A text that differs where an index may: those of other options are kept apart. None for the defaults."""
+        limit = None if self.max_record_bytes == MAX_RECORD_BYTES else self.max_record_bytes
+        return self.format if limit is None else f"{self.format},max_record_bytes={limit}"
+
+
 def open_index(
     source: PathSpec | Listing,
     *,
@@ -45,27 +59,30 @@ def open_index(
     rescan: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     executor: Executor | None = None,
+    max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> FileIndex:
     """The index of a source. Only files that changed since the last index was saved are scanned; ``rescan`` scans all.
 
     Files are scanned by ``threads`` of this process, or by the workers of an ``executor``. Of many processes that open
-    a source at once, one scans and the others wait for it.
+    a source at once, one scans and the others wait for it. A record of text, and a block that grows much when it is
+    decompressed, may have ``max_record_bytes``.
     """
     check_executor(executor)
     if format is not None and format not in FORMATS:
         raise ValueError(f"format is {format!r}; it can be {', '.join(map(repr, FORMATS))}, or left out.")
     listing = find(source, storage_options, suffixes=file_suffixes())
-    saved = SavedIndexes(index_folder(index_dir), listing, format)
+    options = ScanOptions(format, max_record_bytes)
+    saved = SavedIndexes(index_folder(index_dir), listing, options.name)
     view = None if rescan else saved.load()
     if view is None:
         with saved.lock():
             view = None if rescan else saved.load(warn=True)
             if view is None:
                 known = None if rescan else saved.load_newest()
-                scans = _scan_all(listing, format, scans_of(known) if known else {}, threads, executor)
+                scans = _scan_all(listing, options, scans_of(known) if known else {}, threads, executor)
                 view = saved.save(index_bytes(listing, scans))
     _warn_of_compressed(view)
-    return FileIndex(view, listing.store)
+    return FileIndex(view, listing.store, max_record_bytes)
 
 
 def _warn_of_compressed(view: IndexView) -> None:
@@ -82,7 +99,7 @@ def _warn_of_compressed(view: IndexView) -> None:
 
 def _scan_all(
     listing: Listing,
-    format: str | None,
+    options: ScanOptions,
     known: Mapping[tuple[str, FileStamp], Scan],
     threads: int,
     executor: Executor | None,
@@ -91,9 +108,9 @@ def _scan_all(
     scans = [known.get(key) for key in zip(listing.names, listing.stamps, strict=True)]
     missing = [file for file, scan in enumerate(scans) if scan is None]
     if executor is None:
-        scanned = _scan_here(listing, format, missing, threads)
+        scanned = _scan_here(listing, options, missing, threads)
     else:
-        scanned = _scan_on(executor, listing, format, missing)
+        scanned = _scan_on(executor, listing, options, missing)
     with ProgressBar("indexing", unit="files", total=len(missing)) as bar, closing(scanned):
         for finished, (file, scan) in enumerate(scanned, start=1):
             scans[file] = scan
@@ -102,20 +119,20 @@ def _scan_all(
 
 
 def _scan_here(
-    listing: Listing, format: str | None, files: Sequence[int], threads: int
+    listing: Listing, options: ScanOptions, files: Sequence[int], threads: int
 ) -> Generator[tuple[int, Scan], None, None]:
     threads = threads if listing.store is None else max(threads, REMOTE_SCANS)
     first = 0
     if listing.store is None:
-        for scanned in _scan_while_busy(listing, format, files):
+        for scanned in _scan_while_busy(listing, options, files):
             first += 1
             yield scanned
     with ThreadPoolExecutor(threads) as pool:
-        yield from run_all(lambda file: _scan_one(listing.location(file), format), files[first:], pool)
+        yield from run_all(lambda file: _scan_one(listing.location(file), options), files[first:], pool)
 
 
 def _scan_while_busy(
-    listing: Listing, format: str | None, files: Sequence[int]
+    listing: Listing, options: ScanOptions, files: Sequence[int]
 ) -> Generator[tuple[int, Scan], None, None]:
     """Scan the first files in this thread, for as long as it computes more than it waits.
 
@@ -125,7 +142,7 @@ def _scan_while_busy(
     computed = waited = 0.0
     for file in files:
         begun, begun_computing = time.perf_counter(), time.thread_time()
-        scan = _scan_one(listing.location(file), format)
+        scan = _scan_one(listing.location(file), options)
         computing = time.thread_time() - begun_computing
         computed, waited = computed + computing, waited + time.perf_counter() - begun - computing
         yield file, scan
@@ -134,10 +151,10 @@ def _scan_while_busy(
 
 
 def _scan_on(
-    executor: Executor, listing: Listing, format: str | None, files: Sequence[int]
+    executor: Executor, listing: Listing, options: ScanOptions, files: Sequence[int]
 ) -> Generator[tuple[int, Scan], None, None]:
     size = min(REMOTE_SCANS, max(1, len(files) // JOBS))
-    groups = [FileGroup.of(listing, format, files[first : first + size]) for first in range(0, len(files), size)]
+    groups = [FileGroup.of(listing, options, files[first : first + size]) for first in range(0, len(files), size)]
     for group, scans in run_all(FileGroup.scan, groups, executor):
         yield from zip(group.numbers, scans, strict=True)
 
@@ -149,19 +166,19 @@ class FileGroup:
     numbers: Sequence[int]
     paths: Sequence[str]
     sizes: Sequence[int]
-    format: str | None
+    options: ScanOptions
     store: Store | None
     host: str
     """The machine on which the files were listed."""
 
     @classmethod
-    def of(cls, listing: Listing, format: str | None, numbers: Sequence[int]) -> "FileGroup":
+    def of(cls, listing: Listing, options: ScanOptions, numbers: Sequence[int]) -> "FileGroup":
         """The listed files of these numbers."""
         return cls(
             numbers=numbers,
             paths=[os.path.join(listing.root, listing.names[number]) for number in numbers],
             sizes=[listing.stamps[number].size for number in numbers],
-            format=format,
+            options=options,
             store=listing.store,
             host=socket.gethostname(),
         )
@@ -172,7 +189,7 @@ class FileGroup:
             return list(map(self._scan_file, self.paths, self.sizes))
         objects = [StoredFile(self.store, path, size=size) for path, size in zip(self.paths, self.sizes, strict=True)]
         with ThreadPoolExecutor(REMOTE_SCANS) as pool:
-            return list(pool.map(_scan_one, objects, repeat(self.format)))
+            return list(pool.map(_scan_one, objects, repeat(self.options)))
 
     def _scan_file(self, path: str, size: int) -> Scan:
         try:
@@ -181,7 +198,7 @@ class FileGroup:
                 raise DataChangedError(
                     f"{path} has {present:,} bytes, but had {size:,} when it was listed. Open the dataset again."
                 )
-            return _scan_one(path, self.format)
+            return _scan_one(path, self.options)
         except MidepochError as error:
             host = socket.gethostname()
             if host != self.host:
@@ -192,9 +209,9 @@ class FileGroup:
             raise
 
 
-def _scan_one(path: Location, format: str | None) -> Scan:
+def _scan_one(path: Location, options: ScanOptions) -> Scan:
     try:
-        scan = scan_file(path, format)
+        scan = scan_file(path, options.format, options.max_record_bytes)
         return replace(scan, version=path.version) if isinstance(path, StoredFile) else scan
     except MidepochError:
         if isinstance(path, StoredFile) and path.failure is not None:

@@ -12,7 +12,7 @@ MAGIC, SUFFIX = b"TOY\n", ".toy"
 BLOCK_ROWS = 3
 
 
-def scan(path):
+def scan(path, limit=0):
     """Every byte after the magic is a row."""
     rows = len(open_bytes(path).read_at(1 << 20, len(MAGIC)))
     starts = range(0, rows, BLOCK_ROWS)
@@ -44,7 +44,7 @@ TOY = Format(
     types="fixed",
     has_magic=lambda head: head.startswith(MAGIC),
     scan=scan,
-    open_blocks=lambda path, own, wanted: ToyBlocks(path, wanted),
+    open_blocks=lambda path, own, wanted, limit: ToyBlocks(path, wanted),
     ranges=ranges,
 )
 
@@ -101,8 +101,8 @@ def test_a_registered_text_format_is_known_by_its_name(tmp_path, monkeypatch):
         suffixes=(".bytes",),
         types="fixed",
         is_text=lambda head: head.assumed == "bytes",
-        scan=lambda path: Scan("bytes", pa.schema([("byte", pa.int64())]), [(0, 3, 3)]),
-        open_blocks=lambda path, own, wanted: ToyBlocks(path, wanted),
+        scan=lambda path, limit: Scan("bytes", pa.schema([("byte", pa.int64())]), [(0, 3, 3)]),
+        open_blocks=lambda path, own, wanted, limit: ToyBlocks(path, wanted),
     )
     monkeypatch.setitem(FORMATS, "bytes", text)
     (tmp_path / "a.bytes").write_text("abc")

@@ -14,9 +14,9 @@ def scanned(monkeypatch):
     """The names of the scanned files."""
     names = []
 
-    def note(path, format=None):
+    def note(path, *options):
         names.append(Path(path).name)
-        return scan_file(path, format)
+        return scan_file(path, *options)
 
     monkeypatch.setattr(build, "scan_file", note)
     return names

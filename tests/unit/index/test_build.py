@@ -16,7 +16,7 @@ from files import values, write_numbers
 from midepoch._common import progress_bar
 from midepoch.formats import scan_file
 from midepoch.index import build
-from midepoch.index.build import FileGroup, open_index
+from midepoch.index.build import FileGroup, ScanOptions, open_index
 from midepoch.storage.listing import Listing, find
 from midepoch.storage.local import FileStamp
 from midepoch.storage.store import Store
@@ -31,7 +31,7 @@ def touch_later(path):
 def test_the_second_open_scans_nothing(folder, kept, monkeypatch):
     assert values(me.read(folder, index_dir=kept)) == list(range(30))
 
-    def never(path, format=None):
+    def never(path, *options):
         raise AssertionError(f"{path} was scanned again")
 
     monkeypatch.setattr(build, "scan_file", never)
@@ -84,7 +84,7 @@ def test_a_renamed_file_is_scanned_under_its_new_name(folder, kept, scanned):
 
 
 def test_an_unreadable_file_is_named(folder, kept, monkeypatch):
-    def refuse(path, format=None):
+    def refuse(path, *options):
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(build, "scan_file", refuse)
@@ -122,9 +122,9 @@ def test_threads_scan_arrow_files_only_if_one_thread_waits_for_them(tmp_path, ke
         write_numbers(tmp_path / f"{number:02}.arrow", 10 * number, 10 * number + 10, kind)
     here, scanned = threading.get_ident(), []
 
-    def note(path, format=None):
+    def note(path, *options):
         scanned.append(threading.get_ident() == here)
-        return scan_file(path, format)
+        return scan_file(path, *options)
 
     monkeypatch.setattr(build, "scan_file", note)
     clock = SimpleNamespace(
@@ -182,7 +182,7 @@ def test_what_is_no_executor_is_refused_even_if_nothing_is_scanned(folder, kept)
 
 @pytest.mark.parametrize("change", ["gone", "longer"])
 def test_files_that_another_machine_does_not_have_are_explained(folder, change):
-    group = FileGroup.of(find(folder, suffixes=[".arrow"]), None, [0, 1])
+    group = FileGroup.of(find(folder, suffixes=[".arrow"]), ScanOptions(), [0, 1])
     assert [scan.format for scan in group.scan()] == ["arrow", "arrow"]
     path = folder / "1.arrow"
     if change == "gone":
@@ -203,6 +203,6 @@ def test_files_that_another_machine_does_not_have_are_explained(folder, change):
 def test_files_to_scan_in_a_store_do_not_show_its_secrets():
     store = Store("s3://bucket", {"key": "hidden", "secret": "hidden"})
     listing = Listing("", "s3://bucket", ("a.parquet",), (FileStamp(1, 1),), store)
-    group = FileGroup.of(listing, None, [0])
+    group = FileGroup.of(listing, ScanOptions(), [0])
     assert "hidden" not in repr(group)
     assert pickle.loads(pickle.dumps(group)).paths == ["s3://bucket/a.parquet"]

@@ -11,6 +11,7 @@ from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Format, Scan
+from midepoch.formats.inflation import MAX_RECORD_BYTES
 from midepoch.formats.text.compressed import compressible, open_text
 from midepoch.formats.text.records import (
     NEWLINE,
@@ -30,17 +31,17 @@ QUOTE, RETURN = map(ord, '"\r')
 TRUE, FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 
 
-def scan(path: Location) -> Scan:
+def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     """The runs of records of a file and the types of its columns, from one pass over the file."""
     file = open_text(path)
     delimiter = _delimiter(path)
-    names, start = _header(path, file, delimiter)
-    scanned = scan_text(path, "csv", file, start, Records(delimiter, tuple(names)))
+    names, start = _header(path, file, delimiter, limit)
+    scanned = scan_text(path, "csv", file, start, Records(delimiter, tuple(names)), limit)
     untyped = pa.schema([(name, pa.null()) for name in names])
     return scanned if scanned.schema is not None else replace(scanned, schema=untyped)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> TextBlocks:
     """Open a file; its header was read when it was scanned."""
     return TextBlocks(path, open_text(path), Records(_delimiter(path), tuple(own.names)), wanted)
 
@@ -178,7 +179,7 @@ def _delimiter(path: Location) -> str:
     return "\t" if re.search(r"\.tsv(\.\w+)?$", str(path), re.IGNORECASE) else ","
 
 
-def _header(path: Location, file: Bytes, delimiter: str) -> tuple[list[str], int]:
+def _header(path: Location, file: Bytes, delimiter: str, limit: int) -> tuple[list[str], int]:
     """The names of the columns, and the offset of the first record after them."""
     start, nbytes = text_start(file), READ_BYTES >> 6
     while True:
@@ -191,6 +192,10 @@ def _header(path: Location, file: Bytes, delimiter: str) -> tuple[list[str], int
             raise DataFormatError(f"{path} {error}.") from error
         if len(ends) or last:
             break
+        if nbytes > limit:
+            raise DataFormatError(
+                f"{path} has a header of more than max_record_bytes ({limit:,}). Look for a quote that is not closed."
+            )
         nbytes *= 2
     end = blank + (int(ends[0]) if len(ends) else len(head) - blank)
     try:

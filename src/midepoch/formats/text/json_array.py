@@ -8,6 +8,7 @@ import pyarrow as pa
 from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Format, Scan
+from midepoch.formats.inflation import MAX_RECORD_BYTES
 from midepoch.formats.text.compressed import compressible, open_text
 from midepoch.formats.text.jsonl import FIX, SUFFIXES, clash, first_error, infer_lines, parse_lines
 from midepoch.formats.text.records import READ_BYTES, Before, MalformedError, TextBlocks, scan_text, text_start
@@ -22,13 +23,13 @@ IS_MARK = STEPS != 0
 IS_MARK[[QUOTE, COMMA]] = True
 
 
-def scan(path: Location) -> Scan:
+def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     """The runs of elements of a file and the schema of all of them, from one pass over the file."""
     file = open_text(path)
-    return scan_text(path, "json", file, _first_element(path, file), Elements())
+    return scan_text(path, "json", file, _first_element(path, file), Elements(), limit)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> TextBlocks:
     """Open a file."""
     return TextBlocks(path, open_text(path), Elements(), wanted)
 

@@ -10,6 +10,7 @@ import pyarrow.json as pj
 
 from midepoch._common.types import I64
 from midepoch.formats.base import Format, Scan
+from midepoch.formats.inflation import MAX_RECORD_BYTES
 from midepoch.formats.text.compressed import compressible, open_text
 from midepoch.formats.text.nesting import MOST_LEVELS, check_nesting, is_too_deep
 from midepoch.formats.text.records import (
@@ -29,13 +30,13 @@ SUFFIXES = (".jsonl", ".ndjson", ".json")
 FIX = "Correct or remove it, and open the dataset again."
 
 
-def scan(path: Location) -> Scan:
+def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     """The runs of lines of a file and the schema of all its objects, from one pass over the file."""
     file = open_text(path)
-    return scan_text(path, "jsonl", file, text_start(file), Lines())
+    return scan_text(path, "jsonl", file, text_start(file), Lines(), limit)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> TextBlocks:
     """Open a file."""
     return TextBlocks(path, open_text(path), Lines(), wanted)
 

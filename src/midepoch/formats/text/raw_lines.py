@@ -5,6 +5,7 @@ import pyarrow as pa
 
 from midepoch._common.types import I64
 from midepoch.formats.base import Format, Scan, TextHead
+from midepoch.formats.inflation import MAX_RECORD_BYTES
 from midepoch.formats.text.compressed import open_text
 from midepoch.formats.text.jsonl import FIX, first_error
 from midepoch.formats.text.records import NEWLINE, Before, TextBlocks, check_utf8, scan_text, text_start
@@ -13,13 +14,13 @@ from midepoch.storage.location import Location
 SCHEMA = pa.schema([("line", pa.string())])
 
 
-def scan(path: Location) -> Scan:
+def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     """The runs of lines of a file, from one pass over the file."""
     file = open_text(path)
-    return scan_text(path, "lines", file, text_start(file), TextLines())
+    return scan_text(path, "lines", file, text_start(file), TextLines(), limit)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> TextBlocks:
     """Open a file."""
     return TextBlocks(path, open_text(path), TextLines(), wanted)
 

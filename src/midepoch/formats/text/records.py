@@ -24,7 +24,6 @@ BLOCK_BYTES, BLOCK_RECORDS = 1 << 20, 2048
 PACKED_BYTES = 8 << 20
 
 READ_BYTES = 4 << 20
-MOST_RECORD_BYTES = 512 << 20
 
 
 class MalformedError(Exception):
@@ -59,12 +58,15 @@ class Before:
         return sum(self._file.read_at(min(READ_BYTES, self._offset - start), start).count(b"\n") for start in starts)
 
 
-def scan_text(path: Location, format: str, file: Bytes, start: int, grammar: Grammar) -> Scan:
-    """The blocks and the schema of a file whose records begin at ``start``, from one pass over all of it."""
+def scan_text(path: Location, format: str, file: Bytes, start: int, grammar: Grammar, limit: int) -> Scan:
+    """The blocks and the schema of a file whose records begin at ``start``, from one pass over all of it.
+
+    A record has at most ``limit`` bytes.
+    """
     seeks = not isinstance(file, Inflated)
     blocks, rows = [], 0
     schema: pa.Schema | None = None
-    for offset, data in _whole_records(path, file, start, seeks, grammar):
+    for offset, data in _whole_records(path, file, start, seeks, grammar, limit):
         try:
             schema, added = grammar.infer(data, schema)
         except (pa.ArrowException, MalformedError, TypeClashError) as error:
@@ -122,22 +124,24 @@ def bad_byte(data: bytes) -> int | None:
 
 
 def _whole_records(
-    path: Location, file: Bytes, start: int, seeks: bool, grammar: Grammar
+    path: Location, file: Bytes, start: int, seeks: bool, grammar: Grammar, limit: int
 ) -> Iterator[tuple[int, bytes]]:
     """The blocks of a file from ``start`` on, each with its offset. The size of a read does not change them."""
     size, most = (BLOCK_BYTES, BLOCK_RECORDS) if seeks else (PACKED_BYTES, PACKED_BYTES)
     pending, last = b"", False
     while not last:
         # A record longer than a read is searched again from its start, so each read doubles.
-        nbytes = max(READ_BYTES, len(pending))
+        nbytes = max(READ_BYTES, min(len(pending), limit))
         more = file.read_at(nbytes, start + len(pending))
         last = len(more) < nbytes
         data = pending + more
         try:
             ends = grammar.record_ends(data, last=last)
-            if not last and len(data) - (int(ends[-1]) if len(ends) else 0) > MOST_RECORD_BYTES:
+            longest = int(np.diff(ends, prepend=0, append=len(data)).max())
+            if longest > limit:
                 raise MalformedError(
-                    f"has a record of more than {MOST_RECORD_BYTES >> 20} MiB. Look for a quote that is not closed"
+                    f"has a record of more than max_record_bytes ({limit:,}). Look for a quote that is not closed, or "
+                    "pass a larger max_record_bytes to read"
                 )
         except MalformedError as error:
             raise DataFormatError(f"{path} {error}.") from error
