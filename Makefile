@@ -22,8 +22,9 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Three minutes on two cores. The picture is build/demo.png.
 demo: $(STAMP)
-	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/demo/run.py
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.engine

@@ -50,7 +50,7 @@ def test_the_source_archive_has_tests_docs_and_changes(built):
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert {"CHANGELOG.md", "SECURITY.md", "Makefile", "constraints.txt", "tests/conftest.py"} <= names
-    assert {"docs/how-it-works.md", "examples/demo.py", "benchmarks/README.md", "mkdocs.yml"} <= names
+    assert {"docs/how-it-works.md", "examples/demo/run.py", "benchmarks/README.md", "mkdocs.yml"} <= names
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
