@@ -32,6 +32,7 @@ from midepoch.sources.edits import without_rows
 from midepoch.stages.arguments import with_arguments
 from midepoch.stages.batch import WHOLE_LANE, Batch, MapBatches, MapBatchesOneToOne
 from midepoch.stages.filter_batches import FilterBatches
+from midepoch.stages.library import ToLibrary
 from midepoch.stages.pack.spec import Others, PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.pack.strategies import Overlong, Strategy
@@ -40,13 +41,17 @@ from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
 from midepoch.table import TableDataset
 from midepoch.values.features import features_of
 from midepoch.values.forms import FORMS, Form, torch_module
+from midepoch.values.frames import LIBRARIES, Library, form_for, library_module
 from midepoch.values.media import Decode, to_decode
 
 log = logging.getLogger("midepoch")
 
 Mode = Literal["auto", "file", "example"]
 FILTER_ROWS = 1000
-SHORT_FORMS: dict[Any, Form] = {None: "python", "np": "numpy", "pt": "torch", "pa": "arrow"}
+SHORT_FORMS: dict[Any, Form | Library] = {
+    **{None: "python", "np": "numpy", "pt": "torch", "pa": "arrow"},
+    **{"pd": "pandas", "pl": "polars"},
+}
 SplitDataset = TypeVar("SplitDataset", bound="Dataset")
 
 
@@ -400,6 +405,7 @@ class Dataset(TableDataset):
             others=others,
             number=len(pipeline.stages) + 1,
         )
+        pipeline.check_form("pack")
         _, batched = pipeline.item_spec
         if batched:
             raise ValueError("pack after batch is not possible: it packs rows, not batches of them. Put pack first.")
@@ -412,14 +418,19 @@ class Dataset(TableDataset):
         )
         return packed.with_plan(replace(packed.plan, pipeline=with_own_lengths(packed.plan.pipeline)))
 
-    def with_format(self, type: Form | Literal["np", "pt", "pa"] | None = None) -> Self:
+    def with_format(self, type: Form | Library | Literal["np", "pt", "pa", "pd", "pl"] | None = None) -> Self:
         """Yield "python", "numpy" or "torch" values, or Arrow record batches ("arrow"), from this stage on.
 
-        None is "python". The short names of `datasets` are known too: "np", "pt" and "pa".
+        None is "python". "pandas" and "polars" yield frames, of one row for each item or of the rows of a batch; "jax"
+        yields arrays of jax. Functions after it get such objects too. The library must be installed. The short names
+        of `datasets` are known: "np", "pt", "pa", "pd" and "pl".
         """
         form: Any = SHORT_FORMS.get(type, type)
+        if form in LIBRARIES:
+            library_module(form)
+            return self.with_stage(Convert(form=form_for(form))).with_stage(ToLibrary(library=form))
         if form not in FORMS:
-            raise ValueError(f"The format is {type!r}; it can be {', '.join(map(repr, FORMS))}.")
+            raise ValueError(f"The format is {type!r}; it can be {', '.join(map(repr, (*FORMS, *LIBRARIES)))}.")
         if form == "torch":
             torch_module()
         return self.with_stage(Convert(form=form))
@@ -515,6 +526,7 @@ class Dataset(TableDataset):
         changes and its name does not, pass another ``version`` and another folder. ``executor`` is any
         ``concurrent.futures.Executor``; by default as many processes are started as there are cores.
         """
+        self.plan.pipeline.check_form("cache")
         pipeline = cache_pipeline(
             self.plan.pipeline, Path(folder).expanduser(), executor=executor, version=checked_version(version)
         )

@@ -46,13 +46,17 @@ class LoaderOptions:
     def plan(self, dataset: Plan) -> Plan:
         """The plan of a Loader over a dataset with this plan."""
         even = self._even(dataset)
-        stages = (*dataset.pipeline.stages, *self._batching())
+        pipeline, batching = dataset.pipeline, self._batching()
+        if self.collate is None:
+            pipeline = pipeline.with_stages(*batching)
+        else:  # it gets the items as they are delivered
+            pipeline = replace(pipeline, stages=(*pipeline.stages, *batching))
         plan = replace(
             dataset,
             lanes=dataset.lanes or self.batches_per_step or dataset.ranks * max(1, self.workers),
             even=even,
             items_per_step=self._items_per_step(dataset),
-            pipeline=replace(dataset.pipeline, stages=stages, balanced=self._balanced(dataset)),
+            pipeline=replace(pipeline, balanced=self._balanced(dataset)),
         )
         if even is None and plan.epochs_per_loop != 1 and plan.ranks > 1 and plan.counted:
             _check_even(plan)

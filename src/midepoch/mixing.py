@@ -105,6 +105,7 @@ def _check_part(function: str, part: Any) -> None:
     if not isinstance(part, Dataset):
         remedy = "midepoch.from_hf(dataset)" if type(part).__module__.startswith("datasets.") else "midepoch.read(...)"
         raise TypeError(f"{function} takes midepoch datasets, got {type(part).__name__}. Make one with {remedy}.")
+    part.plan.pipeline.check_form(function)
     for value, default, method in (
         (1 if part.plan.sharded_by == "launcher" else part.plan.ranks, 1, "shard"),
         (part.plan.lanes, None, "lanes"),

@@ -111,7 +111,7 @@ class PlannedDataset:
     def with_stage(self, stage: Stage) -> Self:
         """Add a last stage to the pipeline."""
         pipeline = self._plan.pipeline
-        return self.with_plan(replace(self._plan, pipeline=replace(pipeline, stages=(*pipeline.stages, stage))))
+        return self.with_plan(replace(self._plan, pipeline=pipeline.with_stages(stage)))
 
     @property
     def epoch(self) -> int:

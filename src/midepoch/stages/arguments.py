@@ -1,10 +1,11 @@
-"""A user function that gets columns of an item, or fixed keyword arguments, as `datasets` lets users ask for."""
+"""A user function that gets columns of an item, more arguments, or another library's object, as in `datasets`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from midepoch.errors import SchemaMismatchError
+from midepoch.values.frames import Library, from_library, to_library
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,33 @@ class WithArguments:
         try:
             columns = [item[name] for name in self.input_columns]
         except KeyError as error:
-            known = item.keys() if isinstance(item, Mapping) else item.schema.names
+            known = item.schema.names if hasattr(item, "schema") and not isinstance(item, Mapping) else list(item)
             raise SchemaMismatchError(
                 f"input_columns has {error.args[0]!r}, and the item has no such column. It has: {', '.join(known)}."
             ) from None
         return self.function(*columns, *more, **self.keywords)
+
+
+@dataclass(frozen=True, slots=True)
+class WithLibrary:
+    """A function of Arrow rows or NumPy arrays that calls a user function of a library's objects."""
+
+    function: Callable[..., Any]
+    library: Library
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """A checkpoint knows this function by the user's."""
+        return self.function
+
+    @property
+    def input_columns(self) -> tuple[str, ...] | None:
+        """The columns that the function gets instead of the item."""
+        return self.function.input_columns if isinstance(self.function, WithArguments) else None
+
+    def __call__(self, item: Any, *more: Any) -> Any:
+        """The function's result, converted back."""
+        return from_library(self.function(to_library(item, self.library), *more), self.library)
 
 
 def with_arguments(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.stages.arguments import WithArguments
+from midepoch.stages.arguments import WithArguments, WithLibrary
 from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Context, Flow
 
@@ -30,6 +30,11 @@ class Stage(ABC):
     makes_windows: ClassVar[bool] = False
     """True if it makes windows of rows, whose numbers of outputs are counted once and shared by processes."""
 
+    comes_last: ClassVar[bool] = False
+    """True if stages that are added later come before this one."""
+    sets_form: ClassVar[bool] = False
+    """True if the outputs have values of a form of their own."""
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -39,6 +44,10 @@ class Stage(ABC):
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The user functions that the stage calls."""
         return ()
+
+    def adapted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A user function of this stage's outputs, as a function of its inputs. Only for a stage that comes last."""
+        return function
 
     @property
     def group_size(self) -> int:
@@ -148,7 +157,7 @@ class Call:
 
     def describe(self, **parameters: Any) -> dict[str, Any]:
         """The stage, the function's name, and the parameters that are set."""
-        columns = self.function.input_columns if isinstance(self.function, WithArguments) else None
+        columns = self.function.input_columns if isinstance(self.function, WithArguments | WithLibrary) else None
         all_parameters = {
             "with_rng": self.with_rng,
             "with_indices": self.with_indices,

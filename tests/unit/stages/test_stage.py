@@ -11,6 +11,7 @@ from midepoch.stages.batch import Batch, Collate, MapBatches, MapBatchesOneToOne
 from midepoch.stages.columns import RenameColumns
 from midepoch.stages.filter_batches import FilterBatches, FilterColumns
 from midepoch.stages.flow import Context, Flow
+from midepoch.stages.library import ToLibrary
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.skip_errors import SkipErrors, SkipLog
@@ -41,6 +42,7 @@ STAGES = {
     "cast": CastColumns(types=(("id", pa.int8()),), name="cast"),
     "add": AddColumn.of("more", pa.array([1, 2])),
     "convert": Convert(form="numpy"),
+    "library": ToLibrary(library="pandas"),
     "batch": Batch(size=3),
     "full batch": Batch(size=3, drop_last=True),
     "collated batch": Batch(size=3, collate=function),
@@ -54,7 +56,7 @@ STAGES = {
     "concat": PackStream(spec=spec()),
 }
 ONE_TO_ONE = (
-    *("map", "one-to-one batched map", "select", "rename", "cast", "add", "convert"),
+    *("map", "one-to-one batched map", "select", "rename", "cast", "add", "convert", "library"),
     *("collate", "process", "checked filter"),
 )
 
@@ -87,7 +89,7 @@ def test_a_stage_has_the_name_by_which_users_know_it():
 
 
 def test_a_stage_names_the_functions_that_it_calls():
-    without = ("select", "rename", "cast", "add", "convert", "batch", "full batch", "pack", "concat")
+    without = ("select", "rename", "cast", "add", "convert", "library", "batch", "full batch", "pack", "concat")
     assert members("functions") == {key: () if key in without else (function,) for key in STAGES}
 
 
@@ -120,14 +122,18 @@ def test_the_size_of_a_group():
 @pytest.mark.parametrize("in_runs", [True, False])
 def test_the_schema_is_known_until_a_function_changes_items(in_runs):
     selected = pa.schema([("text", pa.string())])
-    known = dict.fromkeys(["filter", "batched filter", "checked filter", "convert"], SCHEMA) | {"select": selected}
+    known = dict.fromkeys(["filter", "batched filter", "checked filter", "convert", "library"], SCHEMA) | {
+        "select": selected
+    }
     for key, stage in STAGES.items():
         inputs = Flow(row_runs=iter(()), schema=SCHEMA) if in_runs else Flow(single_items=iter(()), schema=SCHEMA)
         assert stage.flow(inputs, (0, 0), CONTEXT).schema == known.get(key), key
 
 
 def test_the_columns_of_items_are_known_until_a_function_returns_them():
-    names = dict.fromkeys(["filter", "batched filter", "checked filter", "convert", "cast", "batch", "full batch"])
+    names = dict.fromkeys(
+        ["filter", "batched filter", "checked filter", "convert", "library", "cast", "batch", "full batch"]
+    )
     names |= {key: ["id", "text"] for key in names} | {"select": ["text"], "rename": ["number"]}
     names["add"] = ["id", "text", "more"]
     for key, stage in STAGES.items():

@@ -28,6 +28,8 @@ from midepoch.order.windows import WINDOW, WINDOW_BLOCKS, WINDOW_BYTES
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows, FileRowsLanes
 from midepoch.storage.listing import PathSpec
+from midepoch.values.forms import FORMS
+from midepoch.values.frames import LIBRARIES
 
 log = logging.getLogger("midepoch")
 
@@ -92,7 +94,7 @@ def from_hf(dataset: Any) -> Dataset:
     if table is None or not hasattr(dataset, "cache_files") or isinstance(table, dict):
         raise TypeError(f"from_hf needs a datasets.Dataset, got {kind}. For files, use midepoch.read.")
     form = dataset.format
-    if form["type"] not in (None, "python", "numpy", "torch", "arrow"):
+    if form["type"] not in (None, *FORMS, *LIBRARIES):
         raise ValueError(
             f"The dataset has the format {form['type']!r}, which midepoch does not have. Call dataset.reset_format() "
             "first. Pass a function that was given to set_transform to .map(fn) instead."
