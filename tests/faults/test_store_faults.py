@@ -421,3 +421,12 @@ def test_whenever_an_object_changes_no_rows_of_the_new_record_batches_come(s3_po
         if message is None:  # it was asked for no longer
             break
     assert outcomes == {True, False}
+
+
+def test_a_key_with_two_slashes_is_never_taken_for_another(s3_port, proxy):
+    keys = ("d/x.parquet", "d//x.parquet", "x.parquet")
+    s3.put_all(s3_port, "slashes", {key: parquet(number, number + 1) for number, key in enumerate(keys)})
+    assert ids(me.read("s3://slashes/d/x.parquet", storage_options=proxy.options)) == [0]
+    for url in ("s3://slashes/d", "s3://slashes/d//x.parquet"):
+        with pytest.raises(me.StoreError, match=r"s3://slashes/d//x\.parquet cannot be read from the store"):
+            me.read(url, storage_options=proxy.options)

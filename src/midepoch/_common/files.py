@@ -110,13 +110,20 @@ def _open_lock(path: Path) -> int:
     return lock
 
 
-def framed(body: Bytes, magic: bytes) -> bytes:
-    """The body and a trailer: its length, its checksum, and four bytes that name the file format and its version."""
-    return b"".join([body, TRAILER.pack(memoryview(body).nbytes, zlib.crc32(body), magic)])
+def framed(body: Bytes, magic: bytes, key: str = "") -> bytes:
+    """The body and a trailer: its length, its checksum, and four bytes that name the file format and its version.
+
+    The checksum covers ``key``, which says what the body must be, so that it cannot be taken for another.
+    """
+    return b"".join([body, TRAILER.pack(memoryview(body).nbytes, _checksum(body, key), magic)])
 
 
-def unframed(content: Bytes, magic: bytes) -> tuple[memoryview, int]:
-    """The body of a frame, not copied, and its checksum; ``ValueError`` if it is damaged or of another version."""
+def _checksum(body: Bytes, key: str) -> int:
+    return zlib.crc32(body, zlib.crc32(key.encode()))
+
+
+def unframed(content: Bytes, magic: bytes, key: str = "") -> tuple[memoryview, int]:
+    """The body of a frame, not copied, and its checksum; ``ValueError`` if it is damaged or another."""
     view = memoryview(content)
     if view.nbytes < TRAILER.size:
         raise ValueError("it is too short")
@@ -124,6 +131,6 @@ def unframed(content: Bytes, magic: bytes) -> tuple[memoryview, int]:
     size, checksum, version = TRAILER.unpack(view[-TRAILER.size :])
     if version != magic:
         raise ValueError("it is damaged, or of another version")
-    if size != body.nbytes or zlib.crc32(body) != checksum:
+    if size != body.nbytes or _checksum(body, key) != checksum:
         raise ValueError("it has a wrong checksum")
     return body, checksum

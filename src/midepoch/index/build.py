@@ -25,6 +25,7 @@ from midepoch.storage.local import FileStamp, stamp_of
 from midepoch.storage.location import Location
 from midepoch.storage.objects import StoredFile
 from midepoch.storage.store import Store
+from midepoch.storage.urls import folder_prefix
 
 log = logging.getLogger("midepoch")
 
@@ -176,7 +177,7 @@ class FileGroup:
         """The listed files of these numbers."""
         return cls(
             numbers=numbers,
-            paths=[os.path.join(listing.root, listing.names[number]) for number in numbers],
+            paths=[folder_prefix(listing.root) + listing.names[number] for number in numbers],
             sizes=[listing.stamps[number].size for number in numbers],
             options=options,
             store=listing.store,

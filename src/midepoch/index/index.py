@@ -4,7 +4,6 @@ The bytes are two Arrow streams, one of files and one of blocks, followed by a c
 a dataset of a million blocks opens at once.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from midepoch.formats import EMPTY, Block, BlockReader
 from midepoch.order.windows import Blocks
 from midepoch.storage.local import FileStamp
 from midepoch.storage.store import Store
+from midepoch.storage.urls import folder_prefix
 from midepoch.values.numbers import numbers_of
 
 MAGIC = b"MID4"
@@ -89,7 +89,11 @@ class IndexView:
 
     def path(self, file: int) -> str:
         """The path or URL of a file."""
-        return os.path.join(self.root, self.names[file])
+        return self._folder + self.names[file]
+
+    @cached_property
+    def _folder(self) -> str:
+        return folder_prefix(self.root)
 
     @cached_property
     def stamps(self) -> list[FileStamp]:

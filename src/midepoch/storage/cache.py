@@ -22,7 +22,7 @@ from midepoch._common.lazy import cached_property
 
 log = logging.getLogger("midepoch")
 
-MAGIC = b"MBLK"
+MAGIC = b"MBL2"
 COUNT = struct.Struct("<Q")
 SUFFIX = ".block"
 FILLED_AFTER_EVICTION = 0.9
@@ -49,7 +49,7 @@ class BlockCache:
         try:
             with pa.memory_map(str(path)) as file:
                 content = file.read_buffer()
-            table = _unpacked(content)
+            table = _unpacked(content, key)
             os.utime(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -61,7 +61,7 @@ class BlockCache:
 
     def put(self, key: str, data: pa.Table | pa.RecordBatch) -> None:
         """Store a block. If the folder cannot be written, warn once."""
-        content = _packed(data)
+        content = _packed(data, key)
         if content.size > self.limit:
             return
         path = self._path(key)
@@ -139,14 +139,14 @@ def block_key(*parts: str | int) -> str:
     return digest("\0".join(map(str, parts)).encode(), size=16).hex()
 
 
-def _packed(data: pa.Table | pa.RecordBatch) -> pa.Buffer:
-    """A block as a framed Arrow stream."""
+def _packed(data: pa.Table | pa.RecordBatch, key: str) -> pa.Buffer:
+    """A block as a framed Arrow stream. Its checksum covers the key: a file under another name is damaged."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, data.schema) as writer:
         writer.write(data)
-    return pa.py_buffer(framed(sink.getvalue(), MAGIC))
+    return pa.py_buffer(framed(sink.getvalue(), MAGIC, key))
 
 
-def _unpacked(content: pa.Buffer) -> pa.Table:
-    body, _ = unframed(content, MAGIC)
+def _unpacked(content: pa.Buffer, key: str) -> pa.Table:
+    body, _ = unframed(content, MAGIC, key)
     return pa.ipc.open_stream(pa.py_buffer(body)).read_all()

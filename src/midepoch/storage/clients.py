@@ -9,6 +9,7 @@ import pyarrow as pa
 from midepoch._common.hashing import digest
 from midepoch._common.world import aws_region
 from midepoch.errors import MissingExtraError
+from midepoch.storage.retry import error_kind
 
 BUCKETS = ("s3", "gs")
 """The schemes that pyarrow reads. Their URLs begin with a bucket."""
@@ -39,10 +40,15 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """The names that users may write for an option, by scheme and by pyarrow's name for it."""
 NESTED = ("client_kwargs", "config_kwargs")
+HTTP = ("http", "https")
+HTTP_SECONDS, HTTP_CONNECT_SECONDS = 30.0, 10.0
+"""How long a server may send nothing, and how long a connection may take."""
+LEAST_BYTES_A_SECOND = 64 << 10
+"""An answer that comes more slowly is given up and asked for again, unless storage_options has a timeout."""
 GCS_SECONDS = 10  # pyarrow's own limit on retries is 15 minutes
 NEVER = datetime(2200, 1, 1, tzinfo=UTC)
 VERSIONS = ("etag", "generation", "md5hash", "content_md5", "md5", "sha256", "checksum", "versionid", "uid")
-TIMES = ("mtime", "lastmodified", "last_modified", "updated", "modified", "created")
+TIMES = ("mtime", "lastmodified", "last_modified", "last-modified", "updated", "modified", "created")
 
 
 class ObjectInfo(NamedTuple):
@@ -130,8 +136,19 @@ def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
         import fsspec
     except ImportError:
         raise MissingExtraError("fsspec", "remote", f"Reading {scheme}:// URLs") from None
+    least_speed = None
+    if scheme in HTTP and "timeout" not in options and "timeout" not in options.get("client_kwargs", {}):
+        options, least_speed = _with_time_outs(options), LEAST_BYTES_A_SECOND
     # fsspec's own cache could return a client that others hold, or one from before a fork.
-    return FsspecClient(fsspec.filesystem(scheme, skip_instance_cache=True, **options))
+    return FsspecClient(fsspec.filesystem(scheme, skip_instance_cache=True, **options), least_speed)
+
+
+def _with_time_outs(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an HTTP client, which waits for five minutes by default."""
+    from aiohttp import ClientTimeout
+
+    limits = ClientTimeout(total=None, sock_connect=HTTP_CONNECT_SECONDS, sock_read=HTTP_SECONDS)
+    return {**options, "client_kwargs": {"timeout": limits, **options.get("client_kwargs", {})}}
 
 
 def _s3(bucket: str, options: dict[str, Any]) -> tuple[Any, Any]:
@@ -208,8 +225,9 @@ class ArrowHandle:
 class FsspecClient:
     """A client of an fsspec file system."""
 
-    def __init__(self, system: Any) -> None:
-        self._system = system
+    def __init__(self, system: Any, least_speed: int | None = None) -> None:
+        """``least_speed`` is the bytes a second below which a read is given up, for clients that can be told so."""
+        self._system, self._least_speed = system, least_speed
 
     def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
         self._system.invalidate_cache()
@@ -227,13 +245,15 @@ class FsspecClient:
         info = self._system.info(path)
         if info.get("size") is None:
             raise ValueError("the store does not report the size of the object, so it cannot be read by position")
-        return FsspecHandle(self._system, path, int(info["size"]), _version(info))
+        return FsspecHandle(self._system, path, int(info["size"]), _version(info), self._least_speed)
 
     def _stat(self, url: str) -> ObjectInfo:
         path = self._system._strip_protocol(url)
         try:
             info = self._system.info(path)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if error_kind(error) != "gone":
+                raise
             return ObjectInfo(url, None)
         if info.get("type") == "directory":
             return ObjectInfo(self._system.unstrip_protocol(path), "folder")
@@ -246,11 +266,13 @@ class FsspecClient:
 class FsspecHandle:
     """An object that fsspec reads by ranges."""
 
-    def __init__(self, system: Any, path: str, size: int, version: str) -> None:
+    def __init__(self, system: Any, path: str, size: int, version: str, least_speed: int | None = None) -> None:
         self._system, self._path, self.size, self.version = system, path, size, version
+        self._least_speed = least_speed
 
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
-        return pa.py_buffer(self._system.cat_file(self._path, start=offset, end=offset + nbytes))
+        options = {} if self._least_speed is None else {"timeout": HTTP_SECONDS + nbytes / self._least_speed}
+        return pa.py_buffer(self._system.cat_file(self._path, start=offset, end=offset + nbytes, **options))
 
 
 def _version(info: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from midepoch.storage.local import FileStamp, stamp_of
 from midepoch.storage.location import Location
 from midepoch.storage.objects import StoredFile
 from midepoch.storage.store import Store
-from midepoch.storage.urls import WILDCARDS, check_plain, common_folder, is_url, local_path, split_glob
+from midepoch.storage.urls import WILDCARDS, check_plain, common_folder, folder_prefix, is_url, local_path, split_glob
 
 log = logging.getLogger("midepoch")
 PathSpec = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -40,7 +40,7 @@ class Listing:
 
     def location(self, number: int) -> Location:
         """Where a file lies."""
-        path = os.path.join(self.root, self.names[number])
+        path = folder_prefix(self.root) + self.names[number]
         return path if self.store is None else StoredFile(self.store, path, size=self.stamps[number].size)
 
 

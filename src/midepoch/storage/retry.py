@@ -51,7 +51,9 @@ class ShortReadError(Exception):
 def error_kind(error: Exception) -> ErrorKind:
     """What kind of error a client raised: by its type, its HTTP status or its text, which differ by library."""
     if isinstance(error, FileNotFoundError):
-        return "gone"
+        # fsspec says that an object is not found whatever its request ended with. Its cause is what happened.
+        cause = error.__cause__
+        return error_kind(cause) if isinstance(cause, Exception) and _is_of_network(cause) else "gone"
     if isinstance(error, PermissionError):
         return "denied"
     text, status = str(error), _status(error)
@@ -62,8 +64,13 @@ def error_kind(error: Exception) -> ErrorKind:
         return "denied"
     if status is not None:
         return "temporary" if status >= 500 or status in TEMPORARY_STATUS else "wrong"
-    known = isinstance(error, OSError | ShortReadError | TimeoutError) or type(error).__module__.startswith("aiohttp")
+    known = isinstance(error, ShortReadError) or _is_of_network(error)
     return "temporary" if TEMPORARY.search(text) or known else "wrong"
+
+
+def _is_of_network(error: Exception) -> bool:
+    """True for errors of connections and requests, as far as their types say so."""
+    return isinstance(error, OSError | TimeoutError) or type(error).__module__.startswith("aiohttp")
 
 
 def with_retries(

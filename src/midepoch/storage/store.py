@@ -1,6 +1,8 @@
 """An object store and the options that reach it: requests with retries, errors without secrets."""
 
+import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock, local
@@ -19,6 +21,11 @@ A = TypeVar("A")
 REDACTED = "***"
 ADDRESSES = ("endpoint_override", "endpoint_url", "region", "region_name")
 """Options that say where a store is. They are no secrets, and whoever reads an error needs them."""
+PLACES = re.compile(
+    r"^(account|account_name|account_host|host|hostname|port|user|username|drive|repo|org|zone)$|endpoint|url$",
+    re.IGNORECASE,
+)
+"""The names under which fsspec's clients take the address of a store, or the account in it."""
 SIDE_BY_SIDE = 4
 """How many requests one fetch sends at a time. Several threads fetch, and pyarrow allows 25 connections to S3."""
 
@@ -56,12 +63,18 @@ class Store:
 
     @property
     def identity(self) -> str:
-        """A digest that differs between stores with the same URLs."""
-        return digest(f"{self.scheme}\n{self._options.get('endpoint_override', '')}".encode()).hex()
+        """A digest that differs between stores with the same URLs: it covers endpoints and accounts, but no secrets."""
+        place = self._options.get("endpoint_override", "")
+        if self.scheme not in BUCKETS:
+            place = "\n".join(f"{name}={value}" for name, value in sorted(_places(self._options)))
+        return digest(f"{self.scheme}\n{place}".encode()).hex()
 
     def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
-        """What is under these URLs."""
-        return self.request(lambda client: client.stat(urls), urls[0])
+        """What is under these URLs. If a request fails, only that one is tried again, and an error names its URL."""
+        if len(urls) > 1:
+            with contextlib.suppress(Exception):
+                return self._client().stat(urls)
+        return self.side_by_side(lambda url: self.request(lambda client: client.stat([url]), url)[0], urls)
 
     def list_objects(self, folder: str, *, deep: bool = True) -> list[ObjectInfo]:
         """The objects in a folder, or ``deep`` below it."""
@@ -122,6 +135,18 @@ class Store:
                 if client is None:
                     client = self._clients[process] = connect(self.scheme, self.bucket, self._options)
         return client
+
+
+def _places(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The options of fsspec's clients that say where a store is or whose it is. A connection string has both."""
+    for name, value in options.items():
+        if isinstance(value, Mapping) and name.endswith("_kwargs"):
+            yield from _places(value)
+        elif "connection_string" in name:
+            parts = (part.partition("=") for part in str(value).split(";"))
+            yield from ((key, text) for key, _, text in parts if "key" not in key.lower() and "sig" not in key.lower())
+        elif PLACES.search(name) and isinstance(value, str | int):
+            yield name, str(value)
 
 
 def _error(url: str, kind: ErrorKind, text: str) -> MidepochError:

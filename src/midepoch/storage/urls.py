@@ -1,5 +1,6 @@
 """URLs as text: telling them from paths, refusing secrets in them, matching globs. Nothing here sends a request."""
 
+import os
 import re
 from collections.abc import Sequence
 from itertools import takewhile
@@ -16,6 +17,11 @@ ACCOUNTS = ("abfs", "abfss", "az", "adl", "wasb", "wasbs", "hdfs", "ssh", "sftp"
 def is_url(source: str) -> bool:
     """True if a source is a URL, not a path."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:(//|:)", source) is not None
+
+
+def folder_prefix(root: str) -> str:
+    """What comes before the names of files in a folder. Names in a store may begin with a slash."""
+    return f"{root}/" if is_url(root) else os.path.join(root, "")
 
 
 def local_path(url: str) -> str | None:

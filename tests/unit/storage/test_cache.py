@@ -112,17 +112,28 @@ def test_one_warning_says_that_the_folder_cannot_be_written(tmp_path, caplog):
     assert "Blocks cannot be cached in" in caplog.text
 
 
-def test_a_block_of_an_earlier_release_is_still_read(tmp_path):
+def test_the_bytes_of_a_block_stay_as_they_are(tmp_path):
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, block(1).schema) as writer:
         writer.write(block(1))
     body = sink.getvalue().to_pybytes()
-    content = body + struct.pack("<QII", len(body), zlib.crc32(body), 0x4B4C424D)
+    content = body + struct.pack("<QI4s", len(body), zlib.crc32(body, zlib.crc32(b"a")), b"MBL2")
     (tmp_path / f"a{SUFFIX}").write_bytes(content)
     cache = BlockCache(tmp_path, 1 << 20)
     assert cache.get("a") == block(1)
-    cache.put("b", block(1))
-    assert (tmp_path / f"b{SUFFIX}").read_bytes() == content
+    cache.put("a", block(1))
+    assert (tmp_path / f"a{SUFFIX}").read_bytes() == content
+
+
+def test_a_block_under_the_name_of_another_is_not_taken_for_it(cache, caplog):
+    cache.put("a", block(1))
+    cache.put("b", block(2))
+    one, other = (cache.folder / f"{key}{SUFFIX}" for key in "ab")
+    one.rename(cache.folder / "third")
+    other.rename(one)
+    (cache.folder / "third").rename(other)
+    assert (cache.get("a"), cache.get("b")) == (None, None)
+    assert caplog.text.count("it has a wrong checksum") == 2
 
 
 def test_keys_differ_where_their_parts_do():

@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import midepoch as me
 from midepoch.errors import MissingExtraError, StoreError
-from midepoch.storage.clients import ArrowClient, connect, known_options
+from midepoch.storage.clients import LEAST_BYTES_A_SECOND, ArrowClient, FsspecHandle, connect, known_options
 from midepoch.storage.store import Store
 from objects import put, put_rows
 from worlds import FORMATS, TEXTS, ids, write_files
@@ -126,6 +126,23 @@ def test_options_reach_the_client_of_another_store(tmp_path):
     assert set(seen) == {"open-sesame", "let-me-in"}
 
 
+def test_http_has_time_outs_and_a_least_speed_unless_the_user_sets_one():
+    client = connect("http", "", {})
+    assert client._system.client_kwargs["timeout"].sock_read == 30
+    given = connect("http", "", {"client_kwargs": {"timeout": "theirs"}})
+    assert given._system.client_kwargs["timeout"] == "theirs"
+    waited = []
+
+    class System:
+        def cat_file(self, path, start, end, **options):
+            waited.append(options)
+            return bytes(end - start)
+
+    for speed in (None, LEAST_BYTES_A_SECOND):
+        FsspecHandle(System(), "x", 1 << 30, "", speed).read_at(LEAST_BYTES_A_SECOND * 10, 0)
+    assert waited == [{}, {"timeout": 40}]
+
+
 def test_entries_of_all_kinds_yield_a_version_and_a_change_number():
     from midepoch.storage.clients import _change_number, _version
 
@@ -135,4 +152,6 @@ def test_entries_of_all_kinds_yield_a_version_and_a_change_number():
     assert _change_number({"ETag": "a"}) != _change_number({"ETag": "b"})
     assert _change_number({}) == 0
     assert _version({"ETag": "a", "mtime": 3}) == "a"
+    assert _version({"Last-Modified": "Mon, 05 Jan 2026 10:00:00 GMT"}) == "Mon, 05 Jan 2026 10:00:00 GMT"
+    assert _change_number({"Last-Modified": "a"}) != _change_number({"Last-Modified": "b"})
     assert _version({"size": 3}) == ""

@@ -47,6 +47,26 @@ def test_the_http_status_of_an_error_decides():
     assert error_kind(ClientError(status=422)) == "wrong"
 
 
+def test_an_object_that_fsspec_did_not_find_because_of_the_network_is_not_gone():
+    def not_found(cause):
+        error = FileNotFoundError("http://host/x")
+        error.__cause__ = cause
+        return error_kind(error)
+
+    class ClientResponseError(Exception):
+        __module__ = "aiohttp.client_exceptions"
+
+        def __init__(self, status):
+            self.status = status
+
+    assert [not_found(ClientResponseError(status)) for status in (404, 429, 503)] == ["gone", "temporary", "temporary"]
+    assert not_found(ClientResponseError(403)) == "denied"
+    assert not_found(ConnectionRefusedError("refused")) == "temporary"
+    assert not_found(TimeoutError()) == "temporary"
+    assert not_found(KeyError("/x")) == "gone"  # how the store in memory says so
+    assert not_found(None) == "gone"
+
+
 def test_temporary_errors_are_retried_and_others_raised_at_once(caplog):
     caplog.set_level(logging.DEBUG)
     store = Store("s3://bucket/x", SECRETS)

@@ -9,6 +9,8 @@ from time import sleep
 import pytest
 
 from forking import in_a_forked_process
+from midepoch.storage.clients import ObjectInfo
+from midepoch.storage.retry import RetryPolicy
 from midepoch.storage.store import REDACTED, Store
 from objects import SECRETS
 
@@ -47,6 +49,43 @@ def test_secrets_are_redacted_in_every_form_and_addresses_are_shown():
 def test_stores_with_other_endpoints_have_another_identity():
     stores = [Store("s3://b/x", {"endpoint": one}) for one in ("http://a", "http://b")] + [Store("s3://b/x")]
     assert len({store.identity for store in stores}) == 3
+
+
+def test_the_identity_covers_accounts_and_endpoints_of_other_stores_but_no_secrets():
+    def identity(**options):
+        return Store("abfs://container/x", options).identity
+
+    others = [
+        identity(),
+        identity(account_name="a"),
+        identity(account_name="b"),
+        identity(account_name="a", endpoint_url="http://e"),
+        identity(client_kwargs={"endpoint_url": "http://e"}),
+        identity(host="h", port=1),
+        identity(connection_string="AccountName=a;AccountKey=k;BlobEndpoint=http://e"),
+        identity(connection_string="AccountName=b;AccountKey=k;BlobEndpoint=http://e"),
+    ]
+    assert len({*others}) == len(others)
+    assert identity(account_name="a", account_key="k") == identity(account_name="a", account_key="other")
+    assert others[-2] == identity(connection_string="AccountName=a;AccountKey=new;BlobEndpoint=http://e")
+
+
+def test_a_failed_request_for_one_of_many_urls_is_repeated_alone():
+    asked = []
+
+    class Client:
+        def stat(self, urls):
+            asked.append(list(urls))
+            if "memory://2" in urls and len(asked) < 6:
+                raise ConnectionResetError("reset")
+            return [ObjectInfo(url, "file", 1) for url in urls]
+
+    store = Store("memory://", None, RetryPolicy(attempts=8, first=0, most=0))
+    store._clients[os.getpid()] = Client()
+    urls = [f"memory://{number}" for number in range(4)]
+    assert [info.url for info in store.stat(urls)] == urls
+    assert asked[0] == urls
+    assert sorted(one for (one,) in asked[1:]) == [*urls[:2], *["memory://2"] * (len(asked) - 4), urls[3]]
 
 
 def test_a_process_that_is_forked_while_a_thread_connects_connects_by_itself(monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 
 import midepoch as me
 from midepoch.storage.named_files import NamedFiles
-from midepoch.storage.urls import check_plain, is_url, local_path, split_glob
+from midepoch.storage.urls import check_plain, folder_prefix, is_url, local_path, split_glob
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,8 @@ def test_globs(url, root, deep, yes, no):
     assert (found, nested) == (root, deep)
     assert all(map(pattern.fullmatch, yes))
     assert not any(map(pattern.fullmatch, no))
+
+
+def test_names_that_begin_with_a_slash_stay_in_their_folder():
+    assert folder_prefix("s3://bucket/d") + "/x" == "s3://bucket/d//x"
+    assert [folder_prefix(root) + "x" for root in ("/", "/d", "d")] == ["/x", "/d/x", "d/x"]

@@ -1,0 +1,80 @@
+"""Files of a web server: its faults are waited out, and a file that was replaced is noticed."""
+
+import socket
+
+import pyarrow as pa
+import pytest
+
+import midepoch as me
+from http_store import http_store
+from midepoch.storage.retry import RetryPolicy
+from objects import parquet_bytes
+from worlds import ids
+
+MONDAY, TUESDAY = "Mon, 05 Jan 2026 10:00:00 GMT", "Tue, 06 Jan 2026 10:00:00 GMT"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(RetryPolicy, "wait", lambda *_: 0.0)
+    with http_store() as store:
+        yield store
+
+
+def rows(first, stop):
+    return parquet_bytes(pa.table({"id": range(first, stop)}), 10)
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+def test_every_second_answer_may_be_an_error(server, status):
+    url = server.put("a.parquet", rows(0, 50), Last_Modified=MONDAY)
+    server.spoil = lambda number: None if number % 3 == 2 else status
+    assert ids(me.read(url)) == list(range(50))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_stays_away_is_not_taken_for_a_missing_file(server, tmp_path, status):
+    url = server.put("a.parquet", rows(0, 50), Last_Modified=MONDAY)
+    dataset = me.read(url, index_dir=tmp_path)
+    server.spoil = lambda _: status
+    with pytest.raises(me.StoreError, match=r"The store does not answer for .*tried 8 times"):
+        me.read(url, index_dir=tmp_path)
+    with pytest.raises(me.StoreError, match="The store does not answer for"):
+        list(dataset)
+    assert len(list(tmp_path.glob("*.index"))) == 1
+    server.spoil = lambda _: None
+    assert ids(dataset) == list(range(50))
+
+
+def test_a_refused_connection_is_not_taken_for_a_missing_file(server):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}/a.parquet"
+        with pytest.raises(me.StoreError, match="The store does not answer for"):
+            me.read(url)
+
+
+def test_a_missing_file_is_named(server):
+    with pytest.raises(me.NoDataError, match=r"b\.parquet does not exist"):
+        me.read(server.url("b.parquet"))
+
+
+def test_a_file_that_is_replaced_is_noticed_by_its_time_alone(server, tmp_path):
+    url = server.put("a.parquet", rows(0, 50), Last_Modified=MONDAY)
+    dataset = me.read(url)
+    server.put("a.parquet", rows(50, 100), Last_Modified=TUESDAY)
+    with pytest.raises(me.DataChangedError, match=r"a\.parquet was changed while it was in use"):
+        list(dataset)
+    server.put("a.parquet", rows(0, 50), Last_Modified=MONDAY)
+    assert ids(me.read(url, cache_dir=tmp_path / "cache")) == list(range(50))
+    server.put("a.parquet", rows(50, 100), Last_Modified=TUESDAY)
+    assert ids(me.read(url, cache_dir=tmp_path / "cache")) == list(range(50, 100))
+
+
+def test_urls_of_a_list_are_tried_again_one_by_one(server):
+    urls = [server.put(f"{number}.parquet", rows(number, number + 1), Last_Modified=MONDAY) for number in range(30)]
+    server.spoil = lambda number: 503 if number % 20 in (3, 4) else None
+    assert ids(me.read(urls)) == list(range(30))
+    del server.objects["/17.parquet"]
+    with pytest.raises(me.NoDataError, match=r"/17\.parquet does not exist"):
+        me.read(urls)

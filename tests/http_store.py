@@ -1,0 +1,84 @@
+"""An HTTP server on loopback that serves bytes by range, and can fail."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class HttpStore:
+    """Objects by their path. ``spoil`` gives the status of a wrong answer to the request of a number, or None."""
+
+    objects: dict[str, tuple[bytes, dict[str, str]]] = field(default_factory=dict)
+    spoil: Callable[[int], int | None] = lambda _: None
+    requests: int = 0
+    port: int = 0
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}/{path}"
+
+    def put(self, path: str, content: bytes, **headers: str) -> str:
+        """Store an object with more headers, such as Last_Modified; its URL."""
+        self.objects[f"/{path}"] = content, {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.url(path)
+
+
+def _handler(store: HttpStore) -> type[BaseHTTPRequestHandler]:
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def answer(self) -> None:
+            with lock:
+                number, store.requests = store.requests, store.requests + 1
+            status = store.spoil(number)
+            if status is None and self.path not in store.objects:
+                status = 404
+            if status is not None:
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            content, headers = store.objects[self.path]
+            wanted = self.headers.get("Range")
+            if wanted:
+                begin, _, end = wanted.removeprefix("bytes=").partition("-")
+                part = content[int(begin) : int(end) + 1 if end else None]
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {begin}-{int(begin) + len(part) - 1}/{len(content)}")
+            else:
+                part = content
+                self.send_response(200)
+            for name, value in {"Content-Length": str(len(part)), "Accept-Ranges": "bytes", **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(part)
+
+        do_GET = do_HEAD = answer  # noqa: N815
+
+    return Handler
+
+
+@contextlib.contextmanager
+def http_store() -> Iterator[HttpStore]:
+    """A server that runs until the block ends."""
+    store = HttpStore()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(store))
+    server.daemon_threads = True
+    store.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield store
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
