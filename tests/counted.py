@@ -106,9 +106,28 @@ def pipelines(draw, *, batched=True):
 
 
 @st.composite
-def mixtures(draw, depth=2):
+def mixtures(draw):
+    """A mixture, maybe of mixtures. Its rows may be packed after they are mixed."""
+    mix, pack = draw(nested_mixtures()), draw(packs)
+    window, length, eos = draw(st.integers(1, 9)), draw(st.integers(1, 20)), draw(st.sampled_from([None, 7]))
+    overlong, between = draw(st.sampled_from(["cut", "drop"])), draw(st.booleans())
+
+    def build(folder):
+        dataset = mix(folder)
+        if pack is None:
+            return dataset
+        if between:
+            dataset = dataset.map(same_columns, batched=True, batch_size=4, one_to_one=True)
+        options = {} if pack == "concat" else {"window": window}
+        return dataset.pack(length, strategy=pack, overlong=overlong, eos=eos, **options).survey()
+
+    return build
+
+
+@st.composite
+def nested_mixtures(draw, depth=2):
     parts = [
-        draw(mixtures(depth=depth - 1)) if depth > 1 and draw(st.integers(0, 3)) == 0 else draw(plain_parts())
+        draw(nested_mixtures(depth=depth - 1)) if depth > 1 and draw(st.integers(0, 3)) == 0 else draw(plain_parts())
         for _ in range(draw(st.integers(1, 3)))
     ]
     weights = draw(st.lists(st.sampled_from([1, 2, 5, 0.3, 0.25]), min_size=len(parts), max_size=len(parts)))

@@ -9,8 +9,9 @@ from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch.checkpoint.state import State
 from midepoch.delivery.plan import Even, Plan
+from midepoch.pipeline.mixture import Mixture
+from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.batch import Batch, Collate
-from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.stage import Stage
 
 EVEN: tuple[Even, Even] = ("drop", "pad")
@@ -101,10 +102,10 @@ class LoaderOptions:
     def _balanced(self, dataset: Plan) -> int | None:
         if self.balance is None:
             return None
-        if not any(isinstance(stage, PackWindows | PackStream) for stage in dataset.pipeline.stages):
+        if not _is_packed(dataset.pipeline):
             raise ValueError(
                 "balance='cost' needs the lengths of documents, which are known only of a dataset that is packed: use "
-                "dataset.pack(...). Of mixtures of packs they are not known."
+                "dataset.pack(...), before or after mixing."
             )
         return self.batches_per_step
 
@@ -112,6 +113,13 @@ class LoaderOptions:
         if self.batch_size is not None:
             return (Batch(size=self.batch_size, drop_last=self.drop_last, collate=self.collate),)
         return () if self.collate is None else (Collate(function=self.collate),)
+
+
+def _is_packed(pipeline: Pipeline) -> bool:
+    """True if the items are packs, or batches of packs."""
+    if any(stage.length_column is not None for stage in pipeline.stages):
+        return True
+    return isinstance(pipeline.source, Mixture) and all(map(_is_packed, pipeline.source.parts))
 
 
 def micro_batches(

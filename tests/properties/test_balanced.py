@@ -17,7 +17,17 @@ LENGTHS = [(11 * n * n) % 37 + 1 for n in range(90)]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = write_documents(tmp_path_factory.mktemp("balanced"), LENGTHS)
-    return {name: pipelines(name, folder).survey() for name in ("best_fit", "concat")}
+    packed = {name: pipelines(name, folder).survey() for name in ("best_fit", "concat")}
+    documents = pipelines("one to one", folder)
+    mixed = me.mix({"a": documents, "b": documents.map(same)}, [2, 1], seed=3, stop="all")
+    return packed | {
+        "packed after mixing": mixed.pack(32, window=16).survey(),
+        "packed before mixing": me.mix(packed, [2, 1], seed=3, stop="all"),
+    }
+
+
+def same(row):
+    return row
 
 
 def loaders_of(dataset, ranks, sizes, *, balance="cost", workers=0, even="auto"):
@@ -42,7 +52,7 @@ def rows_of(step):
     return sorted(micro for of_rank in step for micro in of_rank)
 
 
-@pytest.mark.parametrize("name", ["best_fit", "concat"])
+@pytest.mark.parametrize("name", ["best_fit", "concat", "packed after mixing", "packed before mixing"])
 @settings(max_examples=12)
 @given(
     micro=st.integers(1, 2),

@@ -126,7 +126,7 @@ def test_a_trace_of_a_mixture_says_what_every_rank_received(files, build, layout
         of_step = trace(run, step).to_pylist()
         for rank in {rank for at, rank in received if at == step}:
             own = [line for line in of_step if line["rank"] == rank]
-            assert traced_content(own, None) == received[step, rank]
+            assert traced_content(own, eos_of(dataset)) == received[step, rank]
             for line in own:
                 assert line["part"]
                 assert line in find(run, line["file"], line["row"]).to_pylist()

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import islice
 
 import pyarrow as pa
@@ -499,18 +500,60 @@ class TestRefusedChanges:
             me.merge_states(states)
 
 
-@pytest.mark.parametrize("stage", ["pack", "filter"])
-def test_stages_after_a_mixture_are_not_counted_and_the_remedy_is_named(tmp_path, stage):
-    batch = pa.record_batch({"input_ids": [[1, 2], [3], [4, 5, 6]]})
+@pytest.fixture
+def lists(tmp_path):
+    batch = pa.record_batch({"id": [0, 1, 2], "input_ids": [[1, 2], [3], [4, 5, 6]]})
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    mixture = me.mix([me.read(tmp_path), me.read(tmp_path).skip(1)])
-    after = mixture.pack(4) if stage == "pack" else mixture.filter(lambda row: True)
+    return me.read(tmp_path)
+
+
+def test_a_filter_after_a_mixture_is_not_counted_and_the_remedy_is_named(lists):
+    after = me.mix([lists, lists.skip(1)]).filter(lambda row: True)
     assert after.why_not_counted() == (
-        f"{stage.capitalize()} comes after mix, whose items have no row numbers by which a survey could know them: use "
-        f"{stage} on each of the datasets before mixing them."
+        "Filter comes after mix, whose items have no row numbers by which a survey could know them: use "
+        "filter on each of the datasets before mixing them."
     )
-    with pytest.raises(ValueError, match=rf"{stage} after a mixture cannot be surveyed.* before mixing them"):
+    with pytest.raises(ValueError, match=r"filter after a mixture cannot be surveyed.* before mixing them"):
         after.survey()
-    before = [me.read(tmp_path).pack(4), me.read(tmp_path).skip(1).pack(4)]
-    assert me.mix(before).counted
+
+
+class TestPackAfterAMixture:
+    def test_lists_of_local_arrow_files_count_by_themselves(self, lists):
+        packed = me.mix([lists, lists.skip(1)], stop="all").pack(4)
+        assert packed.counted
+        assert len(packed) == len(list(packed))
+
+    def test_packs_of_an_endless_mixture_are_counted_and_never_end(self, lists):
+        packed = me.mix([lists, lists.skip(1)], stop="never").pack(4, window=2)
+        assert packed.counted
+        assert len(list(islice(packed, 50))) == 50
+        with pytest.raises(TypeError, match=r"stop='never' never ends"):
+            len(packed)
+
+    def test_it_needs_a_survey_once_a_function_makes_the_tokens(self, lists):
+        packed = me.mix([lists, lists.skip(1)]).map(repeat_tokens).pack(4)
+        assert packed.why_not_counted() == (
+            "How many items pack yields is only known by reading the rows: call .survey() once."
+        )
+        surveyed = packed.survey()
+        assert surveyed.counted
+        assert len(surveyed) == len(list(surveyed)) == len(list(packed))
+
+    def test_packs_of_packs_are_not_counted(self, lists):
+        assert not me.mix([lists.pack(4), lists.pack(4)]).pack(4).counted
+
+    def test_a_row_that_is_longer_than_surveyed_is_named(self, lists):
+        packed = me.mix({"a": lists, "b": lists.skip(1)}).map(repeat_tokens).pack(4).survey()
+        pipeline = packed.plan.pipeline
+        stage = pipeline.stages[0]
+        changed = replace(stage, call=replace(stage.call, function=lambda row: {"input_ids": [1] * 9}))
+        packed = packed.with_plan(
+            replace(packed.plan, pipeline=replace(pipeline, stages=(changed, *pipeline.stages[1:])))
+        )
+        with pytest.raises(me.SurveyMismatchError, match=r"a document has 9 tokens, and .*, at row \d of a\.arrow"):
+            list(packed)
+
+
+def repeat_tokens(row):
+    return {"input_ids": row["input_ids"] * 2}

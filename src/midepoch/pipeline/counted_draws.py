@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -152,26 +152,53 @@ class PartItems:
 
     def trace(self, numbers: I64) -> TracedRows:
         """The rows of these items."""
-        traced = []
-        begin = 0
-        while begin < len(numbers):
-            found = self._find(int(numbers[begin]))
-            assert found is not None
-            start, items = self._starts[found[0]], self._pass(found[0])
-            end = begin + 1
-            while end < len(numbers) and items.has(int(numbers[end]) - start):
-                end += 1
-            rows = items.trace(numbers[begin:end] - start)
-            traced.append(rows.with_columns(items=rows.items + begin))
-            begin = end
+        traced, before = [], 0
+        for run, of_pass in self._by_pass(numbers):
+            rows = self._pass(run).trace(of_pass)
+            traced.append(rows.with_columns(items=rows.items + before))
+            before += len(of_pass)
         return join_traced(traced).within(self._part.name)
+
+    def keys(self, numbers: I64) -> I64:
+        """The keys of these rows. They differ from those of other parts and passes."""
+        return np.concatenate(
+            [(self._pass(run).keys(of_pass) ^ self._salt(run)) & LOW_BITS for run, of_pass in self._by_pass(numbers)]
+        )
+
+    def lengths(self, numbers: I64) -> I64:
+        """The lengths of these rows."""
+        return np.concatenate([self._pass(run).lengths(of_pass) for run, of_pass in self._by_pass(numbers)])
+
+    def costs(self, numbers: I64) -> I64:
+        """The costs of these packs."""
+        return np.concatenate([self._pass(run).costs(of_pass) for run, of_pass in self._by_pass(numbers)])
+
+    def _by_pass(self, numbers: I64) -> Iterator[tuple[int, I64]]:
+        """The passes of these items, which exist, and the items' numbers there."""
+        if not self._repeats:
+            yield 0, numbers
+            return
+        last = self._find(int(numbers[-1]))
+        assert last is not None
+        first = bisect_right(self._starts, int(numbers[0])) - 1
+        bounds = np.searchsorted(numbers, [self._starts[run] for run in range(first + 1, last[0] + 1)]).tolist()
+        for run, begin, end in zip(range(first, last[0] + 1), [0, *bounds], [*bounds, len(numbers)], strict=True):
+            if end > begin:
+                yield run, numbers[begin:end] - self._starts[run]
+
+    def _salt(self, run: int) -> int:
+        """Separates the keys of a pass from those of other parts and passes."""
+        return part_salt(self._part.name, self._position.times_ended + run)
 
     def find(self, file: str, row: int) -> I64:
         """The items of the present pass that have this row."""
         return self._pass(0).find(file, row)
 
     def flows(self, opened: Any, wanted: Wanted) -> Iterator[tuple[int, Flow]]:
-        """The wanted items, a flow for each pass, with what makes the keys of the pass differ from those of others."""
+        """The wanted items, a flow for each pass, with what makes the keys of the pass differ from those of others.
+
+        Packs of one window may take documents of two passes in any order. Then there are several flows of a pass.
+        """
         waiting: deque[I64] = deque()
 
         def of_pass(run: int) -> Iterator[I64]:
@@ -179,25 +206,20 @@ class PartItems:
                 if not len(numbers):
                     yield numbers
                     continue
-                last = self._find(int(numbers[-1]))
-                if last is None or last[0] == run:
-                    yield numbers - self._starts[run]
-                    continue
-                here = numbers < self._starts[run + 1]
-                waiting.append(numbers[~here])
-                if here.any():
-                    yield numbers[here] - self._starts[run]
-                return
+                first, here = next(self._by_pass(numbers))
+                here = here if first == run else numbers[:0]
+                if len(here):
+                    yield here
+                if len(here) < len(numbers):
+                    waiting.append(numbers[len(here) :])
+                    return
 
-        run = 0
         while True:
-            yield (
-                part_salt(self._part.name, self._position.times_ended + run),
-                self._pass(run).flow(opened, of_pass(run)),
-            )
+            waiting.extend(() if waiting else islice(filter(len, wanted), 1))
             if not waiting:
                 return
-            run += 1
+            run, _ = next(self._by_pass(waiting[0]))
+            yield self._salt(run), self._pass(run).flow(opened, of_pass(run))
 
 
 def _popped(waiting: deque[I64]) -> Iterator[I64]:
@@ -344,6 +366,26 @@ class CountedDraws(CountedItems):
                 traced.append(rows.with_columns(items=np.flatnonzero(parts == part)[rows.items]))
         return join_traced(traced)
 
+    def keys(self, numbers: I64) -> I64:
+        return self._of_each(numbers, PartItems.keys)
+
+    def lengths(self, numbers: I64) -> I64:
+        return self._of_each(numbers, PartItems.lengths)
+
+    def costs(self, numbers: I64) -> I64:
+        return self._of_each(numbers, PartItems.costs)
+
+    def _of_each(self, numbers: I64, of_part: Callable[[PartItems, I64], I64]) -> I64:
+        """What the parts say of each of these items."""
+        if not len(numbers):
+            return numbers
+        parts, of_parts = self.located(numbers)
+        values = np.empty(len(numbers), np.int64)
+        for part, items in enumerate(of_parts):
+            if len(items):
+                values[parts == part] = of_part(self._parts[part], items)
+        return values
+
     def find(self, file: str, row: int) -> I64:
         found = [
             number
@@ -398,10 +440,6 @@ class CountedDraws(CountedItems):
         """The items of a part, a flow for each pass over it."""
         return self._parts[part].flows(opened.parts[part], wanted)
 
-    def part_has(self, part: int, number: int) -> bool:
-        """True if a part has an item with this number."""
-        return self._parts[part].has(number)
-
     @property
     def part_count(self) -> int:
         return len(self._parts)
@@ -414,8 +452,6 @@ class _Draws:
         self._items, self._opened, self._wanted = items, opened, wanted
         self._due: deque[I32] = deque()
         self._of_parts: list[deque[I64]] = [deque() for _ in range(items.part_count)]
-        self._next_of_parts = [0] * items.part_count
-        """For each part, one more than the number of its last item that is known to be wanted."""
 
     def _advance(self) -> bool:
         """Find the parts of the next array of draws. False if there is none."""
@@ -429,21 +465,21 @@ class _Draws:
         for part, of_part in enumerate(of_parts):
             if len(of_part):
                 self._of_parts[part].append(of_part)
-                self._next_of_parts[part] = int(of_part[-1]) + 1
         return True
 
     def _wanted_of(self, part: int) -> Iterator[I64]:
         """The wanted items of a part. A part that is drawn from rarely does not look ahead through all draws."""
         waiting = self._of_parts[part]
         looks_on = True
-        while self._items.part_has(part, self._next_of_parts[part]) or waiting:
-            if not waiting and not looks_on:
+        while True:
+            if waiting:
+                yield waiting.popleft()
                 looks_on = True
+            elif not looks_on:
                 yield NOT_KNOWN
-            elif waiting or self._advance():
+                looks_on = True
+            elif self._advance():
                 looks_on = bool(waiting) or len(self._due) < DRAWS_AHEAD
-                if waiting:
-                    yield waiting.popleft()
             else:
                 return
 

@@ -97,6 +97,10 @@ class Mixture:
             )
         return None
 
+    def knows_lengths(self, survey: FindSurvey) -> bool:
+        of_rows = all(stage.keeps_rows for part in self.parts for stage in part.stages)
+        return of_rows and all(part.knows_lengths for part in self.parts)
+
     @property
     def shuffled(self) -> bool:
         return any(part.source.shuffled for part in self.parts)

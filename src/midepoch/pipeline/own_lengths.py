@@ -13,8 +13,9 @@ import pyarrow as pa
 from midepoch._common.world import torch_worker
 from midepoch.errors import MidepochError
 from midepoch.index.survey import Survey
+from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.pipeline.survey import Counting
+from midepoch.pipeline.survey import Counting, packed_part
 from midepoch.sources.files import FileRows
 
 log = logging.getLogger("midepoch")
@@ -27,6 +28,8 @@ def with_own_lengths(pipeline: Pipeline) -> Pipeline:
 
     It is unchanged if the lengths are not those of lists in local, uncompressed Arrow files.
     """
+    if isinstance(pipeline.source, Mixture):
+        return _with_lengths_of_parts(pipeline, pipeline.source)
     source, before = pipeline.source, replace(pipeline, stages=pipeline.stages[:-1])
     if not isinstance(source, FileRows) or source.index.store is not None or not all(source.index.view.divisible):
         return pipeline
@@ -34,6 +37,21 @@ def with_own_lengths(pipeline: Pipeline) -> Pipeline:
         return pipeline
     counting = Counting.of(pipeline)
     return pipeline if counting is None else replace(pipeline, own_lengths=OwnLengths(counting))
+
+
+def _with_lengths_of_parts(pipeline: Pipeline, mixture: Mixture) -> Pipeline:
+    """The same for a mixture, if the lengths of all its parts can be found. Functions after it make other lengths."""
+    if any(stage.needs_survey for stage in pipeline.stages[:-1]):
+        return pipeline
+    packed = [packed_part(part, pipeline.stages) for part in mixture.parts]
+    known = [with_own_lengths(part) for part in packed if part is not None]
+    if any(new is old for new, old in zip(known, packed, strict=True)):
+        return pipeline
+    parts = tuple(
+        replace(part, source=new.source, own_lengths=new.own_lengths)
+        for part, new in zip(mixture.parts, known, strict=True)
+    )
+    return replace(pipeline, source=replace(mixture, parts=parts))
 
 
 class OwnLengths:

@@ -54,6 +54,11 @@ class Pipeline:
             return self.survey
         return self.own_lengths.survey()
 
+    @property
+    def knows_lengths(self) -> bool:
+        """True if the lengths of the documents that are packed are known by surveys of the rows."""
+        return self.source.knows_lengths(lambda: self.known_survey)
+
     @cached_property
     def uniform(self) -> bool:
         """True if the positions of all lanes follow from the number of items delivered."""
@@ -78,7 +83,7 @@ class Pipeline:
         for stage in self.stages:
             covered -= stage.checking(False).needs_survey
             if stage.needs_survey:
-                if grouping is not None:
+                if grouping is not None and not (grouping == "mix" and stage.length_column is not None):
                     remedy = "on each of the datasets before mixing them" if grouping == "mix" else f"before {grouping}"
                     return (
                         f"{stage.name} comes after {grouping}, whose items have no row numbers by which a survey could "
@@ -89,7 +94,8 @@ class Pipeline:
                         f"{stage.name} comes after {random} with with_rng=True, which makes other rows in every epoch: "
                         f"put {stage.name} first"
                     )
-                if covered < 0 and self.known_survey is self.survey:
+                known = self.knows_lengths if grouping == "mix" else self.known_survey is not self.survey
+                if covered < 0 and not known:
                     return f"how many items {stage.name} yields is only known by reading the rows: call .survey() once"
             elif stage.count(1) is None:
                 return stage.why_not_counted

@@ -2,10 +2,11 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -47,20 +48,44 @@ def survey_pipeline(
     check_executor(executor)
     source = pipeline.source
     if isinstance(source, Mixture):
-        for stage in pipeline.stages:
-            if stage.needs_survey:
-                raise ValueError(
-                    f"survey: {stage.name} after a mixture cannot be surveyed, because its rows have no numbers. Use "
-                    f"{stage.name} on each of the datasets before mixing them."
-                )
-        parts = tuple(survey_pipeline(part, executor=executor, version=version, folder=folder) for part in source.parts)
-        if all(new is old for new, old in zip(parts, source.parts, strict=True)):
-            return pipeline
-        return replace(pipeline, source=replace(source, parts=parts))
+        survey = partial(survey_pipeline, executor=executor, version=version, folder=folder)
+        return with_parts(pipeline, source, lambda part: _survey_part(part, pipeline.stages, survey))
     counting = Counting.of(pipeline)
     if counting is None:
         return pipeline
     return replace(pipeline, survey=counting.survey(executor, version, folder))
+
+
+def with_parts(pipeline: Pipeline, mixture: Mixture, change: Callable[[Pipeline], Pipeline]) -> Pipeline:
+    """The pipeline of a mixture with its parts changed; the same if no part changes."""
+    parts = tuple(map(change, mixture.parts))
+    if all(new is old for new, old in zip(parts, mixture.parts, strict=True)):
+        return pipeline
+    return replace(pipeline, source=replace(mixture, parts=parts))
+
+
+def packed_part(part: Pipeline, stages: Sequence[Stage]) -> Pipeline | None:
+    """A part of a mixture with the stages after the mixture up to the one that packs rows; None if none packs.
+
+    A survey of it knows the lengths that the rows of this part have when they are packed.
+    """
+    for number, stage in enumerate(stages, start=1):
+        if stage.length_column is not None:
+            return replace(part, stages=(*part.stages, *stages[:number]), survey=None, own_lengths=None)
+        if stage.needs_survey:
+            raise ValueError(
+                f"survey: {stage.name} after a mixture cannot be surveyed, because its rows have no numbers. Use "
+                f"{stage.name} on each of the datasets before mixing them."
+            )
+    return None
+
+
+def _survey_part(part: Pipeline, stages: Sequence[Stage], survey: Callable[[Pipeline], Pipeline]) -> Pipeline:
+    packed = packed_part(part, stages)
+    if packed is None:
+        return survey(part)
+    surveyed = survey(packed)
+    return replace(part, source=surveyed.source, survey=surveyed.survey)
 
 
 def counting_stages(pipeline: Pipeline) -> int:

@@ -124,6 +124,10 @@ class FileRows:
             "reads the columns of the filter"
         )
 
+    def knows_lengths(self, survey: FindSurvey) -> bool:
+        found = survey()
+        return found is not None and found.has_lengths
+
     @property
     def survives_fork(self) -> bool:
         return self.index.store is None or self.index.store.survives_fork

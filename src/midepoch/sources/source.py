@@ -112,6 +112,9 @@ class Source(Protocol):
     def why_not_counted(self, survey: Survey | None) -> str | None:
         """Why the number of items is known only by reading, and what to do; None if it is known."""
 
+    def knows_lengths(self, survey: FindSurvey) -> bool:
+        """True if surveys know the lengths of the rows, as a stage that packs the items needs them."""
+
     @property
     def begin(self) -> Cursor:
         """The cursor at the start of a lane."""

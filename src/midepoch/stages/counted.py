@@ -168,6 +168,7 @@ class Groups(CountedItems):
     def __init__(self, inputs: CountedItems, size: int, delivered: int = 0) -> None:
         """``delivered`` outputs of the first group come before the first item."""
         self._inputs, self._size, self._delivered = inputs, size, delivered
+        self.is_endless = inputs.is_endless
         self._ends: list[int] = []
         """For each group that is counted, the number of outputs up to its end, delivered ones included."""
         self._complete = False
@@ -182,6 +183,7 @@ class Groups(CountedItems):
         return bool(self._ends) and self._ends[-1] > number + self._delivered
 
     def total(self) -> int:
+        self._inputs.total()  # raises if there is no end
         while not self._complete:
             self._count_group()
         return max(0, self._ends[-1] - self._delivered)

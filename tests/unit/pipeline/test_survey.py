@@ -279,7 +279,15 @@ def test_every_part_of_a_mixture_is_surveyed(folder):
             lambda rows: rows.filter(is_even).map(lambda rows: rows, batched=True),
             r"map\(batched=True\) may return any number of rows: pass one_to_one=True .* use cache\(\) after stage 2",
         ),
-        (lambda rows: me.mix([rows, rows]).pack(8), "pack after a mixture .* Use pack on each of the datasets"),
+        (
+            lambda rows: me.mix([rows, rows]).filter(is_even),
+            "filter after a mixture .* Use filter on each of the datasets",
+        ),
+        (
+            lambda rows: me.mix([rows, rows]).filter(is_even).pack(8),
+            "filter after a mixture .* Use filter on each of the datasets",
+        ),
+        (lambda rows: me.mix([rows.pack(8), rows.pack(8)]).pack(8), "pack after pack gets no single rows"),
     ],
 )
 def test_what_cannot_be_surveyed_is_refused_with_a_remedy(folder, build, message):

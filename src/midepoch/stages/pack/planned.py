@@ -188,7 +188,8 @@ class PlannedWindows(Groups):
 
     def _packs(self, job: WindowJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
         (packs, lengths), pieces = job.plan, job.pieces
-        documents = _read_checked(run, lengths[job.documents], self._spec, self._context)
+        numbers = job.group * self._size + job.documents
+        documents = _read_checked(run, lengths[job.documents], self._inputs, numbers, self._spec, self._context)
         inside = np.searchsorted(job.documents, packs.documents[pieces])
         begins = (np.cumsum(documents.lengths) - documents.lengths)[inside]
         starts, stops = (begins + packs.starts[pieces]).tolist(), (begins + packs.stops[pieces]).tolist()
@@ -249,6 +250,7 @@ class PlannedStream(CountedItems):
     def __init__(self, inputs: CountedItems, spec: PackSpec, delivered: int, context: Context) -> None:
         """``delivered`` tokens of the first document come before the first pack."""
         self._inputs, self._spec, self._delivered, self._context = inputs, spec, delivered, context
+        self.is_endless = inputs.is_endless
         self._ends: list[int] = []
         """For each chunk of documents that is counted, the number of tokens up to its end."""
         self._complete = False
@@ -281,6 +283,7 @@ class PlannedStream(CountedItems):
         return self._tokens_until(self._delivered + number * self._spec.length)
 
     def total(self) -> int:
+        self._inputs.total()  # raises if there is no end
         while not self._complete:
             self._tokens_until(self._ends[-1] if self._ends else 0)
         return max(0, -(-(self._ends[-1] - self._delivered) // self._spec.length))
@@ -365,7 +368,7 @@ class PlannedStream(CountedItems):
         return np.unique(np.concatenate(found))
 
     def _packs(self, job: StreamJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
-        documents = _read_checked(run, job.lengths, self._spec, self._context)
+        documents = _read_checked(run, job.lengths, self._inputs, job.documents, self._spec, self._context)
         ends_in_stream = job.begins + job.lengths
         shifts = np.cumsum(job.lengths) - ends_in_stream  # from the stream to what was read of it
         firsts = np.searchsorted(ends_in_stream, job.starts, "right")
@@ -388,16 +391,18 @@ def _pack_keys(documents: I64, numbers: I64) -> list[int]:
     return keys
 
 
-def _read_checked(run: RowRun, expected: I64, spec: PackSpec, context: Context) -> Documents:
-    """The documents of a run, if they have the lengths that the survey says."""
+def _read_checked(
+    run: RowRun, expected: I64, inputs: CountedItems, numbers: I64, spec: PackSpec, context: Context
+) -> Documents:
+    """The documents of a run, the inputs with these ``numbers``, if they have the lengths that the survey says."""
     documents = read_documents(run, spec, context)
     for number in np.flatnonzero(documents.lengths != expected).tolist()[:1]:
         end = spec.eos is not None
-        where = context.name_row(spec.number, int(run.keys[number]), single=True) or f", item {run.keys[number]}"
+        row = inputs.trace(numbers[number : number + 1])
         raise SurveyMismatchError(
             f"pack: a document has {count('token', int(documents.lengths[number]) - end)}, and the survey says "
-            f"{int(expected[number]) - end:,}{where}. A function before pack has changed, or does not always return "
-            "the same. After a change pass another version to survey(version=...)."
+            f"{int(expected[number]) - end:,}, at row {row.rows[0]:,} of {row.files[0]}. A function before pack has "
+            "changed, or does not always return the same. After a change pass another version to survey(version=...)."
         )
     return documents
 
