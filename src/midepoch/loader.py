@@ -37,6 +37,7 @@ try:
     import torch.multiprocessing
     from torch.utils.data import DataLoader
 
+    from midepoch.device import check_device, copies_to, one_ahead, start_copies, start_copies_of_turns
     from midepoch.worker_pool import WorkerPool, pinned, pins
 except ImportError as error:
     raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
@@ -67,6 +68,11 @@ class Loader(DataLoader[Any]):
     an object store are started by forkserver, unless ``multiprocessing_context`` is set. A worker is ahead of the loop
     by 64 MiB, or by about ``prefetch_factor`` batches if that is set.
 
+    With ``device="cuda"``, or any other device of torch, the tensors of a batch arrive there. They are copied on a CUDA
+    stream of their own while the loop works on the batch before, straight from the memory that the workers share, which
+    is pinned: ``pin_memory`` and ``.to(device)`` are not needed. Tensors are looked for in mappings, lists, tuples and
+    dataclasses; other objects are asked by their method ``to``. The state counts what the loop received, as always.
+
     A copy of a Loader starts where the next loop of the Loader would, with a position and workers of its own.
     ``set_epoch`` of its own ``dataset`` reaches it; after ``deepcopy`` and ``pickle`` that is a copy too.
     """
@@ -91,6 +97,7 @@ class Loader(DataLoader[Any]):
         worker_init_fn: Callable[[int], None] | None = None,
         timeout: float = 0,
         check_ranks: bool = True,
+        device: "str | torch.device | None" = None,
     ) -> None:
         if not isinstance(dataset, Dataset):
             raise TypeError(
@@ -101,6 +108,7 @@ class Loader(DataLoader[Any]):
                 "A Loader delivers the order of its dataset. Shuffle the dataset instead: "
                 "Loader(dataset.shuffle(seed=42), ...)."
             )
+        checked_device = check_device(device, pin_memory=pin_memory)
         batch_size, batches_per_step = micro_batches(batch_size, global_batch_size, micro_batch_size)
         options = LoaderOptions(
             batch_size=batch_size,
@@ -131,7 +139,7 @@ class Loader(DataLoader[Any]):
         self._start_point = dataset.start_point.for_loader()
         self._idle_pool: WorkerPool | None = None
         self._pools: WeakSet[WorkerPool] = WeakSet()
-        self._ahead = prefetch_factor
+        self._ahead, self._device = prefetch_factor, checked_device
         if pin_memory and not pins(self):
             log_once("pin_memory=True changes nothing on this machine: torch finds no CUDA device.")
         self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
@@ -370,7 +378,12 @@ class Loader(DataLoader[Any]):
                 "Ranks have different numbers of batches: those with fewer repeat one, marked by is_padding.",
                 logging.INFO,
             )
-            yield run.pad(self.padding_batch(session))
+            padding = self.padding_batch(session)
+            if self._device is not None:
+                copies = copies_to(self._device)
+                padding = start_copies(padding, self._device, copies)
+                copies.mark().hand_over()
+            yield run.pad(padding)
 
     @property
     def is_padding(self) -> bool:
@@ -396,6 +409,10 @@ class Loader(DataLoader[Any]):
         if self.num_workers:
             yield from self._receive(progress)
             return
+        if self._device is not None:
+            copies = copies_to(self._device)
+            yield from one_ahead(start_copies_of_turns(take_turns(progress), self._device, copies), copies)
+            return
         if not pins(self):
             yield from take_turns(progress)
             return
@@ -407,11 +424,12 @@ class Loader(DataLoader[Any]):
         pool = self._idle_pool if self._idle_pool is not None and self._idle_pool.is_of_this_process else None
         self._idle_pool = None  # so that another pass meanwhile starts workers of its own
         if pool is None:
-            pool = WorkerPool(self, self._plan, ahead=self._ahead)
+            pool = WorkerPool(self, self._plan, ahead=self._ahead, device=self._device)
         self._pools.add(pool)
         failed = True
         try:
-            yield from pool.work(progress)
+            turns = pool.work(progress)
+            yield from turns if pool.copies is None else one_ahead(turns, pool.copies)
             failed = False
         except GeneratorExit:
             failed = False

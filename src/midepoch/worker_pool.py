@@ -10,8 +10,9 @@ import pickle
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -20,15 +21,18 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from midepoch.delivery.gather import in_turn
-from midepoch.delivery.layout import Chunk
+from midepoch.delivery.layout import Chunk, Destination
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import Progress, Turns
 from midepoch.delivery.ring import SharedMemory
-from midepoch.delivery.transport import receive
+from midepoch.delivery.transport import AHEAD_BYTES, AHEAD_MESSAGES, message_size, receive
+from midepoch.device import Copies, Mark, copies_to, start_copies
 from midepoch.errors import StaleIteratorError
 from midepoch.stages.stage import name_of
+from midepoch.values.wire import copied
 from midepoch.worker_process import (
     CHECK_SECONDS,
+    COUNT,
     END,
     ITEMS,
     RECEIVED,
@@ -42,18 +46,27 @@ from midepoch.worker_process import (
 
 GRACE_SECONDS = 5
 """How long workers may take to finish the item that they make, before they are stopped."""
+UNTOLD = 1 / 4
+"""The part of what a worker may be ahead that can be received before the worker is told of it."""
 
 
 class WorkerPool:
     """The processes that read for a loader; persistent workers stay for all epochs."""
 
-    def __init__(self, loader: DataLoader[Any], plan: Plan, *, ahead: int | None) -> None:
-        """Start workers with the settings of a loader. ``ahead`` is as for a :class:`~delivery.transport.Sender`."""
+    def __init__(
+        self, loader: DataLoader[Any], plan: Plan, *, ahead: int | None, device: torch.device | None = None
+    ) -> None:
+        """Start workers with the settings of a loader. ``ahead`` is as for a :class:`~delivery.transport.Sender`.
+
+        Tensors are copied to a ``device``, if there is one, straight from the memory that is shared with the workers.
+        """
         context = loader.multiprocessing_context or torch.multiprocessing
         if context.get_start_method() != "fork":
             _check_sendable(plan, context.get_start_method())
         self._process, self._round = os.getpid(), 0
-        self._timeout, self._pin = loader.timeout, pins(loader)
+        self._timeout = loader.timeout
+        self.copies = None if device is None else copies_to(device)
+        self._to = _destination(device, self.copies, pin=pins(loader))
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         self._workers: list[Worker] = []
         self._progress: Progress | None = None
@@ -67,7 +80,7 @@ class WorkerPool:
                 ahead=ahead,
                 init=loader.worker_init_fn,
             )
-            self._workers.append(Worker(context, settings))
+            self._workers.append(Worker(context, settings, self.copies))
 
     @property
     def is_of_this_process(self) -> bool:
@@ -85,7 +98,7 @@ class WorkerPool:
         if self._progress is not None:
             self._progress.cut_off()
 
-    def work(self, progress: Progress) -> Iterator[Turns]:
+    def work(self, progress: Progress) -> Generator[Turns, None, None]:
         """Start all workers from where a progress is, and receive what they send, in the order of the rank's turns."""
         self._round += 1
         self._progress = progress
@@ -95,7 +108,8 @@ class WorkerPool:
             for worker in self._workers:
                 worker.start(self._round, resume_point)
             ports = [self._port(worker) for worker in self._workers]
-            for turns in in_turn(ports, len(progress.rotation), tracks_cursors=session.tracks_cursors):
+            tracks_cursors, one_port = session.tracks_cursors, self.copies is not None
+            for turns in in_turn(ports, len(progress.rotation), tracks_cursors=tracks_cursors, one_port=one_port):
                 yield turns
                 del turns
                 if self.is_closed:
@@ -115,19 +129,23 @@ class WorkerPool:
                     worker.interrupt(self._round)
 
     def _port(self, worker: "Worker") -> "WorkerPort":
-        return WorkerPort(worker, self._round, timeout=self._timeout, pin=self._pin)
+        return WorkerPort(worker, self._round, timeout=self._timeout, to=self._to)
 
 
 class Worker:
     """One process, the connection to it, and the memory through which it sends items."""
 
-    def __init__(self, context: Any, settings: WorkerSettings) -> None:
+    def __init__(self, context: Any, settings: WorkerSettings, copies: Copies | None) -> None:
         self.memory = SharedMemory()
+        self._ahead, self._copies = settings.ahead, copies
+        self._being_copied: deque[tuple[int, Mark]] = deque()  # messages, with the point where their copies are done
+        self._received: list[int] = []  # the bytes of each message of which the worker does not know yet
         self._connection, of_worker = context.Pipe()
         self._name = f"worker {settings.number} of {settings.workers}"
         self.process = context.Process(target=run_worker, args=(settings, of_worker, self.memory), daemon=True)
         self.process.start()
         of_worker.close()  # so that the connection ends with the process
+        self.memory.pin = None if copies is None else copies.pin  # in this process only
 
     def start(self, round_number: int, resume_point: ResumePoint) -> None:
         """Let the worker start from a resume point, whatever it does now."""
@@ -138,10 +156,31 @@ class Worker:
         with suppress(OSError):
             self._connection.send_bytes(START + pickle.dumps((round_number, None)))
 
-    def note_received(self) -> None:
-        """Say that the items of a message were copied."""
-        with suppress(OSError):  # a worker that died has sent everything that is in its memory
-            self._connection.send_bytes(RECEIVED)
+    def note_received(self, size: int) -> None:
+        """Note that the copies of a message have begun. When they are done, the worker is told, of many at once.
+
+        To tell it of each would wake it each time, and on a busy machine it then runs in place of this process.
+        """
+        if self._copies is None:
+            self._received.append(size)
+        else:
+            self._being_copied.append((size, self._copies.mark()))
+            self._note_copied(wait=False)
+        is_much = sum(self._received) >= UNTOLD * AHEAD_BYTES or len(self._received) >= UNTOLD * AHEAD_MESSAGES
+        if is_much or self._ahead is not None:
+            self._tell_received()
+
+    def _note_copied(self, *, wait: bool) -> None:
+        while self._being_copied and (wait or self._being_copied[0][1].is_done()):
+            size, copied = self._being_copied.popleft()
+            copied.wait()
+            self._received.append(size)
+
+    def _tell_received(self) -> None:
+        if self._received:
+            with suppress(OSError):  # a worker that died has sent everything that is in its memory
+                self._connection.send_bytes(RECEIVED + COUNT.pack(len(self._received)))
+            self._received.clear()
 
     def stop(self) -> None:
         """Let the worker end after the item that it makes."""
@@ -161,6 +200,8 @@ class Worker:
             while not self._connection.poll(0):
                 if not waits:
                     return None
+                self._note_copied(wait=True)
+                self._tell_received()  # the worker may wait for this
                 passed = time.monotonic() - begun
                 if timeout and passed >= timeout:
                     raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
@@ -205,8 +246,8 @@ class Worker:
 class WorkerPort:
     """Where the turns of one worker arrive in one round."""
 
-    def __init__(self, worker: Worker, round_number: int, *, timeout: float, pin: bool) -> None:
-        self._worker, self._round, self._timeout, self._pin = worker, round_number, timeout, pin
+    def __init__(self, worker: Worker, round_number: int, *, timeout: float, to: Destination) -> None:
+        self._worker, self._round, self._timeout, self._to = worker, round_number, timeout, to
         self._chunks: deque[Chunk] = deque()
         self._end: bytes | None = None
         """The last message of the worker: that there are no more turns, or an error."""
@@ -229,11 +270,17 @@ class WorkerPort:
         is_of_round = ROUND.unpack(message[1 : 1 + ROUND.size]) == (self._round,)
         if kind == ITEMS:
             if is_of_round:  # not of a loop that was left
-                finish = pinned if self._pin else None
-                self._chunks.extend(receive(self._worker.memory, content, finish, pin=self._pin))
-            self._worker.note_received()
+                self._chunks.extend(receive(self._worker.memory, content, self._to))
+            self._worker.note_received(message_size(content))
         elif is_of_round:
             self._end = b"" if kind == END else content
+
+
+def _destination(device: torch.device | None, copies: Copies | None, *, pin: bool) -> Destination:
+    """What happens to tensors that arrive."""
+    if device is not None and copies is not None:
+        return Destination(copies.start, partial(start_copies, device=device, copies=copies))
+    return Destination(partial(copied, pin=True), pinned) if pin else Destination()
 
 
 def pins(loader: DataLoader[Any]) -> bool:

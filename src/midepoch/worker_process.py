@@ -28,10 +28,10 @@ ResumePoint = tuple[State, ReaderProgress, int, int]
 """Where a session of all ranks started, what this rank has delivered of it, the number of ranks, and the rank."""
 
 START, RECEIVED, STOP = b"s", b"r", b"x"
-"""What the main process sends: a resume point, or None to do nothing more; that it has received a message; the end."""
+"""What the main process sends: a resume point, or None to do nothing more; how many messages it received; the end."""
 ITEMS, END, ERROR = b"i", b"e", b"!"
 """What a worker sends, with the number of the round: where items are, that there are no more, or an error."""
-ROUND = struct.Struct("<q")
+ROUND = COUNT = struct.Struct("<q")
 CHECK_SECONDS = 5
 """How often a worker that waits looks whether the main process is still there."""
 MOST_LETTERS = 50_000
@@ -171,8 +171,8 @@ class Link:
             message = self._connection.recv_bytes()
         except EOFError as error:
             raise _Stopped from error
-        if message == RECEIVED:
-            self._received += 1
+        if message[:1] == RECEIVED:
+            self._received += COUNT.unpack(message[1:])[0]
         elif message == STOP:
             raise _Stopped
         else:

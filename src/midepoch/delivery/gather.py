@@ -42,8 +42,11 @@ class Arrivals:
         return Chunk(whole.items[begin : self._taken], whole.cursors[begin : self._taken])
 
 
-def in_turn(ports: Sequence[Port], rotation: int, *, tracks_cursors: bool) -> Iterator[Turns]:
-    """The turns of all workers, many at a time where they have arrived. ``rotation`` is the rank's number of lanes."""
+def in_turn(ports: Sequence[Port], rotation: int, *, tracks_cursors: bool, one_port: bool = False) -> Iterator[Turns]:
+    """The turns of all workers, many at a time where they have arrived. ``rotation`` is the rank's number of lanes.
+
+    With ``one_port``, what a worker has sent is not taken before its turn.
+    """
     arrivals = [Arrivals(port) for port in ports]
     first, ended, passed_over = 0, 0, 0
     while ended < len(ports):
@@ -60,7 +63,7 @@ def in_turn(ports: Sequence[Port], rotation: int, *, tracks_cursors: bool) -> It
             yield _empty_turn()
             first = (first + 1) % len(ports)
             continue
-        ready = _ready(order)
+        ready = [1] if one_port and len(ports) > 1 else _ready(order)
         chunks = [arrived.take(min(ready)) for arrived in order[: len(ready)]]
         first = (first + len(chunks)) % len(ports)
         yield _joined(chunks, rotation) if tracks_cursors else Turns(_interleaved([one.items for one in chunks]), ())

@@ -91,10 +91,17 @@ def stream_size(batches: Sequence[pa.RecordBatch]) -> int:
     return schema + sum(int(pa.ipc.get_record_batch_size(batch)) for batch in batches) + 2 * ALIGNED
 
 
-def read_layout(
-    view: memoryview, layout: tuple[int, int], finish: Callable[[Any], Any] | None, *, pin: bool
-) -> list[Chunk]:
-    """The turns of a message, in new memory. ``finish`` changes every item, if there is such a function."""
+class Destination(NamedTuple):
+    """Where the items of a message go: by default to memory of their own."""
+
+    new_tensor: Callable[[Any], Any] | None = None
+    """Copies a tensor that is a view of shared memory."""
+    finish: Callable[[Any], Any] | None = None
+    """Changes every item, if there is such a function."""
+
+
+def read_layout(view: memoryview, layout: tuple[int, int], destination: Destination) -> list[Chunk]:
+    """The turns of a message, in new memory."""
     numbers = array("q")
     numbers.frombytes(view[slice(*layout)])
     chunks: list[Chunk] = []
@@ -104,11 +111,11 @@ def read_layout(
         if kind == EMPTY_TURN:
             chunk, at = Chunk([EMPTY], ()), at + 1
         elif kind == PICKLED:
-            chunk, at = _read_pickled(view, numbers, at + 1, pin=pin)
+            chunk, at = _read_pickled(view, numbers, at + 1, destination.new_tensor)
         else:
             chunk, at = _read_rows(view, numbers, at + 1)
-        if finish is not None and chunk.cursors:
-            chunk.items[:] = map(finish, chunk.items)
+        if destination.finish is not None and chunk.cursors:
+            chunk.items[:] = map(destination.finish, chunk.items)
         if chunks and bool(chunks[-1].cursors) == bool(chunk.cursors):
             chunks[-1] = Chunk(chunks[-1].items + chunk.items, [*chunks[-1].cursors, *chunk.cursors])
         else:
@@ -116,14 +123,16 @@ def read_layout(
     return chunks
 
 
-def _read_pickled(view: memoryview, numbers: Sequence[int], at: int, *, pin: bool) -> tuple[Chunk, int]:
+def _read_pickled(
+    view: memoryview, numbers: Sequence[int], at: int, new_tensor: Callable[[Any], Any] | None
+) -> tuple[Chunk, int]:
     width = numbers[at]
     cursor = tuple(numbers[at + 1 : at + 1 + width])
     at += 1 + width
     arrays, parts = numbers[at : at + 2]
     at += 2
-    head, *memory = (view[numbers[part] : numbers[part + 1]] for part in range(at, at + 2 * parts, 2))
-    return Chunk([load(head, memory, arrays, pin=pin)], [cursor]), at + 2 * parts
+    head, *memory = [view[numbers[part] : numbers[part + 1]] for part in range(at, at + 2 * parts, 2)]
+    return Chunk([load(head, memory, arrays, new_tensor)], [cursor]), at + 2 * parts
 
 
 def _read_rows(view: memoryview, numbers: Sequence[int], at: int) -> tuple[Chunk, int]:

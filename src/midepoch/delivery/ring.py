@@ -8,6 +8,7 @@ import mmap
 import os
 import tempfile
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any
@@ -24,6 +25,9 @@ class SharedMemory:
     def __init__(self) -> None:
         self._file: int | None = _nameless_file()
         self._map: mmap.mmap | None = None
+        self.pin: Callable[[memoryview], Callable[[], None]] | None = None
+        """Called whenever this process maps the bytes; what it returns is called before they are unmapped."""
+        self._unpin: Callable[[], None] = _nothing
         self.size = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -33,6 +37,7 @@ class SharedMemory:
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._file, self._map, self.size = values["file"].detach(), None, 0
+        self.pin, self._unpin = None, _nothing
 
     def grow(self, size: int) -> None:
         """Have at least ``size`` bytes. Raises if the machine has no room for them."""
@@ -56,15 +61,19 @@ class SharedMemory:
         """Some of the bytes, not copied."""
         if self._map is None or len(self._map) < stop:
             assert self._file is not None
-            self._map = mmap.mmap(self._file, os.fstat(self._file).st_size)
+            self._unpin()
+            self._map, self._unpin = mmap.mmap(self._file, os.fstat(self._file).st_size), _nothing
+            if self.pin is not None:
+                self._unpin = self.pin(memoryview(self._map))
         return memoryview(self._map)[start:stop]
 
     def free(self) -> None:
         """Give the memory back, also if forked processes have inherited the file. No process may use it after that."""
         if self._file is not None:
+            self._unpin()
             os.ftruncate(self._file, 0)
             os.close(self._file)
-            self._file = self._map = None
+            self._file, self._map, self._unpin = None, None, _nothing
 
 
 class Places:
@@ -95,6 +104,10 @@ class Places:
         """Note that the oldest message was received."""
         start, stop = self._taken.popleft()
         self.bytes -= stop - start
+
+
+def _nothing() -> None:
+    """Undo nothing."""
 
 
 def _allocate(file: int, size: int) -> None:

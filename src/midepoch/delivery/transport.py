@@ -6,11 +6,11 @@ their place is used again. How far a worker is ahead is bounded by bytes, or by 
 
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.delivery.layout import Chunk, Layout, read_layout, size_of, stream_size
+from midepoch.delivery.layout import Chunk, Destination, Layout, read_layout, size_of, stream_size
 from midepoch.delivery.progress import Turns
 from midepoch.delivery.reader import turn_by_turn
 from midepoch.delivery.ring import Places, SharedMemory
@@ -30,6 +30,7 @@ AHEAD_MESSAGES = 128
 """The most messages that a worker is ahead. The connection has room for all of them, so that nobody waits to send."""
 PAUSE = 0.002
 """An item that took longer than this number of seconds is sent at once, with those before it."""
+TO_OWN_MEMORY = Destination()
 PLACE = struct.Struct("<qqqq")
 """Where a message is in memory, and the layout in it: start and size of the message, start and end of the layout."""
 
@@ -137,9 +138,12 @@ class Sender:
             del self._sent_items[0]
 
 
-def receive(
-    memory: SharedMemory, place: bytes, finish: Callable[[Any], Any] | None = None, *, pin: bool = False
-) -> list[Chunk]:
-    """The turns of a message, in memory of their own."""
+def message_size(place: bytes) -> int:
+    """The bytes of a message."""
+    return int(PLACE.unpack(place)[1])
+
+
+def receive(memory: SharedMemory, place: bytes, destination: Destination = TO_OWN_MEMORY) -> list[Chunk]:
+    """The turns of a message."""
     start, size, *layout = PLACE.unpack(place)
-    return read_layout(memory.view(start, start + size), (layout[0], layout[1]), finish, pin=pin)
+    return read_layout(memory.view(start, start + size), (layout[0], layout[1]), destination)

@@ -5,7 +5,7 @@ What arrives equals what was sent, as with pickle alone: types, order of memory,
 
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -33,10 +33,18 @@ def dump(item: Any) -> Pickled:
     return Pickled(file.getvalue(), [*pickler.arrays, *(other.raw() for other in others)], len(pickler.arrays))
 
 
-def load(head: Any, memory: Sequence[memoryview], arrays: int, *, pin: bool = False) -> Any:
-    """The item of a pickle, in memory of its own; with ``pin``, that of tensors is pinned."""
+def load(head: Any, memory: Sequence[memoryview], arrays: int, new_tensor: Callable[[Any], Any] | None = None) -> Any:
+    """The item of a pickle, in memory of its own. ``new_tensor`` copies a tensor that is a view of ``memory``."""
     others = (bytearray(other) for other in memory[arrays:])
-    return _Unpickler(BytesIO(head), memory[:arrays], others, pin=pin).load()
+    return _Unpickler(BytesIO(head), memory[:arrays], others, new_tensor or copied).load()
+
+
+def copied(tensor: Any, *, pin: bool = False) -> Any:
+    """A copy of a tensor, by one thread; with ``pin``, in pinned memory."""
+    new = tensor.new_empty(tensor.shape, pin_memory=pin)
+    uint8 = sys.modules["torch"].uint8
+    np.copyto(new.reshape(-1).view(uint8).numpy(), tensor.reshape(-1).view(uint8).numpy())
+    return new
 
 
 class _Pickler(pickle.Pickler):
@@ -86,9 +94,11 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     """Puts arrays and tensors in new memory."""
 
-    def __init__(self, file: BytesIO, arrays: Sequence[memoryview], others: Any, *, pin: bool) -> None:
+    def __init__(
+        self, file: BytesIO, arrays: Sequence[memoryview], others: Any, new_tensor: Callable[[Any], Any]
+    ) -> None:
         super().__init__(file, buffers=others)
-        self._arrays, self._pin = arrays, pin
+        self._arrays, self._new_tensor = arrays, new_tensor
 
     def find_class(self, module: str, name: str) -> Any:
         if module == __name__:
@@ -96,15 +106,16 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
     def _array(self, number: int, dtype: Any, shape: tuple[int, ...], order: Any, writeable: bool) -> Any:
-        array = np.frombuffer(self._arrays[number], np.uint8).copy().view(dtype).reshape(shape, order=order)
-        array.flags.writeable = writeable
+        array: Any = np.ndarray(shape, dtype, self._arrays[number], order=order).copy(order)
+        if not writeable:
+            array.flags.writeable = False
         return array
 
     def _tensor(self, number: int, dtype: str, shape: tuple[int, ...], order: tuple[int, ...] | None) -> Any:
         import torch
 
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=self._pin)
-        np.copyto(tensor.reshape(-1).view(torch.uint8).numpy(), np.frombuffer(self._arrays[number], np.uint8))
+        view = torch.frombuffer(self._arrays[number], dtype=getattr(torch, dtype)).view(shape)
+        tensor = self._new_tensor(view)
         return tensor if order is None else tensor.permute(tuple(np.argsort(order).tolist()))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exact import same
-from midepoch.delivery.layout import Layout, read_layout, stream_size
+from midepoch.delivery.layout import Destination, Layout, read_layout, stream_size
 from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.row_items import RowItems, row_items
 from midepoch.values.rows import Rows
@@ -49,7 +49,7 @@ def sent(items):
     memory = bytearray(stream_size([batch]) + 64 * len(items) + 1000)
     layout = Layout(memoryview(memory))
     layout.add_rows([batch], items.size, [(number,) for number in range(len(items))])
-    (chunk,) = read_layout(memoryview(memory), layout.finish(), None, pin=False)
+    (chunk,) = read_layout(memoryview(memory), layout.finish(), Destination())
     memory[:] = bytes(len(memory))
     assert chunk.cursors == [(number,) for number in range(len(items))]
     return chunk.items

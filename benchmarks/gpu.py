@@ -1,0 +1,429 @@
+"""Measure what a GPU is fed, on a machine with 16 cores: ``python -m benchmarks.gpu [--quick] [--device cpu]``.
+
+It takes less than four minutes and prints Markdown, which it also writes to ``gpu.md`` in the folder ``$OUT``, if set.
+It needs Pillow and tokenizers, and no network. ``--quick --device cpu`` shows on any machine that everything runs.
+"""
+
+import argparse
+import io
+import logging
+import multiprocessing
+import os
+import platform
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+import midepoch as me
+from benchmarks import data
+from benchmarks.measure import Figure, at_least, at_most, figure, show
+
+TOKEN_BATCH = TEXT_BATCH = 64
+IMAGE_BATCH = 256
+PICTURES = 400
+"""Different pictures; the rows repeat them."""
+LAST_START = 200
+"""No part of the benchmark is started after this number of seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How much is measured."""
+
+    device: torch.device
+    seconds: float
+    workers: Sequence[int]
+    token_rows: int
+    text_rows: int
+    images: int
+
+    @property
+    def is_cuda(self) -> bool:
+        """True if there are streams to wait for."""
+        return self.device.type == "cuda"
+
+    def wait(self) -> None:
+        """Wait until the device has done everything."""
+        if self.is_cuda:
+            torch.cuda.synchronize()
+
+
+def per_second(batches: Iterable[Any], seconds: float, wait: Callable[[], None] = lambda: None) -> float:
+    """Batches a second, after a quarter of the time, in which workers start."""
+    taken, begun, counted, now = iter(batches), None, 0, 0.0
+    started = time.perf_counter()
+    for _ in taken:
+        now = time.perf_counter()
+        if begun is None and now - started >= seconds / 4:
+            wait()
+            begun, counted = time.perf_counter(), -1
+        counted += 1
+        if begun is not None and now - begun >= seconds:
+            break
+    wait()
+    return counted / (time.perf_counter() - (started if begun is None else begun))
+
+
+def measured(loader: Any, settings: Settings, move: Callable[[Any], Any] | None = None) -> float:
+    """Batches a second of a loader, which is closed then."""
+    rate = per_second(loader if move is None else map(move, loader), settings.seconds, settings.wait)
+    if isinstance(loader, me.Loader):
+        loader.close()
+    return rate
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """A batch of torch's DataLoader on the device."""
+    values = batch if isinstance(batch, list | tuple) else [batch]
+    return [value.to(device, non_blocking=True) for value in values]
+
+
+class Rows(TorchDataset):
+    """Rows of tokens in a memory-mapped file, as many training scripts read them."""
+
+    def __init__(self, path: Path, rows: int) -> None:
+        self._rows, self._path, self._map = rows, path, None
+
+    def __len__(self) -> int:
+        """The rows; more than there are, so that no epoch ends while it is measured."""
+        return 1000 * self._rows
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        """A row."""
+        if self._map is None:  # one map a process
+            self._map = np.memmap(self._path, np.int32, "r", shape=(self._rows, data.TOKENS))
+        return torch.from_numpy(np.array(self._map[number % self._rows]))
+
+
+def memmap_of(rows: int) -> Path:
+    """The tokens of ``data.tokens`` as plain numbers in a file."""
+    path = data.FOLDER / f"tokens-{rows}.bin"
+    if not path.exists():
+        with path.open("wb") as file, pa.ipc.open_stream(data.tokens(rows) / "tokens.arrow") as stream:
+            for batch in stream:
+                file.write(np.ascontiguousarray(batch.column(0).flatten().to_numpy()))
+    return path
+
+
+def scattered(rows: int) -> Iterator[int]:
+    """Row numbers in an order that is not that of the file. A permutation of all of them would take seconds."""
+    while True:
+        yield from np.random.default_rng(1).permutation(rows).tolist()
+
+
+def tokens(settings: Settings) -> list[Figure]:
+    """Rows of 2,048 tokens to the device."""
+    rows = settings.token_rows
+    dataset = me.read(data.tokens(rows), index_dir=data.INDEX).shuffle(1).with_format("torch").repeat()
+    memmap, million = Rows(memmap_of(rows), rows), TOKEN_BATCH * data.TOKENS / 1e6
+    figures = []
+    for workers in (0, *settings.workers):
+        loader = me.Loader(dataset, batch_size=TOKEN_BATCH, num_workers=workers, device=settings.device)
+        rate, name = million * measured(loader, settings), f"midepoch, {workers or 'no'} workers"
+        figures.append(at_least(1600, name, rate, "M tokens/s") if workers == 2 else figure(name, rate, "M tokens/s"))
+    pinned = me.Loader(dataset, batch_size=TOKEN_BATCH, num_workers=2, pin_memory=True)
+    rate = million * measured(pinned, settings, lambda batch: to_device(batch["tokens"], settings.device))
+    figures.append(figure("midepoch, 2 workers, pin_memory=True and .to(device)", rate, "M tokens/s"))
+    rate = million * measured(me.Loader(dataset, batch_size=TOKEN_BATCH, num_workers=2), settings)
+    figures.append(figure("midepoch, 2 workers, not copied to the device", rate, "M tokens/s"))
+    for workers in (0, *settings.workers[1::2]):
+        plain = DataLoader(
+            memmap,
+            batch_size=TOKEN_BATCH,
+            sampler=scattered(rows),  # type: ignore[arg-type]
+            num_workers=workers,
+            pin_memory=settings.is_cuda,
+        )
+        rate = million * measured(plain, settings, partial(to_device, device=settings.device))
+        figures.append(figure(f"DataLoader over a memmap, {workers or 'no'} workers", rate, "M tokens/s"))
+    if settings.is_cuda:
+        figures.append(figure("the device alone, from pinned memory", million * _bare_copies(settings), "M tokens/s"))
+    return figures
+
+
+def _bare_copies(settings: Settings) -> float:
+    batch = torch.zeros((TOKEN_BATCH, data.TOKENS), dtype=torch.int32).pin_memory()
+    return per_second((batch.to(settings.device, non_blocking=True) for _ in range(10**9)), 1.0, settings.wait)
+
+
+def texts(settings: Settings) -> list[Figure]:
+    """Batches of Python values, which stay on the processor."""
+    dataset = me.read(data.texts(settings.text_rows), index_dir=data.INDEX).shuffle(1).repeat()
+    rates = {}
+    for workers in (0, *settings.workers):
+        loader = me.Loader(dataset, batch_size=TEXT_BATCH, num_workers=workers)
+        rates[workers] = TEXT_BATCH * measured(loader, settings)
+    figures = [figure(f"{workers or 'no'} workers", rate, "rows/s") for workers, rate in rates.items()]
+    for workers in settings.workers:
+        what, ratio = f"{workers} workers / in process", rates[workers] / rates[0]
+        figures.append(at_least(1.0, what, ratio, "×") if workers >= 2 else figure(what, ratio, "×"))
+    return figures
+
+
+def costly_maps(settings: Settings) -> list[Figure]:
+    """A function that works for 1 ms a row."""
+    dataset = me.read(data.texts(settings.text_rows), index_dir=data.INDEX).select_columns(["number"])
+    slow = dataset.map(_work_for_a_millisecond).repeat()
+    one, figures = None, []
+    for workers in (0, *settings.workers):
+        loader = me.Loader(slow, batch_size=TEXT_BATCH, num_workers=workers)
+        rate = TEXT_BATCH * measured(loader, settings)
+        figures.append(figure(f"{workers or 'no'} workers", rate, "rows/s"))
+        one = one or rate
+        if workers:
+            figures.append(at_least(0.9, f"{workers} workers / in process / {workers}", rate / one / workers, "×"))
+    return figures
+
+
+def _work_for_a_millisecond(row: dict[str, Any]) -> dict[str, Any]:
+    end = time.thread_time() + 0.001
+    while time.thread_time() < end:
+        pass
+    return row
+
+
+@cache
+def pictures() -> list[bytes]:
+    """JPEG files of 256 × 256."""
+    from PIL import Image
+
+    base, files = np.random.default_rng(0).integers(0, 255, (28, 28, 3), dtype=np.uint8), []
+    for number in range(PICTURES):
+        file = io.BytesIO()
+        picture = Image.fromarray(np.roll(base, number, 0)).resize((256, 256), Image.Resampling.BICUBIC)
+        picture.save(file, "JPEG", quality=90)
+        files.append(file.getvalue())
+    return files
+
+
+def decode(file: bytes) -> Any:
+    """224 × 224 pixels, as an array."""
+    from PIL import Image
+
+    return np.array(Image.open(io.BytesIO(file)).convert("RGB").resize((224, 224)))
+
+
+def decoded(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its picture as a tensor."""
+    return {"image": torch.from_numpy(decode(row["image"])), "number": row["number"]}
+
+
+class Pictures(TorchDataset):
+    """The same pictures for torch's DataLoader."""
+
+    def __len__(self) -> int:
+        """More than are measured."""
+        return 10**6
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        """A picture and its number."""
+        return torch.from_numpy(decode(pictures()[number % PICTURES])), number
+
+
+def images(settings: Settings) -> list[Figure]:
+    """JPEG files, decoded by Pillow, to batches on the device."""
+    folder = data.FOLDER / f"images-{settings.images}"
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        table = pa.table({"image": [pictures()[number % PICTURES] for number in range(settings.images)]})
+        table = table.append_column("number", pa.array(range(settings.images)))
+        with pa.ipc.new_stream(folder / "images.arrow", table.schema) as stream:
+            stream.write_table(table, max_chunksize=500)
+    dataset = me.read(folder, index_dir=data.INDEX).shuffle(1).with_format("torch").map(decoded).repeat()
+    figures = [figure("Pillow, one process", _bare_decoders(1, settings.seconds), "images/s")]
+    longer = 1.5 * settings.seconds
+    for workers in [number for number in settings.workers if number != 2]:
+        loader = me.Loader(dataset, batch_size=IMAGE_BATCH, num_workers=workers, device=settings.device)
+        ours = IMAGE_BATCH * per_second(loader, longer, settings.wait)
+        loader.close()
+        plain = DataLoader(Pictures(), batch_size=IMAGE_BATCH, num_workers=workers, pin_memory=settings.is_cuda)
+        moved = map(partial(to_device, device=settings.device), plain)
+        theirs = IMAGE_BATCH * per_second(moved, longer, settings.wait)
+        bare = _bare_decoders(workers, settings.seconds)
+        figures += [
+            figure(f"midepoch, {workers} workers", ours, "images/s"),
+            figure(f"DataLoader, {workers} workers", theirs, "images/s"),
+            figure(f"{workers} bare decoders", bare, "images/s"),
+            at_least(0.95, f"midepoch / bare decoders, {workers}", ours / bare, "×"),
+        ]
+    return figures
+
+
+def _bare_decoders(processes: int, seconds: float) -> float:
+    """Pictures a second of processes that do nothing but decode, all at once."""
+    pictures()
+    context = multiprocessing.get_context("fork")
+    rates = context.SimpleQueue()
+    started = [context.Process(target=_decode_for, args=(seconds, rates)) for _ in range(processes)]
+    for process in started:
+        process.start()
+    total = sum(rates.get() for _ in started)
+    for process in started:
+        process.join()
+    return float(total)
+
+
+def _decode_for(seconds: float, rates: Any) -> None:
+    torch.set_num_threads(1)
+    begun, count = time.perf_counter(), 0
+    while time.perf_counter() - begun < seconds:
+        decode(pictures()[count % PICTURES])
+        count += 1
+    rates.put(count / (time.perf_counter() - begun))
+
+
+@cache
+def tokenizer(rows: int) -> Any:
+    """A small tokenizer that was trained on the texts."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    trained = ByteLevelBPETokenizer()
+    texts = (row["text"] for row in me.read(data.texts(rows), index_dir=data.INDEX).take(1000))
+    trained.train_from_iterator(texts, vocab_size=4000, show_progress=False)
+    return trained
+
+
+def tokenised(columns: dict[str, list[str]], rows: int) -> dict[str, Any]:
+    """Texts as tokens."""
+    return {"input_ids": [np.array(one.ids, np.int32) for one in tokenizer(rows).encode_batch(columns["text"])]}
+
+
+def waits(settings: Settings) -> list[Figure]:
+    """A loop on the device whose workers tokenise and pack 2.4 times as fast as it trains."""
+    rows, workers = settings.text_rows, min(4, settings.workers[-1])
+    tokenizer(rows)
+    shuffled = me.read(data.texts(rows), index_dir=data.INDEX).shuffle(1).select_columns(["text"])
+    mapped = shuffled.map(partial(tokenised, rows=rows), batched=True, batch_size=1024)
+    packed = mapped.with_format("torch").pack(2048).batch(8).repeat()
+    figures = []
+    for name, options in (("defaults", {}), ("prefetch_factor=2", {"prefetch_factor": 2})):
+        alone = me.Loader(packed, num_workers=workers, device=settings.device)
+        step = 2.4 / measured(alone, settings)
+        loader = me.Loader(packed, num_workers=workers, device=settings.device, **options)
+        part, longest = _waited(loader, step, settings)
+        what = f"tokenise and pack, {workers} workers, steps of {1000 * step:.3g} ms, {name}"
+        figures += [
+            at_most(1.0, f"{what}: waited", 100 * part, "%") if not options else figure(f"{what}: waited", 100 * part),
+            figure(f"{what}: longest wait", 1000 * longest, "ms"),
+        ]
+        loader.close()
+    return figures
+
+
+def _waited(loader: me.Loader, step: float, settings: Settings) -> tuple[float, float]:
+    """The part of the time that a loop waits, and its longest wait, after some seconds."""
+    taken, first = iter(loader), time.perf_counter()
+    while time.perf_counter() - first < settings.seconds:
+        next(taken)
+        time.sleep(step)
+    begun, waits = time.perf_counter(), []
+    while time.perf_counter() - begun < 2 * settings.seconds:
+        asked = time.perf_counter()
+        next(taken)
+        waits.append(time.perf_counter() - asked)
+        settings.wait()  # a step that ends with loss.item()
+        time.sleep(step)
+    return sum(waits) / (time.perf_counter() - begun), max(waits)
+
+
+def exactness(settings: Settings) -> list[Figure]:
+    """Batches on the device equal those of the processor, also after a stop and with other workers."""
+    dataset = me.read(data.tokens(settings.token_rows), index_dir=data.INDEX).take(3000).shuffle(1).lanes(4)
+    plain = [batch["tokens"] for batch in me.Loader(dataset.with_format("torch"), batch_size=TOKEN_BATCH)]
+    wrong = cuts = 0
+    for workers, other in ((0, 2), (1, 0), (2, 4), (4, 1)):
+        make = partial(me.Loader, dataset.with_format("torch"), batch_size=TOKEN_BATCH, device=settings.device)
+        wrong += _differ(plain, [batch["tokens"] for batch in make(num_workers=workers)])
+        for cut in (1, 2, 17, len(plain) - 1):
+            loader, received = make(num_workers=workers), []
+            for batch in loader:
+                received.append(batch["tokens"])
+                if len(received) == cut:
+                    break
+            resumed = make(num_workers=other)
+            resumed.load_state_dict(loader.state_dict())
+            wrong += _differ(plain, received + [batch["tokens"] for batch in resumed])
+            cuts += 1
+    return [at_most(0, f"wrong batches in {cuts} stops and resumes", wrong)]
+
+
+def _differ(plain: list[torch.Tensor], received: list[torch.Tensor]) -> int:
+    pairs = zip(plain, received, strict=False)
+    return abs(len(plain) - len(received)) + sum(not torch.equal(one, other.cpu()) for one, other in pairs)
+
+
+class Tee(io.TextIOBase):
+    """Writes to several files."""
+
+    def __init__(self, *files: Any) -> None:
+        self._files = files
+
+    def write(self, text: str) -> int:
+        """Write to all, at once."""
+        for file in self._files:
+            file.write(text)
+            file.flush()
+        return len(text)
+
+
+def run(settings: Settings) -> None:
+    """Measure part after part. One that fails is reported, and the others still run."""
+    begun = time.perf_counter()
+    name = torch.cuda.get_device_name() if settings.is_cuda else "no GPU"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, pyarrow {pa.__version__}"
+    print(f"## What a GPU is fed\n\n{name}, {os.cpu_count()} cores, {versions}.")
+    parts: dict[str, Callable[[Settings], list[Figure]]] = {
+        "Exactness": exactness,
+        "Rows of 2,048 tokens, batches of 64": tokens,
+        "Text, batches of 64": texts,
+        "A function that takes 1 ms a row": costly_maps,
+        "JPEG to 224 × 224, batches of 256": images,
+        "Waiting": waits,
+    }
+    for title, part in parts.items():
+        seconds = time.perf_counter() - begun
+        if seconds > LAST_START:
+            print(f"\n### {title}\n\nNot measured: {seconds:.0f} seconds have passed.")
+            continue
+        try:
+            show(title, part(settings))
+        except Exception:
+            print(f"\n### {title}\n\n```\n{traceback.format_exc()}```")
+        print(f"\n{time.perf_counter() - begun:.0f} seconds have passed.")
+
+
+def main() -> None:
+    """Run the benchmark, and print and write its tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="short, to see that everything runs")
+    parser.add_argument("--device", default="cuda", help="a device of torch; cpu to see that everything runs")
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
+    warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
+    logging.disable(logging.INFO)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    sizes: dict[str, Any] = {"workers": (1, 2, 4, 8, 14), "token_rows": 32_000, "text_rows": 60_000, "images": 20_000}
+    if given.quick:
+        sizes = {"workers": (1, 2), "token_rows": 4_000, "text_rows": 12_000, "images": 1_000}
+    settings = Settings(device=torch.device(given.device), seconds=0.5 if given.quick else 2.0, **sizes)
+    folder = os.environ.get("OUT")
+    path = Path(folder, "gpu.md") if folder else Path(os.devnull)
+    with path.open("w") as file, redirect_stdout(Tee(sys.stdout, file)):  # type: ignore[type-var]
+        run(settings)
+
+
+if __name__ == "__main__":
+    main()

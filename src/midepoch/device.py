@@ -1,0 +1,260 @@
+"""Batches on a device: copies that run beside the training loop, one batch ahead.
+
+A worker writes a batch to shared memory, which is pinned, and the device copies it from there: the processor copies it
+only once. The place of a message is used again when its copies are done. For CUDA they run on a stream of their own.
+"""
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from copy import copy
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from midepoch._common.once import log_once
+from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.delivery.reader import turn_by_turn
+from midepoch.errors import StaleIteratorError
+from midepoch.values.wire import copied
+
+
+class Mark(Protocol):
+    """A point in a sequence of copies."""
+
+    def is_done(self) -> bool:
+        """True if all copies before it are done, so that the memory they came from can be used again."""
+
+    def wait(self) -> None:
+        """Wait until they are done."""
+
+    def hand_over(self) -> None:
+        """Let what the loop does next on the device wait for them."""
+
+
+class Copies(Protocol):
+    """Copies tensors to a device."""
+
+    def start(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor that a copy fills, which may have just begun."""
+
+    def mark(self) -> Mark:
+        """The point after all copies so far."""
+
+    def pin(self, memory: memoryview) -> Callable[[], None]:
+        """Prepare memory from which much is copied. What it returns undoes that, when all copies are done."""
+
+
+class PlainCopies:
+    """Copies that are done when they return: to the processor's memory, and to devices without CUDA."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def start(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy, also if the device is that of the tensor, whose memory may be shared."""
+        return copied(tensor) if self._device.type == "cpu" else tensor.to(self._device)
+
+    def mark(self) -> Mark:
+        """A point at which everything is done."""
+        return _Done()
+
+    def pin(self, memory: memoryview) -> Callable[[], None]:
+        """Nothing to prepare."""
+        return _nothing
+
+
+class CudaCopies:
+    """Copies from pinned memory on a stream of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self._device = torch.device("cuda", index)
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._started: list[torch.Tensor] = []
+        self._last: CudaMark | None = None
+
+    def start(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor on the device, allocated and filled in the order of the stream of copies."""
+        pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
+        with torch.cuda.stream(self._stream):
+            moved = pinned.to(self._device, non_blocking=True)
+        self._started.append(moved)
+        return moved
+
+    def mark(self) -> Mark:
+        """An event in the stream, or the last one if nothing was started since."""
+        if self._last is None or self._started:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._stream)
+            self._last = CudaMark(event, self._started, self._device)
+            self._started = []
+        return self._last
+
+    def pin(self, memory: memoryview) -> Callable[[], None]:
+        """Lock the memory's pages, so that the device reads them by itself while the processor does other things."""
+        address, size = np.frombuffer(memory, np.uint8).ctypes.data, len(memory)
+        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        error = int(runtime.cudaHostRegister(address, size, 0))
+        if error:
+            log_once(
+                f"CUDA cannot pin the memory through which workers send batches (cudaHostRegister: error {error}), so "
+                "they are copied once more. Is the limit of locked memory too low (ulimit -l)?",
+                logging.WARNING,
+            )
+            return _nothing
+
+        def unpin() -> None:
+            self._stream.synchronize()
+            runtime.cudaHostUnregister(address)
+
+        return unpin
+
+
+class CudaMark:
+    """A point in the stream of the copies."""
+
+    def __init__(self, event: torch.cuda.Event, tensors: list[torch.Tensor], device: torch.device) -> None:
+        self._event, self._tensors, self._device = event, tensors, device
+
+    def is_done(self) -> bool:
+        """True if the device has passed the event."""
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Let this process wait for the event."""
+        self._event.synchronize()
+
+    def hand_over(self) -> None:
+        """Let the present stream wait for the event; this process does not wait."""
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._event)
+        for tensor in self._tensors:
+            tensor.record_stream(stream)  # else its memory could be used again before the loop's kernels are done
+        self._tensors = []
+
+
+class _Done:
+    def is_done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+    def hand_over(self) -> None:
+        pass
+
+
+def _nothing() -> None:
+    pass
+
+
+def check_device(device: str | torch.device | None, *, pin_memory: bool) -> torch.device | None:
+    """The device that a user names. Raises if there is none, or if nothing would be pinned for it."""
+    if device is None:
+        return None
+    try:
+        checked = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device is {device!r}, which torch does not know: {error}") from error
+    if checked.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {device!r}, and torch finds no CUDA device on this machine. Use device=None.")
+    if checked.type != "cuda" and pin_memory:
+        raise ValueError(
+            f"pin_memory=True is for batches that are copied to a CUDA device, and device is {device!r}. Leave one out."
+        )
+    return checked
+
+
+def copies_to(device: torch.device) -> Copies:
+    """Copies to a device, of one pass."""
+    return CudaCopies(device) if device.type == "cuda" else PlainCopies(device)
+
+
+def start_copies(item: Any, device: torch.device, copies: Copies) -> Any:
+    """An item with its tensors on a device. Those that are there already stay.
+
+    Tensors are looked for in mappings, lists, tuples and dataclasses; other objects are asked by their method ``to``.
+    """
+    if isinstance(item, torch.Tensor):
+        is_there = item.device.type == device.type and device.index in (None, item.device.index)
+        return item if is_there else copies.start(item)
+    if isinstance(item, Mapping):
+        moved = {key: start_copies(value, device, copies) for key, value in item.items()}
+        return moved if type(item) is dict else _changed(item, moved)
+    if isinstance(item, list | tuple):
+        values = [start_copies(value, device, copies) for value in item]
+        return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        changed = copy(item)
+        for field in dataclasses.fields(item):
+            object.__setattr__(changed, field.name, start_copies(getattr(item, field.name), device, copies))
+        return changed
+    return item.to(device) if callable(getattr(item, "to", None)) else item
+
+
+def _changed(mapping: Any, values: dict[Any, Any]) -> Any:
+    """A copy of a mapping of the user's, such as the output of a tokeniser, with other values."""
+    changed = copy(mapping)
+    changed.update(values)
+    return changed
+
+
+def start_copies_of_turns(
+    all_turns: Generator[Turns, None, None], device: torch.device, copies: Copies
+) -> Generator[Turns, None, None]:
+    """Turns of this process, one at a time, with their tensors on a device."""
+    with closing(all_turns):
+        for cursor, item in turn_by_turn(all_turns):
+            if cursor is None:
+                yield Turns((EMPTY,), ((),))
+            else:
+                yield Turns([start_copies(item, device, copies)], ((cursor,),))
+
+
+def one_ahead(all_turns: Generator[Turns, None, None], copies: Copies) -> Generator[Turns, None, None]:
+    """The turns whose items are being copied: each is handed over when the copies of the next have begun.
+
+    What was made before an error is delivered before it is raised.
+    """
+    waiting: deque[tuple[Turns, Mark]] = deque()
+    error: Exception | None = None
+    with closing(all_turns):
+        is_first, more = True, True
+        while more:
+            try:
+                turns = next(all_turns)
+                waiting.append((turns, copies.mark()))
+                is_first = is_first and not _check_first(turns)
+            except StopIteration:
+                more = False
+            except StaleIteratorError:
+                raise
+            except Exception as raised:
+                more, error = False, raised
+            while len(waiting) > more:
+                turns, mark = waiting.popleft()
+                mark.hand_over()
+                yield turns
+                del turns
+    if error is not None:
+        raise error
+
+
+def _check_first(turns: Turns) -> bool:
+    """Raise if the first item has nothing that can be on a device. False if there is no item among the turns."""
+    items = [item for item in turns.items if item is not EMPTY]
+    if items and isinstance(items[0], Mapping | list | tuple) and not _has_tensor(items[0]):
+        raise TypeError(
+            "device= moves tensors, and the first batch has none. Use dataset.with_format('torch'), or leave it out."
+        )
+    return bool(items)
+
+
+def _has_tensor(item: Any) -> bool:
+    if isinstance(item, Mapping | list | tuple):
+        return any(map(_has_tensor, item.values() if isinstance(item, Mapping) else item))
+    return isinstance(item, torch.Tensor) or dataclasses.is_dataclass(item) or hasattr(item, "to")

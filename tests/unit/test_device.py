@@ -1,0 +1,329 @@
+"""Batches on a device: they equal those of the processor, memory is used again only after its copies, and states."""
+
+import logging
+from collections import UserDict, namedtuple
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+
+import midepoch as me
+from midepoch import device as devices
+from midepoch import loader as loaders
+from midepoch import worker_pool
+from midepoch.delivery import transport
+from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.device import CudaCopies, check_device, copies_to, one_ahead, start_copies
+from midepoch.errors import StaleIteratorError
+from worlds import write_files
+
+CPU = torch.device("cpu")
+Pair = namedtuple("Pair", ["one", "two"])
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
+]
+
+
+class LateCopies:
+    """A device that copies late: when somebody waits for a copy, or has asked several times if it is done."""
+
+    def __init__(self, patience=3):
+        self.patience, self.log, self._copies, self._done = patience, [], [], 0
+
+    def start(self, tensor):
+        new = torch.full_like(tensor, -1)
+        self.log.append("start")
+        self._copies.append((new, tensor))
+        return new
+
+    def mark(self):
+        return LateMark(self, len(self._copies))
+
+    def pin(self, memory):
+        self.log.append("pin")
+        return self.unpin
+
+    def unpin(self):
+        self.log.append("unpin")
+        self.finish(len(self._copies))
+
+    def finish(self, count):
+        for new, tensor in self._copies[self._done : count]:
+            new.copy_(tensor)
+        self._copies[self._done : count] = [None] * (max(self._done, count) - self._done)  # lets the memory go
+        self._done = max(self._done, count)
+
+    def is_done(self, count):
+        return count <= self._done
+
+
+class LateMark:
+    def __init__(self, copies, count):
+        self._copies, self._count, self._asked = copies, count, 0
+
+    def is_done(self):
+        self._asked += 1
+        if self._asked >= self._copies.patience:
+            self.wait()
+        return self._copies.is_done(self._count)
+
+    def wait(self):
+        self._copies.finish(self._count)
+
+    def hand_over(self):
+        self._copies.log.append("hand over")
+
+
+def long_and_short(row):
+    """A tensor that is sent beside the pickle, one that is part of it, and a value that is none."""
+    number = row["id"]
+    return {"long": torch.full((400,), number), "short": torch.tensor(number), "text": row["text"]}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = write_files(tmp_path_factory.mktemp("device") / "data", [20, 7, 33])
+    return me.read(folder).map(long_and_short).lanes(2)
+
+
+def plain(batch):
+    assert batch["long"].shape[-1] == 400
+    return [*map(int, batch["long"][..., -1].reshape(-1))], [*map(int, batch["short"].reshape(-1))], batch["text"]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_batches_equal_those_of_the_processor(dataset, workers):
+    loader = me.Loader(dataset, num_workers=workers, device="cpu")
+    expected = [plain(row) for row in me.Loader(dataset)]
+    assert [plain(row) for row in loader] == expected
+    assert [plain(row) for row in loader] == expected  # the next epoch
+
+
+@pytest.mark.parametrize("ahead", [None, 1, 5])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_shared_memory_is_used_again_only_when_its_copies_are_done(dataset, monkeypatch, workers, ahead):
+    """Messages of one item, and memory for few of them: it is used again many times."""
+    late = LateCopies()
+    monkeypatch.setattr(worker_pool, "copies_to", lambda device: late)
+    for name, small in {"MESSAGE_BYTES": 4096, "AHEAD_BYTES": 20_000, "MESSAGE_ITEMS": 1}.items():
+        monkeypatch.setattr(transport, name, small)
+    loader = me.Loader(dataset, num_workers=workers, device="cpu", prefetch_factor=ahead)
+    received = list(loader)  # when the loader has closed its memory, everything is copied
+    assert [plain(row) for row in received] == [plain(row) for row in me.Loader(dataset)]
+    assert late.log.count("pin") == late.log.count("unpin") == workers
+
+
+def test_copies_of_the_next_batch_begin_before_a_batch_is_handed_over():
+    late = LateCopies()
+
+    def turns():
+        for number in range(3):
+            yield Turns([late.start(torch.tensor(number))], ((),))
+
+    assert len(list(one_ahead(turns(), late))) == 3
+    assert late.log == ["start", "start", "hand over", "start", "hand over", "hand over"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("cut", [0, 1, 2, 13, 59, 60])
+def test_the_state_counts_what_the_loop_received(dataset, workers, cut):
+    expected = [plain(row) for row in me.Loader(dataset)]
+    loader = me.Loader(dataset, num_workers=workers, device="cpu")
+    rows = iter(loader)
+    received = [plain(row) for row in islice(rows, cut)]
+    state = loader.state_dict()
+    assert state["turn"] == cut
+    del rows
+    resumed = me.Loader(dataset, device="cpu", num_workers=2 - workers)
+    resumed.load_state_dict(state)
+    assert received + [plain(row) for row in islice(resumed, 60 - cut)] == expected
+
+
+def fail_at_30(row):
+    if row["id"] == 30:
+        raise ValueError("this row is broken")
+    return long_and_short(row)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_was_made_before_an_error_is_delivered_before_it_is_raised(tmp_path, workers):
+    dataset = me.read(write_files(tmp_path / "data", [60])).map(fail_at_30)
+    loader, received = me.Loader(dataset, num_workers=workers, device="cpu"), []
+    with pytest.raises(ValueError, match="this row is broken"):
+        received.extend(int(row["short"]) for row in loader)
+    assert received == [*range(30)]
+    assert loader.state_dict()["turn"] == 30
+
+
+def test_an_iterator_that_is_out_of_date_delivers_nothing_more(dataset):
+    loader = me.Loader(dataset, num_workers=1, device="cpu", prefetch_factor=1)
+    rows = iter(loader)
+    next(rows)
+    loader.close()
+    with pytest.raises(StaleIteratorError):
+        next(rows)
+
+
+def test_padding_is_copied_too(dataset, monkeypatch):
+    late = LateCopies()
+    monkeypatch.setattr(loaders, "copies_to", lambda device: late)
+    last, other = (me.Loader(dataset.shard(7, rank), device="meta") for rank in (6, 0))
+    assert len(list(last)) == len(list(other)) == 9
+    assert late.log.count("start") == 2 * 2 * 9
+    late.finish(0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    pixels: torch.Tensor
+    name: str
+
+
+class Movable:
+    def __init__(self, where="here"):
+        self.where = where
+
+    def to(self, device):
+        return Movable(str(device))
+
+
+def test_tensors_are_found_in_containers():
+    copies = LateCopies()
+    item = {
+        "list": [torch.ones(2), "text"],
+        "pair": Pair(torch.ones(3), None),
+        "mapping": UserDict(inner=torch.ones(4)),
+        "sample": Sample(torch.ones(5), "name"),
+        "object": Movable(),
+        "number": 3,
+    }
+    meta: Any = torch.device("meta")  # not where the tensors are
+    moved = start_copies(item, meta, copies)
+    copies.finish(4)
+    assert copies.log == ["start"] * 4
+    assert (moved["list"][1], moved["number"], moved["object"].where) == ("text", 3, "meta")
+    assert type(moved["pair"]) is Pair
+    assert isinstance(moved["mapping"], UserDict)
+    assert moved["sample"].name == "name"
+    tensors = [moved["list"][0], moved["pair"].one, moved["mapping"]["inner"], moved["sample"].pixels]
+    assert [tensor.sum() for tensor in tensors] == [2, 3, 4, 5]
+    assert item["sample"].pixels is not moved["sample"].pixels
+    assert start_copies(item["list"], CPU, copies)[0] is item["list"][0]
+
+
+def test_batches_without_a_tensor_are_an_error(tmp_path):
+    dataset = me.read(write_files(tmp_path / "data", [6]))
+    with pytest.raises(TypeError, match="the first batch has none"):
+        list(me.Loader(dataset, batch_size=2, device="cpu"))
+    assert len(list(me.Loader(dataset.with_format("torch"), batch_size=2, device="cpu"))) == 3
+
+
+def test_empty_turns_are_not_looked_into():
+    turns = [Turns((EMPTY,), ((),)), Turns([{"one": torch.ones(1)}], (((),),))]
+    assert len(list(one_ahead((one for one in turns), copies_to(CPU)))) == 2
+
+
+@pytest.mark.parametrize(
+    ("device", "pin", "message"),
+    [
+        ("gpu", False, "which torch does not know"),
+        ("cpu", True, "pin_memory=True is for batches that are copied to a CUDA device"),
+    ],
+)
+def test_a_device_that_makes_no_sense_is_refused(dataset, device, pin, message):
+    with pytest.raises(ValueError, match=message):
+        me.Loader(dataset, device=device, pin_memory=pin)
+
+
+def test_a_machine_without_cuda_says_so(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="torch finds no CUDA device"):
+        check_device("cuda:0", pin_memory=False)
+
+
+class Cuda:
+    """What ``CudaCopies`` uses of torch.cuda, as a log."""
+
+    def __init__(self, error=0):
+        self.log, self.error = [], error
+
+    def current_device(self):
+        return 0
+
+    def Stream(self, device):
+        return self
+
+    def Event(self):
+        return self
+
+    def record(self, stream):
+        self.log.append("record")
+
+    def current_stream(self, device):
+        return self
+
+    def wait_event(self, event):
+        self.log.append("wait")
+
+    def synchronize(self):
+        self.log.append("synchronize")
+
+    def cudart(self):
+        return self
+
+    def cudaHostRegister(self, address, size, flags):
+        self.log.append(("register", address % 4096, size, flags))
+        return self.error
+
+    def cudaHostUnregister(self, address):
+        self.log.append("unregister")
+
+
+def cuda_copies(monkeypatch, **options):
+    cuda = Cuda(**options)
+    for name in ("current_device", "Stream", "Event", "current_stream", "cudart"):
+        monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
+    return cuda, CudaCopies(torch.device("cuda"))
+
+
+def test_memory_is_pinned_once_and_unpinned_after_its_copies(monkeypatch):
+    cuda, copies = cuda_copies(monkeypatch)
+    memory = transport.SharedMemory()
+    memory.grow(1 << 20)
+    memory.pin = copies.pin
+    for _ in range(3):
+        memory.view(0, 1000)
+    assert cuda.log == [("register", 0, 1 << 20, 0)]
+    memory.grow(2 << 20)
+    memory.view(0, 2 << 20)
+    assert cuda.log[1:] == ["synchronize", "unregister", ("register", 0, 2 << 20, 0)]
+    memory.free()
+    assert cuda.log[4:] == ["synchronize", "unregister"]
+
+
+def test_memory_that_cannot_be_pinned_is_no_error(monkeypatch):
+    cuda, copies = cuda_copies(monkeypatch, error=2)
+    messages = []
+    monkeypatch.setattr(devices, "log_once", lambda text, level=logging.WARNING: messages.append(text))
+    copies.pin(memoryview(bytearray(4096)))()
+    assert "unregister" not in cuda.log
+    assert "cudaHostRegister: error 2" in messages[0]
+
+
+def test_the_loops_stream_waits_once_and_keeps_the_memory_of_tensors(monkeypatch):
+    cuda, copies = cuda_copies(monkeypatch)
+
+    class Tensor:
+        def record_stream(self, stream):
+            cuda.log.append("keep")
+
+    copies._started += [Tensor(), Tensor()]
+    mark = copies.mark()
+    assert copies.mark() is mark
+    mark.hand_over()
+    mark.hand_over()
+    assert cuda.log == ["record", "wait", "keep", "keep", "wait"]
