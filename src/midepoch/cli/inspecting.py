@@ -4,6 +4,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from itertools import count as count_from
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from midepoch._common.text import count
@@ -11,6 +12,7 @@ from midepoch.checkpoint.fingerprint import data_difference, pipeline_difference
 from midepoch.checkpoint.state import State
 from midepoch.cli.checkpoints import FoundState, find_states, only_state
 from midepoch.cli.datasets import dataset_of_state, open_dataset, order_step_of, run_of_state
+from midepoch.cli.drawing import draw_state
 from midepoch.cli.output import Answer, table
 from midepoch.delivery.steps import steps_of
 from midepoch.errors import CheckpointMismatchError
@@ -27,7 +29,19 @@ def inspect(arguments: Namespace) -> Answer:
             good = good and facts["fits"]
         described.append(facts)
         lines += [*_in_words(facts), ""]
+    if arguments.png is not None:
+        _draw(arguments, fits=good)
+        lines += [f"drawn in {arguments.png}", ""]
     return Answer(value=described, lines=lines[:-1], good=good)
+
+
+def _draw(arguments: Namespace, *, fits: bool) -> None:
+    """Draw the state of the checkpoint, with the files if it fits them."""
+    found = only_state(arguments.checkpoint)
+    dataset = None
+    if arguments.data and fits:
+        dataset = dataset_of_state(arguments.data, found.values, found.state, pipeline=arguments.pipeline)
+    draw_state(Path(arguments.png), found.state, rows_of_epoch(found.values["fingerprint"]), dataset)
 
 
 def describe_state(found: FoundState) -> dict[str, Any]:

@@ -88,6 +88,7 @@ def _inspect(command: ArgumentParser) -> None:
     command.add_argument("checkpoint", metavar="CHECKPOINT", help=".pt, .json, or a folder of torch's DCP")
     command.add_argument("--data", nargs="+", metavar="PATH", help="compare it with these files")
     command.add_argument("-n", type=int, default=5, help="how many of the next rows to show (5)")
+    command.add_argument("--png", metavar="FILE", help="draw what is delivered of each lane and, with --data, file")
     _pipeline(command)
 
 
