@@ -3,10 +3,10 @@
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import partial
-from threading import Lock
+from threading import Event, Lock
 from typing import NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -27,6 +27,8 @@ from midepoch.values.pool import Check, all_checks
 Data: TypeAlias = "pa.Table | pa.RecordBatch"
 
 MAX_OPEN_FILES = 256
+CLOSE_SECONDS = 2.0
+"""How long requests under way are waited for when an iterator is dropped. They end by themselves after that."""
 FETCH_THREADS = 8
 ROW_FETCH_THREADS = 16
 """Runs of rows are small, and each needs a few requests one after the other, so more of them are fetched at a time."""
@@ -72,6 +74,9 @@ class BlockFetcher:
         self._open_files: dict[int, _OpenFile] = {}
         self._lock = Lock()
         self._thread_pools: dict[bool, ThreadPoolExecutor] = {}
+        self._jobs: set[Future[None]] = set()
+        self._stop = Event()
+        """Set when nobody waits for the requests of the threads any more."""
         self._reserved_bytes = 0
         self._process = os.getpid()
         self._last_check: tuple[set[int], Check] = set(), lambda: None
@@ -134,10 +139,15 @@ class BlockFetcher:
         pool = self._thread_pools.get(urgent)
         if pool is None:
             threads = ROW_FETCH_THREADS if self.has_runs else FETCH_THREADS if self.is_remote else 1
-            pool = self._thread_pools[urgent] = ThreadPoolExecutor(threads, thread_name_prefix="midepoch-read-ahead")
+            store = self.index.store
+            begin = None if store is None else partial(store.stop_with, self._stop)
+            pool = self._thread_pools[urgent] = ThreadPoolExecutor(threads, "midepoch-read-ahead", begin)
         pending: dict[int, PendingBlock] = {number: Future() for number in group}
         # If the pool is shut down before it gets to this job, nobody else would ever finish these futures.
-        pool.submit(self._fill, pending).add_done_callback(lambda _: [block.cancel() for block in pending.values()])
+        job = pool.submit(self._fill, pending)
+        job.add_done_callback(lambda _: [block.cancel() for block in pending.values()])
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
         return pending
 
     def joins(self, group: Sequence[int], number: int) -> bool:
@@ -182,15 +192,17 @@ class BlockFetcher:
             self._reserved_bytes -= int(self.blocks.block_lengths[number])
 
     def close(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Stop the threads and close the files.
+        """Stop the threads and close the files. Requests that a store does not answer are not waited for.
 
         Does nothing while the interpreter shuts down, which does so itself and may have cleared ``sys`` already. Nor in
         a forked process: it has none of the threads, and a lock of theirs may be held forever.
         """
         if is_finalizing() or not self._is_of_this_process:
             return
+        self._stop.set()
         for pool in self._thread_pools.values():
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=not self.is_remote, cancel_futures=True)
+        wait(list(self._jobs), CLOSE_SECONDS)
         self._thread_pools.clear()
         self._open_files.clear()
 

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
 from typing import Literal, TypeVar
 
 from midepoch._common.text import count
@@ -78,8 +79,9 @@ def with_retries(
     make_error: Callable[[ErrorKind, str], MidepochError],
     redact: Callable[[str], str],
     policy: RetryPolicy,
+    stop: Event | None = None,
 ) -> T:
-    """Run an action that sends a request, and retry it while the error is temporary.
+    """Run an action that sends a request, and retry it while the error is temporary and ``stop`` is not set.
 
     The final error is made from its kind and its redacted text. It has no cause, because an error of the client can
     hold secrets.
@@ -89,7 +91,10 @@ def with_retries(
     for attempt in range(policy.attempts):
         if attempt:
             log.info("A request is tried again (%s of %s): %s", attempt + 1, policy.attempts, text)
-            time.sleep(policy.wait(attempt))
+            time.sleep(policy.wait(attempt)) if stop is None else stop.wait(policy.wait(attempt))
+        if stop is not None and stop.is_set():
+            kind, text = "temporary", text or "nobody waits for it any more"
+            break
         try:
             return action()
         except MidepochError:

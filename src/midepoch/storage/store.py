@@ -5,8 +5,8 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock, local
-from typing import Any, TypeVar
+from threading import Event, Lock, local
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -33,6 +33,8 @@ SIDE_BY_SIDE = 4
 class Store:
     """A store and its options. It can be pickled; it never shows its options in a message or a repr."""
 
+    _in_flight: ClassVar[dict[int, set[object]]] = {}
+    """The requests to S3 and GCS that are under way, by process. A forked process sees those of its parent."""
     __slots__ = ("_clients", "_helpers", "_locks", "_options", "_policy", "bucket", "scheme")
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None, policy: RetryPolicy | None = None) -> None:
@@ -99,9 +101,24 @@ class Store:
 
     def request(self, action: Callable[[Client], T], url: str) -> T:
         """Run a request of the client, with retries; an error names the URL."""
-        return with_retries(
-            lambda: action(self._client()), lambda kind, text: _error(url, kind, text), self.redact, self._policy
-        )
+        token = object()
+        in_flight = Store._in_flight.setdefault(os.getpid(), set())
+        if self.scheme in BUCKETS:
+            in_flight.add(token)
+        try:
+            return with_retries(
+                lambda: action(self._client()),
+                lambda kind, text: _error(url, kind, text),
+                self.redact,
+                self._policy,
+                getattr(self._helpers, "stop", None),
+            )
+        finally:
+            in_flight.discard(token)
+
+    def stop_with(self, stop: Event | None) -> None:
+        """Let requests of the calling thread, and those that it sends side by side, not be retried after ``stop``."""
+        self._helpers.stop = stop
 
     def redact(self, text: str) -> str:
         """A client's text, without the values of the options."""
@@ -118,7 +135,8 @@ class Store:
             return [action(argument) for argument in arguments]
         process, pool = getattr(self._helpers, "of_process", (0, None))
         if pool is None or process != os.getpid():  # threads do not survive a fork
-            pool = ThreadPoolExecutor(SIDE_BY_SIDE, "midepoch-requests")
+            stop = getattr(self._helpers, "stop", None)
+            pool = ThreadPoolExecutor(SIDE_BY_SIDE, "midepoch-requests", self.stop_with, (stop,))
             self._helpers.of_process = os.getpid(), pool
         return list(pool.map(action, arguments))
 
@@ -130,11 +148,21 @@ class Store:
         process = os.getpid()
         client = self._clients.get(process)
         if client is None:
+            self._check_fork(process)
             with self._locks.setdefault(process, Lock()):
                 client = self._clients.get(process)
                 if client is None:
                     client = self._clients[process] = connect(self.scheme, self.bucket, self._options)
         return client
+
+    def _check_fork(self, process: int) -> None:
+        """Raise if this process was forked in the middle of a request: nobody would release the locks of the client."""
+        if self.scheme in BUCKETS and any(tokens for other, tokens in Store._in_flight.items() if other != process):
+            raise StoreError(
+                "This process was forked while a thread of its parent read from a store, so a client of "
+                f"{self.scheme}:// could wait here forever. Start workers with multiprocessing_context='forkserver' or "
+                "'spawn', or before anything is read."
+            )
 
 
 def _places(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -305,3 +305,21 @@ def fetcher_rows(fetcher, number):
     rows = fetcher.read(number).data["id"].to_pylist()
     fetcher.close()
     return rows
+
+
+def test_closing_does_not_wait_for_a_store_that_does_not_answer(remote_index, monkeypatch):
+    monkeypatch.setattr(module, "CLOSE_SECONDS", 0.0)
+    asked, may_answer = Event(), Event()
+
+    def stalled(*_):
+        asked.set()
+        may_answer.wait()
+
+    fetcher = BlockFetcher(remote_index, remote_index.schema(None))
+    monkeypatch.setattr(remote_index, "open", stalled)
+    pending = fetcher.read_ahead([0])
+    asked.wait()
+    fetcher.close()
+    assert not pending[0].done()
+    may_answer.set()
+    assert isinstance(pending[0].exception(), AttributeError)  # the stalled one returns no reader

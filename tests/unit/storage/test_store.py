@@ -9,6 +9,7 @@ from time import sleep
 import pytest
 
 from forking import in_a_forked_process
+from midepoch.errors import StoreError
 from midepoch.storage.clients import ObjectInfo
 from midepoch.storage.retry import RetryPolicy
 from midepoch.storage.store import REDACTED, Store
@@ -121,3 +122,46 @@ def test_a_forked_process_sends_requests_side_by_side_with_threads_of_its_own():
     assert store.side_by_side(str, [1, 2, 3]) == ["1", "2", "3"]
     assert in_a_forked_process(lambda: store.side_by_side(str, [4, 5])) == "['4', '5']"
     assert store.side_by_side(str, []) == []
+
+
+class Stalled:
+    """A client that answers only when it may."""
+
+    def __init__(self):
+        self.asked, self.may_answer = Event(), Event()
+
+    def stat(self, urls):
+        self.asked.set()
+        self.may_answer.wait()
+        return [ObjectInfo(url, None) for url in urls]
+
+
+def test_a_process_that_is_forked_in_the_middle_of_a_request_refuses_to_read():
+    store, client = Store("s3://bucket/x", SECRETS), Stalled()
+    store._clients[os.getpid()] = client
+    thread = Thread(target=store.stat, args=(["s3://bucket/x"],))
+    thread.start()
+    client.asked.wait()
+    answer = in_a_forked_process(lambda: Store("s3://bucket/y", SECRETS).stat(["s3://bucket/y"]))
+    client.may_answer.set()
+    thread.join()
+    assert "StoreError: This process was forked while a thread of its parent read from a store" in answer
+    assert "connected" in in_a_forked_process(lambda: store._check_fork(os.getpid()) or "connected")
+
+
+def test_nothing_is_repeated_once_nobody_waits():
+    class Failing:
+        def stat(self, urls):
+            asked.append(urls)
+            stop.set()
+            raise ConnectionResetError("reset")
+
+    asked, stop = [], Event()
+    store = Store("memory://", None, RetryPolicy(attempts=8, first=0, most=0))
+    store._clients[os.getpid()] = Failing()
+    store.stop_with(stop)
+    for urls in (["memory://1"], ["memory://1", "memory://2"]):
+        asked.clear()
+        with pytest.raises(StoreError, match="does not answer"):
+            store.stat(urls)
+        assert len(asked) <= 1
