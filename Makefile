@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test test-fast check demo bench docs format clean
+.PHONY: test test-fast check demo bench bench-quick bench-own docs format clean
 
 # All tests: about 20 minutes on two cores. Many start, kill and wait for processes. Those that failed run once more, one
 # at a time, to tell a defect from a machine that was too busy. Both runs are printed, and the second decides.
@@ -26,7 +26,16 @@ check: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/python examples/demo/run.py
 
+# midepoch and others side by side, each in an environment of its own, which is made the first time: about 10 GB.
 bench: $(STAMP)
+	$(BIN)/python -m benchmarks.peers
+
+# The same with small data, one round and the environments that are there: to see that everything runs.
+bench-quick: $(STAMP)
+	$(BIN)/python -m benchmarks.peers --quick
+
+# midepoch alone, against its own targets.
+bench-own: $(STAMP)
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.loader
 	$(BIN)/python -m benchmarks.workers
@@ -47,7 +56,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist benchmarks/data
+	rm -rf $(VENV) build dist benchmarks/data benchmarks/envs
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)

@@ -1,6 +1,7 @@
 """The data for the benchmarks: generated on demand in benchmarks/data, the same on every machine."""
 
 import csv
+import io
 import json
 import os
 import shutil
@@ -119,6 +120,43 @@ def parquet(groups: int, files: int = 3) -> Path:
                     writer.write_batch(_texts(rng, pool, group * rows, rows), row_group_size=rows)
 
     return _made(f"parquet-{groups}", write)
+
+
+def zstd_texts(rows: int, files: int = 4) -> Path:
+    """The rows of :func:`texts`, in Parquet compressed by zstd, in row groups of 2,000."""
+
+    def write(folder: Path) -> None:
+        rng, pool = np.random.default_rng(1), _pool()
+        for number, first in enumerate(range(0, rows, rows // files)):
+            path = folder / f"part-{number:04}.parquet"
+            with pq.ParquetWriter(path, _texts(rng, pool, 0, 1).schema, compression="zstd") as writer:
+                for at in range(first, min(first + rows // files, rows), 2000):
+                    writer.write_batch(_texts(rng, pool, at, min(2000, rows // files)), row_group_size=2000)
+
+    return _made(f"zstd-texts-{rows}", write)
+
+
+def jpegs(rows: int, files: int = 4) -> Path:
+    """Smooth random pictures of 500 × 375 as JPEG, with their numbers, in Arrow streams of 100 rows a batch."""
+    from PIL import Image
+
+    def jpeg(rng: np.random.Generator) -> bytes:
+        coarse = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))
+        written = io.BytesIO()
+        coarse.resize((500, 375), Image.Resampling.BICUBIC).save(written, "JPEG", quality=90)
+        return written.getvalue()
+
+    def write(folder: Path) -> None:
+        rng, each = np.random.default_rng(9), min(100, rows // files)
+        for number, first in enumerate(range(0, rows, rows // files)):
+            starts = range(first, first + rows // files, each)
+            batches = (
+                pa.RecordBatch.from_pydict({"number": range(at, at + each), "jpeg": [jpeg(rng) for _ in range(each)]})
+                for at in starts
+            )
+            _write_stream(folder / f"part-{number:04}.arrow", batches)
+
+    return _made(f"jpegs-{rows}", write)
 
 
 def sources(files: int, rows: int) -> Path:

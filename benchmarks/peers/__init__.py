@@ -1,0 +1,1 @@
+"""midepoch and others side by side: ``python -m benchmarks.peers``."""

@@ -1,0 +1,74 @@
+"""The process of a contender, in its own environment: a request is a line of JSON, and so is the answer.
+
+``python -m benchmarks.peers.child NAME``. What libraries print goes to the standard error.
+"""
+
+import importlib
+import json
+import os
+import shutil
+import sys
+import traceback
+import warnings
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from benchmarks.peers.measures import MEASURES, RefusedError
+from benchmarks.peers.view import NotOfferedError, View
+
+
+def answer(contender: ModuleType, request: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """What a request leads to. An error is an answer too."""
+    try:
+        if request["do"] == "versions":
+            return {"versions": {name: metadata.version(name) for name in request["packages"]}}
+        if request["do"] == "prepare":
+            _prepare(contender, request["kind"], Path(request["source"]), Path(request["folder"]))
+            return {}
+        options = dict(request["options"])
+        if request["do"] == "resume":
+            options["kept"] = kept
+        return {"figures": MEASURES[request["do"]](contender, View(**request["view"]), **options)}
+    except NotOfferedError as reason:
+        return {"not_offered": str(reason)}
+    except RefusedError as reason:
+        return {"refused": str(reason)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _prepare(contender: ModuleType, kind: str, source: Path, folder: Path) -> None:
+    """Write the data once, and never leave them half written."""
+    if folder.exists() or not hasattr(contender, "prepare"):
+        return
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    contender.prepare(kind, source, unfinished)
+    unfinished.rename(folder)
+
+
+def main() -> None:
+    """Answer until the requests end."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    os.set_inheritable(answers.fileno(), False)
+    warnings.filterwarnings("ignore")
+    kept: dict[str, Any] = {}
+    try:
+        contender = importlib.import_module(f"benchmarks.peers.contenders.{sys.argv[1]}")
+        broken = None
+    except Exception as error:
+        traceback.print_exc()
+        broken = {"error": f"{type(error).__name__}: {error}"}
+    for line in sys.stdin:
+        print(json.dumps(broken or answer(contender, json.loads(line), kept)), file=answers)
+    answers.flush()
+    os._exit(0)  # threads of some libraries never end
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""What is measured, in the process of a contender. Each function returns named figures."""
+
+import gc
+import json
+import pickle
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+from benchmarks.peers import work
+from benchmarks.peers.footprint import Footprint
+from benchmarks.peers.view import NotOfferedError, View
+
+Figures = dict[str, float]
+WARM_UP = 0.1
+ROUND = 4  # states are taken after a multiple of so many batches: some libraries have one only when workers are level
+
+
+class RefusedError(Exception):
+    """The library raised an error when its own state was loaded."""
+
+
+def speed(contender: ModuleType, view: View, *, rows: int, seconds: float, per_row: int = 1) -> Figures:
+    """Rows a second, times ``per_row``. The first rows are not timed: a tenth of them, or a quarter of the time."""
+    gc.collect()
+    loader = contender.load(view)
+    items = iter(loader)
+    count: Callable[[Any], int] = work.rows_of if view.batch_size else _one
+    _take(items, count, upto=int(rows * WARM_UP), seconds=max(seconds / 4, 0.2))
+    begun = time.perf_counter()
+    received, ended = _take(items, count, upto=rows, seconds=seconds)
+    _close(loader, items)
+    if not received:
+        raise RuntimeError("no row was left after the warm-up")
+    return {"value": received * per_row / (ended - begun)}
+
+
+def _one(_: Any) -> int:
+    return 1
+
+
+def _take(items: Iterator[Any], count: Callable[[Any], int], *, upto: int, seconds: float) -> tuple[int, float]:
+    """The number of rows that came, and when the last one came."""
+    received, last = 0, time.perf_counter()
+    deadline = last + seconds
+    for item in items:
+        received += count(item)
+        last = time.perf_counter()
+        if received >= upto or last >= deadline:
+            break
+    return received, last
+
+
+def start(contender: ModuleType, view: View, *, begun: float) -> Figures:
+    """Milliseconds from the start of the process to the first batch; ``begun`` is the machine's monotonic clock."""
+    loader = contender.load(view)
+    items = iter(loader)
+    next(items)
+    taken = 1e3 * (time.monotonic() - begun)
+    _close(loader, items)
+    return {"value": taken}
+
+
+def resume(contender: ModuleType, view: View, *, rows: int, at: float, kept: dict[str, Any]) -> Figures:
+    """Milliseconds to open the data, load a state and receive the first batch. ``kept`` has earlier rounds' states."""
+    key = repr((view, at))
+    if key not in kept:
+        kept[key] = _state_after(contender, view, int(rows * at))
+    begun = time.perf_counter()
+    loader = _stateful(contender, view)
+    loader.load_state_dict(kept[key])
+    items = iter(loader)
+    next(items)
+    taken = 1e3 * (time.perf_counter() - begun)
+    _close(loader, items)
+    return {"value": taken}
+
+
+def _state_after(contender: ModuleType, view: View, rows: int) -> Any:
+    loader = _stateful(contender, view)
+    if rows > 1_000_000:
+        if not hasattr(contender, "resume_point"):
+            raise NotOfferedError("not measured: to make the state, all rows before would have to be read")
+        return contender.resume_point(view, loader, rows)
+    items = iter(loader)
+    for _ in islice(items, max(rows // (view.batch_size or 1) // ROUND, 1) * ROUND):
+        pass
+    state = loader.state_dict()
+    _close(loader, items)
+    return pickle.loads(pickle.dumps(state))
+
+
+def state(contender: ModuleType, view: View, *, batches: int) -> Figures:
+    """The size of a state in the middle of an epoch, and the microseconds of ``state_dict()``."""
+    loader = _stateful(contender, view)
+    items = iter(loader)
+    for _ in islice(items, batches):
+        pass
+    times = []
+    for _ in range(20):
+        begun = time.perf_counter()
+        taken = loader.state_dict()
+        times.append(time.perf_counter() - begun)
+    _close(loader, items)
+    return {"bytes": _size(taken), "time": 1e6 * sorted(times)[len(times) // 2]}
+
+
+def _size(state: Any) -> int:
+    try:
+        return len(json.dumps(state))
+    except TypeError:
+        return len(pickle.dumps(state))
+
+
+def exact(contender: ModuleType, view: View, *, batches: int, workers_after: int) -> Figures:
+    """Rows lost and repeated: a run is stopped and resumed, and compared with one that was not."""
+    whole, _ = _received(contender, view, upto=None)
+    received, state = _received(contender, view, upto=batches)
+    try:
+        rest, _ = _received(contender, replace(view, workers=workers_after), upto=None, state=state)
+    except Exception as error:
+        raise RefusedError(f"{type(error).__name__}: {error}") from error
+    received += rest
+    return {"lost": (whole - received).total(), "repeated": (received - whole).total()}
+
+
+def _received(
+    contender: ModuleType, view: View, *, upto: int | None, state: bytes | None = None
+) -> tuple[Counter[int], bytes]:
+    """The rows of some batches, and the state after them."""
+    loader = _stateful(contender, view)
+    if state is not None:
+        loader.load_state_dict(pickle.loads(state))
+    items, received = iter(loader), Counter[int]()
+    for batch in islice(items, upto):
+        received.update(work.numbers_of(batch))
+    after = b"" if upto is None else pickle.dumps(loader.state_dict())
+    _close(loader, items)
+    return received, after
+
+
+def memory(contender: ModuleType, view: View, *, epochs: int) -> Figures:
+    """The highest memory in MB of the process and its workers in one epoch, and what the last epoch adds to it."""
+    with Footprint() as footprint:
+        loader = contender.load(view)
+        peaks = []
+        for _ in range(epochs):
+            for _ in loader:
+                pass
+            peaks.append(footprint.peak_since_last() / 1e6)
+    _close(loader)
+    return {"peak": peaks[0], "growth": peaks[-1] - peaks[min(1, len(peaks) - 1)]}
+
+
+def _stateful(contender: ModuleType, view: View) -> Any:
+    loader = contender.load(view)
+    if not hasattr(loader, "load_state_dict"):
+        raise NotOfferedError("it has no state")
+    return loader
+
+
+def _close(loader: Any, items: Any = None) -> None:
+    """Let a loader's workers go. What has no ``close`` does so when it is freed."""
+    for one in (items, loader):
+        if hasattr(one, "close"):
+            one.close()
+    del loader, items
+    gc.collect()
+
+
+MEASURES: dict[str, Callable[..., Figures]] = {
+    "speed": speed,
+    "start": start,
+    "resume": resume,
+    "state": state,
+    "exact": exact,
+    "memory": memory,
+}

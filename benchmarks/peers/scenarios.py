@@ -1,0 +1,293 @@
+"""The scenarios: what is measured of whom, on which data."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import data
+from benchmarks.peers.view import PACK
+
+BATCH = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much data and time a run takes."""
+
+    texts: int
+    tokens: int
+    documents: int
+    images: int
+    small: int
+    numbers: tuple[int, ...]
+    workers: tuple[int, ...]
+    places: tuple[float, ...]
+    epochs: int
+    seconds: float
+    rounds: int
+
+
+WHOLE = Sizes(
+    texts=200_000,
+    tokens=16_000,
+    documents=20_000,
+    images=2_000,
+    small=20_000,
+    numbers=(10**5, 10**6, 10**7, 10**8, 10**9),
+    workers=(0, 2, 4),
+    places=(0.01, 0.5, 0.99),
+    epochs=10,
+    seconds=0.4,
+    rounds=3,
+)
+QUICK = Sizes(
+    texts=20_000,
+    tokens=2_000,
+    documents=2_000,
+    images=400,
+    small=4_000,
+    numbers=(10**5,),
+    workers=(0, 2),
+    places=(0.5,),
+    epochs=3,
+    seconds=0.15,
+    rounds=1,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One or several columns of a table. ``fresh`` means that every round has a new process."""
+
+    label: str
+    measure: str
+    rows: int
+    view: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, str] = field(default_factory=lambda: {"value": ""})
+    fresh: bool = False
+    once: bool = False
+
+    def columns(self) -> dict[str, str]:
+        """The name of each figure, and the head of its column."""
+        return {name: f"{self.label} {head}".strip() for name, head in self.figures.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A table: its title, its unit, whether more is better, and what has to be known about it."""
+
+    key: str
+    title: str
+    unit: str
+    more: bool
+    note: str
+    cases: tuple[Case, ...]
+
+
+def source(kind: str, rows: int) -> Path:
+    """The Arrow or Parquet files of a kind of data, written on demand."""
+    makers: dict[str, Callable[[int], Path]] = {
+        "texts": data.texts,
+        "parquet": data.zstd_texts,
+        "tokens": data.tokens,
+        "documents": data.documents,
+        "images": data.jpegs,
+        "numbers": lambda rows: data.many(*_files(rows)),
+    }
+    return makers[kind](rows)
+
+
+def _files(rows: int) -> tuple[int, int]:
+    each = min(max(rows // 10, 1000), 1_000_000)
+    return rows // each, each
+
+
+def scenarios(sizes: Sizes) -> tuple[Scenario, ...]:
+    """All of them, in the order of the report."""
+
+    def speed(label: str, kind: str, rows: int, per_row: int = 1, longer: int = 1, **view: Any) -> Case:
+        options = {"rows": rows, "seconds": sizes.seconds * longer, "per_row": per_row}
+        return Case(label=label, measure="speed", rows=rows, view={"kind": kind, **view}, options=options)
+
+    def resume(label: str, kind: str, rows: int, at: float, **view: Any) -> Case:
+        return Case(
+            label=label, measure="resume", rows=rows, view={"kind": kind, **view}, options={"rows": rows, "at": at}
+        )
+
+    shuffled = {"kind": "texts", "shuffle": "block"}
+    middle = sizes.small // BATCH // 8 * 4  # whole rounds of four workers, which some need for a state
+    return (
+        Scenario(
+            key="01-text-rows",
+            title="Text rows, one process",
+            unit="rows/s",
+            more=True,
+            note="Rows as dicts with Python strings, in order, without a loader.",
+            cases=(speed("rows", "texts", sizes.texts, batch_size=None),),
+        ),
+        Scenario(
+            key="02-text-batches",
+            title="Text batches of 64",
+            unit="rows/s",
+            more=True,
+            note="Dicts of lists, in order.",
+            cases=tuple(speed(f"{n} workers", "texts", sizes.texts, workers=n) for n in sizes.workers),
+        ),
+        Scenario(
+            key="03-tokens",
+            title="Token rows to torch",
+            unit="million tokens/s",
+            more=True,
+            note="Tensors of 64 × 2,048 int32.",
+            cases=tuple(speed(f"{n} workers", "tokens", sizes.tokens, data.TOKENS, workers=n) for n in (0, 2)),
+        ),
+        Scenario(
+            key="04-shuffle",
+            title="Shuffled text batches of 64",
+            unit="rows/s",
+            more=True,
+            note='"Block" is the shuffle that a library recommends for streams: of shards or chunks, and of rows in '
+            'windows, chunks or a buffer of 1,000. "Row" is a uniform shuffle of all rows.',
+            cases=tuple(
+                speed(f"{level}, {n} workers", "texts", sizes.texts, shuffle=level, workers=n)
+                for level, n in (("block", 0), ("block", 2), ("row", 0))
+            ),
+        ),
+        Scenario(
+            key="05-parquet",
+            title="Parquet in place",
+            unit="rows/s",
+            more=True,
+            note="The same texts in Parquet, zstd, row groups of 2,000; batches of 64 as Python values.",
+            cases=tuple(speed(f"{n} workers", "parquet", sizes.texts // 2, workers=n) for n in (0, 2)),
+        ),
+        Scenario(
+            key="06-tokenise",
+            title="A tokeniser in two workers",
+            unit="rows/s",
+            more=True,
+            note="The same `tokenizers` BPE for all, one thread in each worker.",
+            cases=(speed("2 workers", "texts", sizes.small, longer=4, workers=2, work="tokenise"),),
+        ),
+        Scenario(
+            key="07-packing",
+            title="Packing to 2,048 tokens",
+            unit="million tokens/s",
+            more=True,
+            note='Documents of lognormal length into batches of 16 packs as tensors. "Concat" cuts one stream; "whole" '
+            "keeps documents whole. Padding counts as tokens.",
+            cases=tuple(
+                speed(label, "documents", sizes.documents, PACK, work=work, batch_size=16)
+                for label, work in (("concat", "concat"), ("whole documents", "whole"))
+            ),
+        ),
+        Scenario(
+            key="08-start",
+            title="Start of the process to the first batch",
+            unit="ms",
+            more=False,
+            note="Python and all imports included; block shuffle; the files are in the page cache.",
+            cases=tuple(
+                Case(
+                    label=f"{n} workers",
+                    measure="start",
+                    rows=sizes.texts,
+                    view={**shuffled, "workers": n},
+                    fresh=True,
+                )
+                for n in (0, 2)
+            ),
+        ),
+        Scenario(
+            key="09-resume",
+            title="First batch after a resume",
+            unit="ms",
+            more=False,
+            note="From opening the data to the first batch, in a process that has imported everything. Block shuffle, "
+            "2 workers.",
+            cases=tuple(
+                resume(f"at {round(100 * at)} %", at=at, rows=sizes.texts, workers=2, **shuffled) for at in sizes.places
+            ),
+        ),
+        Scenario(
+            key="09-resume-scale",
+            title="First batch after a resume in the middle of many rows",
+            unit="ms",
+            more=False,
+            note="Rows of two numbers, block shuffle, no workers. States beyond a million rows are computed, not "
+            "reached by reading.",
+            cases=tuple(
+                resume(f"{rows:,} rows", "numbers", rows=rows, at=0.5, shuffle="block") for rows in sizes.numbers
+            ),
+        ),
+        Scenario(
+            key="10-state",
+            title="The state",
+            unit="bytes, µs",
+            more=False,
+            note="In the middle of an epoch, block shuffle, 2 workers; as JSON where that is possible, or pickled.",
+            cases=(
+                Case(
+                    label="state",
+                    measure="state",
+                    rows=sizes.small,
+                    view={**shuffled, "workers": 2},
+                    options={"batches": middle},
+                    figures={"bytes": "bytes", "time": "µs"},
+                ),
+            ),
+        ),
+        Scenario(
+            key="11-exact",
+            title="Rows lost and repeated by a resume",
+            unit="rows",
+            more=False,
+            note=f"Block shuffle, {sizes.small:,} rows, stopped in the middle with 2 workers and resumed; compared "
+            "with an uninterrupted pass.",
+            cases=tuple(
+                Case(
+                    label=f"2 → {after} workers:",
+                    measure="exact",
+                    rows=sizes.small,
+                    view={**shuffled, "workers": 2},
+                    options={"batches": middle, "workers_after": after},
+                    figures={"lost": "lost", "repeated": "repeated"},
+                    once=True,
+                )
+                for after in (2, 4)
+            ),
+        ),
+        Scenario(
+            key="12-memory",
+            title="Memory",
+            unit="MB",
+            more=False,
+            note="Of the process and its 2 workers, without pages of mapped files: the peak of the first epoch, "
+            "and how much higher the peak of the last is than that of the second. Block shuffle.",
+            cases=(
+                Case(
+                    label="",
+                    measure="memory",
+                    rows=sizes.small,
+                    view={**shuffled, "workers": 2},
+                    options={"epochs": sizes.epochs},
+                    figures={"peak": "peak", "growth": f"growth, epoch 2 to {sizes.epochs}"},
+                    fresh=True,
+                    once=True,
+                ),
+            ),
+        ),
+        Scenario(
+            key="13-images",
+            title="JPEG to tensors of 224 × 224",
+            unit="images/s",
+            more=True,
+            note="Batches of 16, decoded and resized by the same Pillow function.",
+            cases=tuple(
+                speed(f"{n} workers", "images", sizes.images, longer=4, work="decode", batch_size=16, workers=n)
+                for n in (0, 2)
+            ),
+        ),
+    )
