@@ -208,11 +208,12 @@ def start_copies_of_turns(
 ) -> Generator[Turns, None, None]:
     """Turns of this process, one at a time, with their tensors on a device."""
     with closing(all_turns):
-        for cursor, item in turn_by_turn(all_turns):
-            if cursor is None:
-                yield Turns((EMPTY,), ((),))
-            else:
-                yield Turns([start_copies(item, device, copies)], ((cursor,),))
+        for turns in all_turns:
+            for cursor, item in turn_by_turn(iter((turns,))):
+                if cursor is None:
+                    yield Turns((EMPTY,), ((),), turns.sums)
+                else:
+                    yield Turns([start_copies(item, device, copies)], ((cursor,),), turns.sums)
 
 
 def one_ahead(all_turns: Generator[Turns, None, None], copies: Copies) -> Generator[Turns, None, None]:

@@ -10,6 +10,7 @@
     ├── CacheMismatchError (ValueError)         a folder holds the cache of other data or stages
     ├── CheckpointMismatchError (ValueError)    a state is of other data, pipeline, seed or version
     ├── SurveyMismatchError (RuntimeError)      a row is not what a survey says of it
+    ├── DigestMismatchError (RuntimeError)      what was delivered is not what should have been
     ├── RanksDisagreeError (RuntimeError)       ranks read other data, pipelines or lanes, or start elsewhere
     ├── StaleIteratorError (RuntimeError)       an iterator is older than the state or epoch that was set
     ├── UnknownStateError (RuntimeError)        a state is asked of a process that cannot know it
@@ -65,6 +66,10 @@ class CheckpointMismatchError(MidepochError, ValueError):
 
 class SurveyMismatchError(MidepochError, RuntimeError):
     """A row is not what a survey says of it: a function has changed, or does not return the same each time."""
+
+
+class DigestMismatchError(MidepochError, RuntimeError):
+    """The digest of what was delivered is not that of the rows that should have been delivered."""
 
 
 class RanksDisagreeError(MidepochError, RuntimeError):

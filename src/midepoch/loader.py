@@ -17,9 +17,11 @@ import pyarrow as pa
 
 from midepoch._common.once import log_once
 from midepoch._common.world import launched_rank, process_group_store
+from midepoch.checkpoint.row_digest import RowDigest
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.agreement import check_ranks_agree
+from midepoch.delivery.digests import check_digest, digest_of
 from midepoch.delivery.epoch_progress import EpochProgress, epoch_progress
 from midepoch.delivery.metrics import Meter
 from midepoch.delivery.passes import Pass, PassIterator
@@ -56,7 +58,8 @@ class Loader(DataLoader[Any]):
     epoch. ``even`` gives every rank the same number of batches in an epoch, by repeating ("pad") or leaving out
     ("drop") at most one per rank; ``"auto"`` pads if that is possible. A batch that is only there to keep ranks even is
     marked by :attr:`is_padding`. In a process group of torch the ranks compare what they read when a loop starts, and
-    raise if it differs; ``check_ranks=False`` switches that off.
+    raise if it differs; ``check_ranks=False`` switches that off. With ``digest=True`` it keeps a digest of the rows
+    that were delivered, which is part of the state; :meth:`check_digest` proves that each came exactly once.
 
     With ``global_batch_size`` and ``micro_batch_size`` in place of ``batch_size``, a step is :attr:`accumulation`
     batches of every rank, and has the same rows on any number of ranks that divides the number of micro-batches. The
@@ -98,6 +101,7 @@ class Loader(DataLoader[Any]):
         timeout: float = 0,
         check_ranks: bool = True,
         device: "str | torch.device | None" = None,
+        digest: bool = False,
     ) -> None:
         if not isinstance(dataset, Dataset):
             raise TypeError(
@@ -118,6 +122,7 @@ class Loader(DataLoader[Any]):
             even=even,
             batches_per_step=batches_per_step,
             balance=balance,
+            digest=digest,
         )
         plan = options.plan(dataset.plan)
         if num_workers and multiprocessing_context is None and not plan.pipeline.source.survives_fork:
@@ -145,11 +150,13 @@ class Loader(DataLoader[Any]):
         self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
         self._warned_of_saving = False
         self._waiting: Pass | None = None
+        self._last_run: Pass | None = None
         self._meter: Meter | None = None
         _warn_if_not_sharded(plan)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_start_point": copy(self._start_point), "_idle_pool": None, "_waiting": None, "_meter": None}
+        none = dict.fromkeys(("_idle_pool", "_waiting", "_meter", "_last_run"))
+        own = {"_start_point": copy(self._start_point), **none}
         kept = {name: value for name, value in self.__dict__.items() if name != "_pools"}
         return {**kept, **own}
 
@@ -187,7 +194,7 @@ class Loader(DataLoader[Any]):
 
         The next loop yields what is left of that epoch. Iterators in other epochs are out of date.
         """
-        self._waiting = None
+        self._waiting = self._last_run = None
         self._start_point.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -207,6 +214,14 @@ class Loader(DataLoader[Any]):
                 self._plan.ranks,
                 self._plan.why_not_counted() or "it continues the state of that rank",
             )
+        elif "own" in state.get("digest", ()) and not self._warned_of_saving:
+            self._warned_of_saving = True
+            log.warning(
+                "This state holds the digest of rank %s of %s alone. It restores all ranks, but not the digest. Save "
+                "midepoch.distributed.gather_state(loader), or merge_states of every rank's state.",
+                self._plan.rank,
+                self._plan.ranks,
+            )
         return state
 
     def own_state(self) -> dict[str, Any]:
@@ -217,7 +232,10 @@ class Loader(DataLoader[Any]):
 
     def describe_state(self, run: Pass) -> dict[str, Any]:
         """The state of a pass as plain values."""
-        return run.plan.pipeline.state_dict(run.state())
+        state, pipeline = run.state(), run.plan.pipeline
+        if pipeline.digest and state.lanes is None:  # some checkpoints restore only keys that a state always has
+            state = replace(state, digest=RowDigest())
+        return pipeline.state_dict(state)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Start from a state. If it does not fit, this raises, says what differs, and changes nothing.
@@ -225,7 +243,7 @@ class Loader(DataLoader[Any]):
         It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
         """
         self._start_point.load_state_dict(self._plan, state_dict)
-        self._waiting = None
+        self._waiting = self._last_run = None
 
     save_state = state_dict
     restore_state = load_state_dict
@@ -245,7 +263,7 @@ class Loader(DataLoader[Any]):
         of_dataset: Plan = self.dataset.plan  # type: ignore[attr-defined]
         plan = self._options.plan(replace(of_dataset, ranks=ranks, rank=rank, sharded_by="user"))
         self._start_point.load_state_dict(plan, at)
-        self._plan, self._waiting, self._number = plan, None, None
+        self._plan, self._waiting, self._last_run, self._number = plan, None, None, None
 
     def close(self) -> None:
         """Stop the workers. Iterators that use them are out of date; a new one starts new workers.
@@ -273,6 +291,39 @@ class Loader(DataLoader[Any]):
         ``seconds``. ``rows_per_second`` counts whole batches, of this rank, where batches have a fixed number of rows.
         """
         return {} if self._meter is None else self._meter.metrics()
+
+    def digest(self) -> int:
+        """The digest of what this rank delivered of the epoch: of the one under way, or of the one just finished.
+
+            loader = Loader(dataset, batch_size=64, digest=True)
+            for batch in loader: ...
+            assert loader.digest() == dataset.digest()
+
+        It is the sum, modulo 2**64, of a hash of each row, or, after ``pack``, of each pack. The order makes no
+        difference, and the digests of all ranks add up to that of the epoch: the one of rank 0 has what all ranks
+        delivered before a resume. Raises if the Loader keeps none, or it is not known.
+        """
+        return digest_of(self._digested())
+
+    def check_digest(self) -> int:
+        """The same, if it is the digest of the rows that should have been delivered; if not, the lanes that differ.
+
+            for batch in loader: ...
+            loader.check_digest()
+
+        It may be called at any step. What should have been delivered follows from the order of the epoch by arithmetic,
+        so nothing is read, and each rank checks its own part and what all had delivered when it resumed. Raises
+        :class:`~midepoch.DigestMismatchError` if rows were lost, repeated or exchanged, and ``ValueError`` if the
+        items are not counted.
+        """
+        return check_digest(self._digested())
+
+    def _digested(self) -> Progress:
+        """The progress in the epoch under way, or in the one that the last loop has finished."""
+        run = self._start_point.latest(self._plan)
+        if self._last_run is not None and self._last_run.is_finished and run.state().lanes is None:
+            return self._last_run.in_last_epoch().progress()
+        return run.progress()
 
     def trace(self, step: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
         """The rows of a step of an epoch on all ranks, as an Arrow table with one line a row. Nothing is read.
@@ -333,7 +384,7 @@ class Loader(DataLoader[Any]):
         are independent of each other, and each has a ``state_dict`` of its own.
         """
         self._waiting = None
-        run = self._start_point.begin(self._plan)
+        run = self._last_run = self._start_point.begin(self._plan)
         self._meter = Meter(run)
         return PassIterator.over(run, self._meter.timed(self.batches(run)), self.describe_state)
 

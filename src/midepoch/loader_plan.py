@@ -29,6 +29,7 @@ class LoaderOptions:
     batches_per_step: int | None = None
     """The number of batches of all ranks that make one step; None if a step is one batch of each rank."""
     balance: Literal["cost"] | None = None
+    digest: bool = False
 
     def __post_init__(self) -> None:
         if self.even not in (None, "auto", "pad", "drop"):
@@ -57,7 +58,7 @@ class LoaderOptions:
             lanes=dataset.lanes or self.batches_per_step or dataset.ranks * max(1, self.workers),
             even=even,
             items_per_step=self._items_per_step(dataset),
-            pipeline=replace(pipeline, balanced=self._balanced(dataset)),
+            pipeline=replace(pipeline, balanced=self._balanced(dataset), digest=self.digest),
         )
         if even is None and plan.epochs_per_loop != 1 and plan.ranks > 1 and plan.counted:
             _check_even(plan)

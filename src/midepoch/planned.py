@@ -13,6 +13,7 @@ from typing import Any, Self
 from midepoch._common.checks import check_integer
 from midepoch._common.world import asking_dataloader, is_starting_a_process, launched_rank, torch_worker
 from midepoch.checkpoint.state import State
+from midepoch.delivery.digests import predicted_digest
 from midepoch.delivery.passes import Pass, PassIterator
 from midepoch.delivery.plain_dataloader import SharedWithWorkers
 from midepoch.delivery.plan import Plan
@@ -153,6 +154,16 @@ class PlannedDataset:
 
     def __repr__(self) -> str:
         return describe_plan(f"midepoch.{type(self).__name__}", self._plan, epoch=self.epoch)
+
+    def digest(self, epoch: int = 0) -> int:
+        """The digest that an epoch of ``Loader(dataset, digest=True)`` will have at its end. Nothing is read.
+
+            assert loader.digest() == dataset.digest()
+
+        ``epoch`` matters only where epochs differ in what they deliver, as with ``pack`` or ``take`` after a shuffle.
+        Packs also depend on the number of lanes: fix it with ``lanes(n)``. Raises if the items are not counted.
+        """
+        return predicted_digest(self.plan, check_integer("epoch", epoch))
 
     def head(self, n: int = 5) -> list[Any]:
         """The first ``n`` items of a pass from the start point, to look at. No position moves.

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from midepoch._common.checks import check_integer
@@ -23,8 +24,9 @@ from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.reader import take_turns, turn_by_turn
+from midepoch.delivery.sums import ArrivedSums
 
 Layout = tuple[int, int]
 """The number of ranks, and the number of workers of each rank."""
@@ -113,6 +115,11 @@ class RankRun:
         """True if a turn was empty, because its lane had run out."""
         return self._progress.items < self._progress.turns_taken
 
+    @property
+    def progress(self) -> Progress:
+        """What the rank has delivered."""
+        return self._progress
+
     def state_dict(self) -> dict[str, Any]:
         """The state of the rank after what it has delivered."""
         return self._dataset.plan.pipeline.state_dict(self._progress.state())
@@ -120,7 +127,8 @@ class RankRun:
 
 def _interleaved(workers: Sequence[Iterator[Turns]], *, until_first_ends: bool) -> Iterator[Turns]:
     """One turn of each worker after the other. A worker that has ended has only empty turns, or ends the rank's."""
-    turns = [turn_by_turn(worker) for worker in workers]
+    arrived = ArrivedSums()
+    turns = [_each_alone(worker, arrived) for worker in workers]
     alive = [True] * len(workers)
     while any(alive):
         for number, worker in enumerate(turns):
@@ -128,8 +136,18 @@ def _interleaved(workers: Sequence[Iterator[Turns]], *, until_first_ends: bool) 
             alive[number] = turn is not None
             if turn is None and until_first_ends:
                 return
-            cursor, item = turn or (None, None)
-            yield Turns((EMPTY,), ((),)) if cursor is None else Turns((item,), ((cursor,),))
+            if turn is None:
+                arrived.add((0,))
+            yield turn or Turns((EMPTY,), ((),), arrived)
+
+
+def _each_alone(all_turns: Iterator[Turns], arrived: ArrivedSums) -> Iterator[Turns]:
+    """The same turns, one by one, and their sums as they arrive."""
+    for turns in all_turns:
+        for cursor, item in turn_by_turn(iter((turns,))):
+            if turns.sums is not None:
+                arrived.add(turns.sums.take(1).view(np.int64).tolist())
+            yield Turns((EMPTY,), ((),), arrived) if cursor is None else Turns((item,), ((cursor,),), arrived)
 
 
 def _fresh(dataset: Dataset, epoch: int) -> Dataset:

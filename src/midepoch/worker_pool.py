@@ -108,8 +108,14 @@ class WorkerPool:
             for worker in self._workers:
                 worker.start(self._round, resume_point)
             ports = [self._port(worker) for worker in self._workers]
-            tracks_cursors, one_port = session.tracks_cursors, self.copies is not None
-            for turns in in_turn(ports, len(progress.rotation), tracks_cursors=tracks_cursors, one_port=one_port):
+            arrived = in_turn(
+                ports,
+                len(progress.rotation),
+                tracks_cursors=session.tracks_cursors,
+                one_port=self.copies is not None,
+                has_sums=session.pipeline.digest,
+            )
+            for turns in arrived:
                 yield turns
                 del turns
                 if self.is_closed:

@@ -4,7 +4,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from midepoch._common.types import U64
+from midepoch._common.types import I64, U64
 
 
 def digest(*chunks: bytes, size: int = 8) -> bytes:
@@ -25,3 +25,14 @@ def mix64(values: U64) -> U64:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
+
+
+def hash_keys(keys: I64) -> U64:
+    """An unrelated 64-bit word for each key, none of them 0 by rule."""
+    hashes = keys.astype(np.uint64)
+    hashes += np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        hashes ^= hashes >> np.uint64(shift)
+        hashes *= np.uint64(factor)
+    hashes ^= hashes >> np.uint64(31)
+    return hashes

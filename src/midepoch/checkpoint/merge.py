@@ -10,6 +10,7 @@ from midepoch.checkpoint.consistency import check_scale
 from midepoch.checkpoint.fingerprint import rows_of
 from midepoch.checkpoint.lanes import LaneAssignment, LaneDelivery, join
 from midepoch.checkpoint.migrations import shortened, upgrade
+from midepoch.checkpoint.row_digest import merge_digests
 from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State
 from midepoch.errors import CheckpointMismatchError
 
@@ -36,14 +37,16 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             )
     merged = _merged(read)
     if merged == replace(read[0], earlier=()):  # then the keys that others added to the first state hold for all
-        return signed({key: value for key, value in dicts[0].items() if key != "earlier"})
+        digest = {} if merged.digest is None else {"digest": merged.digest.write()}
+        return signed({key: value for key, value in dicts[0].items() if key not in ("earlier", "digest")} | digest)
     return merged.to_dict(dicts[0]["fingerprint"])
 
 
 def _merged(states: Sequence[State]) -> State:
     """The complete state of the first epoch that a rank has not finished, with those of the next epochs."""
     epoch = min(state.epoch for state in states)
-    merged = _merged_epoch([_in_epoch(states, number, epoch) for number in range(len(states))], states)
+    in_epoch = [_in_epoch(states, number, epoch) for number in range(len(states))]
+    merged = replace(_merged_epoch(in_epoch, states), digest=merge_digests([state.digest for state in in_epoch]))
     following = [state if state.epoch > epoch else state.following() for state in states]
     if any(state.lanes is not None or state.epoch > epoch + 1 for state in following):
         later = _merged(following)

@@ -11,6 +11,7 @@ from midepoch.checkpoint.consistency import check_consistent, check_neighbours
 from midepoch.checkpoint.history import History, read_history
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
 from midepoch.checkpoint.migrations import shortened, upgrade
+from midepoch.checkpoint.row_digest import RowDigest
 from midepoch.errors import CheckpointMismatchError
 
 AppendedFiles = tuple[tuple[tuple[int, int], ...], ...]
@@ -121,6 +122,8 @@ class State:
     """This reader's states at the end of the last epochs, oldest first: other ranks may still be in those epochs."""
     later: tuple["State", ...] = ()
     """The complete states of the next epochs, where some ranks were already there when the states were merged."""
+    digest: RowDigest | None = field(default=None, compare=False)
+    """The digest of what was delivered of this epoch, if the run keeps one. Not needed to resume."""
     history: History = field(default=(), compare=False)
     """The sessions of this run so far, for traces; empty if they are not known. Not needed to resume."""
 
@@ -147,9 +150,9 @@ class State:
         """
         values: dict[str, Any] = {"version": migrations.VERSION, **self._write()}
         if self.earlier:
-            values["earlier"] = [state._write() for state in self.earlier]
+            values["earlier"] = [state._write() | state._write_digest() for state in self.earlier]
         if self.later:
-            values["later"] = [state._write() for state in self.later]
+            values["later"] = [state._write() | state._write_digest() for state in self.later]
         own = checksum(values, fingerprint_digest(fingerprint) if of_fingerprint is None else of_fingerprint)
         values["fingerprint"] = {
             "data": dict(fingerprint["data"]),
@@ -158,7 +161,10 @@ class State:
         values["checksum"] = own
         # It is always there, because some checkpoints restore only the keys that a state has before it is loaded.
         values["history"] = [record.write() for record in self.history]
-        return values
+        return values | self._write_digest()
+
+    def _write_digest(self) -> dict[str, Any]:
+        return {} if self.digest is None else {"digest": self.digest.write()}
 
     def _write(self) -> dict[str, Any]:
         """The values of this epoch alone."""
@@ -217,6 +223,8 @@ class State:
             edits=_integer(values.get("edits", 0), most=MOST_EDITS),
         )
         check_consistent(state)
+        if "digest" in values:
+            return replace(state, digest=RowDigest.read(values["digest"], state.lanes))
         return state
 
 

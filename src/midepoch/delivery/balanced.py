@@ -15,6 +15,7 @@ from midepoch._common.types import I64
 from midepoch.checkpoint.state import State
 from midepoch.delivery.counted import CountedSession, ReadLane
 from midepoch.delivery.progress import Progress, Turns
+from midepoch.pipeline.ledger import Ledgers
 from midepoch.pipeline.pipeline import Pipeline
 
 STEPS_AT_ONCE = 16
@@ -86,6 +87,9 @@ class BalancedSession(CountedSession):
         shares = self.shares(step) if self.assignment.readers > 1 else None
         return super().number_of(reader, items) if shares is None else shares[reader][place]
 
+    def numbers_of(self, reader: int, turns: I64) -> I64:
+        return np.array([self.number_of(reader, turn) for turn in turns.tolist()], np.int64)
+
     def turn_of(self, number: int) -> tuple[int, int]:
         step = number // self._size
         shares = self.shares(step) if self.assignment.readers > 1 else None
@@ -111,7 +115,7 @@ class BalancedSession(CountedSession):
 
 
 def take_shares(
-    progress: Progress, session: BalancedSession, worker: int, workers: int
+    progress: Progress, session: BalancedSession, ledgers: Ledgers, worker: int, workers: int
 ) -> Generator[Turns, None, None]:
     """A reader's items, from where its progress is, until there are none left; those of one worker of several."""
     opened = session.pipeline.source.open(len(session.positions))
@@ -121,6 +125,7 @@ def take_shares(
         while (lane := agenda.next_lane()) is not None:
             if lane not in reading:
                 reading[lane] = ReadLane(session.lane_items(lane).flow(opened, agenda.wanted(lane)))
+                ledgers.update(session.lanes.pop_ledgers())
             yield Turns(reading[lane].take(1), ())
     finally:
         opened.close()

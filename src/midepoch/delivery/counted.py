@@ -18,6 +18,7 @@ from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LaneDelivery, Lane
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.delivery.progress import Progress, Turns
 from midepoch.delivery.session import Session
+from midepoch.pipeline.ledger import Ledgers
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Flow
@@ -190,6 +191,23 @@ class CountedSession(Session):
         rounds, slot = divmod(number - segment.first, len(segment.lanes))
         return segment.lanes[slot], segment.first_round + rounds
 
+    def items_at(self, reader: int, turns: I64) -> tuple[I64, I64]:
+        numbers = self.numbers_of(reader, turns)
+        lanes, ordinals = np.empty_like(numbers), np.empty_like(numbers)
+        begin = 0
+        while begin < len(numbers):
+            segment = self.segment(int(numbers[begin]))
+            assert segment is not None, "the turns of a counted session have items"
+            end = int(np.searchsorted(numbers, segment.end))
+            rounds, slots = np.divmod(numbers[begin:end] - segment.first, len(segment.lanes))
+            lanes[begin:end], ordinals[begin:end] = np.array(segment.lanes)[slots], segment.first_round + rounds
+            begin = end
+        return lanes, ordinals
+
+    def numbers_of(self, reader: int, turns: I64) -> I64:
+        """The numbers, in the sequence, of the items that a reader gets at rising turns."""
+        return reader + self.assignment.readers * turns
+
     def number_of(self, reader: int, items: int) -> int:
         """The number, in the sequence, of the item that a reader gets after its first ``items``."""
         return reader + self.assignment.readers * items
@@ -305,13 +323,15 @@ def _common_items(segment: Segment, slot: int, first: int, step: int) -> range |
     return range(segment.first_round + rounds, 1 << 62, period)
 
 
-def take_items(progress: Progress, session: CountedSession, worker: int, workers: int) -> Generator[Turns, None, None]:
+def take_items(
+    progress: Progress, session: CountedSession, ledgers: Ledgers, worker: int, workers: int
+) -> Generator[Turns, None, None]:
     """A reader's items, from where its progress is, until there are none left; those of one worker of several."""
     readers = session.assignment.readers
-    return _every(session, progress.reader + readers * (progress.turns_taken + worker), readers * workers)
+    return _every(session, ledgers, progress.reader + readers * (progress.turns_taken + worker), readers * workers)
 
 
-def _every(session: CountedSession, first: int, step: int) -> Generator[Turns, None, None]:
+def _every(session: CountedSession, ledgers: Ledgers, first: int, step: int) -> Generator[Turns, None, None]:
     """The items ``first, first + step, first + 2 step …`` of the sequence."""
     lanes = len(session.positions)
     session.read_as(first)
@@ -325,6 +345,7 @@ def _every(session: CountedSession, first: int, step: int) -> Generator[Turns, N
                 lane = segment.lanes[slot]
                 if lane not in reading:
                     reading[lane] = ReadLane(session.lane_items(lane).flow(opened, session.wanted(lane, first, step)))
+                    ledgers.update(session.lanes.pop_ledgers())
             of_slots = [reading[segment.lanes[slot]] for slot in slots]
             left = -(-(segment.end - first) // step)
             for items in _in_turn(of_slots, left):

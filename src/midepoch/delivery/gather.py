@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from midepoch.delivery.layout import Chunk
 from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.delivery.sums import ArrivedSums
 
 
 class Port(Protocol):
@@ -42,12 +43,16 @@ class Arrivals:
         return Chunk(whole.items[begin : self._taken], whole.cursors[begin : self._taken])
 
 
-def in_turn(ports: Sequence[Port], rotation: int, *, tracks_cursors: bool, one_port: bool = False) -> Iterator[Turns]:
+def in_turn(
+    ports: Sequence[Port], rotation: int, *, tracks_cursors: bool, one_port: bool = False, has_sums: bool = False
+) -> Iterator[Turns]:
     """The turns of all workers, many at a time where they have arrived. ``rotation`` is the rank's number of lanes.
 
-    With ``one_port``, what a worker has sent is not taken before its turn.
+    With ``one_port``, what a worker has sent is not taken before its turn. With ``has_sums``, the last number of each
+    cursor that arrives is the sum of a digest.
     """
     arrivals = [Arrivals(port) for port in ports]
+    sums = ArrivedSums() if has_sums else None
     first, ended, passed_over = 0, 0, 0
     while ended < len(ports):
         order = arrivals[first:] + arrivals[:first]
@@ -56,18 +61,23 @@ def in_turn(ports: Sequence[Port], rotation: int, *, tracks_cursors: bool, one_p
             first = (first + 1) % len(ports)
             continue
         for _ in range(passed_over):
-            yield _empty_turn()
+            yield _empty_turn(sums)
         ended = passed_over = 0
         if order[0].is_empty:
             order[0].take(1)
-            yield _empty_turn()
+            yield _empty_turn(sums)
             first = (first + 1) % len(ports)
             continue
         ready = [1] if one_port and len(ports) > 1 else _ready(order)
         chunks = [arrived.take(min(ready)) for arrived in order[: len(ready)]]
         first = (first + len(chunks)) % len(ports)
-        yield _joined(chunks, rotation) if tracks_cursors else Turns(_interleaved([one.items for one in chunks]), ())
+        if sums is not None:
+            sums.add(_interleaved([[end[-1] for end in one.cursors] for one in chunks]))
+            chunks = [Chunk(one.items, [end[:-1] for end in one.cursors]) for one in chunks]
+        turns = _joined(chunks, rotation) if tracks_cursors else Turns(_interleaved([one.items for one in chunks]), ())
         del chunks
+        yield turns._replace(sums=sums)
+        del turns
 
 
 def _ready(order: Sequence[Arrivals]) -> list[int]:
@@ -81,8 +91,10 @@ def _ready(order: Sequence[Arrivals]) -> list[int]:
     return ready
 
 
-def _empty_turn() -> Turns:
-    return Turns((EMPTY,), ((),))
+def _empty_turn(sums: ArrivedSums | None) -> Turns:
+    if sums is not None:
+        sums.add((0,))
+    return Turns((EMPTY,), ((),), sums)
 
 
 def _interleaved(parts: Sequence[Sequence[Any]]) -> list[Any]:

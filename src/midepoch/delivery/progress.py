@@ -5,10 +5,15 @@ from dataclasses import replace
 from operator import length_hint
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor
+from midepoch.checkpoint.row_digest import LaneSums, RowDigest
 from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State
 from midepoch.delivery.session import Session
+from midepoch.delivery.sums import Sums
+from midepoch.pipeline.ledger import units_of_item
 
 
 class Turns(NamedTuple):
@@ -18,18 +23,31 @@ class Turns(NamedTuple):
     """The item of each turn; ``EMPTY`` if the lane has run out."""
     cursors: Sequence[Sequence[Sequence[int]]]
     """For each of these lanes, the cursors after its items; none if the lane has run out."""
+    sums: Sums | None = None
+    """What has the sums of the hashes of what the items are made of, if a digest is kept: the same for many turns."""
 
 
 EMPTY = object()
+UNITS_UNSUMMED = 1 << 14
+"""The sums of a digest are asked for after about this many rows: few enough to stay in the CPU cache."""
 
 
 class Progress:
     """What one reader of a session has delivered. It moves as items are handed over, never earlier."""
 
     def __init__(
-        self, session: Session, reader: int, *, workers: int = 1, delivered: ReaderProgress | None = None
+        self,
+        session: Session,
+        reader: int,
+        *,
+        workers: int = 1,
+        delivered: ReaderProgress | None = None,
+        own_sums: LaneSums = (),
     ) -> None:
-        """Start with the session, or after what was ``delivered`` of it. A rank has ``workers`` readers."""
+        """Start with the session, or after what was ``delivered`` of it. A rank has ``workers`` readers.
+
+        ``own_sums`` has a sum for each lane, if a digest is kept.
+        """
         self.session, self.reader, self.workers = session, reader, workers
         assignment = session.assignment
         self.rotation = assignment.rotation(reader)
@@ -37,6 +55,9 @@ class Progress:
         self.repeated = 0
         self._current: Turns | None = None
         self._remaining: Iterator[Any] = iter(())
+        self._own_sums = np.array(own_sums, np.uint64)
+        self._sums: Sums | None = None
+        self._most_unsummed = max(1, UNITS_UNSUMMED // units_of_item(session.pipeline.groupings))
         self.cursors: list[Cursor] = [session.positions[lane].cursor for lane in self.rotation]
         self._turns_before_current = 0
         self.limits: list[int | None] = session.limits(reader)
@@ -45,6 +66,7 @@ class Progress:
             self._turns_before_current = session.turns_for(reader, delivered.items[0])
         elif delivered is not None:
             self._restore(delivered)
+        self._turns_summed = self._turns_before_current
 
     def _restore(self, delivered: ReaderProgress) -> None:
         """Take over the cursors of a pipeline that is not uniform. A lane with fewer items than turns has run out."""
@@ -89,13 +111,15 @@ class Progress:
         No Python code runs for a single item: the iterator of the items knows how many are handed over.
         """
         for turns in all_turns:
-            self._current, self._remaining = turns, iter(turns.items)
+            self._current, self._remaining, self._sums = turns, iter(turns.items), turns.sums
             if all(map(len, turns.cursors)):
                 yield self._remaining
             else:
                 yield (item for item in self._remaining if item is not EMPTY)
             self._settle()
             self._turns_before_current, self._current = self.turns_taken, None
+            if self._turns_before_current - self._turns_summed >= self._most_unsummed:
+                self._settle_sums()
             del turns  # so that the next rows are made in the memory of these, which is still in the cache
 
     def cut_off(self) -> None:
@@ -119,6 +143,21 @@ class Progress:
                 self.cursors[slot] = tuple(map(int, cursors[number][(taken - number - 1) // len(cursors)]))
             elif self.limits[slot] is None:
                 self.limits[slot] = self.session.assignment.turns_at(slot, self._turns_before_current + number)
+
+    def _settle_sums(self) -> None:
+        """Add the sums of the turns that are taken to those of their lanes."""
+        turns = np.arange(self._turns_summed, self.turns_taken)
+        if self._sums is None or not len(turns):
+            return
+        self._turns_summed += len(turns)
+        lanes, _ = self.session.items_at(self.reader, turns)
+        np.add.at(self._own_sums, lanes, self._sums.take(len(turns)))
+
+    @property
+    def own_sums(self) -> LaneSums:
+        """For each lane, the sum of the hashes of what this reader delivered, if a digest is kept."""
+        self._settle_sums()
+        return tuple(self._own_sums.tolist())
 
     def upcoming(self) -> tuple[int, Cursor] | None:
         """The lane of the next turn that may have an item, and the cursor in it from which reading continues."""
@@ -166,6 +205,13 @@ class Progress:
 
     def state(self) -> State:
         """The state at this moment."""
+        start = self.session.start
+        if start.digest is None:
+            return self._state()
+        ranks = self.session.assignment.readers
+        return replace(self._state(), digest=RowDigest.of_session(start.digest, self.own_sums, self.reader, ranks))
+
+    def _state(self) -> State:
         session = self.session
         if self.counted and self.workers == 1:
             return session.after(self.items)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from itertools import chain
 from typing import Any
 
@@ -11,6 +12,8 @@ from midepoch.checkpoint.lanes import Cursor, LaneAssignment
 from midepoch.delivery.balanced import BalancedSession, take_shares
 from midepoch.delivery.counted import CountedSession, take_items
 from midepoch.delivery.progress import EMPTY, Progress, Turns
+from midepoch.delivery.sums import ReadSums, Sums
+from midepoch.pipeline.ledger import Ledgers
 from midepoch.sources.source import OpenSource
 from midepoch.stages.flow import Flow, ItemRun, SingleItem
 from midepoch.values.row_items import RowItems, RowRounds
@@ -26,11 +29,19 @@ def take_turns(
     If several processes share a reader's turns, each takes those of one ``worker``: turn ``worker``, then every
     ``workers``-th. With ``deferred``, items that are rows of files may be ``RowItems``.
     """
+    sums = ReadSums(progress.session, progress.reader, progress.turns_taken + worker, workers)
+    all_turns = _turns_of(progress, sums.ledgers, worker, workers, deferred=deferred)
+    return _with_sums(all_turns, sums) if progress.session.pipeline.digest else all_turns
+
+
+def _turns_of(
+    progress: Progress, ledgers: Ledgers, worker: int, workers: int, *, deferred: bool
+) -> Generator[Turns, None, None]:
     session, reader = progress.session, progress.reader
     if isinstance(session, BalancedSession):
-        return take_shares(progress, session, worker, workers)
+        return take_shares(progress, session, ledgers, worker, workers)
     if isinstance(session, CountedSession):
-        return take_items(progress, session, worker, workers)
+        return take_items(progress, session, ledgers, worker, workers)
     assignment = session.assignment
     within = LaneAssignment(lanes=assignment.period, turn=progress.turns_taken, readers=workers)
     slots = within.rotation(worker)
@@ -50,12 +61,20 @@ def take_turns(
             skip = phase
         skip += assignment.stride * within.phase(worker, number)
         flows.append(session.lanes.open(opened, lane, position, skip, stride, deferred=deferred))
+    ledgers.update(session.lanes.pop_ledgers())
     return _interleaved(flows, opened)
+
+
+def _with_sums(all_turns: Generator[Turns, None, None], sums: Sums) -> Generator[Turns, None, None]:
+    with closing(all_turns):
+        for turns in all_turns:
+            yield turns._replace(sums=sums)
+            del turns
 
 
 def turn_by_turn(all_turns: Iterator[Turns]) -> Iterator[tuple[Cursor | None, Any]]:
     """The cursor and the item of each turn; None if the turn is empty, and no numbers if cursors follow from counts."""
-    for items, cursors in all_turns:
+    for items, cursors, _ in all_turns:
         for number, item in enumerate(items):
             if item is EMPTY:
                 yield None, None

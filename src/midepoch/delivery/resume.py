@@ -8,6 +8,7 @@ from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch.checkpoint.history import SessionRecord, remember
 from midepoch.checkpoint.lanes import LanePosition
+from midepoch.checkpoint.row_digest import CHANGED, NOT_KEPT, LaneSums, RowDigest
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
 from midepoch.delivery.balanced import BalancedSession
 from midepoch.delivery.counted import CountedSession
@@ -46,10 +47,30 @@ def begin(
         _check_not_balanced(pipeline)
         if state.item_rows != pipeline.item_rows and (delivered.reader is None or state.counts_items(readers)):
             raise _other_item_rows(state.item_rows, pipeline.item_rows)
+        complete, own = _with_digest(pipeline, state, complete, continues=True)
         session = session_from(pipeline, complete, readers, delivered)
-        return Progress(session, reader, workers=workers, delivered=delivered)
-    complete = _remembering(pipeline, complete, readers // workers)
-    return Progress(session_from(pipeline, complete, readers), reader, workers=workers)
+        return Progress(session, reader, workers=workers, delivered=delivered, own_sums=own)
+    complete, own = _with_digest(pipeline, state, _remembering(pipeline, complete, readers // workers))
+    return Progress(session_from(pipeline, complete, readers), reader, workers=workers, own_sums=own)
+
+
+def _with_digest(pipeline: Pipeline, state: State, start: State, *, continues: bool = False) -> tuple[State, LaneSums]:
+    """The start of a session with the digest of what was delivered before, and what its reader has delivered since.
+
+    ``continues`` means that it is a session under way. A session without a digest has none.
+    """
+    known, lanes = state.digest, start.lanes or 0
+    if not pipeline.digest:
+        return replace(start, digest=None), ()
+    if state.lanes is None:
+        known = RowDigest(sums=(0,) * lanes)
+    elif known is None:
+        known = RowDigest(unknown=NOT_KEPT)
+    elif state.appended or state.edits:
+        known = RowDigest(unknown=CHANGED)
+    own = known.own if continues else ()
+    before = replace(known, own=(), rank=0, ranks=1) if continues else known.at_start()
+    return replace(start, digest=before), own or (0,) * lanes
 
 
 def _remembering(pipeline: Pipeline, start: State, ranks: int) -> State:

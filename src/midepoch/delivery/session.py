@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from midepoch._common.lazy import cached_property
 from midepoch._common.text import count
+from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LaneDelivery, LanePosition
 from midepoch.checkpoint.merge import state_after
 from midepoch.checkpoint.state import State
@@ -129,6 +132,13 @@ class Session:
                 end = self.end(reader, slot, min(assignment.turns_at(slot, turns_taken[reader]), limit))
                 deliveries[lane].append(LaneDelivery(assignment.phase(reader, slot), end, self._cursor(lane, end)))
         return state_after(self.start, assignment, deliveries, dict(enumerate(turns_taken)))
+
+    def items_at(self, reader: int, turns: I64) -> tuple[I64, I64]:
+        """The lanes of a reader's turns, counted from 0, and the ordinals of their items, which may not exist."""
+        assignment = self.assignment
+        rounds, slots = np.divmod(turns, assignment.period)
+        phases = [assignment.phase(reader, slot) for slot in range(assignment.period)]
+        return np.array(assignment.rotation(reader))[slots], np.array(phases)[slots] + assignment.stride * rounds
 
     def end(self, reader: int, slot: int, delivered: int) -> int:
         """One more than the last ordinal that a reader delivered, if it delivered that many items at a slot; else 0."""

@@ -7,7 +7,10 @@ their place is used again. How far a worker is ahead is bounded by bytes, or by 
 import struct
 import time
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, Protocol
+
+import numpy as np
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.delivery.layout import Chunk, Destination, Layout, read_layout, size_of, stream_size
@@ -60,14 +63,16 @@ class Sender:
 
     def send(self, turns: Turns) -> None:
         """Write some turns. They are sent at once if they took long to make, else when there are enough of them."""
+        sums = None if turns.sums is None else turns.sums.take(len(turns.items)).view(np.int64).tolist()
         if isinstance(turns.items, RowItems | RowRounds):
             parts = turns.items.parts if isinstance(turns.items, RowRounds) else (turns.items,)
             if len(parts) <= self._most_items:
-                self._send_rows(parts, turns.cursors)
+                self._send_rows(parts, turns.cursors, sums)
                 return
             turns = turns._replace(items=list(turns.items))
-        for cursor, item in turn_by_turn(iter((turns,))):
-            self._add(item, cursor)
+        more = repeat(()) if sums is None else zip(sums, strict=True)
+        for (cursor, item), one in zip(turn_by_turn(iter((turns,))), more, strict=False):
+            self._add(item, None if cursor is None else (*cursor, *one))
             if self._is_due():
                 self.flush()
 
@@ -83,7 +88,9 @@ class Sender:
         assert self._layout is not None
         return self._layout.items >= self._most_items or time.monotonic() - self._last_sent > PAUSE
 
-    def _send_rows(self, parts: Sequence[RowItems], cursors: Sequence[Sequence[Sequence[int]]]) -> None:
+    def _send_rows(
+        self, parts: Sequence[RowItems], cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None
+    ) -> None:
         """Send rows of each lane as columns: few at first, then about as many as make a message of the usual size."""
         self.flush()
         done, items, rows = 0, len(parts[0]), len(parts) * (parts[0].size or 1)
@@ -91,6 +98,9 @@ class Sender:
             rounds = min(max(1, self._rows // rows), self._most_items // len(parts), items - done)
             batches = [part.slice(done, done + rounds).batch() for part in parts]
             ends = [[*map(int, lane[number])] for number in range(done, done + rounds) for lane in cursors]
+            if sums is not None:
+                more = sums[done * len(parts) : (done + rounds) * len(parts)]
+                ends = [[*end, one] for end, one in zip(ends, more, strict=True)]
             size = stream_size(batches)
             self._room_for(size, 7 + len(ends) * len(ends[0])).add_rows(batches, parts[0].size, ends)
             for part in parts:

@@ -1,10 +1,10 @@
 """The lanes of a pipeline in one epoch: those of its source, and the stages that their items pass through."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from midepoch._common.hashing import digest
@@ -12,9 +12,10 @@ from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import State
 from midepoch.index.group_counts import GroupCounts, LaneCounts, counts_path
+from midepoch.pipeline.ledger import Ledger, Ledgers, SharedLedger
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import ALL_ROWS, EpochCut, RowStride
-from midepoch.stages.counted import CountedItems
+from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Flow
 from midepoch.stages.kept import without_others
 from midepoch.stages.pack.planned import PlannedWindows
@@ -41,6 +42,7 @@ class PipelineLanes:
 
     def __init__(self, pipeline: Pipeline, cut: EpochCut) -> None:
         self.pipeline, self.cut = pipeline, cut
+        self._ledgers: Ledgers = {}
         self.source = pipeline.source.cut(cut, lambda: pipeline.known_survey)
 
     @classmethod
@@ -65,11 +67,34 @@ class PipelineLanes:
         if not position.delivered_ahead and (skip, stride) == (0, 1):
             return flow
         delivered_ahead = set(position.delivered_ahead)
-        items = (single for number, single in enumerate(flow.as_single_items()) if number not in delivered_ahead)
+        items = flow.as_single_items()
+        if isinstance(ledger := self._ledgers.get(lane), Ledger):
+            shared = self._ledgers[lane] = SharedLedger(ledger)
+            return flow.with_single_items(shared.choose(items, _wanted(delivered_ahead, skip, stride)))
+        items = (single for number, single in enumerate(items) if number not in delivered_ahead)
         return flow.with_single_items(islice(items, skip, None, stride))
 
+    def pop_ledgers(self) -> Ledgers:
+        """What notes the rows of the items, for each lane that was opened since the last call, if a digest is kept."""
+        opened, self._ledgers = self._ledgers, {}
+        return opened
+
+    def _record(self, lane: int, flow: Flow) -> Flow:
+        """The outputs of the last stage that changes the number of items. What they are made of is noted."""
+        ledger = self._ledgers[lane] = Ledger(self.pipeline.groupings)
+        return ledger.record(flow)
+
+    @property
+    def _recorded_after(self) -> int | None:
+        """The number of stages after which it is noted what items are made of; None if no digest is kept."""
+        return self.pipeline.unit_stages if self.pipeline.digest else None
+
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
-        return self._counted(lane, cursor, self.pipeline.stages)
+        return self._counted(lane, cursor, self.pipeline.stages, self._recorded_after)
+
+    def units(self, lane: int, cursor: Cursor) -> CountedItems:
+        """The outputs of the last stage that changes the number of items, which a digest sums, from a cursor on."""
+        return self._counted(lane, cursor, self.pipeline.stages[: self.pipeline.unit_stages])
 
     def windows(self, lane: int, cursor: Cursor) -> PlannedWindows | None:
         """The windows of the stage that packs documents, from a cursor of that stage on; None if there is none."""
@@ -80,7 +105,9 @@ class PipelineLanes:
                 return windows
         return None
 
-    def _counted(self, lane: int, cursor: Cursor, stages: Sequence[Stage]) -> CountedItems:
+    def _counted(
+        self, lane: int, cursor: Cursor, stages: Sequence[Stage], recorded_after: int | None = None
+    ) -> CountedItems:
         width = len(self.pipeline.source.begin)
         items = self.source.counted(lane, cursor[:width])
         context = replace(self.pipeline.context(self.cut.epoch), output_counts=partial(self.output_counts, lane))
@@ -88,11 +115,13 @@ class PipelineLanes:
         if not filters:
             items = without_others(items, "read(filters=...)", context.name)
         for number, stage in enumerate(stages):
+            if number == recorded_after:
+                items = Outputs(items, partial(self._record, lane))
             width += stage.many_outputs
             items = stage.counted(items, cursor[:width], context)
             if filters and number == filters[-1]:
                 items = without_others(items, stage.name, context.name)
-        return items
+        return Outputs(items, partial(self._record, lane)) if recorded_after == len(stages) else items
 
     def output_counts(self, lane: int) -> LaneCounts:
         """How many packs the windows of a lane have, as far as any process knows."""
@@ -117,7 +146,17 @@ class PipelineLanes:
         width = len(self.pipeline.source.begin)
         flow = replace(self.source.flow(opened, lane, cursor[:width], stride), deferred=deferred)
         context = self.pipeline.context(self.cut.epoch)
-        for stage in self.pipeline.stages:
+        for number, stage in enumerate(self.pipeline.stages):
+            if number == self._recorded_after:
+                flow = self._record(lane, flow)
             width += stage.many_outputs
             flow = stage.flow(flow, cursor[:width], context)
-        return flow
+        return self._record(lane, flow) if self._recorded_after == len(self.pipeline.stages) else flow
+
+
+def _wanted(delivered_ahead: set[int], skip: int, stride: int) -> Iterator[bool]:
+    """For each item of a lane, whether a reader takes it: not the first ``skip``, then every ``stride``-th."""
+    position = -1
+    for number in count(0):
+        position += number not in delivered_ahead
+        yield number not in delivered_ahead and position >= skip and (position - skip) % stride == 0

@@ -68,7 +68,7 @@ class CountedItems(ABC):
         """The numbers of the items that have this row of a file, or a piece of it."""
 
     def keys(self, numbers: I64) -> I64:
-        """The keys of items that are rows."""
+        """The keys of these items, which exist. Their numbers rise."""
         raise NotImplementedError
 
     def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
@@ -156,6 +156,9 @@ class Batches(CountedItems):
         batches, slots = np.divmod(inputs[traced.items], self._size)
         places = slots * self._inputs.members + traced.places
         return traced.with_columns(items=np.searchsorted(numbers, batches), places=places)
+
+    def keys(self, numbers: I64) -> I64:
+        return self._inputs.keys(numbers * self._size)
 
     def find(self, file: str, row: int) -> I64:
         batches = np.unique(self._inputs.find(file, row) // self._size)

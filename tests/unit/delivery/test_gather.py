@@ -62,7 +62,7 @@ def test_turns_come_in_the_order_of_the_rank_with_their_cursors(drawn, rotation,
     numbered, chunked = drawn
     ports = [Arriving(chunks, lambda: data.draw(st.booleans())) for chunks in chunked]
     got = []
-    for items, cursors in in_turn(ports, rotation, tracks_cursors=True):
+    for items, cursors, _ in in_turn(ports, rotation, tracks_cursors=True):
         before = len(got)
         for number, item in enumerate(items):
             group = cursors[number % len(cursors)]

@@ -29,6 +29,8 @@ from midepoch.values.forms import Form
 
 DOCUMENTS_PLANNED = 1 << 15
 """Of a lane that is read, the plans of about this many documents are kept from counting until reading."""
+PACKS_AT_ONCE = 1 << 10
+"""The documents of this many packs of a stream are looked up together for their keys."""
 
 
 class WindowPlan(NamedTuple):
@@ -185,6 +187,12 @@ class PlannedWindows(Groups):
             found.append(self._before(group) + owners - self._delivered)
         numbers = np.unique(np.concatenate(found))
         return numbers[numbers >= 0]
+
+    def keys(self, numbers: I64) -> I64:
+        keys = [np.empty(0, np.int64)]
+        for group, in_group in self._by_group(numbers):
+            keys.append(np.array(_pack_keys(self._inputs.keys(np.array([group * self._size])), in_group)))
+        return np.concatenate(keys)
 
     def _packs(self, job: WindowJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
         (packs, lengths), pieces = job.plan, job.pieces
@@ -366,6 +374,15 @@ class PlannedStream(CountedItems):
             first = max(0, end - int(lengths[inside]))
             found.append(np.arange(first // self._spec.length, -(-end // self._spec.length) if end > first else 0))
         return np.unique(np.concatenate(found))
+
+    def keys(self, numbers: I64) -> I64:
+        keys = [np.empty(0, np.int64)]
+        for begin in range(0, len(numbers), PACKS_AT_ONCE):
+            job = self._job(numbers[begin : begin + PACKS_AT_ONCE])
+            firsts = np.searchsorted(job.begins + job.lengths, job.starts, "right")
+            documents = self._inputs.keys(job.documents[firsts])
+            keys.append(np.array(_pack_keys(documents, job.starts - job.begins[firsts])))
+        return np.concatenate(keys)
 
     def _packs(self, job: StreamJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
         documents = _read_checked(run, job.lengths, self._inputs, job.documents, self._spec, self._context)

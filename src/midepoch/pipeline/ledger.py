@@ -1,0 +1,141 @@
+"""Which rows the items of a lane are made of, noted where they are read: hashes of their keys, summed for each item.
+
+The keys are noted after the last stage that changes the number of items, such as a filter or ``pack``. All stages after
+it make one output of each input, or batches, and keep the order. So the next item is made of the next keys that were
+noted, and nothing has to pass through the stages with it.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from midepoch._common.hashing import hash_keys
+from midepoch._common.types import I64, U64
+from midepoch.stages.flow import Flow, ItemRun, RowRun, SingleItem
+
+
+class Grouping(NamedTuple):
+    """A stage that makes batches of the units whose keys are noted."""
+
+    size: int
+    drop_last: bool
+
+
+class Ledger:
+    """The keys of a lane that were noted, until the items that are made of them are taken."""
+
+    def __init__(self, groupings: Sequence[Grouping]) -> None:
+        self._groupings = groupings
+        self._units = units_of_item(groupings)
+        self._noted: deque[I64] = deque()
+        self._single: list[int] = []
+
+    def note(self, keys: I64) -> None:
+        """Note the keys of units that were read. They are hashed later, many at a time."""
+        self._noted.append(keys)
+
+    def record(self, flow: Flow) -> Flow:
+        """The same flow. The keys of everything that passes are noted."""
+        if flow.row_runs is not None:
+            return replace(flow, row_runs=self._row_runs(flow.row_runs))
+        if flow.item_runs is not None:
+            return replace(flow, item_runs=self._item_runs(flow.item_runs))
+        return flow.with_single_items(self._single_items(flow.as_single_items()))
+
+    def _row_runs(self, runs: Iterator[RowRun]) -> Iterator[RowRun]:
+        for run in runs:
+            self.note(run.keys)
+            yield run
+            del run  # so that the next one is made in its memory, which is still in the CPU cache
+
+    def _item_runs(self, runs: Iterator[ItemRun]) -> Iterator[ItemRun]:
+        for run in runs:
+            self.note(run.keys)
+            yield run
+            del run
+
+    def _single_items(self, items: Iterator[SingleItem]) -> Iterator[SingleItem]:
+        note = self._single.append
+        for single in items:
+            note(single[2])
+            yield single
+
+    def take(self, items: int) -> U64:
+        """The sum of each of the next items of the lane; fewer if it has run out."""
+        if self._single:
+            self.note(np.array(self._single, np.int64))
+            self._single.clear()
+        hashes = hash_keys(self._taken(items * self._units))
+        whole = len(hashes) // self._units
+        sums: U64 = hashes[: whole * self._units].reshape(whole, self._units).sum(axis=1, dtype=np.uint64)
+        if whole == items:
+            return sums
+        return np.concatenate([sums, _grouped(hashes[whole * self._units :], self._groupings)])
+
+    def _taken(self, units: int) -> I64:
+        """Remove the first ``units`` keys, or all that are left at the end of a lane, and return them."""
+        taken = []
+        while units and self._noted:
+            first = self._noted.popleft()
+            if len(first) > units:
+                self._noted.appendleft(first[units:])
+            taken.append(first[:units])
+            units -= len(taken[-1])
+        return taken[0] if len(taken) == 1 else np.concatenate([np.empty(0, np.int64), *taken])
+
+
+class SharedLedger:
+    """The ledger of those items of a lane that one of several readers takes."""
+
+    def __init__(self, of_lane: Ledger) -> None:
+        self._of_lane = of_lane
+        self._wanted: list[bool] = []
+
+    def choose(self, items: Iterator[SingleItem], wanted: Iterator[bool]) -> Iterator[SingleItem]:
+        """The wanted items of the lane."""
+        note = self._wanted.append
+        for single, is_wanted in zip(items, wanted, strict=False):
+            note(is_wanted)
+            if is_wanted:
+                yield single
+
+    def take(self, items: int) -> U64:
+        """The sum of each of the next items that are wanted; fewer if the lane has run out."""
+        chosen = np.flatnonzero(self._wanted)[:items]
+        if not len(chosen):
+            return np.empty(0, np.uint64)
+        end = int(chosen[-1]) + 1
+        del self._wanted[:end]
+        return self._of_lane.take(end)[chosen]
+
+
+Ledgers = dict[int, Ledger | SharedLedger]
+"""The ledgers of the lanes that one process reads."""
+
+
+def units_of_item(groupings: Sequence[Grouping]) -> int:
+    """The number of units of an item that is whole."""
+    return prod(grouping.size for grouping in groupings)
+
+
+def units_in_items(units: int, groupings: Sequence[Grouping]) -> int:
+    """How many of a lane's first units are in items: all, unless the last ones of a batch are left out."""
+    scale = 1
+    for size, drop_last in groupings:
+        if drop_last:
+            inputs = -(-units // scale)
+            units = min(units, inputs // size * size * scale)
+        scale *= size
+    return units
+
+
+def _grouped(hashes: U64, groupings: Sequence[Grouping]) -> U64:
+    """The sums of items that are made of the last units of a lane."""
+    for size, drop_last in groupings:
+        kept = hashes[: len(hashes) // size * size] if drop_last else hashes
+        hashes = np.add.reduceat(kept, np.arange(0, len(kept), size)) if len(kept) else kept
+    return hashes

@@ -1,0 +1,206 @@
+"""Digests of Loaders: predicted, kept through resumes and workers, checked, and unknown where they are."""
+
+import json
+
+import pytest
+
+import midepoch as me
+from counted import is_kept, write_files
+from midepoch.delivery import gather
+from midepoch.distributed import in_step
+
+LAYOUTS = [{"num_workers": 0}, {"num_workers": 2}]
+
+
+@pytest.fixture
+def files(tmp_path):
+    write_files(tmp_path)
+    return tmp_path
+
+
+def double(row):
+    return {"id": 2 * row["id"]}
+
+
+def through_json(state):
+    return json.loads(json.dumps(state))
+
+
+def received(loader, steps=None):
+    return [batch for _, batch in zip(range(1_000 if steps is None else steps), loader, strict=False)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["rows", "map", "filter", "pack", "mixture"])
+def test_E10_an_epoch_that_is_interrupted_has_the_predicted_digest(files, kind, layout):
+    rows = me.read(files).shuffle(seed=3)
+    dataset = {
+        "rows": rows,
+        "map": rows.map(double).with_format("numpy"),
+        "filter": rows.filter(is_kept).survey(),
+        "pack": rows.pack(16, window=8).survey(),
+        "mixture": me.mix([rows, rows.filter(is_kept).survey()], weights=[2, 1], seed=1),
+    }[kind].lanes(3)
+    first = me.Loader(dataset, batch_size=4, digest=True, **layout)
+    begun = iter(first)
+    for _ in range(3):
+        next(begun)
+    partly = first.check_digest()
+    state = through_json(first.state_dict())
+    first.close()
+    second = me.Loader(dataset, batch_size=2, digest=True)
+    second.load_state_dict(state)
+    assert second.state_dict() == state
+    assert second.check_digest() == partly
+    assert partly != dataset.digest()
+    for _ in second:
+        second.check_digest()
+    assert second.check_digest() == second.digest() == dataset.digest()
+    assert received(second) != []
+    assert second.check_digest() == dataset.digest(epoch=1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_batches_on_a_device_have_a_digest(files, layout):
+    dataset = me.read(files).select_columns(["id"]).with_format("torch").lanes(2)
+    loader = me.Loader(dataset, batch_size=4, digest=True, device="cpu", **layout)
+    for _ in loader:
+        loader.check_digest()
+    assert loader.check_digest() == dataset.digest()
+
+
+def test_ranks_add_up_and_a_merged_state_resumes_them(files):
+    dataset = me.read(files).shuffle(seed=2)
+    loaders = [me.Loader(dataset.shard(2, rank), batch_size=4, digest=True, even="pad") for rank in range(2)]
+    runs = [iter(loader) for loader in loaders]
+    for _ in range(3):
+        for run in runs:
+            next(run)
+    merged = me.merge_states([through_json(loader.state_dict()) for loader in loaders])
+    three = [me.Loader(dataset.shard(3, rank), batch_size=3, digest=True) for rank in range(3)]
+    for loader in three:
+        loader.load_state_dict(merged)
+        received(loader)
+        loader.check_digest()
+    assert sum(loader.digest() for loader in three) % (1 << 64) == dataset.digest()
+
+
+def test_readers_that_report_cursors_keep_a_digest_that_merges(files):
+    dataset = me.read(files).filter(is_kept).lanes(3)
+    alone = me.Loader(dataset, batch_size=2, digest=True)
+    received(alone)
+    loaders = [me.Loader(dataset.shard(2, rank), batch_size=2, digest=True, even=None) for rank in range(2)]
+    for loader in loaders:
+        received(loader, 3)
+        state = through_json(loader.state_dict())
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        received(loader, 2)
+    again = me.Loader(dataset, batch_size=2, digest=True)
+    again.load_state_dict(me.merge_states([loader.state_dict() for loader in loaders]))
+    received(again)
+    assert again.digest() == alone.digest()
+    with pytest.raises(ValueError, match=r"The digest cannot be checked: .*call \.survey\(\) once"):
+        again.check_digest()
+    with pytest.raises(ValueError, match=r"The digest cannot be predicted: .*call \.survey\(\) once"):
+        dataset.digest()
+
+
+def test_a_worker_that_sends_an_item_twice_is_found(files, monkeypatch):
+    # With this prefetch_factor each message has one item.
+    loader = me.Loader(me.read(files), batch_size=4, num_workers=2, prefetch_factor=2, digest=True)
+    take = gather.Arrivals.take
+    sent = []
+
+    def planted(self, count):
+        chunk = take(self, count)
+        sent.append(chunk)
+        return sent[0] if len(sent) == 3 else chunk
+
+    monkeypatch.setattr(gather.Arrivals, "take", planted)
+    batches = received(loader)
+    rows = sorted(number for batch in batches for number in batch["id"])
+    assert rows != list(range(60))
+    with pytest.raises(me.DigestMismatchError, match=r"rank 0 delivered of epoch 0 .* the digests of \d of 2 lanes"):
+        loader.check_digest()
+
+
+def test_padding_counts_as_nothing_delivered(files):
+    dataset = me.read(files).take(20).batch(4).lanes(1)
+    loaders = [me.Loader(dataset.shard(2, rank), even="pad", digest=True) for rank in range(2)]
+    assert [len(received(loader)) for loader in loaders] == [3, 3]
+    for loader in loaders:
+        loader.check_digest()
+    assert sum(loader.digest() for loader in loaders) % (1 << 64) == dataset.digest()
+
+
+def test_batches_that_are_left_out_are_in_no_digest(files):
+    dataset = me.read(files).batch(8, drop_last_batch=True)
+    loader = me.Loader(dataset, digest=True)
+    assert len(received(loader)) == 7
+    assert loader.check_digest() == dataset.digest() != me.read(files).digest()
+    assert me.read(files).digest() == me.read(files).shuffle(1).batch(8).digest()
+
+
+def test_states_without_a_digest_are_as_they_were(files):
+    plain, asked = (me.Loader(me.read(files), batch_size=4, digest=digest) for digest in (False, True))
+    assert "digest" not in plain.state_dict()
+    assert asked.state_dict()["digest"] == {"sums": []}
+    for loader in (plain, asked):
+        received(loader, 2)
+    state, with_digest = plain.state_dict(), asked.state_dict()
+    assert with_digest.pop("digest").keys() == {"sums"}
+    assert with_digest == state
+    with pytest.raises(ValueError, match="There is no digest: pass digest=True to the Loader"):
+        plain.digest()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda files: None, "a run that did not keep it"),
+        (lambda files: [("0.arrow", 16)], "rows were left out since the epoch began"),
+    ],
+)
+def test_a_digest_that_is_not_known_says_why_and_the_next_epoch_has_one(files, change, reason):
+    rows = change(files)
+    first = me.Loader(me.read(files), batch_size=4, digest=rows is not None)
+    received(first, 2)
+    dataset = me.read(files) if rows is None else me.read(files).without(rows)
+    second = me.Loader(dataset, batch_size=4, digest=True)
+    second.load_state_dict(first.state_dict())
+    received(second, 1)
+    assert second.state_dict()["digest"].keys() == {"unknown"}
+    with pytest.raises(ValueError, match=f"The digest of epoch 0 is not known, because .*{reason}"):
+        second.check_digest()
+    second.load_state_dict(second.state_dict())
+    received(second)
+    received(second)
+    assert second.epoch == 2
+    assert second.check_digest() == dataset.digest()
+
+
+def test_the_state_of_one_rank_does_not_know_the_digest_of_all(files, caplog):
+    loaders = [me.Loader(me.read(files).shard(2, rank), batch_size=4, digest=True) for rank in range(2)]
+    for loader in loaders:
+        received(loader, 2)
+    state = loaders[1].state_dict()
+    assert "digest of rank 1 of 2" in caplog.text
+    loaders[0].load_state_dict(state)
+    assert loaders[0].state_dict() == state
+    with pytest.raises(ValueError, match="holds the digest of one rank of several: save gather_state"):
+        loaders[0].digest()
+
+
+def test_in_step_and_an_endless_mixture(files):
+    dataset = me.mix([me.read(files), me.read(files).take(3)], weights=[1, 1], seed=1, stop="never")
+    loader = me.Loader(dataset, batch_size=4, digest=True)
+    received(loader, 3)
+    assert loader.digest()
+    with pytest.raises(ValueError, match="an epoch that never ends"):
+        loader.check_digest()
+    with pytest.raises(ValueError, match="an epoch that never ends"):
+        dataset.digest()
+    loader = me.Loader(me.read(files), batch_size=8, digest=True)
+    assert sum(len(batch["id"]) for batch in in_step(loader)) == 60
+    assert loader.check_digest() == me.read(files).digest()
