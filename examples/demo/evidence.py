@@ -8,6 +8,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 LOSS_TOLERANCE = 1e-3
@@ -32,7 +33,7 @@ class Run:
     """The first step of each session but the first."""
     repeated_steps: int
 
-    @property
+    @cached_property
     def rows(self) -> Counter[int]:
         """How often each row was delivered."""
         return Counter(row for step in self.steps.values() for row in step.rows)

@@ -1,5 +1,7 @@
 """What is released: a wheel and a source archive with everything in them, and workflows that can run."""
 
+import email
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +34,22 @@ def test_the_description_is_one_that_package_indexes_show(built):
     assert len(files) == 2
     done = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_links_of_the_description_lead_to_files_of_the_repository(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        text = opened.read(f"midepoch-{midepoch.__version__}.dist-info/METADATA").decode()
+    metadata = email.message_from_string(text)
+    urls = dict(url.split(", ") for url in metadata.get_all("Project-URL"))
+    assert {"Source", "Documentation", "Changelog", "Issues"} == urls.keys()
+    links = re.findall(r"(!?)\[[^\[\]]*\]\(([^()\s]+)\)", metadata.get_payload())
+    inside = [(image, link.removeprefix(urls["Source"])) for image, link in links if link.startswith(urls["Source"])]
+    assert len(inside) > 20
+    for image, link in inside:
+        path = link.removeprefix("/raw/HEAD/" if image else "/blob/HEAD/").partition("#")[0]
+        assert (ROOT / path).is_file(), link
+    assert all(link.startswith(("https://", "#")) for _, link in links)
 
 
 def test_the_wheel_has_the_package_with_its_types_and_nothing_else(built):
