@@ -83,6 +83,11 @@ def read(
         index = UnionIndex(index, None if isinstance(schema, str) else schema)
     if partitioning == "hive":
         index = HiveIndex(index)
+    return read_index(index, columns, filters, fetch)
+
+
+def read_index(index: Index, columns: Sequence[str] | None, filters: Any, fetch: Fetch) -> Dataset:
+    """The rows of an index, as :func:`read` opens them."""
     rows = FileRows(index=index, columns=None if columns is None else tuple(columns), fetch=fetch)
     _ = rows.schema  # raises now, not at the first row, if the files disagree
     if filters is not None:

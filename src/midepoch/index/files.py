@@ -37,6 +37,9 @@ class FileIndex:
     def constants(self, file: int) -> Mapping[str, pa.Scalar]:
         return {}
 
+    def stored_name(self, file: int, name: str) -> str | None:
+        return name
+
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         open_blocks, location = FORMATS[self.view.formats[file]].open_blocks, location_of(self, file)
         opened = partial(open_blocks, location, self.view.schemas[file], wanted, self._max_record_bytes)

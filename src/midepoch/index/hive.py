@@ -59,6 +59,9 @@ class HiveIndex:
     def constants(self, file: int) -> Constants:
         return self._constants[self.view.names[file].rpartition("/")[0]]
 
+    def stored_name(self, file: int, name: str) -> str | None:
+        return self._inner.stored_name(file, name)
+
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         """A file, whose blocks get the columns of its folders. If no others are wanted, it is not even opened."""
         own = [field for field in wanted if field.name not in self._types]

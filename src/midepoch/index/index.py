@@ -46,6 +46,9 @@ class Index(Protocol):
     def constants(self, file: int) -> Mapping[str, pa.Scalar]:
         """The columns of a file that are not in it and have the same value in all its rows."""
 
+    def stored_name(self, file: int, name: str) -> str | None:
+        """The name that a column has in a file; None if the file does not have it."""
+
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         """A file, opened to read its blocks under a schema."""
 

@@ -78,7 +78,7 @@ def blocks_that_may_match(index: Index, predicate: Predicate, schema: pa.Schema)
     """For each block, whether it may hold a row that is kept. Saved beside the index, if that is on disk."""
     if index.view.saved_at is None:
         return _decide(index, predicate, schema)
-    path = _saved_at(Path(index.view.saved_at), index, predicate)
+    path = _saved_at(Path(index.view.saved_at), index, predicate, schema)
     blocks = int(index.view.first_blocks[-1])
     kept = _load(path, blocks)
     if kept is None:
@@ -120,9 +120,11 @@ def _decide(index: Index, predicate: Predicate, schema: pa.Schema) -> Mask:
 def _ranges(index: Index, file: int, columns: Sequence[pa.Field]) -> Sequence[Mapping[str, Range]]:
     """The statistics of the columns in each block of a file."""
     read = FORMATS[index.view.formats[file]].ranges
-    ranges = [] if read is None else read(location_of(index, file), columns)
+    stored = {name: field for field in columns if (name := index.stored_name(file, field.name)) is not None}
+    renamed = [field.with_name(name) for name, field in stored.items()]
+    ranges = [] if read is None else read(location_of(index, file), renamed)
     index.check(file)
-    return ranges
+    return [{stored[name].name: one for name, one in block.items()} for block in ranges]
 
 
 def _any_case(
@@ -197,9 +199,13 @@ def _all(facts: Sequence[pc.Expression]) -> pc.Expression:
     return reduce(and_, facts) if facts else pc.scalar(True)
 
 
-def _saved_at(index_path: Path, index: Index, predicate: Predicate) -> Path:
-    """A file for each index, expression and version of Arrow, because another version may decide differently."""
-    key = digest(f"{index.view.checksum} {index.layout} {pa.__version__}\n".encode(), predicate.content).hex()
+def _saved_at(index_path: Path, index: Index, predicate: Predicate, schema: pa.Schema) -> Path:
+    """A file for each index, expression and version of Arrow, because another version may decide differently.
+
+    A table may call other columns by the same names later. Its schema has their ids.
+    """
+    parts = f"{index.view.checksum} {index.layout} {pa.__version__}\n".encode()
+    key = digest(parts, predicate.content, schema.serialize().to_pybytes()).hex()
     return index_path.with_name(f"{index_path.stem}-{key}.kept")
 
 

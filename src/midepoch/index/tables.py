@@ -56,6 +56,9 @@ class TableIndex:
     def constants(self, file: int) -> Mapping[str, pa.Scalar]:
         return {}
 
+    def stored_name(self, file: int, name: str) -> str | None:
+        return name
+
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         return TableBlocks(self._batches[file], wanted)
 

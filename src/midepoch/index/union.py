@@ -50,6 +50,9 @@ class UnionIndex:
     def constants(self, file: int) -> Constants:
         return self._inner.constants(file)
 
+    def stored_name(self, file: int, name: str) -> str | None:
+        return self._inner.stored_name(file, name)
+
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         own = self.view.schemas[file]
         lacking = [field for field in wanted if own is None or field.name not in own.names]

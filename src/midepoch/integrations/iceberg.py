@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from midepoch._common.checks import Size
@@ -18,19 +19,21 @@ from midepoch.errors import (
     DataFormatError,
     MissingExtraError,
     NoDataError,
-    SchemaMismatchError,
 )
+from midepoch.formats import file_suffixes
+from midepoch.index.build import open_index
+from midepoch.index.field_ids import FieldIdIndex
 from midepoch.index.index import IndexView
 from midepoch.integrations.structured.dataset import StructuredDataset
 from midepoch.integrations.structured.options import OutputFormat, StructuredOptions, dataset_options, loader_options
 from midepoch.order.deletes import Deletes
-from midepoch.storage.options import CACHE
+from midepoch.reading import read_index
+from midepoch.storage.listing import find
+from midepoch.storage.options import CACHE, Fetch
 from midepoch.storage.urls import local_path
 
 if TYPE_CHECKING:
     from midepoch.integrations.structured.loader import StructuredLoader
-
-FIELD_ID = b"PARQUET:field_id"
 
 
 class Snapshot:
@@ -44,8 +47,11 @@ class Snapshot:
             missing = "snapshot yet" if snapshot_id is None else f"snapshot {snapshot_id}"
             raise NoDataError(f"The table {name} has no {missing}. Write rows to it, or name one of its snapshots.")
         self.id = int(current.snapshot_id)
-        scan = opened.scan(snapshot_id=self.id)
+        # The current snapshot is read by the current schema, which may be newer; an older one by its own.
+        scan = opened.scan() if snapshot_id is None else opened.scan(snapshot_id=self.id)
         self.schema, self._io = scan.projection(), opened.io
+        self.columns = _arrow_schema(self.schema)
+        self._names = _mapped_names(opened)
         tasks = sorted(scan.plan_files(), key=lambda task: str(task.file.file_path))
         if not tasks:
             raise NoDataError(f"Snapshot {self.id} of the table {name} has no data files. Write rows to it.")
@@ -63,11 +69,18 @@ class Snapshot:
         """The local paths or URLs of the data files."""
         return [_path(url) for url in self.urls]
 
+    def open(self, options: StructuredOptions) -> Dataset:
+        """The rows of the data files under the columns of the table, without those that are deleted."""
+        listing = find(self.paths, options.storage_options, suffixes=file_suffixes("parquet"))
+        index = open_index(listing, format="parquet", index_dir=options.index_dir, executor=options.executor)
+        fetch = Fetch.of(options.read_ahead, options.cache_dir, options.cache_bytes)
+        by_id = FieldIdIndex(index, self.columns, self._names)
+        return self.without_deleted(read_index(by_id, options.columns, options.filters, fetch))
+
     def without_deleted(self, dataset: Dataset) -> Dataset:
         """The dataset of the snapshot's files, without the rows that the snapshot deletes."""
         rows = dataset.file_rows("deletes")
         view = rows.index.view
-        self._check_names(view, rows.names)
         deleted = self._deleted(view)
         if not len(deleted):
             return dataset
@@ -105,22 +118,6 @@ class Snapshot:
         parsed = parser.parse(scan_filter) if isinstance(scan_filter, str) else scan_filter
         return expression_to_pyarrow(bind(self.schema, parsed, case_sensitive=True))
 
-    def _check_names(self, index: IndexView, read: Sequence[str]) -> None:
-        """Raise if a column that is read has another name in a file than in the table: files are read by name."""
-        for file, schema in enumerate(index.schemas):
-            for field in schema or ():
-                field_id = (field.metadata or {}).get(FIELD_ID)
-                if field_id is None:
-                    continue
-                name = self.schema.find_column_name(int(field_id))
-                if name == field.name or {name, field.name}.isdisjoint(read):
-                    continue
-                change = "dropped and added again" if name is None else f"renamed to {name!r}"
-                raise SchemaMismatchError(
-                    f"{index.names[file]} has the column {field.name!r}, which was {change} in the table since. "
-                    "Rewrite the older files, so that all have the same columns."
-                )
-
 
 class IcebergDataset(StructuredDataset):
     """The rows of one snapshot of an Iceberg table. Its states name the snapshot.
@@ -156,11 +153,11 @@ class IcebergDataset(StructuredDataset):
         snapshot = Snapshot(table, catalog_config, snapshot_id)
         options = StructuredOptions.of(
             arguments,
-            columns=list(snapshot.schema.column_names) if columns is None else columns,
+            columns=snapshot.columns.names if columns is None else columns,
             filters=None if scan_filter is None else snapshot.filters(scan_filter),
             partitioning=None,
         )
-        self._begin(snapshot.without_deleted(options.open(snapshot.paths, "parquet", schema="union")), options)
+        self._begin(snapshot.open(options), options)
         self._snapshot_id = snapshot.id
 
     @classmethod
@@ -264,6 +261,26 @@ def _table(table: Any, catalog_config: Mapping[str, Any] | None) -> Any:
     return load_catalog(options.pop("name", None), **options).load_table(table)
 
 
+def _arrow_schema(schema: Any) -> pa.Schema:
+    """The columns of a table in Arrow, with their field ids. Columns of an extension type are read as what it holds."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    fields = (field.with_type(getattr(field.type, "storage_type", field.type)) for field in schema_to_pyarrow(schema))
+    return pa.schema([field.with_nullable(True) for field in fields])
+
+
+def _mapped_names(table: Any) -> dict[str, int]:
+    """The ids of columns by the names that they may have in files without ids."""
+    mapping = table.name_mapping()
+    fields = [] if mapping is None else mapping.root
+    return {name: field.field_id for field in fields for name in field.names if field.field_id is not None}
+
+
 def _path(url: str) -> str:
-    """The path of a file:// URL; any other URL is returned unchanged."""
-    return local_path(url) or url
+    """The path of a file:// URL; any other URL is returned unchanged.
+
+    Names of partition folders are quoted, and that is how writers call the folders.
+    """
+    path = local_path(url)
+    as_written = url.partition("://")[2]
+    return url if path is None else as_written if os.path.exists(as_written) else path

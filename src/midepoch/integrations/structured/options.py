@@ -86,15 +86,14 @@ class StructuredOptions:
         """The options among the arguments of a call, with ``others`` set by the caller itself."""
         return cls(**dataset_options(arguments) | others)
 
-    def open(self, path: PathSpec, format: str | None, schema: Literal["union"] | None = None) -> Dataset:
-        """The rows of files, in file order. With the union of schemas, files may lack columns."""
+    def open(self, path: PathSpec, format: str | None) -> Dataset:
+        """The rows of files, in file order."""
         listing = find(path, self.storage_options, suffixes=file_suffixes(format))
         return read(
             listing,
             format=format,
             partitioning=self.partitioning if _has_hive_folders(listing) else None,
             columns=self.columns,
-            schema=schema,
             filters=self.filters,
             read_ahead=self.read_ahead,
             cache_dir=self.cache_dir,

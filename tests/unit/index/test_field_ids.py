@@ -1,0 +1,93 @@
+"""Files read by the ids of their columns."""
+
+import pickle
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import midepoch as me
+from files import write
+from midepoch.errors import DataFormatError, SchemaMismatchError
+from midepoch.formats import Block
+from midepoch.index.build import open_index
+from midepoch.index.field_ids import FIELD_ID, FieldIdIndex, TableBlocks
+from midepoch.index.pruning import Where
+from midepoch.reading import read_index
+from midepoch.storage.options import Fetch
+
+
+def field(name, kind, number):
+    return pa.field(name, kind, metadata={FIELD_ID: str(number)})
+
+
+def batch(fields, *columns):
+    arrays = [pa.array(column, one.type) for column, one in zip(columns, fields, strict=True)]
+    return pa.record_batch(arrays, schema=pa.schema(fields))
+
+
+OLD = [field("a", pa.int32(), 1), field("b", pa.int32(), 2)]
+NEW = [field("b", pa.int64(), 1), field("c", pa.string(), 7), field("a", pa.int64(), 2)]
+
+
+@pytest.fixture
+def index(tmp_path):
+    """Columns that were called a and b: they exchanged their names, became wider and got one between them."""
+    write(tmp_path / "0.parquet", [batch(OLD, [1, 2], [10, 20]), batch(OLD, [3, 4], [30, 40])], "parquet")
+    write(tmp_path / "1.parquet", batch(NEW, [5], ["x"], [50]), "parquet")
+    return FieldIdIndex(open_index(tmp_path), pa.schema(NEW))
+
+
+def rows(index, columns=None, filters=None):
+    return list(read_index(index, columns, filters, Fetch()))
+
+
+def test_columns_are_those_of_the_table(index):
+    expected = [{"b": n, "c": None, "a": 10 * n} for n in range(1, 5)] + [{"b": 5, "c": "x", "a": 50}]
+    assert rows(index) == rows(pickle.loads(pickle.dumps(index))) == expected
+    assert rows(index, ["c"]) == [{"c": row["c"]} for row in expected]
+    with pytest.raises(SchemaMismatchError, match=r"The table has no column 'z'\. It has: b, c, a"):
+        rows(index, ["z"])
+
+
+def test_statistics_are_those_of_the_column_and_not_of_its_name(index):
+    assert [index.stored_name(0, name) for name in "abc"] == ["b", "a", None]
+    assert rows(index, ["b"], pc.field("b") <= 2) == [{"b": 1}, {"b": 2}]
+    assert Where.of(index, pc.field("b") <= 2).blocks.tolist() == [True, False, False]
+    assert Where.of(index, pc.field("a") >= 30).blocks.tolist() == [False, True, True]
+    assert rows(index, ["b"], pc.field("c") == "x") == [{"b": 5}]
+
+
+def test_files_without_ids_are_read_by_name(tmp_path):
+    write(tmp_path / "0.parquet", pa.record_batch({"a": [1], "old": [2], "other": [3]}), "parquet")
+    table = pa.schema([field("a", pa.int64(), 1), field("new", pa.int64(), 2)])
+    assert rows(FieldIdIndex(open_index(tmp_path), table)) == [{"a": 1, "new": None}]
+    assert rows(FieldIdIndex(open_index(tmp_path), table, {"a": 1, "old": 2})) == [{"a": 1, "new": 2}]
+    assert rows(FieldIdIndex(open_index(tmp_path), table, {"a": 9})) == [{"a": None, "new": None}]
+
+
+def test_slices_of_nested_columns_keep_their_rows_and_nulls():
+    inner = [field("x", pa.int32(), 3), field("y", pa.int32(), 4)]
+    values = [{"x": n, "y": -n} if n % 3 else None for n in range(10)]
+    lists = [[value] * (n % 4) if n % 5 else None for n, value in enumerate(values)]
+    own = field("l", pa.list_(pa.field("element", pa.struct(inner), metadata={FIELD_ID: "2"})), 1)
+    changed = [field("y", pa.int64(), 4), field("z", pa.int64(), 9), field("w", pa.int64(), 3)]
+    wanted = field("m", pa.large_list(pa.field("element", pa.struct(changed), metadata={FIELD_ID: "2"})), 1)
+
+    class Sliced:
+        def read(self, block):
+            return batch([own], lists).slice(2, 7)
+
+    read = TableBlocks(Sliced(), [own], pa.schema([wanted]), "file").read(Block(0, 0, 0, 7))
+    expected = [
+        None if one is None else [v and {"y": v["y"], "z": None, "w": v["x"]} for v in one] for one in lists[2:9]
+    ]
+    read.validate(full=True)
+    assert read["m"].to_pylist() == expected
+
+
+def test_a_type_that_does_not_fit_is_named(tmp_path):
+    write(tmp_path / "0.parquet", batch([field("a", pa.string(), 1)], ["x"]), "parquet")
+    with pytest.raises(DataFormatError, match=r"0\.parquet has the column 'a' as string, which does not become int64"):
+        rows(FieldIdIndex(open_index(tmp_path), pa.schema([field("a", pa.int64(), 1)])))
+    assert len(me.read(tmp_path)) == 1
