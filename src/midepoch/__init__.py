@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from midepoch.loader import Loader
     from midepoch.mixing import concat, mix
     from midepoch.pipeline.weight_schedule import WeightSchedule
-    from midepoch.reading import read
+    from midepoch.reading import from_indexable, read, tokens
 
 __version__ = "0.1.0"
 
@@ -67,10 +67,12 @@ _HOMES = {
     "concat": "mixing",
     "fast_load_iterable_dataset": "integrations.huggingface.dataset",
     "from_hf": "integrations.huggingface.dataset",
+    "from_indexable": "reading",
     "from_stateful_dataloader": "integrations.torchdata",
     "merge_states": "checkpoint.merge",
     "mix": "mixing",
     "read": "reading",
+    "tokens": "reading",
 }
 
 __all__ = [
@@ -100,10 +102,12 @@ __all__ = [
     "concat",
     "fast_load_iterable_dataset",
     "from_hf",
+    "from_indexable",
     "from_stateful_dataloader",
     "merge_states",
     "mix",
     "read",
+    "tokens",
 ]
 
 _OTHER_NAMES = {

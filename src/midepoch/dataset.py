@@ -18,6 +18,7 @@ from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.world import launched_rank
 from midepoch.delivery.plan import Plan, ShardMode, check_shard
+from midepoch.map_view import MapView
 from midepoch.order.bounds import Bound, slice_bounds
 from midepoch.order.orders import Level, Shuffle, Slice
 from midepoch.order.quality import ShuffleQuality
@@ -531,6 +532,21 @@ class Dataset(TableDataset):
             self.plan.pipeline, Path(folder).expanduser(), executor=executor, version=checked_version(version)
         )
         return self.with_other_rows(replace(self.plan, pipeline=pipeline))
+
+    def as_map(self) -> MapView:
+        """The items of the present epoch by position, for trainers that index: ``len(view)``, ``view[5]``.
+
+            view = midepoch.read("data/*.parquet").map(tokenize).as_map()
+            loader = DataLoader(view, batch_size=8, sampler=view.sampler(seed=42))
+
+        It needs a dataset whose items are counted. Positions are those of one process, without shards and lanes; let
+        the trainer's sampler choose among them, or ``view.sampler``, which shuffles, shards and resumes.
+        """
+        if (reason := self.why_not_counted()) is not None:
+            raise ValueError(f"as_map needs a dataset whose number of items is known. {reason}")
+        if self.plan.sharded_by == "user":
+            raise ValueError("as_map after shard is not possible: it has all items. Pass num_shards to its sampler.")
+        return MapView(self.plan, self.epoch)
 
     def with_other_rows(self, plan: Plan) -> "Dataset":
         """A dataset of other files. A subclass that knows its files overrides this and returns a plain Dataset."""

@@ -1,9 +1,9 @@
-"""read: open files in place, as a dataset."""
+"""read, tokens and from_indexable: open files, or rows of any object, in place, as a dataset."""
 
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -14,10 +14,17 @@ from midepoch.formats import MAX_RECORD_BYTES
 from midepoch.index.build import open_index
 from midepoch.index.hive import HiveIndex
 from midepoch.index.index import Index
+from midepoch.index.numbers import NumberIndex
+from midepoch.index.tokens import MEGATRON_DTYPES, TokenIndex, TokenLayout
 from midepoch.index.union import UnionIndex
 from midepoch.sources.files import FileRows
-from midepoch.storage.listing import Listing, PathSpec
+from midepoch.stages.transform import Map
+from midepoch.storage.listing import Listing, PathSpec, find
 from midepoch.storage.options import CACHE, Fetch
+from midepoch.storage.urls import is_url
+
+TOKEN_DTYPES = (*MEGATRON_DTYPES.values(), "uint32", "uint64")
+ROW_NUMBER = "row_number"
 
 
 def read(
@@ -95,3 +102,71 @@ def read_index(index: Index, columns: Sequence[str] | None, filters: Any, fetch:
 
         rows = replace(rows, where=Where.of(index, filters))
     return Dataset.from_source(rows)
+
+
+def tokens(
+    source: PathSpec,
+    *,
+    length: int | None = None,
+    stride: int | None = None,
+    dtype: str | None = None,
+    column: str = "input_ids",
+) -> Dataset:
+    """Open files of tokens in place: flat files (.bin, .npy), and the .bin/.idx pairs of Megatron.
+
+        dataset = midepoch.tokens("train.bin", dtype="uint16", length=2048).shuffle(seed=42)
+
+    Rows are windows of ``length`` tokens, which begin every ``stride`` tokens, by default every ``length``; what is
+    left at the end of a file is not read. Windows of a flat file do not know where documents end. For a pair, leave
+    out ``length``: then rows are documents, for :meth:`Dataset.pack`.
+
+    ``source`` is a file, a folder, a glob, or a list of those. ``dtype`` is the type of the integers in .bin files
+    without an .idx file; others say it themselves. Files are mapped, and tokens become int64 in the column ``column``
+    when they are read. Everything else is as with :func:`read`.
+    """
+    if length is not None:
+        length = check_integer("length", length, least=1)
+    if stride is not None:
+        if length is None:
+            raise ValueError("stride is for windows: pass length too.")
+        stride = check_integer("stride", stride, least=1)
+    if dtype is not None and (dtype not in TOKEN_DTYPES):
+        raise ValueError(f"dtype is {dtype!r}; it can be {', '.join(map(repr, TOKEN_DTYPES))}.")
+    if any(is_url(os.fspath(one)) for one in ([source] if isinstance(source, str | os.PathLike) else source)):
+        raise ValueError("Files of tokens are mapped, so they must be on this machine. Copy them here first.")
+    listing = find(source, suffixes=(".bin", ".npy"))
+    others = [name for name in listing.names if not name.endswith((".bin", ".npy"))]
+    if others:
+        raise ValueError(f"{others[0]} is not a .bin or .npy file. Of a Megatron pair, name the .bin file.")
+    layout = TokenLayout(dtype=dtype, length=length, stride=stride, column=column)
+    return Dataset.from_source(FileRows(index=TokenIndex(listing, layout)))
+
+
+def from_indexable(source: Any, *, name: str | None = None) -> Dataset:
+    """Any object with ``len(source)`` and ``source[i]`` as a dataset: a map-style Dataset of torch, a list, a store.
+
+        dataset = midepoch.from_indexable(torchvision_dataset).shuffle(seed=42, level="row").batch(32)
+
+    ``source[i]`` is called when a row is read, in the process that reads it, so a source that goes to workers must be
+    picklable, unless they are forked. The number of rows must not change. A checkpoint knows the source by ``name``,
+    by default that of its class, and by its length.
+    """
+    if not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
+        raise TypeError(f"from_indexable needs an object with len() and [i], got a {type(source).__name__}.")
+    if isinstance(source, Dataset | Mapping):
+        raise TypeError(f"from_indexable needs an object that row numbers index, got a {type(source).__name__}.")
+    numbers = FileRows(index=NumberIndex(len(source), name or type(source).__name__, ROW_NUMBER))
+    dataset = Dataset.from_source(numbers)
+    call = dataset.plan.pipeline.call("from_indexable", Indexed(source))
+    return dataset.with_stage(Map(call=call, remove_columns=(ROW_NUMBER,)))
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """The function from a row number to the row of an object."""
+
+    source: Any
+
+    def __call__(self, row: Mapping[str, int]) -> Any:
+        """The row with this number."""
+        return self.source[row[ROW_NUMBER]]

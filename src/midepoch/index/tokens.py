@@ -1,0 +1,230 @@
+"""Files of tokens as a dataset: windows of a flat file, or the documents of a Megatron pair. Nothing is saved.
+
+A flat file has one integer after the other (.bin), or is such an array of NumPy (.npy). A Megatron pair is a flat file
+and an .idx file that says where its documents begin.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from midepoch._common.types import I64
+from midepoch.errors import DataFormatError
+from midepoch.formats import Block, BlockReader, Scan
+from midepoch.index.encode import index_bytes
+from midepoch.index.index import IndexView
+from midepoch.storage.listing import Listing
+from midepoch.storage.local import check_unchanged
+
+BLOCK_TOKENS = 1 << 15
+MAX_BLOCKS = 1 << 20
+TOKEN = pa.int64()
+"""Losses of torch take no narrower integers, so tokens are widened when they are read."""
+MAGIC = b"MMIDIDX\x00\x00"
+MEGATRON_DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLayout:
+    """How tokens become rows. If there is no ``length``, a row is a document."""
+
+    dtype: str | None
+    """Of flat files that do not say it themselves."""
+    length: int | None
+    stride: int | None
+    column: str
+
+
+class TokenIndex:
+    """The windows or documents of files of tokens, which are mapped."""
+
+    store = None
+
+    def __init__(self, listing: Listing, layout: TokenLayout) -> None:
+        self._listing, self._layout = listing, layout
+        self._files = [_file(os.path.join(listing.root, name), layout) for name in listing.names]
+        kind = pa.large_list(TOKEN) if layout.length is None else pa.list_(TOKEN, layout.length)
+        self._schema = pa.schema([(layout.column, kind)])
+        scans = [Scan("arrow", self._schema, file.blocks()) for file in self._files]
+        self.view = IndexView(listing.root, index_bytes(listing, scans))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenIndex, (self._listing, self._layout)
+
+    @property
+    def layout(self) -> Mapping[str, Any]:
+        """How rows were cut: another cut has other rows."""
+        return {"tokens": {name: value for name, value in asdict(self._layout).items() if value is not None}}
+
+    def schema(self, columns: Sequence[str] | None) -> pa.Schema:
+        return self._schema
+
+    def constants(self, file: int) -> Mapping[str, pa.Scalar]:
+        return {}
+
+    def stored_name(self, file: int, name: str) -> str | None:
+        return name
+
+    def open(self, file: int, wanted: pa.Schema) -> BlockReader:
+        return TokenBlocks(self._files[file], wanted)
+
+    def check(self, file: int) -> None:
+        check_unchanged(self.view.path(file), self.view.stamps[file])
+
+
+class TokenBlocks:
+    """Blocks of one file. Their tokens are copied, because they are widened."""
+
+    def __init__(self, file: "FlatFile | DocumentFile", wanted: pa.Schema) -> None:
+        self._file, self._wanted = file, wanted
+
+    def read(self, block: Block) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([self._file.rows(block.offset, block.rows)], schema=self._wanted)
+
+    def is_view(self, data: "pa.Table | pa.RecordBatch") -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatFile:
+    """Windows of one file: row ``n`` has the tokens from ``n * stride`` on."""
+
+    path: str
+    dtype: str
+    offset: int
+    """The bytes before the first token."""
+    tokens: int
+    length: int
+    stride: int
+
+    @property
+    def row_count(self) -> int:
+        return max(0, (self.tokens - self.length) // self.stride + 1)
+
+    def blocks(self) -> list[tuple[int, int, int]]:
+        """The first row, the bytes and the rows of each block."""
+        size = max(1, BLOCK_TOKENS // self.length, -(-self.row_count // MAX_BLOCKS))
+        row_bytes = self.length * TOKEN.bit_width // 8
+        starts = range(0, self.row_count, size)
+        return [(at, row_bytes * (here := min(size, self.row_count - at)), here) for at in starts]
+
+    def rows(self, first: int, count: int) -> pa.Array:
+        """Some rows, as a column."""
+        begin, end = first * self.stride, (first + count - 1) * self.stride + self.length
+        tokens = self.read(begin, end)
+        if self.stride == self.length:
+            values = tokens.astype(np.int64)
+        else:
+            values = np.lib.stride_tricks.sliding_window_view(tokens, self.length)[:: self.stride].astype(np.int64)
+        return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), self.length)
+
+    def read(self, begin: int, end: int) -> npt.NDArray[Any]:
+        """Tokens of the file, mapped."""
+        size = np.dtype(self.dtype).itemsize
+        return np.memmap(self.path, self.dtype, "r", self.offset + begin * size, (end - begin,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DocumentFile:
+    """The documents of a Megatron pair: row ``n`` has the tokens from ``begins[n]`` to ``ends[n]``."""
+
+    flat: FlatFile
+    begins: I64
+    ends: I64
+
+    def blocks(self) -> list[tuple[int, int, int]]:
+        """The first row, the bytes and the rows of each block."""
+        rows, lengths = len(self.begins), self.ends - self.begins
+        average = max(1, int(lengths.sum()) // max(1, rows))
+        size = max(1, BLOCK_TOKENS // average, -(-rows // MAX_BLOCKS))
+        starts = np.arange(0, rows, size)
+        nbytes = np.add.reduceat(lengths, starts) * (TOKEN.bit_width // 8) if rows else lengths
+        return [(at, length, min(size, rows - at)) for at, length in zip(starts.tolist(), nbytes.tolist(), strict=True)]
+
+    def rows(self, first: int, count: int) -> pa.Array:
+        """Some rows, as a column."""
+        begins, ends = self.begins[first : first + count], self.ends[first : first + count]
+        offsets = np.concatenate([[0], np.cumsum(ends - begins)])
+        if (begins[1:] == ends[:-1]).all():
+            values = self.flat.read(int(begins[0]), int(ends[-1])).astype(np.int64)
+        else:
+            parts = zip(begins.tolist(), ends.tolist(), strict=True)
+            values = np.concatenate([self.flat.read(begin, end) for begin, end in parts]).astype(np.int64)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def _file(path: str, layout: TokenLayout) -> "FlatFile | DocumentFile":
+    """A file, given what it says of itself, and what the user says of it."""
+    pair = path.removesuffix(".bin") + ".idx"
+    has_pair = path.endswith(".bin") and os.path.exists(pair)
+    if path.endswith(".npy"):
+        dtype, offset = _of_npy(path)
+    elif has_pair:
+        dtype, offset = _megatron_dtype(pair), 0
+    else:
+        if layout.dtype is None:
+            raise ValueError(f'{path} has tokens without a type, and no .idx file beside it: pass dtype="uint16" …')
+        dtype, offset = layout.dtype, 0
+    if layout.dtype not in (None, dtype):
+        raise ValueError(f"{path} says that its tokens are {dtype}, and dtype is {layout.dtype!r}. Leave dtype out.")
+    nbytes, item = os.path.getsize(path) - offset, np.dtype(dtype).itemsize
+    if nbytes % item:
+        raise DataFormatError(f"{path} has {nbytes:,} bytes of tokens, which {dtype} does not divide. Is it truncated?")
+    length = layout.length or 1
+    flat = FlatFile(
+        path=path, dtype=dtype, offset=offset, tokens=nbytes // item, length=length, stride=layout.stride or length
+    )
+    if layout.length is not None:
+        return flat
+    if not has_pair:
+        raise ValueError(f"{path} has no .idx file beside it that says where documents begin: pass length=2048 …")
+    return DocumentFile(flat=flat, **_documents(pair, flat))
+
+
+def _of_npy(path: str) -> tuple[str, int]:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise DataFormatError(f"{path} is not an array of NumPy: {error}.") from error
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not array.dtype.isnative:
+        raise DataFormatError(
+            f"{path} has an array of the shape {array.shape} and type {array.dtype}; tokens are one row of integers."
+        )
+    return str(array.dtype), int(getattr(array, "offset", 0))
+
+
+def _megatron_dtype(path: str) -> str:
+    with open(path, "rb") as file:
+        header = file.read(len(MAGIC) + 9)
+    if len(header) < len(MAGIC) + 9 or not header.startswith(MAGIC) or header[len(MAGIC)] != 1:
+        raise DataFormatError(f"{path} is not the index of a Megatron dataset of version 1.")
+    if header[-1] not in MEGATRON_DTYPES:
+        raise DataFormatError(f"{path} has tokens of the type number {header[-1]}, which are not integers.")
+    return MEGATRON_DTYPES[header[-1]]
+
+
+def _documents(path: str, flat: FlatFile) -> dict[str, I64]:
+    """Where documents begin and end, in tokens. A document is a run of sequences."""
+    content = np.fromfile(path, np.uint8)
+    at = len(MAGIC) + 9
+    try:
+        sequences, documents = np.frombuffer(content, "<i8", 2, at).tolist()
+        lengths = np.frombuffer(content, "<i4", sequences, at + 16).astype(np.int64)
+        pointers = np.frombuffer(content, "<i8", sequences, at + 16 + 4 * sequences)
+        firsts = np.frombuffer(content, "<i8", documents, at + 16 + 12 * sequences)
+    except ValueError as error:
+        raise DataFormatError(f"{path} is truncated or damaged: {error}.") from error
+    begins = pointers // np.dtype(flat.dtype).itemsize
+    ends = begins + lengths
+    in_order = documents > 0 and firsts[0] == 0 and firsts[-1] == sequences and (np.diff(firsts) >= 0).all()
+    if not in_order or (lengths < 0).any() or (begins < 0).any() or (ends > flat.tokens).any():
+        raise DataFormatError(f"{path} does not fit {flat.path}: it names tokens or sequences that are not there.")
+    firsts = firsts[np.append(np.diff(firsts) > 0, True)]  # documents without sequences have no tokens
+    if (begins[1:] != ends[:-1])[np.setdiff1d(np.arange(1, sequences), firsts) - 1].any():
+        raise DataFormatError(f"{path} has documents whose sequences do not follow each other, which is not possible.")
+    return {"begins": begins[firsts[:-1]], "ends": ends[firsts[1:] - 1]}

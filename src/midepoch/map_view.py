@@ -1,0 +1,114 @@
+"""A dataset by number: for trainers and samplers that index, and a sampler of positions that resumes."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from operator import index as as_index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from midepoch._common.text import count
+from midepoch.delivery.plan import Plan
+from midepoch.index.numbers import NumberIndex
+from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.sources.files import FileRows
+from midepoch.sources.source import EpochCut
+from midepoch.stages.counted import CountedItems
+
+if TYPE_CHECKING:
+    from midepoch.dataset import Dataset
+
+POSITION = "position"
+
+
+class MapView:
+    """The items of one epoch of a dataset, by their position in it: ``len(view)``, ``view[5]``. It can be pickled."""
+
+    def __init__(self, plan: Plan, epoch: int) -> None:
+        """Take a plan whose items are counted. Users call ``dataset.as_map()``."""
+        self._plan, self._epoch = plan, epoch
+        self._items: CountedItems | None = None
+        self._opened: tuple[int, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_plan": self._plan, "_epoch": self._epoch, "_items": None, "_opened": None}
+
+    def _counted(self) -> CountedItems:
+        if self._items is None:
+            pipeline = self._plan.pipeline
+            self._items = PipelineLanes(pipeline, EpochCut(epoch=self._epoch, lanes=1)).counted(0, pipeline.begin)
+        return self._items
+
+    def _source(self) -> Any:
+        """What this process holds open. A forked process opens files of its own."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = os.getpid(), self._plan.pipeline.source.open(1)
+        return self._opened[1]
+
+    def __len__(self) -> int:
+        return self._counted().total()
+
+    def __getitem__(self, position: int) -> Any:
+        """The item at a position. A negative one counts from the end."""
+        return self.__getitems__([position])[0]
+
+    def __getitems__(self, positions: Sequence[int]) -> list[Any]:
+        """The items at some positions, read together. DataLoader calls this for a batch."""
+        size = len(self)
+        numbers = np.array([as_index(position) for position in positions], np.int64)
+        wrong = numbers[(numbers < -size) | (numbers >= size)]
+        if len(wrong):
+            raise IndexError(f"There is no item {wrong[0]}; the dataset has {count('item', size)}.")
+        if not len(numbers):
+            return []
+        rising, places = np.unique(np.where(numbers < 0, numbers + size, numbers), return_inverse=True)
+        flow = self._counted().flow(self._source(), iter([rising]))
+        items = [item for item, _, _ in flow.as_single_items()]
+        return [items[place] for place in places.tolist()]
+
+    def sampler(
+        self, *, seed: int | None = None, num_shards: int = 1, index: int = 0, lanes: int | None = None
+    ) -> "PositionSampler":
+        """The positions in an order, for ``DataLoader(view, sampler=...)``; a true permutation if there is a ``seed``.
+
+        The order is another one in every epoch. Ranks get disjoint positions by ``num_shards`` and ``index``. The
+        sampler has ``state_dict``, ``load_state_dict`` and ``set_epoch``; a state fits any number of ranks. With
+        ``lanes`` the order is the same on every number of ranks that divides them.
+        """
+        from midepoch.dataset import Dataset
+
+        positions = Dataset.from_source(FileRows(index=NumberIndex(len(self), POSITION, POSITION)))
+        if seed is not None:
+            positions = positions.shuffle(seed, level="row")
+        if lanes is not None:
+            positions = positions.lanes(lanes)
+        return PositionSampler(positions.shard(num_shards, index))
+
+
+class PositionSampler:
+    """Positions in an order, for any DataLoader that takes a sampler. A loop starts where the last state was.
+
+    A DataLoader with workers asks for positions ahead of the batches it delivers. torchdata's StatefulDataLoader knows
+    which were delivered; with others take states at the end of an epoch, or without workers.
+    """
+
+    def __init__(self, positions: "Dataset") -> None:
+        self._positions = positions
+
+    def __iter__(self) -> Iterator[int]:
+        return (row[POSITION] for row in self._positions)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start the next loop at the beginning of an epoch, or at the state that was loaded, if it is of that epoch."""
+        self._positions.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was sampled so far: the state of a dataset."""
+        return self._positions.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Start from a state, also one of another number of ranks."""
+        self._positions.load_state_dict(state_dict)
