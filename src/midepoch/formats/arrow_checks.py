@@ -1,5 +1,7 @@
 """Checks of a record batch before its rows are read: a damaged one could end the process, or show other memory."""
 
+from functools import lru_cache
+
 import pyarrow as pa
 
 
@@ -21,6 +23,7 @@ def _without_text(column: pa.Array) -> pa.Array:
     return column if kind == column.type else column.view(kind)
 
 
+@lru_cache(maxsize=1024)
 def _bytes_for_text(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_string(kind):
         return pa.binary()

@@ -56,7 +56,7 @@ class UnitRows(NamedTuple):
         rows = next(len(array) for array in self if array is not None)
         head = UNIT_HEAD.pack(rows, self.kept is not None, self.lengths is not None)
         bits = b"" if self.kept is None else _packed(self.kept).tobytes()
-        lengths = b"" if self.lengths is None else self.lengths.astype("<u4").tobytes()
+        lengths = b"" if self.lengths is None else self.lengths.astype("<u4", copy=False).tobytes()
         return framed(head + bits + lengths, UNIT_MAGIC)
 
     @classmethod
@@ -224,14 +224,14 @@ def _join(folder: Path, units: Iterable[UnitRows], rows: int, covered: int) -> b
     with open(folder / KEPT, "wb") as bits_file, open(folder / LENGTHS, "wb") as lengths_file:
         for unit in units:
             if unit.kept is not None:
-                bits = bits or _PageWriter(bits_file, PAGE_ROWS >> 3)
+                bits = bits or _PageWriter(bits_file, PAGE_ROWS >> 3, are_bits=True)
                 joined = np.concatenate([left, unit.kept])
                 whole = len(joined) // 8 * 8
                 bits.write(_packed(joined[:whole]))
                 left = joined[whole:]
             if unit.lengths is not None:
-                lengths = lengths or _PageWriter(lengths_file, PAGE_ROWS * 4)
-                lengths.write(unit.lengths.astype("<u4").view(np.uint8))
+                lengths = lengths or _PageWriter(lengths_file, PAGE_ROWS * 4, are_bits=False)
+                lengths.write(unit.lengths.astype("<u4", copy=False).view(np.uint8))
             written += next(len(array) for array in unit if array is not None)
         if bits is not None:
             bits.write(_packed(left))
@@ -248,10 +248,10 @@ def _join(folder: Path, units: Iterable[UnitRows], rows: int, covered: int) -> b
 
 
 class _PageWriter:
-    """Writes bytes to a file, with a checksum of each page and the number of bits that are set in it."""
+    """Writes bytes to a file, with a checksum of each page and, of bits, how many are set in it."""
 
-    def __init__(self, file: BinaryIO, page: int) -> None:
-        self._file, self._page = file, page
+    def __init__(self, file: BinaryIO, page: int, *, are_bits: bool) -> None:
+        self._file, self._page, self._are_bits = file, page, are_bits
         self._room = 0
         self.checksums: list[int] = []
         self.ones: list[int] = []
@@ -265,7 +265,8 @@ class _PageWriter:
             now, values = values[: self._room], values[self._room :]
             self._file.write(now.data)
             self.checksums[-1] = zlib.crc32(now.data, self.checksums[-1])
-            self.ones[-1] += int(ONES[now].sum(dtype=np.int64))
+            if self._are_bits:
+                self.ones[-1] += int(ONES[now].sum(dtype=np.int64))
             self._room -= len(now)
 
 
