@@ -292,7 +292,7 @@ class CountedSession(Session):
                 here = ordinals[: max(0, -(-known // ordinals.step))][:size]
                 if not here:
                     break  # the segment has ended
-                yield np.array(here)
+                yield np.arange(here.start, here.stop, here.step)
                 ordinals = ordinals[len(here) :]
                 size = min(2 * size, self._most_at_once)
             number += 1
@@ -369,6 +369,7 @@ def _in_turn(lanes: Sequence["ReadLane"], count: int) -> Iterator[list[Any]]:
             items[number :: len(lanes)] = lane.take(rounds)
         count -= len(items)
         yield items
+        del items  # so that the next ones are made in their memory, which is still in the CPU cache
     if count:
         yield [item for lane in lanes[:count] for item in lane.take(1)]
 

@@ -17,7 +17,16 @@ import numpy as np
 from midepoch._common.types import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.pipeline.draws import EMPTY_PASSES, LOW_BITS, PartPosition, Stop, empty_part, interleaved, part_salt
+from midepoch.pipeline.draws import (
+    EMPTY_PASSES,
+    LOW_BITS,
+    RUN_ROWS,
+    PartPosition,
+    Stop,
+    empty_part,
+    interleaved,
+    part_salt,
+)
 from midepoch.pipeline.schedule import Schedule
 from midepoch.stages.counted import CountedItems, Wanted
 from midepoch.stages.flow import Flow, RowRun, SingleItem
@@ -26,6 +35,8 @@ from midepoch.values.forms import Form
 
 COUNTED_EVERY = 64
 """The table of a period holds the draws from each part after each multiple of this number."""
+DRAWS_AT_ONCE = 8192
+"""For how many draws the parts and items are found together, at least, if so many are wanted."""
 DRAWS_AHEAD = 16
 """How many arrays of draws may wait while the next items of a part are looked for."""
 NOT_KNOWN: I64 = np.empty(0, np.int64)
@@ -430,8 +441,11 @@ class CountedDraws(CountedItems):
             )
             chosen = every[here - first]
             for part in range(len(self._parts)):
-                ordinals = np.cumsum(every == part)[here - first] - 1
-                items[part].append(base[part] + ordinals[chosen == part])
+                if len(here) == len(every):  # all draws are wanted
+                    items[part].append(base[part] + np.arange(np.count_nonzero(every == part)))
+                else:
+                    ordinals = np.cumsum(every == part)[here - first] - 1
+                    items[part].append(base[part] + ordinals[chosen == part])
             parts.append(chosen)
             begin = end
         return np.concatenate(parts), [np.concatenate(of_part) for of_part in items]
@@ -455,7 +469,7 @@ class _Draws:
 
     def _advance(self) -> bool:
         """Find the parts of the next array of draws. False if there is none."""
-        numbers = next(self._wanted, None)
+        numbers = self._next_numbers()
         if numbers is None:
             return False
         if not len(numbers):
@@ -466,6 +480,18 @@ class _Draws:
             if len(of_part):
                 self._of_parts[part].append(of_part)
         return True
+
+    def _next_numbers(self) -> I64 | None:
+        """The next array of wanted draws, or several as one. Short ones come first after a resume, and stay alone."""
+        numbers = next(self._wanted, None)
+        if numbers is None or len(numbers) < RUN_ROWS:
+            return numbers
+        arrays = [numbers]
+        while sum(map(len, arrays)) < DRAWS_AT_ONCE and (numbers := next(self._wanted, None)) is not None:
+            arrays.append(numbers)
+            if len(numbers) < RUN_ROWS:
+                break
+        return np.concatenate(arrays)
 
     def _wanted_of(self, part: int) -> Iterator[I64]:
         """The wanted items of a part. A part that is drawn from rarely does not look ahead through all draws."""
@@ -506,8 +532,10 @@ class _Draws:
             for part, needed in enumerate(np.bincount(parts, minlength=len(flows)).tolist()):
                 while sum(map(len, waiting[part])) < needed:
                     waiting[part].append(next(flows[part]))
-            rows, keys, _ = interleaved(parts, waiting)
-            yield RowRun(rows, np.zeros((len(parts), 1), np.int64), keys)
+            for first in range(0, len(parts), RUN_ROWS):
+                rows, keys, _ = interleaved(parts[first : first + RUN_ROWS], waiting)
+                yield RowRun(rows, np.zeros((len(keys), 1), np.int64), keys)
+                del rows, keys  # so that the next rows are made in their memory, which is still in the CPU cache
 
     def _runs(self, part: int) -> Iterator[RowRun]:
         for salt, flow in self._items.part_flows(part, self._opened, self._wanted_of(part)):

@@ -160,7 +160,7 @@ class Mixture:
         return MixtureLanes(self, cut)
 
     def open(self, lanes: int) -> "OpenMixture":
-        return OpenMixture([part.source.open(lanes * len(self.parts)) for part in self.parts])
+        return OpenMixture([part.source.open(lanes * -(-len(self.parts) // 4)) for part in self.parts])
 
     def context(self, epoch: int, rows_until: int) -> Context:
         return Context(seed=self.seed, epoch=epoch, rows_until=0, locate=_no_row)

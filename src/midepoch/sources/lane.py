@@ -114,10 +114,30 @@ class LaneRows:
             waiting.append(array)
             rows += len(array)
             if rows and (rows >= step or len(waiting) == MAX_ARRAYS or not len(array)):
-                yield from self._steps_at(np.concatenate(waiting), stop)
-                waiting, rows, step = [], 0, self._sizes.step
+                together = np.concatenate(waiting)
+                may_wait = step > 1 and len(array) and len(waiting) < MAX_ARRAYS
+                end = self._whole_windows(together) if may_wait else len(together)
+                if end:
+                    yield from self._steps_at(together[:end], stop)
+                waiting, rows, step = [together[end:]], len(together) - end, self._sizes.step
         if rows:
             yield from self._steps_at(np.concatenate(waiting), stop)
+
+    def _whole_windows(self, positions: I64) -> int:
+        """How many of these positions to read now: those of whole windows, whose blocks are sliced, not picked.
+
+        None if the end of the first window is near. All if it is too far away.
+        """
+        if not self._window_bytes:
+            return len(positions)
+        first, last = int(positions[0]), int(positions[-1])
+        following = int(np.searchsorted(self._pieces, last + 1, "right"))
+        whole = int(np.searchsorted(positions, self._pieces[following - 1]))
+        if whole >= self._sizes.run:
+            return whole
+        window_end = int(self._pieces[min(following, len(self._pieces) - 1)])
+        rows = (window_end - first) * len(positions) // (last + 1 - first)
+        return 0 if len(positions) < rows <= self._sizes.step * 5 // 2 else len(positions)
 
     def _steps_at(self, positions: I64, stop: int) -> Iterator[RowRun]:
         for part in self._cut_at_windows(positions):

@@ -25,6 +25,9 @@ from midepoch.values.take import take
 SMALL_PART = 512
 """Parts with fewer rows on average are joined before they are converted to Python values."""
 
+SMALL_PART_BYTES = 128 << 10
+"""The same for bytes: to copy more takes longer than it saves."""
+
 Columns = dict[str, Any]
 """One sequence per column, all of the same length."""
 
@@ -145,8 +148,14 @@ class RowPool:
     def _convertible(self) -> "Sequence[pa.RecordBatch | PickedRows]":
         """The parts, joined if they are small: to convert a part has a cost that does not depend on its rows."""
         batches = [part for part in self._parts if isinstance(part, pa.RecordBatch)]
-        small = sum(batch.num_rows for batch in batches) < SMALL_PART * len(batches)
-        return [self.batch()] if small and len(batches) == len(self._parts) > 1 else self._parts
+        if len(batches) < len(self._parts) or len(batches) < 2:
+            return self._parts
+        rows = sum(batch.num_rows for batch in batches)
+        small = rows < SMALL_PART * len(batches)
+        if small and batches[0].num_rows:  # a guess from one part: to measure all would take as long
+            row_bytes = batches[0].nbytes / batches[0].num_rows
+            small = row_bytes * rows < SMALL_PART_BYTES * len(batches)
+        return [self.batch()] if small else self._parts
 
 
 @dataclass(frozen=True, slots=True)

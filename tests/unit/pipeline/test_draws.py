@@ -9,6 +9,7 @@ import midepoch as me
 from files import write
 from midepoch.pipeline import counted_draws, draws
 from midepoch.pipeline.draws import RUN_ROWS, interleaved
+from midepoch.sources import lane
 from midepoch.sources.fetcher import BlockFetcher
 
 SIZES = {"a": 9000, "b": 6000, "c": 3000}
@@ -72,3 +73,14 @@ def test_the_first_row_waits_for_one_block_of_one_part(parts, monkeypatch):
     rows = iter(me.mix(parts, WEIGHTS))
     next(rows)
     assert len(blocks) == 1
+
+
+def test_windows_of_shuffled_parts_are_read_whole(parts, monkeypatch):
+    """Rows that are picked from a part of a window would be copied block by block, and more often."""
+    shuffled = {name: part.shuffle(seed=3, window=2000) for name, part in parts.items()}
+    expected = [row["x"] for row in one_by_one(shuffled)]
+    picked = []
+    take = lane.take
+    monkeypatch.setattr(lane, "take", lambda data, indices: picked.append(len(indices)) or take(data, indices))
+    assert [row["x"] for row in me.mix(shuffled, WEIGHTS, stop="all")] == expected
+    assert sum(picked) < sum(SIZES.values()) / 10

@@ -120,6 +120,28 @@ def test_runs_hold_the_rows_of_the_order_between_start_and_stop(
     assert got == (due, expected, expected)
 
 
+@pytest.mark.parametrize("kind", ["mapped", "decoded"])
+@given(order_steps=steps, sizes=sizes, data=st.data(), window_bytes=st.sampled_from([0, 1, 4000]))
+def test_wanted_positions_in_arrays_of_any_size_give_their_rows(index_of, kind, order_steps, sizes, data, window_bytes):
+    """Empty arrays among them end a step. The others may be read later, together with those that follow."""
+    index = index_of(kind)
+    order = build_order(in_file_order(index), order_steps, 1)
+    wanted = sorted(data.draw(st.sets(st.integers(0, order.size - 1)))) if order.size else []
+    if data.draw(st.booleans()):
+        wanted = list(range(order.size))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(wanted)), max_size=8)))
+    arrays = np.split(np.array(wanted, np.int64), cuts)
+    fetcher = BlockFetcher(index, index.schema(None))
+    runs = LaneRows(fetcher, order, sizes, window_bytes).runs_at(iter(arrays), order.size)
+    got = [
+        (int(cursor) - 1, row["x"])
+        for run in runs
+        for cursor, row in zip(run.cursors[:, 0], run.rows.items(), strict=True)
+    ]
+    fetcher.close()
+    assert got == list(zip(wanted, order.rows(np.array(wanted, np.int64)).tolist(), strict=True))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_start_and_block_boundary_in_file_order(index_of, kind):
     index = index_of(kind)

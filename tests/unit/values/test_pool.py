@@ -9,7 +9,9 @@ from columns import TYPES, with_nulls
 from files import write
 from midepoch.formats.base import as_read
 from midepoch.testing import same
+from midepoch.values import pool
 from midepoch.values.arrow import arrow_columns
+from midepoch.values.collate import concat_batches
 from midepoch.values.gather import MAX_PARTS, WIDE_BYTES, PartedArray
 from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows, concat
@@ -107,3 +109,15 @@ def test_parts_without_a_check_are_copied_at_first_use(form):
     memory[:] = -1
     assert parts[0]["tokens"][0].as_py()[0] == -1
     assert got + [number for batch in batches for number in batch["tokens"][:, 0].tolist()] == list(range(20))[::-1]
+
+
+@pytest.mark.parametrize("length", [1, 5000], ids=["narrow", "wide"])
+def test_small_parts_are_joined_only_if_their_bytes_are_few(monkeypatch, length):
+    rows = [{"text": f"{number}" * length, "x": number} for number in range(300)]
+    whole = pa.RecordBatch.from_pylist(rows)
+    joined = []
+    monkeypatch.setattr(pool, "concat_batches", lambda batches: joined.append(1) or concat_batches(batches))
+    indices = np.random.default_rng(0).permutation(300)
+    picked = PickedRows(RowPool([whole.slice(start, 100) for start in (0, 100, 200)]), indices)
+    assert list(picked.dicts()) == [rows[number] for number in indices]
+    assert bool(joined) == (length == 1)
