@@ -79,3 +79,26 @@ def test_urls_of_a_list_are_tried_again_one_by_one(server):
     del server.objects["/17.parquet"]
     with pytest.raises(me.NoDataError, match=r"/17\.parquet does not exist"):
         me.read(urls)
+
+
+def page(*links):
+    return "".join(f'<a href="{link}">{link}</a>\n' for link in links).encode()
+
+
+def test_a_glob_reads_the_links_of_a_page(server, tmp_path):
+    for number in range(3):
+        server.put(f"data/part-{number}.parquet", rows(20 * number, 20 * number + 20), Last_Modified=MONDAY)
+    server.put("data", page("../", "part-0.parquet", "part-1.parquet", "part-2.parquet", "notes.txt"))
+    dataset = me.read(server.url("data/*.parquet"), index_dir=tmp_path)
+    assert ids(dataset) == list(range(60))
+    me.testing.assert_resumes(dataset.shuffle(seed=3).batch(7), every=4)
+    assert ids(me.read(server.url("data/part-[12].parquet"))) == list(range(20, 60))
+
+
+def test_a_glob_where_there_is_no_page(server):
+    server.put("data/part-0.parquet", rows(0, 20), Last_Modified=MONDAY)
+    with pytest.raises(me.NoDataError, match=r"is not a page that links to such files.*Pass a list of URLs"):
+        me.read(server.url("data/*.parquet"))
+    server.put("data", page("notes.txt"))
+    with pytest.raises(me.NoDataError, match=r"is not a page that links to such files.*Pass a list of URLs"):
+        me.read(server.url("data/*.parquet"))

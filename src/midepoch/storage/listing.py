@@ -11,7 +11,9 @@ from typing import Any
 
 from midepoch._common.text import count
 from midepoch.errors import NoDataError
-from midepoch.storage.clients import ObjectInfo
+from midepoch.storage.clients import HTTP, ObjectInfo
+from midepoch.storage.foreign import foreign_layout
+from midepoch.storage.hub import pinned
 from midepoch.storage.local import FileStamp, stamp_of
 from midepoch.storage.location import Location
 from midepoch.storage.objects import StoredFile
@@ -123,13 +125,15 @@ def _data_files(folder: str, paths: Iterable[str], suffixes: tuple[str, ...]) ->
     others: list[str] = []
     for path in paths:
         (known if path.endswith(suffixes) else others).append(path)
+    data = [path for path in known if not path.endswith(METADATA)]
+    if not data and (foreign := foreign_layout([*known, *others])) is not None:
+        raise NoDataError(f"The folder {folder} has no files that midepoch reads. {foreign}.")
     if not known:
         seen = f"it holds {count('other', len(others))}, such as {os.path.basename(others[0])}" if others else ""
         raise NoDataError(
             f"The folder {folder} has no file that ends in {_in_words(suffixes)} ({seen or 'it is empty'}). "
             "To read files whatever their names, pass a glob such as 'folder/*'."
         )
-    data = [path for path in known if not path.endswith(METADATA)]
     if data and len(data) < len(known):
         log.info(
             "%s of %s that end in %s are not read; name them to read them.",
@@ -172,7 +176,7 @@ def _find_objects(urls: list[str], options: Mapping[str, Any], suffixes: tuple[s
         if not is_url(url):
             raise ValueError(f"{url} is a path, and other sources are URLs. Read them apart, and join them with mix.")
         check_plain(url)
-    urls = [url if url.endswith("://") else url.rstrip("/") for url in urls]
+    urls = [pinned(url if url.endswith("://") else url.rstrip("/"), options) for url in urls]
     store = Store(urls[0], options)
     for url in urls:
         other = Store(url, options)
@@ -213,8 +217,15 @@ def _find_object(store: Store, url: str, info: ObjectInfo, suffixes: tuple[str, 
     (above,) = store.stat([root])
     below = [] if above.kind is None else store.list_objects(above.url, deep=deep)
     matches = [one for one in below if pattern.fullmatch(one.url[len(above.url) + 1 :])]
+    if not matches and store.scheme in HTTP:
+        raise NoDataError(
+            f"{url} matches nothing: {root} is not a page that links to such files, and HTTP has no other way to list "
+            "a folder. Pass a list of URLs, one for each file."
+        )
     if not matches:
         raise NoDataError(f"{url} matches no object below {root}. Check the pattern, or pass the folder itself.")
+    if store.scheme in HTTP:  # a page of links does not say how large the files are
+        matches = store.stat([one.url for one in matches])
     return above.url, sorted(matches, key=lambda one: one.url.split("/"))
 
 
