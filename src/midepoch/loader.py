@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
+from midepoch._common.checks import check_integer
 from midepoch._common.once import log_once
 from midepoch._common.world import launched_rank, process_group_store
 from midepoch.checkpoint.row_digest import RowDigest
@@ -23,7 +24,7 @@ from midepoch.dataset import Dataset
 from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.digests import check_digest, digest_of
 from midepoch.delivery.epoch_progress import EpochProgress, epoch_progress
-from midepoch.delivery.metrics import Meter
+from midepoch.delivery.metrics import Meter, OnMetrics
 from midepoch.delivery.passes import Pass, PassIterator
 from midepoch.delivery.plan import Even, Plan, check_shard
 from midepoch.delivery.progress import EMPTY, Progress, Turns
@@ -60,6 +61,7 @@ class Loader(DataLoader[Any]):
     marked by :attr:`is_padding`. In a process group of torch the ranks compare what they read when a loop starts, and
     raise if it differs; ``check_ranks=False`` switches that off. With ``digest=True`` it keeps a digest of the rows
     that were delivered, which is part of the state; :meth:`check_digest` proves that each came exactly once.
+    ``on_metrics`` is called with :meth:`metrics` after each ``metrics_every`` batches.
 
     With ``global_batch_size`` and ``micro_batch_size`` in place of ``batch_size``, a step is :attr:`accumulation`
     batches of every rank, and has the same rows on any number of ranks that divides the number of micro-batches. The
@@ -102,6 +104,8 @@ class Loader(DataLoader[Any]):
         check_ranks: bool = True,
         device: "str | torch.device | None" = None,
         digest: bool = False,
+        on_metrics: OnMetrics | None = None,
+        metrics_every: int = 100,
     ) -> None:
         if not isinstance(dataset, Dataset):
             raise TypeError(
@@ -151,6 +155,9 @@ class Loader(DataLoader[Any]):
         self._warned_of_saving = False
         self._waiting: Pass | None = None
         self._last_run: Pass | None = None
+        if on_metrics is not None and not callable(on_metrics):
+            raise TypeError(f"on_metrics must be a function of the metrics, not a {type(on_metrics).__name__}.")
+        self._on_metrics, self._metrics_every = on_metrics, check_integer("metrics_every", metrics_every, least=1)
         self._meter: Meter | None = None
         _warn_if_not_sharded(plan)
 
@@ -288,7 +295,16 @@ class Loader(DataLoader[Any]):
             writer.add_scalar("data/waited_share", loader.metrics()["waited_share"], step)
 
         ``waited`` are the seconds in which the loop waited for batches, ``waited_share`` is their share of all
-        ``seconds``. ``rows_per_second`` counts whole batches, of this rank, where batches have a fixed number of rows.
+        ``seconds``. ``read``, ``processed`` and ``transported`` say what took them: reading rows, making items of rows
+        by functions, batches and packs, and sending items from workers. They are sums over all workers of this rank;
+        ``workers_idle`` are the seconds in which workers were as far ahead as they may be. ``rows_per_second`` counts
+        whole batches, of this rank, where batches have a fixed number of rows; ``rows_read`` all rows that were read,
+        also ahead. Packs have ``tokens_per_second`` and ``pack_fill``, the share of their places that are not padding,
+        mixtures the share of each part, as ``share_name``. ``cache_hits``, ``cache_misses`` and ``retries`` are those
+        of object stores.
+
+        A Loader with ``on_metrics`` calls that function with the metrics after each ``metrics_every`` batches, and at
+        the end of a loop.
         """
         return {} if self._meter is None else self._meter.metrics()
 
@@ -385,7 +401,7 @@ class Loader(DataLoader[Any]):
         """
         self._waiting = None
         run = self._last_run = self._start_point.begin(self._plan)
-        self._meter = Meter(run)
+        self._meter = Meter(run, on_metrics=self._on_metrics, every=self._metrics_every)
         return PassIterator.over(run, self._meter.timed(self.batches(run)), self.describe_state)
 
     def batches(self, run: Pass) -> Iterator[Iterable[Any]]:

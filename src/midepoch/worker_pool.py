@@ -25,7 +25,8 @@ from midepoch.delivery.layout import Chunk, Destination
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import Progress, Turns
 from midepoch.delivery.ring import SharedMemory
-from midepoch.delivery.transport import AHEAD_BYTES, AHEAD_MESSAGES, message_size, receive
+from midepoch.delivery.tally import Tally
+from midepoch.delivery.transport import AHEAD_BYTES, AHEAD_MESSAGES, PLACE, message_size, receive
 from midepoch.device import Copies, Mark, copies_to, start_copies
 from midepoch.errors import StaleIteratorError
 from midepoch.stages.stage import name_of
@@ -107,7 +108,7 @@ class WorkerPool:
         try:
             for worker in self._workers:
                 worker.start(self._round, resume_point)
-            ports = [self._port(worker) for worker in self._workers]
+            ports = [self._port(worker, progress) for worker in self._workers]
             arrived = in_turn(
                 ports,
                 len(progress.rotation),
@@ -134,8 +135,8 @@ class WorkerPool:
                 for worker in self._workers:
                     worker.interrupt(self._round)
 
-    def _port(self, worker: "Worker") -> "WorkerPort":
-        return WorkerPort(worker, self._round, timeout=self._timeout, to=self._to)
+    def _port(self, worker: "Worker", progress: Progress) -> "WorkerPort":
+        return WorkerPort(worker, self._round, progress, timeout=self._timeout, to=self._to)
 
 
 class Worker:
@@ -252,8 +253,11 @@ class Worker:
 class WorkerPort:
     """Where the turns of one worker arrive in one round."""
 
-    def __init__(self, worker: Worker, round_number: int, *, timeout: float, to: Destination) -> None:
+    def __init__(
+        self, worker: Worker, round_number: int, progress: Progress, *, timeout: float, to: Destination
+    ) -> None:
         self._worker, self._round, self._timeout, self._to = worker, round_number, timeout, to
+        self._progress = progress
         self._chunks: deque[Chunk] = deque()
         self._end: bytes | None = None
         """The last message of the worker: that there are no more turns, or an error."""
@@ -273,10 +277,14 @@ class WorkerPort:
 
     def _note(self, message: bytes) -> None:
         kind, content = message[:1], message[1 + ROUND.size :]
+        content, told = (content[: PLACE.size], content[PLACE.size :]) if kind == ITEMS else (content, b"")
         is_of_round = ROUND.unpack(message[1 : 1 + ROUND.size]) == (self._round,)
         if kind == ITEMS:
             if is_of_round:  # not of a loop that was left
+                begun = time.perf_counter()
                 self._chunks.extend(receive(self._worker.memory, content, self._to))
+                own = Tally(received=time.perf_counter() - begun)
+                self._progress.of_workers += Tally.read_back(told) + own
             self._worker.note_received(message_size(content))
         elif is_of_round:
             self._end = b"" if kind == END else content

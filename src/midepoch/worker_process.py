@@ -4,6 +4,7 @@ import os
 import pickle
 import random
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import parent_process
@@ -22,6 +23,7 @@ from midepoch.delivery.progress import Progress
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.resume import session_from
 from midepoch.delivery.ring import Places, SharedMemory
+from midepoch.delivery.tally import Tally, tally_of
 from midepoch.delivery.transport import Sender
 
 ResumePoint = tuple[State, ReaderProgress, int, int]
@@ -70,7 +72,7 @@ def run_worker(settings: WorkerSettings, connection: Connection, memory: SharedM
                 if init is not None:
                     init(settings.number)
                     init = None
-                _take_turns(settings, resume_point, Sender(memory, link, places, ahead=settings.ahead))
+                _take_turns(settings, resume_point, Sender(memory, link, places, ahead=settings.ahead), link)
                 link.send(END)
             except _Interrupted:
                 continue
@@ -94,15 +96,23 @@ def _prepare(settings: WorkerSettings) -> None:
     torch_workers._worker_info = torch_workers.WorkerInfo(**info)  # type: ignore[arg-type]
 
 
-def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: Sender) -> None:
+def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: Sender, link: "Link") -> None:
     start, delivered, ranks, rank = resume_point
     session = session_from(settings.plan.pipeline, start, ranks, delivered)
     progress = Progress(session, rank, delivered=delivered)
     all_turns = take_turns(progress, settings.number, settings.workers, deferred=True)
+    clock = time.perf_counter
+    made = sent = 0.0
+    link.tally = lambda: tally_of(session) + Tally(made=made, sent=sent - sender.idle, idle=sender.idle)
+    begun = clock()
     try:
         for turns in all_turns:
+            finished = clock()
+            made += finished - begun
             sender.send(turns)
             del turns  # so that the next items are made in their memory, which is still in the CPU cache
+            begun = clock()
+            sent += begun - finished
     except Exception:
         sender.flush()  # what was made before the error is delivered
         raise
@@ -133,6 +143,9 @@ class Link:
         self._waits_for: list[Any] = [connection] if parent is None else [connection, parent.sentinel]
         self._start: tuple[int, ResumePoint | None] | None = None
         self._round, self._received = 0, 0
+        self.tally: Callable[[], Tally] = Tally
+        """Returns what making items has taken so far, in this round."""
+        self._told = Tally()
 
     def next_start(self) -> ResumePoint:
         """Wait for a resume point."""
@@ -140,6 +153,7 @@ class Link:
             while self._start is None:
                 self._read()
             (self._round, resume_point), self._start = self._start, None
+            self._told = Tally()
             if resume_point is not None:
                 return resume_point
 
@@ -148,8 +162,10 @@ class Link:
         self._connection.send_bytes(kind + ROUND.pack(self._round) + content)
 
     def send_place(self, place: bytes) -> None:
-        """Say where a message is."""
-        self.send(ITEMS, place)
+        """Say where a message is, and what was done since the last."""
+        tally = self.tally()
+        self.send(ITEMS, place + (tally - self._told).write())
+        self._told = tally
 
     def received(self, *, wait: bool) -> int:
         """How many messages were received since the last call. If the main process wants something else, it raises."""

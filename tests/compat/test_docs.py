@@ -7,6 +7,7 @@ import sys
 import tomllib
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +35,21 @@ def datasets_at_home(folder, monkeypatch):
         monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", folder)
 
 
+def loggers_at_home(monkeypatch):
+    """Stand in for TensorBoard and Weights & Biases, which are not installed for the tests."""
+
+    class Writer:
+        def add_scalar(self, name, value, step):
+            assert isinstance(name, str)
+            assert float(value) >= 0 <= float(step)
+
+    def log(metrics):
+        assert all(float(value) >= 0 for value in metrics.values())
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda mode: None, log=log))
+
+
 @pytest.mark.parametrize("code", list(blocks()))
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
@@ -41,6 +57,7 @@ def datasets_at_home(folder, monkeypatch):
 def test_an_example_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     datasets_at_home(tmp_path / "huggingface", monkeypatch)
+    loggers_at_home(monkeypatch)
     (tmp_path / "data").mkdir()
     for number in range(3):
         rows = range(number * 40, number * 40 + 40)

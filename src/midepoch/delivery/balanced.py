@@ -118,7 +118,7 @@ def take_shares(
     progress: Progress, session: BalancedSession, ledgers: Ledgers, worker: int, workers: int
 ) -> Generator[Turns, None, None]:
     """A reader's items, from where its progress is, until there are none left; those of one worker of several."""
-    opened = session.pipeline.source.open(len(session.positions))
+    opened = session.open_source(len(session.positions))
     agenda = Agenda(session, progress.reader, progress.turns_taken + worker, workers)
     reading: dict[int, ReadLane] = {}
     try:

@@ -335,7 +335,7 @@ def _every(session: CountedSession, ledgers: Ledgers, first: int, step: int) -> 
     """The items ``first, first + step, first + 2 step …`` of the sequence."""
     lanes = len(session.positions)
     session.read_as(first)
-    opened = session.pipeline.source.open(lanes // gcd(lanes, step))
+    opened = session.open_source(lanes // gcd(lanes, step))
     reading: dict[int, ReadLane] = {}
     try:
         while (segment := session.segment(first)) is not None:

@@ -13,6 +13,7 @@ from midepoch.checkpoint.row_digest import LaneSums, RowDigest
 from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State
 from midepoch.delivery.session import Session
 from midepoch.delivery.sums import Sums
+from midepoch.delivery.tally import Tally
 from midepoch.pipeline.ledger import units_of_item
 
 
@@ -57,6 +58,8 @@ class Progress:
         self._remaining: Iterator[Any] = iter(())
         self._own_sums = np.array(own_sums, np.uint64)
         self._sums: Sums | None = None
+        self.of_workers = Tally()
+        """What making the items has taken in worker processes."""
         self._most_unsummed = max(1, UNITS_UNSUMMED // units_of_item(session.pipeline.groupings))
         self.cursors: list[Cursor] = [session.positions[lane].cursor for lane in self.rotation]
         self._turns_before_current = 0

@@ -45,7 +45,7 @@ def _turns_of(
     assignment = session.assignment
     within = LaneAssignment(lanes=assignment.period, turn=progress.turns_taken, readers=workers)
     slots = within.rotation(worker)
-    opened = session.pipeline.source.open(len(slots))
+    opened = session.open_source(len(slots))
     stride = assignment.stride * within.stride
     if worker == 0:
         _warn_of_sharing(progress, opened, stride, workers)

@@ -14,6 +14,8 @@ from midepoch.checkpoint.state import State
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
+from midepoch.sources.read_counts import ReadCounts, sum_counts
+from midepoch.sources.source import OpenSource
 
 
 class Session:
@@ -34,6 +36,16 @@ class Session:
         self.lanes = PipelineLanes.of(pipeline, start)
         self.assignment = LaneAssignment(lanes=start.lanes, turn=start.turn, readers=readers)
         self.positions: list[LanePosition] = start.positions.expand()
+        self._opened: list[OpenSource] = []
+
+    def open_source(self, lanes: int) -> OpenSource:
+        """What this process holds open to read so many lanes."""
+        self._opened.append(self.pipeline.source.open(lanes))
+        return self._opened[-1]
+
+    def read_counts(self) -> ReadCounts:
+        """What reading in this process has taken so far."""
+        return sum_counts(opened.counts() for opened in self._opened)
 
     @property
     def counted(self) -> bool:

@@ -60,6 +60,8 @@ class Sender:
         self._start = 0
         self._rows = 1  # how many rows the next message may have
         self._last_sent = time.monotonic()
+        self.idle = 0.0
+        """Seconds in which the worker was as far ahead as it may be."""
 
     def send(self, turns: Turns) -> None:
         """Write some turns. They are sent at once if they took long to make, else when there are enough of them."""
@@ -117,7 +119,9 @@ class Sender:
         if self._layout is None:
             size = max(MESSAGE_BYTES, size + 8 * numbers + 4 * 64)
             while not self._may_be_ahead(size):
+                begun = time.perf_counter()
                 self._note_received(wait=True)
+                self.idle += time.perf_counter() - begun
             self._start = self._places.find(size)
             self._memory.grow(self._start + size)
             self._layout = Layout(self._memory.view(self._start, self._start + size))

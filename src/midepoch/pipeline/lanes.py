@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count, islice
 from typing import Any
@@ -16,7 +16,7 @@ from midepoch.pipeline.ledger import Ledger, Ledgers, SharedLedger
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import ALL_ROWS, EpochCut, RowStride
 from midepoch.stages.counted import CountedItems, Outputs
-from midepoch.stages.flow import Flow
+from midepoch.stages.flow import Flow, SingleItem
 from midepoch.stages.kept import without_others
 from midepoch.stages.pack.planned import PlannedWindows
 from midepoch.stages.stage import Stage
@@ -37,12 +37,31 @@ def cut_of(state: State) -> EpochCut:
     )
 
 
+@dataclass(slots=True)
+class PackCounts:
+    """How many packs were made, and how many tokens they have, without padding."""
+
+    packs: int = 0
+    tokens: int = 0
+
+    def count(self, flow: Flow) -> Flow:
+        """The same packs, counted."""
+        return flow.with_single_items(self._counted(flow.as_single_items()))
+
+    def _counted(self, packs: Iterator[SingleItem]) -> Iterator[SingleItem]:
+        for single in packs:
+            self.packs += 1
+            self.tokens += int(single[0]["cu_seqlens"][-1])
+            yield single
+
+
 class PipelineLanes:
     """The lanes of one epoch of a pipeline."""
 
     def __init__(self, pipeline: Pipeline, cut: EpochCut) -> None:
         self.pipeline, self.cut = pipeline, cut
         self._ledgers: Ledgers = {}
+        self.packs = PackCounts()
         self.source = pipeline.source.cut(cut, lambda: pipeline.known_survey)
 
     @classmethod
@@ -90,7 +109,7 @@ class PipelineLanes:
         return self.pipeline.unit_stages if self.pipeline.digest else None
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
-        return self._counted(lane, cursor, self.pipeline.stages, self._recorded_after)
+        return self._counted(lane, cursor, self.pipeline.stages, self._recorded_after, counts_packs=True)
 
     def units(self, lane: int, cursor: Cursor) -> CountedItems:
         """The outputs of the last stage that changes the number of items, which a digest sums, from a cursor on."""
@@ -106,7 +125,13 @@ class PipelineLanes:
         return None
 
     def _counted(
-        self, lane: int, cursor: Cursor, stages: Sequence[Stage], recorded_after: int | None = None
+        self,
+        lane: int,
+        cursor: Cursor,
+        stages: Sequence[Stage],
+        recorded_after: int | None = None,
+        *,
+        counts_packs: bool = False,
     ) -> CountedItems:
         width = len(self.pipeline.source.begin)
         items = self.source.counted(lane, cursor[:width])
@@ -119,6 +144,8 @@ class PipelineLanes:
                 items = Outputs(items, partial(self._record, lane))
             width += stage.many_outputs
             items = stage.counted(items, cursor[:width], context)
+            if stage.length_column is not None and counts_packs:
+                items = Outputs(items, self.packs.count)
             if filters and number == filters[-1]:
                 items = without_others(items, stage.name, context.name)
         return Outputs(items, partial(self._record, lane)) if recorded_after == len(stages) else items
@@ -151,6 +178,8 @@ class PipelineLanes:
                 flow = self._record(lane, flow)
             width += stage.many_outputs
             flow = stage.flow(flow, cursor[:width], context)
+            if stage.length_column is not None:
+                flow = self.packs.count(flow)
         return self._record(lane, flow) if self._recorded_after == len(self.pipeline.stages) else flow
 
 

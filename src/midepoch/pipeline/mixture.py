@@ -25,6 +25,7 @@ from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.schedule import COUNTED, Schedule, integer_weights
 from midepoch.pipeline.weight_schedule import WeightSteps
+from midepoch.sources.read_counts import ReadCounts, sum_counts
 from midepoch.sources.source import (
     ALL_ROWS,
     AdoptedCheckpoint,
@@ -301,6 +302,9 @@ class OpenMixture:
     @property
     def decodes(self) -> bool:
         return any(part.decodes for part in self.parts)
+
+    def counts(self) -> ReadCounts:
+        return sum_counts(part.counts() for part in self.parts)
 
     def close(self) -> None:
         for part in self.parts:

@@ -79,6 +79,8 @@ class BlockFetcher:
         """Set when nobody waits for the requests of the threads any more."""
         self._reserved_bytes = 0
         self._process = os.getpid()
+        self.cache_hits = self.cache_misses = 0
+        """How many blocks were in the cache, and how many were not."""
         self._last_check: tuple[set[int], Check] = set(), lambda: None
         self._decoded: WeakValueDictionary[int, Data] = WeakValueDictionary()
         """The decoded blocks that a lane holds: others that are in the same window share them."""
@@ -234,6 +236,8 @@ class BlockFetcher:
             yield from self._cached(cache, keys, missing)
             for number, block in self._fetched(missing):
                 cache.put(keys[number], block.data)
+                with self._lock:
+                    self.cache_misses += 1
                 yield number, block
 
     def _cached(
@@ -243,6 +247,8 @@ class BlockFetcher:
         for number in list(missing):
             if (cached := cache.get(keys[number])) is not None:
                 del missing[number]
+                with self._lock:
+                    self.cache_hits += 1
                 yield number, ReadBlock(_as_batch(cached), False)
 
     def _fetched(self, missing: Mapping[int, tuple[int, Block]]) -> Iterator[tuple[int, ReadBlock]]:

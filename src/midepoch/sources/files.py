@@ -29,6 +29,7 @@ from midepoch.order.without import Without
 from midepoch.sources.appended import FileSubset, generations, lane_of_generations
 from midepoch.sources.fetcher import BlockFetcher
 from midepoch.sources.lane import LaneRows, ReadSizes
+from midepoch.sources.read_counts import ReadCounts
 from midepoch.sources.source import (
     ALL_ROWS,
     AdoptedCheckpoint,
@@ -73,6 +74,8 @@ class OpenFiles:
         has_dictionaries = any(holds_dictionary(field.type) for field in wanted)
         self.fetcher = BlockFetcher(index, wanted, fetch, lanes, blocks)
         self.window_bytes = window_bytes
+        self._counts, self._store = ReadCounts(), index.store
+        self._earlier_retries = 0 if index.store is None else index.store.retries
         self.sizes = ReadSizes.of(
             index.view.row_bytes, lanes, has_dictionaries=has_dictionaries, has_windows=window_bytes > 0
         )
@@ -80,6 +83,15 @@ class OpenFiles:
     @property
     def decodes(self) -> bool:
         return self.fetcher.view.rows > 0 and not self.fetcher.is_mapped(0)
+
+    def timed(self, runs: Iterator[RowRun]) -> Iterator[RowRun]:
+        """The same runs, counted."""
+        return self._counts.timed(runs)
+
+    def counts(self) -> ReadCounts:
+        retries = 0 if self._store is None else self._store.retries - self._earlier_retries
+        fetcher = self.fetcher
+        return replace(self._counts, retries=retries, cache_hits=fetcher.cache_hits, cache_misses=fetcher.cache_misses)
 
     def close(self) -> None:
         self.fetcher.close()
@@ -441,6 +453,7 @@ class FileRowsLanes:
     def _matching(self, opened: OpenFiles, runs: Iterator[RowRun]) -> Flow:
         """The rows that match the filter, if there is one. Rows that a survey has chosen must all match."""
         source, where = self._source, self._source.where
+        runs = opened.timed(runs)
         if where is None:
             return Flow(row_runs=runs)
         chosen = source.has_chosen_rows

@@ -9,6 +9,7 @@ import pyarrow as pa
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles, Windows
 from midepoch.index.survey import Survey
+from midepoch.sources.read_counts import ReadCounts
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow
 from midepoch.values.forms import Form
@@ -72,6 +73,9 @@ class OpenSource(Protocol):
     @property
     def decodes(self) -> bool:
         """True if skipping the rows of other readers is not free, because whole blocks are decoded."""
+
+    def counts(self) -> ReadCounts:
+        """What reading through it has taken so far."""
 
     def close(self) -> None:
         """Release everything."""

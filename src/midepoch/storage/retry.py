@@ -80,16 +80,18 @@ def with_retries(
     redact: Callable[[str], str],
     policy: RetryPolicy,
     stop: Event | None = None,
+    note_retry: Callable[[], None] = lambda: None,
 ) -> T:
     """Run an action that sends a request, and retry it while the error is temporary and ``stop`` is not set.
 
     The final error is made from its kind and its redacted text. It has no cause, because an error of the client can
-    hold secrets.
+    hold secrets. ``note_retry`` is called before each retry.
     """
     kind: ErrorKind = "wrong"
     text = ""
     for attempt in range(policy.attempts):
         if attempt:
+            note_retry()
             log.info("A request is tried again (%s of %s): %s", attempt + 1, policy.attempts, text)
             time.sleep(policy.wait(attempt)) if stop is None else stop.wait(policy.wait(attempt))
         if stop is not None and stop.is_set():

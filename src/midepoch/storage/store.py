@@ -35,7 +35,7 @@ class Store:
 
     _in_flight: ClassVar[dict[int, set[object]]] = {}
     """The requests to S3 and GCS that are under way, by process. A forked process sees those of its parent."""
-    __slots__ = ("_clients", "_helpers", "_locks", "_options", "_policy", "bucket", "scheme")
+    __slots__ = ("_clients", "_helpers", "_locks", "_options", "_policy", "bucket", "retries", "scheme")
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None, policy: RetryPolicy | None = None) -> None:
         """The store that a URL lies in."""
@@ -51,6 +51,8 @@ class Store:
         self._clients: dict[int, Client] = {}
         self._locks: dict[int, Lock] = {}
         self._helpers = local()
+        self.retries = 0
+        """How many requests were tried again, in this process."""
 
     def __repr__(self) -> str:
         return f"Store({self.scheme}://{self.bucket})"
@@ -112,9 +114,13 @@ class Store:
                 self.redact,
                 self._policy,
                 getattr(self._helpers, "stop", None),
+                self._note_retry,
             )
         finally:
             in_flight.discard(token)
+
+    def _note_retry(self) -> None:
+        self.retries += 1
 
     def stop_with(self, stop: Event | None) -> None:
         """Let requests of the calling thread, and those that it sends side by side, not be retried after ``stop``."""

@@ -6,6 +6,7 @@ import pickle
 import pytest
 
 import midepoch as me
+from counted import write_files
 from files import write_numbers
 from midepoch.delivery.metrics import Meter
 
@@ -80,3 +81,67 @@ def test_a_loop_that_is_left_is_closed_as_before(dataset):
     seconds = loader.metrics()["seconds"]
     assert loader.metrics()["seconds"] == seconds
     assert loader.state_dict()["turn"] == 1
+
+
+def half(row):
+    return {"x": row["x"] // 2}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_all_processes_did_is_counted(dataset, workers):
+    loader = me.Loader(dataset.map(half), batch_size=10, num_workers=workers)
+    assert len(list(loader)) == 6
+    figures = loader.metrics()
+    assert figures["rows_read"] == 60
+    assert figures["read"] > 0
+    assert figures["processed"] > 0
+    assert (figures["transported"] > 0) == (workers > 0)
+    assert figures["retries"] == figures["cache_hits"] == figures["cache_misses"] == 0
+    assert all(isinstance(value, int | float) for value in figures.values())
+
+
+@pytest.mark.parametrize("surveyed", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_packs_have_tokens_and_a_fill(tmp_path, surveyed, workers):
+    write_files(tmp_path)
+    dataset = me.read(tmp_path).pack(16, window=8, pad=0)
+    loader = me.Loader(dataset.survey() if surveyed else dataset, num_workers=workers)
+    packs = list(loader)
+    figures = loader.metrics()
+    tokens = sum(int(pack["cu_seqlens"][-1]) for pack in packs)
+    assert figures["pack_fill"] == tokens / (16 * len(packs))
+    assert figures["tokens_per_second"] == pytest.approx(tokens / figures["seconds"])
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_mixtures_have_the_share_of_each_part(dataset, counted):
+    parts = {"a": dataset, "b": dataset if counted else dataset.filter(lambda row: True)}
+    loader = me.Loader(me.mix(parts, weights=[3, 1], stop="first", seed=1), batch_size=4)
+    batches = iter(loader)
+    for _ in range(5):
+        next(batches)
+    figures = loader.metrics()
+    assert figures["share_a"] == 0.75
+    assert figures["share_b"] == 0.25
+
+
+def test_a_function_gets_the_metrics_of_every_so_many_batches(dataset):
+    seen = []
+    loader = me.Loader(
+        dataset, batch_size=4, on_metrics=lambda figures: seen.append(figures["batches"]), metrics_every=4
+    )
+    got = [batch["x"] for batch in loader]
+    assert got == [batch["x"] for batch in me.Loader(dataset, batch_size=4)]
+    assert seen == [4, 8, 12, 15]
+    with pytest.raises(TypeError, match="on_metrics must be a function"):
+        me.Loader(dataset, on_metrics=3)
+    with pytest.raises(ValueError, match="metrics_every"):
+        me.Loader(dataset, metrics_every=0)
+
+
+def test_a_state_between_two_reports_counts_what_the_loop_has(dataset):
+    loader = me.Loader(dataset, batch_size=4, on_metrics=lambda figures: None, metrics_every=2)
+    batches = iter(loader)
+    first = [next(batches)["x"] for _ in range(3)]
+    loader.load_state_dict(loader.state_dict())
+    assert first + [batch["x"] for batch in loader] == [batch["x"] for batch in me.Loader(dataset, batch_size=4)]

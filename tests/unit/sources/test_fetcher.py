@@ -294,6 +294,9 @@ def test_the_cache_knows_runs_of_one_record_batch_apart(by_rows, tmp_path, monke
     cache = BlockCache(tmp_path / "cache", 1 << 30)
     first = [fetcher_rows(by_rows(cache=cache), number) for number in (0, 1, 78, 79, 316)]
     assert [rows[0] for rows in first] == [0, 126, 9873, 10_000, 0]
+    fetcher = by_rows(cache=cache)
+    assert [fetcher_rows(fetcher, number)[0] for number in (0, 2)] == [0, 253]
+    assert (fetcher.cache_hits, fetcher.cache_misses) == (1, 1)
     monkeypatch.setattr(BlockFetcher, "_reader", None)
     assert [fetcher_rows(by_rows(cache=cache), number) for number in (0, 1, 78, 79, 316)] == first
     # A whole record batch is another entry than its first rows.

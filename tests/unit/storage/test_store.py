@@ -85,6 +85,7 @@ def test_a_failed_request_for_one_of_many_urls_is_repeated_alone():
     store._clients[os.getpid()] = Client()
     urls = [f"memory://{number}" for number in range(4)]
     assert [info.url for info in store.stat(urls)] == urls
+    assert store.retries == len(asked) - 5
     assert asked[0] == urls
     assert sorted(one for (one,) in asked[1:]) == [*urls[:2], *["memory://2"] * (len(asked) - 4), urls[3]]
 
