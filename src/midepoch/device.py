@@ -6,11 +6,15 @@ only once. The place of a message is used again when its copies are done. For CU
 
 import dataclasses
 import logging
+import os
+import sys
+import threading
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from copy import copy
-from typing import Any, Protocol
+from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +24,9 @@ from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.delivery.reader import turn_by_turn
 from midepoch.errors import StaleIteratorError
 from midepoch.values.wire import copied
+
+LARGE = 64 << 10
+"""Tensors of more bytes are copied from pinned memory, because the device copies smaller ones at once anyway."""
 
 
 class Mark(Protocol):
@@ -68,31 +75,38 @@ class PlainCopies:
 
 
 class CudaCopies:
-    """Copies from pinned memory on a stream of their own."""
+    """Copies from pinned memory on a stream of their own, to memory that belongs to the stream of the loop.
 
-    def __init__(self, device: torch.device) -> None:
-        index = torch.cuda.current_device() if device.index is None else device.index
+    A forked process must not touch CUDA, not even to free an event or memory that two streams used, and the collector
+    of a fork frees what its parent left. So these objects live for ever, with all their events, and marks are numbers.
+    """
+
+    def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        self._started: list[torch.Tensor] = []
-        self._last: CudaMark | None = None
+        self._begun = False
+        self._events: deque[torch.cuda.Event] = deque()  # of the marks that are not known to be done
+        self._spare: list[torch.cuda.Event] = []
+        self._made = self._done = 0  # marks
 
     def start(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor on the device, allocated and filled in the order of the stream of copies."""
-        pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
+        """A tensor on the device. Its memory may still be in use by what the loop has begun, so the copy waits."""
+        pinned = tensor.pin_memory() if tensor.nbytes >= LARGE and not tensor.is_pinned() else tensor
+        moved = torch.empty_like(tensor, device=self._device)
+        if not self._begun:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            self._begun = True
         with torch.cuda.stream(self._stream):
-            moved = pinned.to(self._device, non_blocking=True)
-        self._started.append(moved)
-        return moved
+            return moved.copy_(pinned, non_blocking=True)
 
     def mark(self) -> Mark:
-        """An event in the stream, or the last one if nothing was started since."""
-        if self._last is None or self._started:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        """A new point in the stream, or the last one if nothing was started since."""
+        if self._begun:
+            event = self._spare.pop() if self._spare else torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
-            self._last = CudaMark(event, self._started, self._device)
-            self._started = []
-        return self._last
+            self._events.append(event)
+            self._begun, self._made = False, self._made + 1
+        return CudaMark(self, self._made)
 
     def pin(self, memory: memoryview) -> Callable[[], None]:
         """Lock the memory's pages, so that the device reads them by itself while the processor does other things."""
@@ -113,28 +127,45 @@ class CudaCopies:
 
         return unpin
 
+    def is_done(self, mark: int) -> bool:
+        """True if the device has passed a mark."""
+        while self._events and self._events[0].query():  # type: ignore[no-untyped-call]
+            self._drop_first()
+        return mark <= self._done
 
-class CudaMark:
+    def wait(self, mark: int) -> None:
+        """Let this process wait for a mark."""
+        while self._done < mark:
+            self._events[0].synchronize()
+            self._drop_first()
+
+    def hand_over(self, mark: int) -> None:
+        """Let the present stream wait for a mark; this process does not wait."""
+        if mark > self._done:
+            torch.cuda.current_stream(self._device).wait_event(self._events[mark - self._done - 1])
+
+    def _drop_first(self) -> None:
+        self._spare.append(self._events.popleft())
+        self._done += 1
+
+
+class CudaMark(NamedTuple):
     """A point in the stream of the copies."""
 
-    def __init__(self, event: torch.cuda.Event, tensors: list[torch.Tensor], device: torch.device) -> None:
-        self._event, self._tensors, self._device = event, tensors, device
+    copies: CudaCopies
+    number: int
 
     def is_done(self) -> bool:
-        """True if the device has passed the event."""
-        return bool(self._event.query())  # type: ignore[no-untyped-call]
+        """True if the device has passed it."""
+        return self.copies.is_done(self.number)
 
     def wait(self) -> None:
-        """Let this process wait for the event."""
-        self._event.synchronize()
+        """Let this process wait for it."""
+        self.copies.wait(self.number)
 
     def hand_over(self) -> None:
-        """Let the present stream wait for the event; this process does not wait."""
-        stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(self._event)
-        for tensor in self._tensors:
-            tensor.record_stream(stream)  # else its memory could be used again before the loop's kernels are done
-        self._tensors = []
+        """Let the present stream wait for it."""
+        self.copies.hand_over(self.number)
 
 
 class _Done:
@@ -170,8 +201,15 @@ def check_device(device: str | torch.device | None, *, pin_memory: bool) -> torc
 
 
 def copies_to(device: torch.device) -> Copies:
-    """Copies to a device, of one pass."""
-    return CudaCopies(device) if device.type == "cuda" else PlainCopies(device)
+    """Copies to a device: those of this thread, for CUDA."""
+    if device.type != "cuda":
+        return PlainCopies(device)
+    return _cuda_copies(torch.cuda.current_device() if device.index is None else device.index, threading.get_ident())
+
+
+@cache
+def _cuda_copies(index: int, thread: int) -> CudaCopies:
+    return CudaCopies(index)
 
 
 def start_copies(item: Any, device: torch.device, copies: Copies) -> Any:
@@ -223,7 +261,7 @@ def one_ahead(all_turns: Generator[Turns, None, None], copies: Copies) -> Genera
     """
     waiting: deque[tuple[Turns, Mark]] = deque()
     error: Exception | None = None
-    with closing(all_turns):
+    with _until_copied(copies), closing(all_turns):
         is_first, more = True, True
         while more:
             try:
@@ -243,6 +281,17 @@ def one_ahead(all_turns: Generator[Turns, None, None], copies: Copies) -> Genera
                 del turns
     if error is not None:
         raise error
+
+
+@contextmanager
+def _until_copied(copies: Copies) -> Iterator[None]:
+    """At the end, let the loop wait for all copies, because the memory of what was not delivered is used again."""
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if process == os.getpid() and not sys.is_finalizing():
+            copies.mark().hand_over()
 
 
 def _check_first(turns: Turns) -> bool:

@@ -1,5 +1,6 @@
 """What a worker of a Loader runs: it takes its part of the rank's turns, from each resume point that it is sent."""
 
+import gc
 import os
 import pickle
 import random
@@ -84,6 +85,7 @@ def run_worker(settings: WorkerSettings, connection: Connection, memory: SharedM
 
 def _prepare(settings: WorkerSettings) -> None:
     """Let this process be like a worker of torch's DataLoader: one thread, seeds of its own, and get_worker_info()."""
+    gc.freeze()  # what a fork inherits is not collected: it may belong to CUDA, which ends a fork that touches it
     pa.set_memory_pool(
         pa.system_memory_pool()
     )  # which uses megabytes again; Arrow's own gives them back and clears them

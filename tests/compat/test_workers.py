@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -197,7 +198,9 @@ def test_a_program_ends_with_workers_at_work(folder, workers, end):
 def named_memory(process):
     """The files in /dev/shm that a process uses and that have a name, so that somebody would have to delete them."""
     lines = Path(f"/proc/{process}/maps").read_text().splitlines()
-    lines += [os.readlink(entry.path) for entry in os.scandir(f"/proc/{process}/fd")]
+    for number in os.listdir(f"/proc/{process}/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            lines.append(os.readlink(f"/proc/{process}/fd/{number}"))
     return [line for line in lines if "/dev/shm" in line and not line.endswith("(deleted)")]
 
 
@@ -227,7 +230,7 @@ def test_killed_workers_leave_nothing_and_cost_nothing(tmp_path):
     gc.collect()
     files = len(os.listdir("/proc/self/fd"))
     loader, got = me.Loader(dataset, num_workers=2, prefetch_factor=2), []
-    for kill in range(6):
+    for kill in range(25):
         others = {process.pid for process in torch.multiprocessing.active_children()}
         rows = iter(loader)
         got += ids(islice(rows, 20))
@@ -240,3 +243,37 @@ def test_killed_workers_leave_nothing_and_cost_nothing(tmp_path):
     assert got == whole[: len(got)]
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) < files + 6, "a file for each kill is left"
+
+
+def train(folder, output):
+    """Write the numbers of this process and its workers, and a dot for every row."""
+    others = {process.pid for process in torch.multiprocessing.active_children()}
+    rows = iter(me.Loader(me.read(folder).repeat(), num_workers=2))
+    next(rows)
+    workers = {process.pid for process in torch.multiprocessing.active_children()} - others
+    os.write(output, f"{os.getpid()} {' '.join(map(str, workers))}\n".encode())
+    for _ in rows:
+        os.write(output, b".")
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_many_killed_trainers_leave_nothing(folder):
+    """Each is killed at another row. What it writes ends when the last of its workers has ended."""
+    for rows in range(25):
+        reading, writing = os.pipe()
+        trainer = os.fork()
+        if trainer == 0:
+            try:
+                train(folder, writing)
+            finally:
+                os._exit(1)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as output:
+            processes = [int(number) for number in output.readline().split()]
+            assert processes[0] == trainer
+            assert len(processes) == 3
+            assert [named_memory(process) for process in processes] == [[], [], []]
+            output.read(rows)
+            os.kill(trainer, signal.SIGKILL)
+            assert set(output.read()) <= set(b".")
+        assert os.waitstatus_to_exitcode(os.waitpid(trainer, 0)[1]) == -signal.SIGKILL

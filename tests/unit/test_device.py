@@ -2,6 +2,7 @@
 
 import logging
 from collections import UserDict, namedtuple
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -125,7 +126,7 @@ def test_copies_of_the_next_batch_begin_before_a_batch_is_handed_over():
             yield Turns([late.start(torch.tensor(number))], ((),))
 
     assert len(list(one_ahead(turns(), late))) == 3
-    assert late.log == ["start", "start", "hand over", "start", "hand over", "hand over"]
+    assert late.log[:-1] == ["start", "start", "hand over", "start", "hand over", "hand over"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -249,25 +250,23 @@ class Cuda:
     """What ``CudaCopies`` uses of torch.cuda, as a log."""
 
     def __init__(self, error=0):
-        self.log, self.error = [], error
-
-    def current_device(self):
-        return 0
+        self.log, self.error, self.events = [], error, []
 
     def Stream(self, device):
         return self
 
-    def Event(self):
-        return self
+    def wait_stream(self, stream):
+        self.log.append("wait for the loop")
 
-    def record(self, stream):
-        self.log.append("record")
+    def Event(self):
+        self.events.append(CudaEvent(len(self.events), self.log))
+        return self.events[-1]
 
     def current_stream(self, device):
         return self
 
     def wait_event(self, event):
-        self.log.append("wait")
+        self.log.append(f"let the loop wait for {event.number}")
 
     def synchronize(self):
         self.log.append("synchronize")
@@ -283,11 +282,28 @@ class Cuda:
         self.log.append("unregister")
 
 
+class CudaEvent:
+    def __init__(self, number, log):
+        self.number, self.is_reached, self._log = number, False, log
+
+    def record(self, stream):
+        self.is_reached = False
+        self._log.append(f"record {self.number}")
+
+    def query(self):
+        return self.is_reached
+
+    def synchronize(self):
+        self._log.append(f"wait for {self.number}")
+
+
 def cuda_copies(monkeypatch, **options):
     cuda = Cuda(**options)
-    for name in ("current_device", "Stream", "Event", "current_stream", "cudart"):
+    for name in ("Stream", "Event", "current_stream", "cudart"):
         monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
-    return cuda, CudaCopies(torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch, "empty_like", lambda tensor, device: torch.zeros(tensor.shape))
+    return cuda, CudaCopies(0)
 
 
 def test_memory_is_pinned_once_and_unpinned_after_its_copies(monkeypatch):
@@ -314,16 +330,53 @@ def test_memory_that_cannot_be_pinned_is_no_error(monkeypatch):
     assert "cudaHostRegister: error 2" in messages[0]
 
 
-def test_the_loops_stream_waits_once_and_keeps_the_memory_of_tensors(monkeypatch):
+def test_marks_are_points_in_the_stream_of_copies(monkeypatch):
     cuda, copies = cuda_copies(monkeypatch)
+    assert copies.mark().is_done()
+    marks = []
+    for number in range(3):
+        assert copies.start(torch.full((2,), number)).tolist() == [number, number]
+        copies.start(torch.ones(1))
+        marks.append(copies.mark())
+        assert copies.mark() == marks[-1]
+    assert cuda.log == [line for number in range(3) for line in ("wait for the loop", f"record {number}")]
+    assert [mark.is_done() for mark in marks] == [False, False, False]
+    cuda.events[0].is_reached = True
+    assert [mark.is_done() for mark in marks] == [True, False, False]
+    cuda.log.clear()
+    for mark in marks:
+        mark.hand_over()
+    assert cuda.log == ["let the loop wait for 1", "let the loop wait for 2"]
+    cuda.log.clear()
+    marks[2].wait()
+    assert cuda.log == ["wait for 1", "wait for 2"]
+    assert all(mark.is_done() for mark in marks)
+    copies.start(torch.ones(1))
+    assert not copies.mark().is_done()
+    assert len(cuda.events) == 3, "an event is used again"
 
-    class Tensor:
-        def record_stream(self, stream):
-            cuda.log.append("keep")
 
-    copies._started += [Tensor(), Tensor()]
-    mark = copies.mark()
-    assert copies.mark() is mark
-    mark.hand_over()
-    mark.hand_over()
-    assert cuda.log == ["record", "wait", "keep", "keep", "wait"]
+@pytest.mark.parametrize("end", ["leave", "finish", "fail"])
+def test_the_loop_waits_for_copies_of_what_was_not_delivered(end):
+    late = LateCopies()
+
+    def turns():
+        for number in range(3):
+            if end == "fail" and number == 2:
+                raise ValueError("broken")
+            yield Turns([late.start(torch.tensor(number))], ((),))
+
+    handed = one_ahead(turns(), late)
+    next(handed)
+    late.log.clear()
+    if end == "leave":
+        handed.close()
+        assert late.log == ["hand over"]
+    elif end == "finish":
+        assert len(list(handed)) == 2
+        assert late.log[-1] == "hand over"
+    else:
+        next(handed)
+        with pytest.raises(ValueError, match="broken"):
+            next(handed)
+        assert late.log[-1] == "hand over"

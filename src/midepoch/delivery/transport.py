@@ -27,10 +27,14 @@ MESSAGE_ITEMS = 1024
 """The most items of a message."""
 AHEAD_BYTES = 64 << 20
 """How far a worker is ahead, unless the user says how many items: what it has made and nobody has received."""
+MOST_AHEAD_BYTES = 512 << 20
+"""How far it is ahead at most: more than AHEAD_BYTES only if all that was taken while it made the next window."""
 AHEAD_ITEMS = 2
 """Large items that a worker may always be ahead, whatever their bytes."""
 AHEAD_MESSAGES = 128
 """The most messages that a worker is ahead. The connection has room for all of them, so that nobody waits to send."""
+WINDOW_SECONDS = 0.05
+"""Turns that took longer than this number of seconds are the first of a window: others follow faster."""
 PAUSE = 0.002
 """An item that took longer than this number of seconds is sent at once, with those before it."""
 TO_OWN_MEMORY = Destination()
@@ -59,12 +63,26 @@ class Sender:
         self._layout: Layout | None = None
         self._start = 0
         self._rows = 1  # how many rows the next message may have
-        self._last_sent = time.monotonic()
         self.idle = 0.0
         """Seconds in which the worker was as far ahead as it may be."""
+        self._last_sent = self._last_done = time.monotonic()
+        self._most_bytes, self._was_full = AHEAD_BYTES, False
 
     def send(self, turns: Turns) -> None:
         """Write some turns. They are sent at once if they took long to make, else when there are enough of them."""
+        if time.monotonic() - self._last_done > WINDOW_SECONDS:
+            self._note_window()
+        self._write(turns)
+        self._last_done = time.monotonic()
+
+    def _note_window(self) -> None:
+        """Be further ahead from now on, if all was taken while this window was made, and there was no room for more."""
+        self._note_received(wait=False)
+        if self._was_full and not self._places:
+            self._most_bytes = min(2 * self._most_bytes, MOST_AHEAD_BYTES)
+        self._was_full = False
+
+    def _write(self, turns: Turns) -> None:
         sums = None if turns.sums is None else turns.sums.take(len(turns.items)).view(np.int64).tolist()
         if isinstance(turns.items, RowItems | RowRounds):
             parts = turns.items.parts if isinstance(turns.items, RowRounds) else (turns.items,)
@@ -117,9 +135,10 @@ class Sender:
         if self._layout is not None and not self._layout.fits(size, numbers):
             self.flush()
         if self._layout is None:
-            size = max(MESSAGE_BYTES, size + 8 * numbers + 4 * 64)
+            size = max(MESSAGE_BYTES, 2 * self._most_bytes // AHEAD_MESSAGES, size + 8 * numbers + 4 * 64)
             while not self._may_be_ahead(size):
                 begun = time.perf_counter()
+                self._was_full = True
                 self._note_received(wait=True)
                 self.idle += time.perf_counter() - begun
             self._start = self._places.find(size)
@@ -131,7 +150,7 @@ class Sender:
         items = sum(self._sent_items)
         if self._ahead is not None:
             return items < self._ahead and len(self._places) < AHEAD_MESSAGES
-        is_small = self._places.bytes + size <= AHEAD_BYTES and len(self._places) < AHEAD_MESSAGES
+        is_small = self._places.bytes + size <= self._most_bytes and len(self._places) < AHEAD_MESSAGES
         return is_small or items < AHEAD_ITEMS
 
     def flush(self) -> None:

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 SMALL = 512
-"""Arrays and tensors of fewer bytes are part of the pickle, which is faster."""
+"""Arrays of fewer bytes are part of the pickle, which is faster. For tensors it is slower, also for small ones."""
+ONE_THREAD = 64 << 10
+"""Tensors of fewer bytes are copied by one thread of torch, too."""
 
 
 class Pickled(NamedTuple):
@@ -41,6 +43,8 @@ def load(head: Any, memory: Sequence[memoryview], arrays: int, new_tensor: Calla
 
 def copied(tensor: Any, *, pin: bool = False) -> Any:
     """A copy of a tensor, by one thread; with ``pin``, in pinned memory."""
+    if not pin and tensor.nbytes < ONE_THREAD:
+        return tensor.clone()
     new = tensor.new_empty(tensor.shape, pin_memory=pin)
     uint8 = sys.modules["torch"].uint8
     np.copyto(new.reshape(-1).view(uint8).numpy(), tensor.reshape(-1).view(uint8).numpy())
@@ -79,7 +83,7 @@ class _Pickler(pickle.Pickler):
             and tensor.layout is self._torch.strided  # type: ignore[union-attr]
             and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
             and not tensor.__dict__
-            and tensor.numel() * tensor.element_size() >= SMALL
+            and tensor.numel() > 0
         )
 
     def _tensor(self, tensor: Any) -> tuple[Any, ...]:

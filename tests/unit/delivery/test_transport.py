@@ -131,6 +131,31 @@ def test_an_item_that_took_long_is_sent_at_once_and_others_together(memory, monk
     assert len(main.places) == 2
 
 
+@pytest.mark.parametrize(("taken", "pause", "further"), [("all", 1, True), ("some", 1, False), ("all", 0, False)])
+def test_a_worker_is_further_ahead_if_all_was_taken_while_it_made_a_window(memory, monkeypatch, taken, pause, further):
+    monkeypatch.setattr(transport, "AHEAD_BYTES", 8 * MESSAGE_BYTES)
+    monkeypatch.setattr(transport, "MOST_AHEAD_BYTES", 20 * MESSAGE_BYTES)
+    now = 0
+    monkeypatch.setattr(transport.time, "monotonic", lambda: now)
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None)
+    most = []
+    for _ in range(4):  # windows
+        now += pause
+        main.most_ahead = 0
+        for number in range(40):
+            sender.send(numbered([np.full(MESSAGE_BYTES // 2, number, np.uint8)]))
+        sender.flush()
+        most.append(main.most_ahead)
+        while len(main.places) > (taken == "some"):
+            main.receive()
+    assert most[0] <= 16
+    assert (most[1] > 16, most[-1] > 32) == (further, further)
+    assert max(most) <= 40
+    main.rest()
+    assert [item[0] for item, _ in main.turns] == 4 * [*range(40)]
+
+
 @pytest.mark.parametrize("size", [None, 1, 7])
 def test_rows_are_sent_as_columns_few_at_first_and_then_many(memory, size):
     texts = [f"{number} " * 50 for number in range(2_000)]
