@@ -248,7 +248,7 @@ def test_A3_data_that_grew_is_noticed(load, data, asked, warnings, how, named_by
     how(data)
     assert sorted(ids(load(**call))) == list(range(67))
     (message,) = warnings()
-    assert "loaded and indexed again: its source files have changed. There were" in message
+    assert "loaded and indexed again: its source files have changed. It had" in message
     assert sorted(ids(load(**call))) == list(range(67))
     assert (len(asked), warnings()) == (2, [])
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from functools import lru_cache, partial
 from itertools import chain
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
@@ -34,8 +34,15 @@ DEATHS = {
 }
 """What cluster libraries raise if a worker died: the package and name of each error."""
 
+TICK_SECONDS = 0.5
 
-def run_all(function: Callable[[J], R], jobs: Sequence[J], executor: Executor | None = None) -> Iterator[tuple[J, R]]:
+
+def run_all(
+    function: Callable[[J], R],
+    jobs: Sequence[J],
+    executor: Executor | None = None,
+    tick: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[J, R]]:
     """Call a function with each job, and yield each job with its result as soon as it is finished.
 
     Without an executor, as many processes as this process may use cores make the calls. They are made in this process
@@ -47,14 +54,16 @@ def run_all(function: Callable[[J], R], jobs: Sequence[J], executor: Executor | 
 
     If a call raises, no further job begins, and the error is raised unchanged. If the caller stops iterating or is
     interrupted, the processes that were started here are ended at once.
+
+    ``tick`` is called about twice a second while no job finishes, unless this process makes the calls.
     """
     check_executor(executor)
     if executor is not None:
-        return _run_on(executor, function, jobs)
+        return _run_on(executor, function, jobs, tick)
     processes = min(usable_cores(), len(jobs))
     if processes < 2 or multiprocessing.current_process().daemon:  # a daemon may not start processes
         return _run_here(function, jobs)
-    return _run_in_processes(function, jobs, processes)
+    return _run_in_processes(function, jobs, processes, tick)
 
 
 def check_executor(executor: Any) -> None:
@@ -71,14 +80,16 @@ def _run_here(function: Callable[[J], R], jobs: Sequence[J]) -> Iterator[tuple[J
         yield job, function(job)
 
 
-def _run_on(executor: Executor, function: Callable[[J], R], jobs: Sequence[J]) -> Iterator[tuple[J, R]]:
+def _run_on(
+    executor: Executor, function: Callable[[J], R], jobs: Sequence[J], tick: Callable[[], None]
+) -> Iterator[tuple[J, R]]:
     """Run jobs on an executor of the caller."""
     if isinstance(executor, ProcessPoolExecutor):
         call = partial(_call_pickled, pickle.dumps(function))
     else:  # Dask would take equal calls of two runs for one call, and return the older result
         call = partial(_call, os.urandom(8), function)
     run = _Run(executor, call, enumerate(jobs), IN_FLIGHT)
-    yield from run.results()
+    yield from run.results(tick)
     if run.lost:
         unfinished = len(run.lost) + sum(1 for _ in run.tasks)
         raise RuntimeError(
@@ -88,7 +99,9 @@ def _run_on(executor: Executor, function: Callable[[J], R], jobs: Sequence[J]) -
         ) from run.death
 
 
-def _run_in_processes(function: Callable[[J], R], jobs: Sequence[J], processes: int) -> Iterator[tuple[J, R]]:
+def _run_in_processes(
+    function: Callable[[J], R], jobs: Sequence[J], processes: int, tick: Callable[[], None]
+) -> Iterator[tuple[J, R]]:
     """Run jobs in processes that are started here, and started again if they are killed."""
     tasks: Iterator[tuple[int, J]] = enumerate(jobs)
     attempts: Counter[int] = Counter()
@@ -97,7 +110,7 @@ def _run_in_processes(function: Callable[[J], R], jobs: Sequence[J], processes: 
             with _Processes(processes, _pickled(function)) as pool:
                 _try_loading(pool, processes)
                 run = _Run(pool, _call_sent, tasks, 2 * processes)
-                yield from run.results()
+                yield from run.results(tick)
         except _UnsendableError as error:
             log.warning(
                 "The work is done in one process only, because its function cannot be sent to others (%s). Define all "
@@ -143,11 +156,11 @@ class _Run(Generic[J, R]):
         self.lost: list[tuple[int, J]] = []
         self.death: Exception | None = None
 
-    def results(self) -> Iterator[tuple[J, R]]:
+    def results(self, tick: Callable[[], None]) -> Iterator[tuple[J, R]]:
         """Each job with its result, as soon as it is finished."""
         try:
             while self._submit():
-                future = self._finished.get()
+                future = self._next_finished(tick)
                 task = self._submitted.pop(future)
                 try:
                     result = future.result()
@@ -159,6 +172,13 @@ class _Run(Generic[J, R]):
                     yield task[1], result
         finally:
             self._cancel()
+
+    def _next_finished(self, tick: Callable[[], None]) -> Future[R]:
+        while True:
+            try:
+                return self._finished.get(timeout=TICK_SECONDS)
+            except Empty:
+                tick()
 
     def _submit(self) -> bool:
         """Submit as many jobs as may be in flight; returns false if there is none to wait for."""

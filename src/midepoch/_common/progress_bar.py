@@ -18,7 +18,7 @@ class ProgressBar:
     """A context manager that shows how much of some work is done.
 
     Nothing appears in the first two seconds. ``show=None`` draws on a terminal only, ``True`` anywhere, ``False``
-    nowhere. Work that took longer than two seconds is also logged when it is finished.
+    nowhere. Work that takes longer than two seconds is also logged: once while it goes on, and when it is finished.
     """
 
     def __init__(self, title: str, *, unit: str, total: int | None = None, show: bool | None = None) -> None:
@@ -29,6 +29,7 @@ class ProgressBar:
         self._done = 0
         self._note = ""
         self._bar: _Bar | None = None
+        self._is_logged = False
 
     @property
     def is_due(self) -> bool:
@@ -42,6 +43,18 @@ class ProgressBar:
         self._total = self._total if total is None else total
         if self.is_due:
             self._draw()
+        if not self._is_logged and time.monotonic() - self._start >= QUIET_SECONDS and not self._is_done:
+            self._is_logged = True
+            of = "" if self._total is None else f" of {self._total:,}"
+            log.info("%s: %s%s %s so far; it goes on.", self._title, f"{self._done:,}", of, self._unit)
+
+    def tick(self) -> None:
+        """Show that the work goes on, if nothing new is done."""
+        self.update(self._done)
+
+    @property
+    def _is_done(self) -> bool:
+        return self._total is not None and self._done >= self._total
 
     def _draw(self) -> None:
         self._drawn_at = time.monotonic()

@@ -82,7 +82,8 @@ def data_difference(then: Any, files: Sequence[FileFacts], now: Mapping[str, Any
         return _format_difference(then, files, now)
     return (
         f"{files_difference(then, files, now)} The checkpoint was taken on {count('file', then['files'])} with "
-        f"{count('row', then['rows'])}; now there are {count('file', now['files'])} with {count('row', now['rows'])}. "
+        f"{count('row', then['rows'])}; the dataset is now {count('file', now['files'])} with "
+        f"{count('row', now['rows'])}. "
         "Restore those files, or start over without the state."
     )
 

@@ -4,9 +4,9 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
@@ -108,11 +108,13 @@ def _scan_all(
     """Scan the files that are not known yet, several at once."""
     scans = [known.get(key) for key in zip(listing.names, listing.stamps, strict=True)]
     missing = [file for file, scan in enumerate(scans) if scan is None]
-    if executor is None:
-        scanned = _scan_here(listing, options, missing, threads)
-    else:
-        scanned = _scan_on(executor, listing, options, missing)
-    with ProgressBar("indexing", unit="files", total=len(missing)) as bar, closing(scanned):
+    with ExitStack() as stack:
+        bar = stack.enter_context(ProgressBar("indexing", unit="files", total=len(missing)))
+        if executor is None:
+            scanned = _scan_here(listing, options, missing, threads, bar.tick)
+        else:
+            scanned = _scan_on(executor, listing, options, missing, bar.tick)
+        stack.enter_context(closing(scanned))
         for finished, (file, scan) in enumerate(scanned, start=1):
             scans[file] = scan
             bar.update(finished)
@@ -120,16 +122,21 @@ def _scan_all(
 
 
 def _scan_here(
-    listing: Listing, options: ScanOptions, files: Sequence[int], threads: int
+    listing: Listing, options: ScanOptions, files: Sequence[int], threads: int, tick: Callable[[], None]
 ) -> Generator[tuple[int, Scan], None, None]:
     threads = threads if listing.store is None else max(threads, REMOTE_SCANS)
     first = 0
-    if listing.store is None:
+    if listing.store is None and files and not listing.names[files[0]].lower().endswith(_unmapped_suffixes()):
         for scanned in _scan_while_busy(listing, options, files):
             first += 1
             yield scanned
     with ThreadPoolExecutor(threads) as pool:
-        yield from run_all(lambda file: _scan_one(listing.location(file), options), files[first:], pool)
+        yield from run_all(lambda file: _scan_one(listing.location(file), options), files[first:], pool, tick)
+
+
+def _unmapped_suffixes() -> tuple[str, ...]:
+    """The endings of files whose scan may take long: of all formats that are not mapped, and of compressed files."""
+    return (*(suffix for one in FORMATS.values() if not one.is_mapped for suffix in one.suffixes), ".gz", ".zst")
 
 
 def _scan_while_busy(
@@ -152,11 +159,11 @@ def _scan_while_busy(
 
 
 def _scan_on(
-    executor: Executor, listing: Listing, options: ScanOptions, files: Sequence[int]
+    executor: Executor, listing: Listing, options: ScanOptions, files: Sequence[int], tick: Callable[[], None]
 ) -> Generator[tuple[int, Scan], None, None]:
     size = min(REMOTE_SCANS, max(1, len(files) // JOBS))
     groups = [FileGroup.of(listing, options, files[first : first + size]) for first in range(0, len(files), size)]
-    for group, scans in run_all(FileGroup.scan, groups, executor):
+    for group, scans in run_all(FileGroup.scan, groups, executor, tick):
         yield from zip(group.numbers, scans, strict=True)
 
 

@@ -135,7 +135,7 @@ class Cache:
             if executor is None and self.source.is_in_memory:
                 makers = stack.enter_context(ThreadPoolExecutor(1))
             bar = stack.enter_context(ProgressBar("cache", unit="rows", total=rows))
-            for unit, _ in run_all(self.write_unit, missing, makers):
+            for unit, _ in run_all(self.write_unit, missing, makers, bar.tick):
                 done += unit.end - unit.begin
                 bar.update(done)
         if unseen := self._missing(contents):

@@ -196,7 +196,7 @@ class Counting(RowPass):
             if executor is None and len(missing) > 1 and (self.calls_nothing or self.source.is_in_memory):
                 executor = stack.enter_context(ThreadPoolExecutor(usable_cores()))
             bar = stack.enter_context(ProgressBar("survey", unit="rows", total=rows))
-            for unit, content in run_all(self.survey_unit, missing, executor):
+            for unit, content in run_all(self.survey_unit, missing, executor, bar.tick):
                 _write(_unit_path(work, unit), content, path)
                 done += unit.end - unit.begin
                 bar.update(done)

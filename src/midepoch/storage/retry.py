@@ -28,6 +28,8 @@ TEMPORARY = re.compile(
 )
 STATUS = re.compile(r"HTTP (?:status|response code:?) ?(\d{3})", re.IGNORECASE)
 TEMPORARY_STATUS = (408, 425, 429)
+QUIET_SECONDS = 2.0
+"""A request that is tried again after this time is worth a warning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +87,17 @@ def with_retries(
     """Run an action that sends a request, and retry it while the error is temporary and ``stop`` is not set.
 
     The final error is made from its kind and its redacted text. It has no cause, because an error of the client can
-    hold secrets. ``note_retry`` is called before each retry.
+    hold secrets. ``note_retry`` is called before each retry. Each is logged; the first after two seconds is a warning.
     """
     kind: ErrorKind = "wrong"
-    text = ""
+    text, begun, has_warned = "", time.monotonic(), False
     for attempt in range(policy.attempts):
         if attempt:
             note_retry()
-            log.info("A request is tried again (%s of %s): %s", attempt + 1, policy.attempts, text)
+            is_late = time.monotonic() - begun >= QUIET_SECONDS and not has_warned
+            has_warned = has_warned or is_late
+            level = logging.WARNING if is_late else logging.INFO
+            log.log(level, "A request is tried again (%s of %s): %s", attempt + 1, policy.attempts, text)
             time.sleep(policy.wait(attempt)) if stop is None else stop.wait(policy.wait(attempt))
         if stop is not None and stop.is_set():
             kind, text = "temporary", text or "nobody waits for it any more"

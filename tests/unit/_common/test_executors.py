@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,12 @@ SQUARES = {number: number * number for number in range(20)}
 @pytest.fixture
 def two_cores(monkeypatch):
     monkeypatch.setattr(executors, "usable_cores", lambda: 2)
+
+
+def test_the_caller_hears_while_no_job_finishes():
+    heard = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        assert list(run_all(lambda job: heard.wait(), ["job"], executor, heard.set)) == [("job", True)]
 
 
 @pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor])

@@ -141,7 +141,24 @@ def test_long_work_is_logged_when_it_is_finished(clock, caplog):
     work(clock, 1)
     assert caplog.messages == []
     work(clock, 1234.56, steps=2000)
-    assert caplog.messages == ["copying: 2,000 files in 1234.6 s."]
+    assert caplog.messages == [
+        "copying: 4 of 2,000 files so far; it goes on.",
+        "copying: 2,000 files in 1234.6 s.",
+    ]
+
+
+def test_one_long_job_is_not_silent(with_tqdm, terminal, clock, caplog):
+    caplog.set_level(logging.INFO, "midepoch")
+    with ProgressBar("indexing", unit="files", total=1) as bar:
+        bar.tick()
+        assert terminal.getvalue() == ""
+        clock.now += 3
+        bar.tick()
+        assert "0/1" in terminal.getvalue()
+        bar.tick()
+        clock.now += 60
+        bar.update(1)
+    assert caplog.messages == ["indexing: 0 of 1 files so far; it goes on.", "indexing: 1 files in 63.0 s."]
 
 
 def test_work_that_fails_ends_its_line_and_is_not_logged_as_finished(with_tqdm, terminal, clock, caplog):
@@ -156,7 +173,7 @@ def test_work_that_fails_ends_its_line_and_is_not_logged_as_finished(with_tqdm, 
     with pytest.raises(OSError, match="broken"):
         fail()
     assert terminal.getvalue().endswith("\n")
-    assert caplog.messages == []
+    assert caplog.messages == ["copying: 1 of 3 files so far; it goes on."]
 
 
 def test_tqdm_starts_no_thread(terminal, clock):

@@ -51,7 +51,7 @@ def test_a_new_file_is_named(count, number):
     then = [file for file in now if file != now[number]]
     difference = difference_of(then, now)
     assert f"{now[number][0]} is new." in difference
-    assert f"now there are {count} files" in difference
+    assert f"the dataset is now {count} files" in difference
 
 
 @few_and_many
@@ -128,7 +128,7 @@ def test_other_differences_between_many_files_report_both_counts(now):
     rows = sum(rows for _, _, rows in now)
     assert difference.startswith("Several files have other names than then, are new or are missing.")
     assert "The checkpoint was taken on 500 files with 50,499 rows;" in difference
-    assert f"now there are {len(now)} file{'s' * (len(now) > 1)} with {rows:,} rows." in difference
+    assert f"the dataset is now {len(now)} file{'s' * (len(now) > 1)} with {rows:,} rows." in difference
 
 
 def test_values_of_fingerprints_never_change():

@@ -135,6 +135,20 @@ def test_threads_scan_arrow_files_only_if_one_thread_waits_for_them(tmp_path, ke
     assert scanned == [True] * alone + [False] * (30 - alone)
 
 
+def test_the_index_of_one_large_text_file_shows_that_it_goes_on(tmp_path, kept, monkeypatch):
+    (tmp_path / "rows.jsonl").write_text('{"x": 1}\n{"x": 2}\n')
+    went_on = threading.Event()
+
+    def slowly(path, *options):
+        went_on.wait()  # the scan is as long as it takes until the bar is told
+        return scan_file(path, *options)
+
+    monkeypatch.setattr(build, "scan_file", slowly)
+    monkeypatch.setattr(progress_bar.ProgressBar, "tick", lambda bar: went_on.set())
+    assert values(me.read(tmp_path / "rows.jsonl", index_dir=kept)) == [1, 2]
+    assert went_on.is_set()
+
+
 def test_an_unknown_format_is_refused_with_the_known_ones(folder):
     with pytest.raises(ValueError, match=r"format is 'xml'; it can be 'arrow', 'parquet'"):
         open_index(folder, format="xml")

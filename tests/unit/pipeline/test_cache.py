@@ -412,6 +412,6 @@ def test_a_cache_that_was_moved_is_still_found(folder, tmp_path, monkeypatch):
 
 
 def test_files_that_cannot_be_seen_here_are_named(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "run_all", lambda function, jobs, executor: iter(()))
+    monkeypatch.setattr(module, "run_all", lambda *arguments: iter(()))
     with pytest.raises(me.NoDataError, match=r"cannot be seen here. Pass a folder that all machines"):
         me.read(folder).map(tokenise).cache(tmp_path / "cache")

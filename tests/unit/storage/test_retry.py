@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,6 +96,26 @@ def test_temporary_errors_are_retried_and_others_raised_at_once(caplog):
     assert next(asked) == 2
     assert "tried again" in caplog.text
     assert not any(value in caplog.text for value in SECRETS.values())
+
+
+def test_the_first_retry_after_two_seconds_is_a_warning(monkeypatch, caplog):
+    clock = SimpleNamespace(now=10.0)
+    clock.monotonic = lambda: clock.now
+    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + 1)
+    monkeypatch.setattr("midepoch.storage.retry.time", clock)
+    caplog.set_level(logging.INFO, "midepoch")
+    seen = itertools.count(1)
+
+    def fails():
+        if next(seen) < 6:
+            raise ConnectionError("reset")
+        return "there"
+
+    def make_error(kind, text):
+        raise AssertionError(text)
+
+    assert with_retries(fails, make_error, str, RetryPolicy(attempts=8)) == "there"
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING", "INFO", "INFO"]
 
 
 def test_waits_grow_to_a_limit():

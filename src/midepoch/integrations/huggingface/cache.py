@@ -172,8 +172,8 @@ def _what_changed(splits: Mapping[str, SplitFiles], then: Mapping[str, Any], now
     """Why a record is out of date; None if it is not."""
     if then != now:
         return (
-            f"its source files have changed. There were {count('file', then['files'])} with {then['bytes']:,} bytes; "
-            f"now there are {count('file', now['files'])} with {now['bytes']:,} bytes."
+            f"its source files have changed. It had {count('file', then['files'])} with {then['bytes']:,} bytes; "
+            f"now it has {count('file', now['files'])} with {now['bytes']:,} bytes."
         )
     files = [pair for split in splits.values() for pair in split.files]
     if missing := _missing(splits):
