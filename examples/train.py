@@ -29,7 +29,7 @@ def main() -> None:
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
 
-    dataset = me.read(options.data).shuffle(seed=42, window=64).lanes(4)
+    dataset = me.read(options.data).shuffle(seed=42, window=64).lanes(12)  # 1, 2, 3, 4 and 6 readers divide 12
     if options.keep_even:
         dataset = dataset.filter(is_even)
     loader = me.Loader(dataset.shard(), batch_size=options.batch_size, num_workers=options.workers)

@@ -109,7 +109,8 @@ class Loader(DataLoader[Any]):
     ) -> None:
         if not isinstance(dataset, Dataset):
             raise TypeError(
-                f"Loader needs a midepoch dataset, got {type(dataset).__name__}. Make one with midepoch.read(...)."
+                f"Loader needs a midepoch dataset, got {type(dataset).__name__}. Make one with midepoch.read(...) "
+                "of files, or midepoch.from_hf(...) of a datasets.Dataset."
             )
         if shuffle:
             raise ValueError(

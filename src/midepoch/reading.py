@@ -1,14 +1,17 @@
 """read, tokens and from_indexable: open files, or rows of any object, in place, as a dataset."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from midepoch._common.checks import Size, check_integer, parse_size
+from midepoch._common.once import log_once
 from midepoch.dataset import Dataset
 from midepoch.formats import MAX_RECORD_BYTES
 from midepoch.index.build import open_index
@@ -72,6 +75,7 @@ def read(
     text may have that many bytes, and so may a Parquet or Arrow block that grows a hundredfold when it is decompressed.
     """
     fetch = Fetch.of(read_ahead, cache_dir, cache_bytes)
+    _warn_of_splits(source)
     if isinstance(columns, str):
         raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}].")
     if partitioning not in (None, "hive"):
@@ -91,6 +95,21 @@ def read(
     if partitioning == "hive":
         index = HiveIndex(index)
     return read_index(index, columns, filters, fetch)
+
+
+def _warn_of_splits(source: PathSpec | Listing) -> None:
+    """Warn if a folder that ``datasets`` has saved has several splits: all of them are read."""
+    if not isinstance(source, str | os.PathLike) or is_url(os.fspath(source)):
+        return
+    try:
+        splits = json.loads((Path(source) / "dataset_dict.json").read_bytes())["splits"]
+    except (OSError, ValueError, LookupError, TypeError):  # any other folder, or a file
+        return
+    if isinstance(splits, list) and len(splits) > 1:
+        log_once(
+            f"{os.fspath(source)} has the splits {', '.join(map(str, splits))}, saved by datasets, and the rows of all "
+            f"of them are read. To read one, name its folder: {Path(source) / str(splits[0])}."
+        )
 
 
 def read_index(index: Index, columns: Sequence[str] | None, filters: Any, fetch: Fetch) -> Dataset:

@@ -84,7 +84,7 @@ def test_a_killed_rank_and_resumes_as_three_and_as_one(data, tmp_path, filtered)
     assert runs.begun == 12
     train(data, tmp_path, 1, "--workers", 3, *extra)
     runs.leg_ended(killed=False)
-    dataset = me.read(data).shuffle(seed=42, window=64).lanes(4)
+    dataset = me.read(data).shuffle(seed=42, window=64).lanes(12)
     if filtered:
         dataset = dataset.filter(lambda row: row["id"] % 2 == 0)
     assert runs.ids == ids(dataset.batch(4 if filtered else 8))
@@ -98,7 +98,7 @@ def test_a_trainer_that_dies_while_it_saves_leaves_the_last_checkpoint_whole(dat
     assert runs.begun == 4
     train(data, tmp_path, 1, "--workers", 1)
     runs.leg_ended(killed=False)
-    assert runs.ids == ids(me.read(data).shuffle(seed=42, window=64).lanes(4).batch(8))
+    assert runs.ids == ids(me.read(data).shuffle(seed=42, window=64).lanes(12).batch(8))
 
 
 def steps_of(action, processes, folder, out):

@@ -99,6 +99,13 @@ def aws_region() -> str | None:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
+def aws_endpoint() -> str | None:
+    """The endpoint that the environment names for S3, if any: by the names and the switch of the AWS tools."""
+    if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
+        return None
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
 def is_starting_a_process() -> bool:
     """Whether a child process is being started: only then can shared memory be pickled."""
     context = sys.modules.get("multiprocessing.context")

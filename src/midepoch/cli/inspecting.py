@@ -7,8 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from midepoch._common.text import count
 from midepoch.checkpoint.fingerprint import data_difference, pipeline_difference, rows_of
+from midepoch.checkpoint.lanes import lane_cuts
 from midepoch.checkpoint.state import State
 from midepoch.cli.checkpoints import FoundState, find_states, only_state
 from midepoch.cli.datasets import dataset_of_state, open_dataset, order_step_of, run_of_state
@@ -48,7 +51,7 @@ def describe_state(found: FoundState) -> dict[str, Any]:
     """A state as plain facts."""
     state, fingerprint = found.state, found.values["fingerprint"]
     rows = rows_of_epoch(fingerprint)
-    delivered = delivered_rows(state)
+    delivered = delivered_rows(state, rows)
     facts: dict[str, Any] = {
         "path": found.path,
         "version": found.values["version"],
@@ -60,7 +63,7 @@ def describe_state(found: FoundState) -> dict[str, Any]:
         "files": _files_of(fingerprint["data"]),
         "rows": rows,
         "delivered": delivered,
-        "percent": None if delivered is None or not rows else round(100 * min(delivered, rows) / rows, 3),
+        "percent": None if delivered is None or not rows else round(100 * delivered / rows, 3),
         "pipeline": fingerprint["pipeline"],
         "sessions": [dict(record._asdict()) for record in state.history],
     }
@@ -69,14 +72,20 @@ def describe_state(found: FoundState) -> dict[str, Any]:
     return facts
 
 
-def delivered_rows(state: State) -> int | None:
-    """The rows of the epoch that are consumed; None if cursors do not count rows, as in mixtures, or are partial."""
+def delivered_rows(state: State, rows: int) -> int | None:
+    """The rows of the epoch that are consumed; None if cursors do not count rows, as in mixtures, or are partial.
+
+    After a short last batch the cursor of a lane is past its end.
+    """
     if state.lanes is None:
         return 0
     cursors = [position.cursor for _, position in state.positions.runs]
     if state.reader_progress is not None or any(len(cursor) > 2 for cursor in cursors):
         return None
-    return sum(lanes * position.cursor[0] for lanes, position in state.positions.runs)
+    if state.mode == "file":
+        return min(rows, sum(lanes * position.cursor[0] for lanes, position in state.positions.runs))
+    sizes = np.diff(lane_cuts(rows, state.lanes))
+    return int(np.minimum(sizes, [position.cursor[0] for position in state.positions.expand()]).sum())
 
 
 def rows_of_epoch(fingerprint: Mapping[str, Any]) -> int:
@@ -167,7 +176,7 @@ def diff(arguments: Namespace) -> Answer:
     if difference is not None:
         return Answer(value={"same_run": False, "difference": difference}, lines=[difference], good=False)
     rows = rows_of_epoch(first.values["fingerprint"])
-    delivered = [delivered_rows(first.state), delivered_rows(second.state)]
+    delivered = [delivered_rows(first.state, rows), delivered_rows(second.state, rows)]
     epochs = second.state.epoch - first.state.epoch
     between = None if delivered[0] is None or delivered[1] is None else epochs * rows + delivered[1] - delivered[0]
     value = {

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import pyarrow as pa
 
 from midepoch._common.hashing import digest
-from midepoch._common.world import aws_region
+from midepoch._common.world import aws_endpoint, aws_region
 from midepoch.errors import MissingExtraError
 from midepoch.storage.retry import error_kind
 
@@ -111,6 +111,8 @@ def known_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
             known[name] = value
     if ("access_key" in known) != ("secret_key" in known):
         raise TypeError("storage_options needs both key and secret, or neither.")
+    if scheme == "s3" and "endpoint_override" not in known and (endpoint := aws_endpoint()) is not None:
+        known["endpoint_override"] = endpoint  # pyarrow does not look for it
     return known
 
 

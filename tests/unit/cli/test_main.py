@@ -119,6 +119,15 @@ def test_inspect_finds_the_state_and_the_next_rows_D2(home, capsys):
     assert "fits        these files" in out
 
 
+def test_rows_past_the_end_of_a_lane_are_not_counted(home, capsys):
+    loader = me.Loader(me.read("data").shard(2, 0), batch_size=16)
+    batches = iter(loader)
+    assert [len(next(batches)["id"]) for _ in range(4)] == [16, 16, 16, 12]
+    Path("last.json").write_text(json.dumps(loader.state_dict()))
+    _, out, _ = run("inspect last.json --json", capsys)
+    assert [(facts["delivered"], facts["percent"]) for facts in json.loads(out)] == [(120, 100)]
+
+
 def test_inspect_says_which_file_differs_and_exits_with_1(home, capsys):
     code, [facts] = value("inspect loader.json --data data/part-0.parquet data/part-1.parquet", capsys)
     assert code == 1

@@ -26,6 +26,19 @@ def test_options_have_their_usual_names():
     assert known_options("abfs", {"whatever": 1}) == {"whatever": 1}
 
 
+def test_the_endpoint_of_s3_may_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    assert known_options("s3", {})["endpoint_override"] == "http://127.0.0.1:1"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2")
+    assert known_options("s3", {})["endpoint_override"] == "http://127.0.0.1:2"
+    assert known_options("s3", {"endpoint": "http://127.0.0.1:3"})["endpoint_override"] == "http://127.0.0.1:3"
+    assert known_options("gs", {}) == {}
+    here, there = Store("s3://bucket/a"), Store("s3://bucket/a", {"endpoint": "http://127.0.0.1:3"})
+    assert here.identity != there.identity  # their indexes and caches are not shared
+    monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
+    assert known_options("s3", {}) == {}
+
+
 def test_options_as_fsspec_nests_them():
     nested = {
         "anon": False,

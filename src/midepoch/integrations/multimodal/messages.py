@@ -1,7 +1,8 @@
 """Chat messages with images, audio and video: read from a row, with every file in them decoded.
 
-The content of a message is text, or a list of parts as in the OpenAI API. A part names its file (a path, a data URL, or
-bytes), or refers to the next file in the row's column of that kind.
+The content of a message is text, or a list of parts as in the OpenAI API. Messages of ShareGPT, with "from" and
+"value", get a role and a content. A part names its file (a path, a data URL, or bytes), or refers to the next file in
+the row's column of that kind.
 """
 
 import base64
@@ -25,6 +26,8 @@ KINDS = {
     "video_url": "video",
 }
 TEXTS = ("text", "input_text", "output_text")
+ROLES = {"human": "user", "gpt": "assistant"}
+"""The names of roles in the ShareGPT format, where they differ."""
 END = object()
 
 
@@ -65,6 +68,8 @@ class Messages:
     def _message(
         self, message: Any, stored: Mapping[str, Iterator[Any]], decoded: Mapping[str, list[Any]]
     ) -> dict[str, Any]:
+        if isinstance(message, Mapping) and message.get("role") is None and message.get("from") is not None:
+            message = _of_sharegpt(message)
         if not isinstance(message, Mapping) or message.get("role") is None:
             raise ValueError(f"A message must be a dict with a role and a content, got {_short(message)}.")
         plain = _filled(message)
@@ -150,6 +155,13 @@ def _parsed(messages: Any) -> Sequence[Any]:
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise ValueError(f"The messages must be a list of dicts, got {_short(messages)}.")
     return messages
+
+
+def _of_sharegpt(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message with "from" and "value", with the names that all others have."""
+    others = {name: value for name, value in message.items() if name not in ("from", "value", "role", "content")}
+    role = message["from"]
+    return {"role": ROLES.get(role, role), "content": message.get("value"), **others}
 
 
 def _stored(value: Any) -> Iterator[Any]:

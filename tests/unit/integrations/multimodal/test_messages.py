@@ -52,6 +52,27 @@ def test_text_stays_and_other_columns_come_along():
     }
 
 
+def test_messages_of_sharegpt_get_roles_and_contents():
+    row = {
+        "id": "7",
+        "conversations": [
+            {"from": "system", "value": "be kind"},
+            {"from": "human", "value": "<image>\nwhat is it?", "weight": None},
+            {"from": "gpt", "value": "a colour", "weight": 0.5},
+        ],
+        "image": picture(5),
+    }
+    sample = read(row, column="conversations", columns={"image": "image"})
+    assert sample["conversations"] == [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "<image>\nwhat is it?"},
+        {"role": "assistant", "content": "a colour", "weight": 0.5},
+    ]
+    assert [shade_of(one) for one in sample["images"]] == [5]
+    both = [{"role": "user", "content": "x", "from": None, "value": None}]  # what Arrow makes of files of both kinds
+    assert read({"messages": both})["messages"] == [{"role": "user", "content": "x"}]
+
+
 def test_a_list_of_parts():
     parts = [{"type": "text", "text": "a"}, "b", {"text": "c"}, {"type": "input_text", "text": "d"}]
     content = read({"messages": user(*parts)})["messages"][0]["content"]
@@ -211,10 +232,8 @@ def test_arrow_structs_whose_other_fields_are_none_are_as_if_they_had_them_not()
         ({"messages": "[{"}, "The messages are text that is not JSON"),
         ({"messages": '"hello"'}, "The messages must be a list of dicts, got 'hello'"),
         ({"messages": ["hello"]}, "A message must be a dict with a role and a content, got 'hello'"),
-        (
-            {"messages": [{"from": "human", "value": "x"}]},
-            "dict with a role and a content, got {'from'",
-        ),
+        ({"messages": [{"speaker": "human", "value": "x"}]}, "dict with a role and a content, got {'speaker'"),
+        ({"messages": [{"from": "human", "value": 3}]}, "content of a message must be text or a list of parts, got 3"),
         ({"messages": [{"role": None, "content": "x"}]}, "A message must be a dict with a role and a content"),
         (
             {"messages": [{"role": "user", "content": 3}]},
