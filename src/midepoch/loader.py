@@ -361,7 +361,8 @@ class Loader(DataLoader[Any]):
             loader.find("part-0007.parquet", 1234)
 
         ``file`` is the name of a file, its path, or the end of that; ``row`` counts from 0 in the file. A row that is
-        cut into several packs has several lines. A row that no item has, because a filter drops it, has none.
+        cut into several packs has several lines. A row that no item has, because a filter drops it, has none. Raises if
+        the dataset has no such file or row.
         """
         return find(self._start_point.latest(self._plan), file, row, epoch=epoch, ranks=ranks)
 

@@ -97,6 +97,9 @@ def find(run: Pass, file: str, row: int, *, epoch: int | None = None, ranks: int
     epoch = run.epoch if epoch is None else check_integer("epoch", epoch)
     sessions = traced_sessions(run, epoch, ranks)
     name = file_name(run.plan.pipeline, file)
+    rows = max(rows for known, rows in _files(run.plan.pipeline) if known == name)
+    if row >= rows:
+        raise ValueError(f"{name} has {count('row', rows)}, counted from 0, so there is no row {row:,} in it.")
     tables = [line for session in sessions for line in _lines_of_row(epoch, session, name, row)]
     return pa.concat_tables([SCHEMA.empty_table(), *tables]).sort_by("item")
 
@@ -234,7 +237,7 @@ def _lines(epoch: int, step: int, rank: int, session: TracedSession, lane: int, 
 
 def file_name(pipeline: Pipeline, file: str) -> str:
     """The name of a file as the index has it, given that name, its path, or the end of it. Raises if it is unknown."""
-    names = sorted(set(_file_names(pipeline)))
+    names = sorted({name for name, _ in _files(pipeline)})
     if file in names:
         return file
     matching = [name for name in names if file.endswith(f"/{name}") or name.endswith(f"/{file}")]
@@ -245,10 +248,12 @@ def file_name(pipeline: Pipeline, file: str) -> str:
     return matching[0]
 
 
-def _file_names(pipeline: Pipeline) -> Iterator[str]:
+def _files(pipeline: Pipeline) -> Iterator[tuple[str, int]]:
+    """The names of all files, and their numbers of rows. Parts of a mixture may have files of the same name."""
     source = pipeline.source
     if isinstance(source, Mixture):
         for part in source.parts:
-            yield from _file_names(part)
+            yield from _files(part)
     elif isinstance(source, FileRows):
-        yield from source.index.view.names
+        view = source.index.view
+        yield from zip(view.names, np.diff(view.file_starts).tolist(), strict=True)

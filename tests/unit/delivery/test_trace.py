@@ -3,7 +3,7 @@
 import pytest
 
 import midepoch as me
-from counted import write_files
+from counted import is_kept, write_files
 from midepoch.delivery.trace import SCHEMA
 
 
@@ -58,8 +58,14 @@ def test_files_are_named_as_users_name_them(files):
     loader = me.Loader(me.read(files), batch_size=4)
     assert loader.find("2.arrow", 3).num_rows == 1
     assert loader.find(str(files / "2.arrow"), 3).num_rows == 1
-    assert loader.find("2.arrow", 31).schema == SCHEMA
-    assert loader.find("2.arrow", 31).num_rows == 0
+    filtered = me.Loader(me.read(files).filter(is_kept).survey(), batch_size=4)
+    assert filtered.find("0.arrow", 3).schema == SCHEMA
+    assert filtered.find("0.arrow", 3).num_rows == 0, "a filter drops it"
+    with pytest.raises(ValueError, match=r"2\.arrow has 31 rows, counted from 0, so there is no row 31 in it"):
+        loader.find("2.arrow", 31)
+    mixed = me.Loader(me.mix([me.read(files), me.read(files / "0.arrow")], weights=[1, 1], seed=1))
+    with pytest.raises(ValueError, match=r"0\.arrow has 17 rows"):
+        mixed.find("0.arrow", 17)
     with pytest.raises(ValueError, match=r"7\.arrow: no file is called so\. The dataset has: 0\.arrow, "):
         loader.find("7.arrow", 0)
 
