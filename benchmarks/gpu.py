@@ -10,7 +10,9 @@ import logging
 import multiprocessing
 import os
 import platform
+import queue
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -23,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
@@ -243,7 +246,7 @@ def images(settings: Settings) -> list[Figure]:
         with pa.ipc.new_stream(folder / "images.arrow", table.schema) as stream:
             stream.write_table(table, max_chunksize=500)
     dataset = me.read(folder, index_dir=data.INDEX).shuffle(1).with_format("torch").map(decoded).repeat()
-    figures = [figure("Pillow, one process", _bare_decoders(1, settings.seconds), "images/s")]
+    figures = [figure("Pillow, one process", _at_once(_decode_next, 1, settings.seconds), "images/s")]
     longer = 1.5 * settings.seconds
     for workers in [number for number in settings.workers if number != 2]:
         loader = me.Loader(dataset, batch_size=IMAGE_BATCH, num_workers=workers, device=settings.device)
@@ -252,7 +255,7 @@ def images(settings: Settings) -> list[Figure]:
         plain = DataLoader(Pictures(), batch_size=IMAGE_BATCH, num_workers=workers, pin_memory=settings.is_cuda)
         moved = map(partial(to_device, device=settings.device), plain)
         theirs = IMAGE_BATCH * per_second(moved, longer, settings.wait)
-        bare = _bare_decoders(workers, settings.seconds)
+        bare = _at_once(_decode_next, workers, settings.seconds)
         figures += [
             figure(f"midepoch, {workers} workers", ours, "images/s"),
             figure(f"DataLoader, {workers} workers", theirs, "images/s"),
@@ -262,27 +265,60 @@ def images(settings: Settings) -> list[Figure]:
     return figures
 
 
-def _bare_decoders(processes: int, seconds: float) -> float:
-    """Pictures a second of processes that do nothing but decode, all at once."""
-    pictures()
+def _decode_next(number: int) -> None:
+    decode(pictures()[number % PICTURES])
+
+
+def _at_once(work: Callable[[int], Any], number: int, seconds: float, *, threads: bool = False) -> float:
+    """Calls a second of processes, or threads, that do nothing but some work, all at once."""
+    work(0)
     context = multiprocessing.get_context("fork")
-    rates = context.SimpleQueue()
-    started = [context.Process(target=_decode_for, args=(seconds, rates)) for _ in range(processes)]
-    for process in started:
-        process.start()
+    rates: Any = queue.SimpleQueue() if threads else context.SimpleQueue()
+    start: Callable[..., Any] = threading.Thread if threads else context.Process  # type: ignore[assignment]
+    started = [start(target=_work_for, args=(work, seconds, rates)) for _ in range(number)]
+    for one in started:
+        one.start()
     total = sum(rates.get() for _ in started)
-    for process in started:
-        process.join()
+    for one in started:
+        one.join()
     return float(total)
 
 
-def _decode_for(seconds: float, rates: Any) -> None:
-    torch.set_num_threads(1)
+def _work_for(work: Callable[[int], Any], seconds: float, rates: Any) -> None:
     begun, count = time.perf_counter(), 0
     while time.perf_counter() - begun < seconds:
-        decode(pictures()[count % PICTURES])
+        work(count)
         count += 1
     rates.put(count / (time.perf_counter() - begun))
+
+
+def threads(settings: Settings) -> list[Figure]:
+    """What threads of one process do of the work of workers, against as many processes."""
+    rows, number = settings.text_rows, settings.workers[-2]
+    path = data.FOLDER / f"texts-{rows}.zstd.parquet"
+    if not path.exists():
+        table = pa.Table.from_pylist(me.read(data.texts(rows), index_dir=data.INDEX).head(8000))
+        pq.write_table(table, path, compression="zstd", row_group_size=2000)
+    texts = [row["text"] for row in me.read(data.texts(rows), index_dir=data.INDEX).head(64)]
+    trained = tokenizer(rows)
+    works: dict[str, Callable[[int], Any]] = {
+        "a Parquet row group (zstd, 2,000 rows)": lambda number: _row_group(path, number),
+        "the same, to Python values": lambda number: _row_group(path, number).to_pylist(),
+        "64 texts to tokens": lambda number: [one.ids for one in trained.encode_batch(texts)],
+        "a JPEG by Pillow": _decode_next,
+    }
+    figures = []
+    for name, work in works.items():
+        one = _at_once(work, 1, settings.seconds / 2)
+        for kind in ("threads", "processes"):
+            rate = _at_once(work, number, settings.seconds / 2, threads=kind == "threads")
+            figures.append(figure(f"{name}: {number} {kind} / one process", rate / one, "×"))
+    return figures
+
+
+def _row_group(path: Path, number: int) -> pa.Table:
+    with pq.ParquetFile(path) as file:
+        return file.read_row_group(number % file.num_row_groups, use_threads=False)
 
 
 @cache
@@ -392,6 +428,7 @@ def run(settings: Settings) -> None:
         "A function that takes 1 ms a row": costly_maps,
         "JPEG to 224 × 224, batches of 256": images,
         "Waiting": waits,
+        "Threads": threads,
     }
     for title, part in parts.items():
         seconds = time.perf_counter() - begun
