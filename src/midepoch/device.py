@@ -23,10 +23,7 @@ from midepoch._common.once import log_once
 from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.delivery.reader import turn_by_turn
 from midepoch.errors import StaleIteratorError
-from midepoch.values.wire import copied
-
-LARGE = 64 << 10
-"""Tensors of more bytes are copied from pinned memory, because the device copies smaller ones at once anyway."""
+from midepoch.values.wire import LARGE, copied
 
 
 class Mark(Protocol):
@@ -91,6 +88,7 @@ class CudaCopies:
 
     def start(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor on the device. Its memory may still be in use by what the loop has begun, so the copy waits."""
+        # Small ones need not be pinned: the driver copies them at once.
         pinned = tensor.pin_memory() if tensor.nbytes >= LARGE and not tensor.is_pinned() else tensor
         moved = torch.empty_like(tensor, device=self._device)
         if not self._begun:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from midepoch.delivery.progress import EMPTY
 from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.rows import Rows
-from midepoch.values.wire import Pickled, load
+from midepoch.values.wire import Pickled, TensorRuns, load
 
 EMPTY_TURN, PICKLED, ROWS = range(3)
 ALIGNED = 64
@@ -95,7 +95,7 @@ class Destination(NamedTuple):
     """Where the items of a message go: by default to memory of their own."""
 
     new_tensor: Callable[[Any], Any] | None = None
-    """Copies a tensor that is a view of shared memory."""
+    """Copies a tensor of bytes, which is a view of shared memory. It may be the memory of several small tensors."""
     finish: Callable[[Any], Any] | None = None
     """Changes every item, if there is such a function."""
 
@@ -132,7 +132,11 @@ def _read_pickled(
     arrays, parts = numbers[at : at + 2]
     at += 2
     head, *memory = [view[numbers[part] : numbers[part + 1]] for part in range(at, at + 2 * parts, 2)]
-    return Chunk([load(head, memory, arrays, new_tensor)], [cursor]), at + 2 * parts
+    tensors = None
+    if new_tensor is not None:
+        spans = [(numbers[part], numbers[part + 1]) for part in range(at + 2, at + 2 + 2 * arrays, 2)]
+        tensors = TensorRuns(view, spans, new_tensor)
+    return Chunk([load(head, memory, arrays, tensors)], [cursor]), at + 2 * parts
 
 
 def _read_rows(view: memoryview, numbers: Sequence[int], at: int) -> tuple[Chunk, int]:

@@ -13,8 +13,10 @@ import numpy as np
 
 SMALL = 512
 """Arrays of fewer bytes are part of the pickle, which is faster. For tensors it is slower, also for small ones."""
-ONE_THREAD = 64 << 10
-"""Tensors of fewer bytes are copied by one thread of torch, too."""
+LARGE = 64 << 10
+"""Tensors of fewer bytes are copied by one thread of torch, and together with others to a device."""
+RUN_BYTES = 1 << 20
+"""So many bytes are copied together at most. Who keeps a tensor keeps all of them."""
 
 
 class Pickled(NamedTuple):
@@ -35,15 +37,49 @@ def dump(item: Any) -> Pickled:
     return Pickled(file.getvalue(), [*pickler.arrays, *(other.raw() for other in others)], len(pickler.arrays))
 
 
-def load(head: Any, memory: Sequence[memoryview], arrays: int, new_tensor: Callable[[Any], Any] | None = None) -> Any:
-    """The item of a pickle, in memory of its own. ``new_tensor`` copies a tensor that is a view of ``memory``."""
+def load(head: Any, memory: Sequence[memoryview], arrays: int, tensors: Callable[[int], Any] | None = None) -> Any:
+    """The item of a pickle, in memory of its own.
+
+    ``tensors`` gives the bytes of a tensor where they are to stay, by its number in ``memory``. Else they are copied.
+    """
     others = (bytearray(other) for other in memory[arrays:])
-    return _Unpickler(BytesIO(head), memory[:arrays], others, new_tensor or copied).load()
+    return _Unpickler(BytesIO(head), memory[:arrays], others, tensors).load()
+
+
+class TensorRuns:
+    """The bytes of tensors that lie next to each other in memory, copied together if they are small.
+
+    A copy to pinned memory or to a device takes long to begin, however small it is.
+    """
+
+    def __init__(self, view: memoryview, spans: Sequence[tuple[int, int]], copy: Callable[[Any], Any]) -> None:
+        """``spans`` says where in ``view`` the tensors begin and end; ``copy`` copies a tensor of bytes."""
+        self._view, self._spans, self._copy = view, spans, copy
+        self._start = self._stop = 0
+        self._run: Any = None
+
+    def __call__(self, number: int) -> Any:
+        """The bytes of a tensor."""
+        start, stop = self._spans[number]
+        if not self._start <= start < self._stop:
+            self._copy_run(number)
+        return self._run[start - self._start : stop - self._start]
+
+    def _copy_run(self, number: int) -> None:
+        import torch
+
+        start, stop = self._spans[number]
+        for begin, end in self._spans[number + 1 :] if stop - start < LARGE else ():
+            if end - begin >= LARGE or end - start > RUN_BYTES:
+                break
+            stop = end
+        self._start, self._stop = start, stop
+        self._run = self._copy(torch.frombuffer(self._view[start:stop], dtype=torch.uint8))
 
 
 def copied(tensor: Any, *, pin: bool = False) -> Any:
     """A copy of a tensor, by one thread; with ``pin``, in pinned memory."""
-    if not pin and tensor.nbytes < ONE_THREAD:
+    if not pin and tensor.nbytes < LARGE:
         return tensor.clone()
     new = tensor.new_empty(tensor.shape, pin_memory=pin)
     uint8 = sys.modules["torch"].uint8
@@ -99,10 +135,10 @@ class _Unpickler(pickle.Unpickler):
     """Puts arrays and tensors in new memory."""
 
     def __init__(
-        self, file: BytesIO, arrays: Sequence[memoryview], others: Any, new_tensor: Callable[[Any], Any]
+        self, file: BytesIO, arrays: Sequence[memoryview], others: Any, tensors: Callable[[int], Any] | None
     ) -> None:
         super().__init__(file, buffers=others)
-        self._arrays, self._new_tensor = arrays, new_tensor
+        self._arrays, self._tensors = arrays, tensors
 
     def find_class(self, module: str, name: str) -> Any:
         if module == __name__:
@@ -118,8 +154,10 @@ class _Unpickler(pickle.Unpickler):
     def _tensor(self, number: int, dtype: str, shape: tuple[int, ...], order: tuple[int, ...] | None) -> Any:
         import torch
 
-        view = torch.frombuffer(self._arrays[number], dtype=getattr(torch, dtype)).view(shape)
-        tensor = self._new_tensor(view)
+        if self._tensors is None:
+            tensor = copied(torch.frombuffer(self._arrays[number], dtype=getattr(torch, dtype))).view(shape)
+        else:
+            tensor = self._tensors(number).view(getattr(torch, dtype)).view(shape)
         return tensor if order is None else tensor.permute(tuple(np.argsort(order).tolist()))
 
 
