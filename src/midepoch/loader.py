@@ -343,15 +343,17 @@ class Loader(DataLoader[Any]):
         return run.progress()
 
     def trace(self, step: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
-        """The rows of a step of an epoch on all ranks, as an Arrow table with one line a row. Nothing is read.
+        """The rows of a step of an epoch on all ranks, as an Arrow table with one line a row. Mostly nothing is read.
 
             print(loader.trace(41_200).to_pandas())
 
         ``step`` counts from the beginning of the epoch, over all resumes. The columns are epoch, step, rank, item (its
         number in the epoch), place (in the batch), document (in the pack), part (of a mixture), file, row, and start
         and stop (which tokens of the row are in the pack). The present epoch is the default. With ``ranks``, the
-        epoch is traced as if so many ranks read it from its beginning. Raises if the items are not counted; a batch
-        that only keeps ranks even has no line.
+        epoch is traced as if so many ranks read it from its beginning. A batch that only keeps ranks even has no line.
+
+        If a filter is not counted, the rows are read again, from where the ranks last started together, and ``step``
+        counts from there. So load the checkpoint before the step. Raises if packs or mixtures are not counted.
         """
         return trace(self._start_point.latest(self._plan), step, epoch=epoch, ranks=ranks)
 

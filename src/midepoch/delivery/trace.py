@@ -17,6 +17,7 @@ from midepoch.checkpoint.history import SessionRecord, sessions_of
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
+from midepoch.delivery.replay import can_replay, replay
 from midepoch.delivery.resume import begin
 from midepoch.delivery.steps import SessionSteps, steps_of
 from midepoch.pipeline.mixture import Mixture
@@ -72,6 +73,13 @@ def trace(run: Pass, step: int, *, epoch: int | None = None, ranks: int | None =
     """The rows of a step on all ranks, one line a row."""
     check_integer("step", step)
     epoch = run.epoch if epoch is None else check_integer("epoch", epoch)
+    if run.plan.why_not_counted() is not None and can_replay(run.plan.pipeline):
+        if epoch == run.epoch and ranks is None:
+            return replay(run, step, SCHEMA)
+        raise ValueError(
+            "Steps of other epochs, or of other numbers of ranks, cannot be traced where items are not counted: "
+            f"{run.plan.why_not_counted()}."
+        )
     sessions = traced_sessions(run, epoch, ranks)
     for session in sessions:
         inside, steps = step - session.first_step, session.step_count()

@@ -66,9 +66,6 @@ class Ledger:
 
     def take(self, items: int) -> U64:
         """The sum of each of the next items of the lane; fewer if it has run out."""
-        if self._single:
-            self.note(np.array(self._single, np.int64))
-            self._single.clear()
         hashes = hash_keys(self._taken(items * self._units))
         whole = len(hashes) // self._units
         sums: U64 = hashes[: whole * self._units].reshape(whole, self._units).sum(axis=1, dtype=np.uint64)
@@ -76,8 +73,17 @@ class Ledger:
             return sums
         return np.concatenate([sums, _grouped(hashes[whole * self._units :], self._groupings)])
 
+    def take_keys(self, items: int) -> list[I64]:
+        """The keys of the units of each of the next items, which were made."""
+        keys = self._taken(items * self._units)
+        keys = keys[: units_in_items(len(keys), self._groupings)]
+        return [keys[begin : begin + self._units] for begin in range(0, len(keys), self._units)]
+
     def _taken(self, units: int) -> I64:
         """Remove the first ``units`` keys, or all that are left at the end of a lane, and return them."""
+        if self._single:
+            self.note(np.array(self._single, np.int64))
+            self._single.clear()
         taken = []
         while units and self._noted:
             first = self._noted.popleft()
@@ -105,12 +111,21 @@ class SharedLedger:
 
     def take(self, items: int) -> U64:
         """The sum of each of the next items that are wanted; fewer if the lane has run out."""
-        chosen = np.flatnonzero(self._wanted)[:items]
-        if not len(chosen):
-            return np.empty(0, np.uint64)
-        end = int(chosen[-1]) + 1
-        del self._wanted[:end]
+        chosen, end = self._next(items)
         return self._of_lane.take(end)[chosen]
+
+    def take_keys(self, items: int) -> list[I64]:
+        """The keys of the units of each of the next items that are wanted."""
+        chosen, end = self._next(items)
+        keys = self._of_lane.take_keys(end)
+        return [keys[number] for number in chosen.tolist()]
+
+    def _next(self, items: int) -> tuple[I64, int]:
+        """Which of the lane's next items are the next that are wanted, and how many items these lie in."""
+        chosen = np.flatnonzero(self._wanted)[:items]
+        end = int(chosen[-1]) + 1 if len(chosen) else 0
+        del self._wanted[:end]
+        return chosen, end
 
 
 Ledgers = dict[int, Ledger | SharedLedger]

@@ -30,6 +30,14 @@ def surveyed(dataset):
     return pipeline(dataset).survey()
 
 
+def odd(row):
+    return row["id"] % 2 == 1
+
+
+def half(dataset):
+    return dataset.filter(odd).survey()
+
+
 class Changing:
     def __init__(self):
         self.calls = 0
@@ -223,8 +231,11 @@ def test_trace_and_find_agree_with_the_run(home, capsys):
 def test_a_row_that_no_item_has_is_nowhere(home, capsys):
     code, out, _ = run("find part-0.parquet 39 --data data --pipeline train:surveyed", capsys)
     assert code == 0
-    code, out, _ = run("find part-0.parquet 40 --data data", capsys)
+    code, out, _ = run("find part-0.parquet 0 --data data --pipeline train:half", capsys)
     assert (code, out.strip()) == (1, "no item of the epoch has this row")
+    code, _, error = run("find part-0.parquet 40 --data data", capsys)
+    assert code == 2
+    assert "part-0.parquet has 40 rows, counted from 0, so there is no row 40 in it" in error
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,11 @@ def test_earlier_epochs_of_a_resized_run_are_traced_as_they_were_read(files):
 
 
 def test_what_is_not_counted_cannot_be_traced_and_says_what_to_do(files):
-    loader = me.Loader(me.read(files).filter(lambda row: True))
+    loader = me.Loader(me.read(files).filter(lambda rows: [True] * len(rows["id"]), batched=True))
     with pytest.raises(ValueError, match=r"Steps cannot be traced: .*call \.survey\(\) once"):
         loader.trace(0)
+    with pytest.raises(ValueError, match=r"Steps cannot be traced: .*call \.survey\(\) once"):
+        me.Loader(me.read(files).filter(is_kept)).find("0.arrow", 3)
 
 
 def test_a_state_without_a_history_is_traced_only_as_a_run_of_its_own(files):
