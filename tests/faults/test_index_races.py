@@ -68,13 +68,13 @@ def scan_forever(started, folder, kept):
 
 
 def write_forever(started, folder, kept):
-    def half(self, content):
-        with open(self, "wb") as file:
-            file.write(bytes(content)[: len(content) // 2])
+    def half(self, path):
+        content = self.read_bytes()
+        self.write_bytes(content[: len(content) // 2])
         started.set()
         time.sleep(600)
 
-    Path.write_bytes = half
+    Path.replace = half
     me.read(folder, index_dir=kept)
 
 

@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from midepoch._common.world import trusts_shared_folders
+
 Bytes = bytes | memoryview
 """Arrow's buffers too."""
 
@@ -31,6 +33,34 @@ def write_atomically(path: Path, content: Bytes) -> None:
     except OSError:
         remove(temporary)
         raise
+
+
+def write_privately(path: Path, content: Bytes) -> None:
+    """``write_atomically`` of a file for this user alone, in a folder of the same kind if it has to be made.
+
+    Users who trust each other have the permissions that they are used to.
+    """
+    temporary = temporary_name(path)
+    try:
+        make_private_folder(path.parent)
+        mode = 0o666 if trusts_shared_folders() else 0o600
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+            file.write(content)
+        temporary.replace(path)
+    except OSError:
+        remove(temporary)
+        raise
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder, and those above it, that other users cannot read, unless it exists."""
+    mode = 0o777 if trusts_shared_folders() else 0o700
+    for folder in reversed([path, *path.parents]):
+        if not folder.is_dir():
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode)
+            if not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(folder))
 
 
 def temporary_name(path: Path) -> Path:
@@ -60,7 +90,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         with contextlib.suppress(OSError, ImportError):
             import fcntl
 
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
             lock = _open_lock(path)
             stack.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -77,7 +107,7 @@ def patient_lock(path: Path, deadline: float) -> Iterator[None]:
         with contextlib.suppress(OSError, ImportError):
             import fcntl
 
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
             lock = _open_lock(path)
             stack.callback(os.close, lock)
             while not _is_locked(lock) and time.monotonic() < deadline:
@@ -102,8 +132,12 @@ def _open_lock(path: Path) -> int:
 
     A link is not followed, a pipe does not block, and the content of a file stays as it is.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    lock = os.open(path, flags, 0o600)
+    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    mode = 0o666 if trusts_shared_folders() else 0o600
+    try:
+        lock = os.open(path, os.O_RDWR | flags, mode)
+    except PermissionError:  # the lock of another user, which is enough to wait for
+        lock = os.open(path, os.O_RDONLY | flags, mode)
     if not stat.S_ISREG(os.fstat(lock).st_mode):
         os.close(lock)
         raise OSError(errno.EINVAL, "not a regular file", str(path))

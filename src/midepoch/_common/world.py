@@ -80,6 +80,11 @@ def default_index_dir() -> Path:
     return Path(folder)
 
 
+def trusts_shared_folders() -> bool:
+    """``MIDEPOCH_TRUST_SHARED``: whether indexes and cached blocks of other users are used, and made for them too."""
+    return os.environ.get("MIDEPOCH_TRUST_SHARED", "").lower() in ("1", "true", "yes")
+
+
 def _own_temporary_folder() -> str:
     """A folder for temporary files that no other user can have made or can write to."""
     path = os.path.join(tempfile.gettempdir(), f"midepoch-{os.getuid()}")

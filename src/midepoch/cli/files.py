@@ -8,10 +8,15 @@ from midepoch._common.text import count, size_in_words
 from midepoch.cli.datasets import open_dataset
 from midepoch.cli.output import Answer, table
 from midepoch.dataset import Dataset
+from midepoch.index.saved import clean, index_folder
 
 
 def index(arguments: Namespace) -> Answer:
-    """Build the index of files, and say what they hold."""
+    """Build the index of files, and say what they hold; or remove indexes that nobody uses."""
+    if arguments.clean is not None:
+        return _cleaned(arguments.clean)
+    if not arguments.data:
+        raise ValueError("index needs files, folders, globs or URLs, or --clean.")
     start = time.perf_counter()
     rows = open_dataset(arguments.data).file_rows("index")
     view = rows.index.view
@@ -32,6 +37,14 @@ def index(arguments: Namespace) -> Answer:
         *table([{"column": field.name, "type": str(field.type)} for field in rows.schema]),
     ]
     return Answer(value=value, lines=lines)
+
+
+def _cleaned(days: float) -> Answer:
+    folder = index_folder(None)
+    removed, size = clean(folder, days=days)
+    value = {"folder": str(folder), "removed": removed, "bytes": size}
+    what = f"{count('index', removed, 'indexes')}, {size_in_words(size)}"
+    return Answer(value=value, lines=[f"{what}, removed from {folder}"])
 
 
 def head(arguments: Namespace) -> Answer:

@@ -46,7 +46,7 @@ def _parser() -> ArgumentParser:
         command.set_defaults(command=(module, name))
         return command
 
-    _files(add("index", "files", "build the index of files, and say what they hold"))
+    _index(add("index", "files", "build the index of files, and say what they hold; or remove unused ones"))
     _head(add("head", "files", "show the first items"))
     _inspect(add("inspect", "inspecting", "say what a checkpoint holds, and whether it fits files"))
     _verify(add("verify", "verifying", "stop and resume on your own data, in many ways"))
@@ -67,6 +67,18 @@ def _parser() -> ArgumentParser:
 
 def _files(command: ArgumentParser) -> None:
     command.add_argument("data", nargs="+", metavar="PATH", help="files, folders, globs or URLs")
+
+
+def _index(command: ArgumentParser) -> None:
+    command.add_argument("data", nargs="*", metavar="PATH", help="files, folders, globs or URLs")
+    command.add_argument(
+        "--clean",
+        nargs="?",
+        type=float,
+        const=90,
+        metavar="DAYS",
+        help="remove the indexes that nobody has opened for so many days (90)",
+    )
 
 
 def _pipeline(command: ArgumentParser) -> None:

@@ -5,6 +5,7 @@ a dataset of a million blocks opens at once.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from midepoch._common.files import unframed
 from midepoch._common.lazy import cached_property
+from midepoch._common.trust import map_trusted
 from midepoch._common.types import I64
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.errors import DataChangedError
@@ -23,6 +25,7 @@ from midepoch.storage.urls import folder_prefix
 from midepoch.values.numbers import numbers_of
 
 MAGIC = b"MID4"
+MOST_ROWS = 1 << 62
 
 
 class Index(Protocol):
@@ -76,9 +79,28 @@ class IndexView:
 
     @classmethod
     def load(cls, root: str, path: str) -> "IndexView":
-        """Map an index file."""
-        with pa.memory_map(path) as file:
-            return cls(root, file.read_buffer(), path)
+        """Map an index file. Raise ``ValueError`` if it is damaged, and ``OSError`` if it cannot be used."""
+        view = cls(root, map_trusted(Path(path)), path)
+        view._check_bounds()
+        return view
+
+    def _check_bounds(self) -> None:
+        """Raise ``ValueError`` unless all numbers and texts lie where they can, because nobody checks them again."""
+        self._files.validate(full=True)
+        self._blocks.validate(full=True)
+        counts, rows = _numbers(self._files, "blocks"), self.block_rows
+        offsets, lengths = self.block_offsets, self.block_lengths
+        if min(column.min(initial=0) for column in (counts, rows, offsets, lengths)) < 0:
+            raise ValueError("it has negative numbers")
+        if counts.sum() != len(rows) or rows.sum(dtype=np.float64) >= MOST_ROWS:
+            raise ValueError("its numbers of blocks and rows do not fit")
+        schemas = _numbers(self._files, "schema")
+        if len(schemas) and (schemas.min() < -1 or schemas.max() >= len(self.distinct_schemas)):
+            raise ValueError("it names schemas that it does not have")
+        mapped = np.repeat(np.array([name == "arrow" for name in self.formats], bool), counts)
+        sizes = np.repeat(_numbers(self._files, "size"), counts)
+        if (mapped & ((offsets > sizes) | (lengths > sizes - offsets))).any():
+            raise ValueError("it has blocks beyond the end of their files")
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.saved_at is None:

@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from midepoch._common.files import exclusive_lock, framed, unframed, write_atomically
+from midepoch._common.files import exclusive_lock, framed, unframed, write_privately
 from midepoch._common.hashing import digest
+from midepoch._common.trust import read_trusted
 from midepoch.errors import SchemaMismatchError
 from midepoch.formats import FORMATS, Range
 from midepoch.index.build import SCAN_THREADS
@@ -212,7 +213,7 @@ def _saved_at(index_path: Path, index: Index, predicate: Predicate, schema: pa.S
 def _load(path: Path, blocks: int) -> Mask | None:
     """The saved mask, unless it is missing or damaged."""
     try:
-        body, _ = unframed(path.read_bytes(), MAGIC)
+        body, _ = unframed(read_trusted(path), MAGIC)
         (saved_blocks,) = COUNT.unpack_from(body)
     except (OSError, ValueError, struct.error):
         return None
@@ -226,4 +227,4 @@ def _save(path: Path, kept: Mask) -> None:
     """Save the mask. If it cannot be written, it is decided again next time."""
     bits = np.packbits(kept).tobytes()
     with contextlib.suppress(OSError):
-        write_atomically(path, framed(COUNT.pack(len(kept)) + bits, MAGIC))
+        write_privately(path, framed(COUNT.pack(len(kept)) + bits, MAGIC))

@@ -2,12 +2,13 @@
 
 import logging
 import os
+import time
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 
-from midepoch._common.files import exclusive_lock, remove, remove_folder, write_atomically
+from midepoch._common.files import exclusive_lock, remove, remove_folder, write_privately
 from midepoch._common.hashing import digest
 from midepoch._common.world import default_index_dir
 from midepoch.index.index import IndexView
@@ -16,6 +17,9 @@ from midepoch.storage.listing import Listing
 log = logging.getLogger("midepoch")
 
 SAVED_VERSIONS = 8
+UNUSED_DAYS, MOST_BYTES = 90, 4 << 30
+"""Indexes that nobody has opened for so long are removed, and so are the oldest, if all together have more bytes."""
+DAY = 24 * 3600
 
 
 class SavedIndexes:
@@ -36,7 +40,11 @@ class SavedIndexes:
     def load(self, *, warn: bool = False) -> IndexView | None:
         """The saved index of exactly the listed files; None if there is none, or if it is damaged."""
         view = self._load(self._path, warn=warn)
-        return view if view is not None and self._matches(view) else None
+        if view is None or not self._matches(view):
+            return None
+        with suppress(OSError):
+            os.utime(self._path)  # the time of its last use
+        return view
 
     def load_newest(self) -> IndexView | None:
         """The index that was saved last, whose files may have changed since."""
@@ -47,12 +55,13 @@ class SavedIndexes:
         """Write an index of the listed files and map it. If it cannot be written, keep it in memory."""
         older = self._versions()
         try:
-            write_atomically(self._path, content)
+            write_privately(self._path, content)
         except OSError as error:
             log.warning("The index cannot be kept in %s (%s): it is built at every start.", self._folder, error)
             return IndexView(self._listing.root, content)
         for path in older[SAVED_VERSIONS:]:
             _remove_with_pruning(path)
+        clean(self._folder, keep=self._path)
         return self.load() or IndexView(self._listing.root, content)
 
     def _load(self, path: Path, *, warn: bool = False) -> IndexView | None:
@@ -60,7 +69,7 @@ class SavedIndexes:
             return IndexView.load(self._listing.root, str(path))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             if warn:
                 log.warning("The index %s cannot be used (%s); it is built again.", path, error)
             return None
@@ -75,6 +84,28 @@ class SavedIndexes:
             with suppress(OSError):  # another process may just have removed it
                 times[path] = path.stat().st_mtime_ns
         return sorted(times, key=lambda path: (times[path], path), reverse=True)
+
+
+def clean(
+    folder: Path, *, days: float = UNUSED_DAYS, most_bytes: int = MOST_BYTES, keep: Path | None = None
+) -> tuple[int, int]:
+    """Remove indexes that were not used for some days, and the oldest of those that have too many bytes together.
+
+    ``keep`` stays in any case. Returns how many were removed, and their bytes.
+    """
+    found = list[tuple[float, int, Path]]()
+    for path in folder.glob("*.index"):
+        with suppress(OSError):
+            status = path.stat()
+            found.append((status.st_mtime, status.st_size, path))
+    oldest, used, removed = time.time() - days * DAY, 0, list[int]()
+    for last_use, size, path in sorted(found, reverse=True):
+        used += size
+        if path != keep and (last_use < oldest or used > most_bytes):
+            _remove_with_pruning(path)
+            removed.append(size)
+            used -= size
+    return len(removed), sum(removed)
 
 
 def forget(saved_at: str | None) -> None:

@@ -16,9 +16,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from midepoch._common.files import exclusive_lock, framed, patient_lock, remove, temporary_name, unframed
+from midepoch._common.files import (
+    exclusive_lock,
+    framed,
+    patient_lock,
+    remove,
+    temporary_name,
+    unframed,
+    write_privately,
+)
 from midepoch._common.hashing import digest
 from midepoch._common.lazy import cached_property
+from midepoch._common.trust import UntrustedFileError, map_trusted, read_trusted
 
 log = logging.getLogger("midepoch")
 
@@ -47,16 +56,18 @@ class BlockCache:
         """The block with a key, mapped; None if it is missing or damaged."""
         path = self._path(key)
         try:
-            with pa.memory_map(str(path)) as file:
-                content = file.read_buffer()
-            table = _unpacked(content, key)
-            os.utime(path)
+            table = _unpacked(map_trusted(path), key)
         except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (UntrustedFileError, PermissionError) as error:
+            self._warn("Blocks of %s are not used, but fetched: %s.", error)
             return None
         except (OSError, ValueError, pa.ArrowException) as error:
             log.warning("The cached block %s is damaged (%s); it is fetched again.", path.name, error)
             remove(path)
             return None
+        with contextlib.suppress(OSError):  # another user's block, or one that was just removed
+            os.utime(path)
         return table
 
     def put(self, key: str, data: pa.Table | pa.RecordBatch) -> None:
@@ -67,17 +78,19 @@ class BlockCache:
         path = self._path(key)
         temporary = temporary_name(path)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "wb") as file:
-                file.write(content)
+            write_privately(temporary, content)
             with exclusive_lock(self.folder / "lock"):
                 self._make_room(content.size)
                 temporary.replace(path)
         except OSError as error:
             remove(temporary)
-            if not self._warned:
-                self._warned = True
-                log.warning("Blocks cannot be cached in %s (%s): they are fetched every time.", self.folder, error)
+            self._warn("Blocks cannot be cached in %s (%s): they are fetched every time.", error)
+
+    def _warn(self, message: str, error: Exception) -> None:
+        """Warn once about the folder."""
+        if not self._warned:
+            self._warned = True
+            log.warning(message, self.folder, error)
 
     @contextlib.contextmanager
     def claim(self, keys: Iterable[str]) -> Iterator[None]:
@@ -107,12 +120,12 @@ class BlockCache:
         all blocks are counted again.
         """
         try:
-            (used,) = COUNT.unpack(self._counter.read_bytes())
+            (used,) = COUNT.unpack(read_trusted(self._counter))
         except (OSError, struct.error):
             used = self.limit
         if used + nbytes > self.limit:
             used = self._evict(max(0, int(self.limit * FILLED_AFTER_EVICTION) - nbytes))
-        self._counter.write_bytes(COUNT.pack(used + nbytes))
+        write_privately(self._counter, COUNT.pack(used + nbytes))
 
     def _evict(self, most: int) -> int:
         """Remove the least recently used blocks until at most ``most`` bytes are left; return the bytes left."""

@@ -1,7 +1,9 @@
 """Index files on disk: damaged, outdated, unwritable."""
 
 import logging
+import os
 import struct
+import time
 import zlib
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from files import values, write_numbers
 from midepoch._common.files import TRAILER
 from midepoch._common.world import default_index_dir
 from midepoch.index.build import open_index
-from midepoch.index.saved import SAVED_VERSIONS, forget
+from midepoch.index.saved import SAVED_VERSIONS, clean, forget
 
 
 def index_file(kept):
@@ -75,13 +77,12 @@ def test_an_index_folder_that_cannot_be_written_is_a_warning_not_an_error(folder
 
 
 def test_a_full_disk_leaves_no_half_written_index(folder, kept, monkeypatch, caplog):
-    def full(self, content):
-        with open(self, "wb") as file:
-            file.write(bytes(content)[:10])
+    def full(self, path):
+        self.write_bytes(self.read_bytes()[:10])
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_bytes", full)
+        patched.setattr(Path, "replace", full)
         assert values(me.read(folder, index_dir=kept)) == list(range(30))
     assert "No space left on device" in caplog.text
     assert [path.name for path in kept.iterdir() if path.suffix != ".lock"] == []
@@ -168,3 +169,32 @@ def test_another_format_has_an_index_of_its_own(tmp_path, kept):
     assert open_index(tmp_path / "a.jsonl", format="lines", index_dir=kept).view.formats == ["lines"]
     assert open_index(tmp_path / "a.jsonl", index_dir=kept).view.formats == ["jsonl"]
     assert len(list(kept.glob("*.index"))) == 2
+
+
+def test_indexes_that_nobody_uses_are_removed_and_others_stay(tmp_path):
+    now, paths = time.time(), []
+    for age in (0, 10, 80, 100, 200):
+        path = tmp_path / f"{age}-a.index"
+        path.write_bytes(bytes(1000))
+        (tmp_path / f"{age}-a-b.kept").touch()
+        os.utime(path, (now, now - age * 86400))
+        paths.append(path)
+    assert clean(tmp_path) == (2, 2000)
+    assert [path.name for path in paths if path.exists()] == ["0-a.index", "10-a.index", "80-a.index"]
+    assert len(list(tmp_path.glob("*.kept"))) == 3
+    assert clean(tmp_path, most_bytes=2500) == (1, 1000)
+    assert clean(tmp_path, days=5, keep=paths[1]) == (0, 0)
+    assert clean(tmp_path, days=5) == (1, 1000)
+    assert clean(tmp_path / "nothing") == (0, 0)
+
+
+def test_saving_an_index_removes_old_ones_and_opening_one_keeps_it(folder, kept):
+    first = Path(open_index(folder, index_dir=kept).view.saved_at)
+    os.utime(first, (1, 1))
+    old = kept / "other-b.index"
+    old.write_bytes(b"")
+    os.utime(old, (1, 1))
+    open_index(folder, index_dir=kept)
+    open_index(folder / "0.arrow", index_dir=kept)
+    assert first.exists()
+    assert not old.exists()

@@ -15,9 +15,10 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from midepoch._common.files import exclusive_lock, write_atomically
+from midepoch._common.files import exclusive_lock, write_privately
 from midepoch._common.lazy import cached_property
 from midepoch._common.text import count
+from midepoch._common.trust import read_trusted
 from midepoch.errors import MissingExtraError, NoDataError
 from midepoch.index.saved import digest_of
 from midepoch.storage.local import FileStamp, stamp_of
@@ -46,7 +47,8 @@ class LoadArguments:
     name: str | None = None
     data_files: Any = None
     revision: Any = None
-    others: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """They may hold a token."""
 
     @cached_property
     def key(self) -> str:
@@ -141,7 +143,7 @@ def split_files(load: LoadArguments, folder: Path, *, reload: bool, num_proc: in
 def _up_to_date(path: Path, load: LoadArguments, *, warn: bool = False) -> dict[str, SplitFiles] | None:
     """The splits of a record, if it exists and nothing has changed since. ``warn`` logs why it cannot be used."""
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(read_trusted(path))
         splits = _read_splits(record)
         changed = _what_changed(splits, record["witness"], load.witness())
     except FileNotFoundError:
@@ -158,7 +160,7 @@ def _up_to_date(path: Path, load: LoadArguments, *, warn: bool = False) -> dict[
 def _recorded(path: Path) -> dict[str, SplitFiles]:
     """The splits of a record, up to date or not; none, if it cannot be read."""
     try:
-        return _read_splits(json.loads(path.read_text()))
+        return _read_splits(json.loads(read_trusted(path)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
@@ -234,7 +236,7 @@ def _files_of(path: str, split: str, loaded: Any) -> SplitFiles:
 def _write(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record, if the folder can be written to."""
     try:
-        write_atomically(path, json.dumps(record).encode())
+        write_privately(path, json.dumps(record).encode())
     except OSError as error:
         log.warning("No record can be written to %s (%s): datasets is asked at every start.", path.parent, error)
 

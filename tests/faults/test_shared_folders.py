@@ -1,0 +1,124 @@
+"""Folders of indexes and caches that several users can write to."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import midepoch as me
+from files import values, write_numbers
+from forking import in_a_forked_process
+from midepoch.formats import Scan
+from midepoch.index.encode import index_bytes
+from midepoch.index.saved import SavedIndexes
+from midepoch.storage.cache import SUFFIX, BlockCache
+from objects import find
+
+ONE, OTHER = 12345, 12346
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can be several users")
+BLOCK = pa.table({"x": [1, 2, 3]})
+
+
+@pytest.fixture
+def shared():
+    """A folder that all users can write to."""
+    folder = Path(tempfile.mkdtemp(prefix="midepoch-shared-"))
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def as_user(number, action):
+    """What an action returns in a process of this user, as text."""
+
+    def run():
+        os.setgid(number)
+        os.setuid(number)
+        return action()
+
+    return in_a_forked_process(run)
+
+
+def put(folder):
+    BlockCache(folder, 1 << 20).put("a", BLOCK)
+    return "stored"
+
+
+def got(folder):
+    block = BlockCache(folder, 1 << 20).get("a")
+    return None if block is None else block["x"].to_pylist()
+
+
+@needs_root
+def test_two_users_who_trust_each_other_share_a_cache(shared, monkeypatch):
+    monkeypatch.setenv("MIDEPOCH_TRUST_SHARED", "1")
+    assert as_user(ONE, lambda: put(shared)) == "stored"
+    assert as_user(OTHER, lambda: got(shared)) == "[1, 2, 3]"
+    assert as_user(ONE, lambda: got(shared)) == "[1, 2, 3]", "the other user did not remove it"
+    assert as_user(OTHER, lambda: put(shared)) == "stored"
+    assert (shared / f"a{SUFFIX}").stat().st_uid == OTHER
+
+
+@needs_root
+def test_the_blocks_of_another_user_are_neither_used_nor_removed(shared, caplog):
+    assert as_user(ONE, lambda: put(shared)) == "stored"
+    assert as_user(OTHER, lambda: got(shared)) == "None"
+    assert got(shared) is None
+    assert "it belongs to another user, number 12345" in caplog.text
+    assert as_user(ONE, lambda: got(shared)) == "[1, 2, 3]"
+
+
+def test_a_counter_that_is_a_link_leaves_the_file_behind_it_alone(tmp_path):
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "bytes").symlink_to(tmp_path / "victim")
+    assert put(tmp_path / "cache") == "stored"
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert got(tmp_path / "cache") == [1, 2, 3]
+
+
+def forged(data, kept, blocks):
+    """Write an index of a folder that has these blocks."""
+    listing = find(data)
+    schema = pa.schema({"x": pa.int64()})
+    scans = [Scan("arrow", schema, blocks) for _ in listing.names]
+    saved = SavedIndexes(kept, listing, None)
+    kept.mkdir(exist_ok=True)
+    saved._path.write_bytes(index_bytes(listing, scans))
+    return saved._path
+
+
+@needs_root
+def test_the_index_of_another_user_is_not_used(tmp_path, caplog, monkeypatch):
+    write_numbers(tmp_path / "data" / "a.arrow", 0, 12)
+    length = me.read(tmp_path / "data", index_dir=tmp_path / "own").file_rows("").index.view.block_lengths[0]
+    offset = me.read(tmp_path / "data", index_dir=tmp_path / "own").file_rows("").index.view.block_offsets[1]
+    path = forged(tmp_path / "data", tmp_path / "kept", [(int(offset), int(length), 4)])
+    os.chown(path, ONE, ONE)
+    monkeypatch.setenv("MIDEPOCH_TRUST_SHARED", "1")
+    assert values(me.read(tmp_path / "data", index_dir=tmp_path / "kept")) == [4, 5, 6, 7], "it would be believed"
+    monkeypatch.delenv("MIDEPOCH_TRUST_SHARED")
+    assert values(me.read(tmp_path / "data", index_dir=tmp_path / "kept")) == list(range(12))
+    assert "it belongs to another user, number 12345" in caplog.text
+    assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (0, 0o600)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [(1 << 40, 100, 4)],
+        [(0, 1 << 40, 4)],
+        [(-8, 100, 4)],
+        [(0, -100, 4)],
+        [(0, 100, -4)],
+        [(0, 100, 1 << 61), (0, 100, 1 << 61)],
+    ],
+)
+def test_an_index_with_blocks_where_none_can_be_is_built_again(tmp_path, caplog, blocks):
+    write_numbers(tmp_path / "data" / "a.arrow", 0, 12)
+    forged(tmp_path / "data", tmp_path / "kept", blocks)
+    assert values(me.read(tmp_path / "data", index_dir=tmp_path / "kept")) == list(range(12))
+    assert "cannot be used" in caplog.text
