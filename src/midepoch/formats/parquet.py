@@ -1,9 +1,9 @@
 """Parquet: a block is a row group, found from the footer and decoded alone."""
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
-from threading import Lock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,13 +67,22 @@ class ParquetBlocks:
 
     def __init__(self, path: Location, wanted: pa.Schema) -> None:
         self._path, self._wanted = path, wanted
-        self._file = _open(path)
+        self._source, self._file = _opened(path)
         self._leaves = _leaves(self._file.metadata, wanted.names)
-        self._lock = Lock()  # a thread may read ahead while another reads, and Arrow's reader allows only one
+        self._idle = deque([self._file])
+        """Readers of the same bytes that no thread uses now: Arrow's reader allows only one thread."""
 
     def read(self, block: Block) -> pa.Table:
-        with self._lock:
-            return self._read(self._file, block)
+        """The row group. Any number of threads may read at once, each with a reader of its own."""
+        try:
+            file = self._idle.pop()
+        except IndexError:
+            source = self._source if isinstance(self._path, str) else open_file(self._path)
+            file = pq.ParquetFile(source, metadata=self._file.metadata)
+        try:
+            return self._read(file, block)
+        finally:
+            self._idle.append(file)
 
     def spans(self, block: Block) -> list[Span]:
         """Where the wanted columns of the row group lie."""
@@ -103,15 +112,21 @@ class ParquetBlocks:
 
 
 def _open(path: Location) -> pq.ParquetFile:
+    return _opened(path)[1]
+
+
+def _opened(path: Location) -> tuple[pa.NativeFile, pq.ParquetFile]:
+    """The open file and its reader, which has read the footer."""
     try:
-        file = pq.ParquetFile(open_file(path))
+        source = open_file(path)
+        file = pq.ParquetFile(source)
         _ = file.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFormatError(
             f"{path} is damaged or no Parquet file: {str(error).rstrip('.')}. It may be truncated: copy or write it "
             "again."
         ) from error
-    return file
+    return source, file
 
 
 def _offset(group: pq.RowGroupMetaData) -> int:

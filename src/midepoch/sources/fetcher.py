@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
+from midepoch._common.world import usable_cores
 from midepoch.errors import DataFormatError, StaleIteratorError
 from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, read_all
 from midepoch.index.files import is_mapped
@@ -32,6 +33,10 @@ CLOSE_SECONDS = 2.0
 FETCH_THREADS = 8
 ROW_FETCH_THREADS = 16
 """Runs of rows are small, and each needs a few requests one after the other, so more of them are fetched at a time."""
+DECODE_THREADS = 8
+"""How many threads decode blocks of local files, at most."""
+BYTES_OF_A_THREAD = 8 << 20
+"""How many bytes of local blocks are decoded ahead for each thread but the first."""
 MAX_BLOCKS_AHEAD, MAX_RUNS_AHEAD = 256, 4096
 GROUP_RUNS = 16
 """How many runs of rows are fetched together, at most."""
@@ -66,11 +71,13 @@ class BlockFetcher:
         """True if runs of rows are fetched, at least of some files."""
         self._wanted, self._fetch = wanted, fetch or Fetch()
         self.is_remote = index.store is not None
-        self.bytes_ahead = self._fetch.read_ahead // lanes if self.is_remote else 0
-        """How many bytes each lane reads ahead. For local files it is 0, and a lane reads what its next step needs."""
+        self._decode_threads = self._threads_to_decode()
+        ahead = self._fetch.read_ahead if self.is_remote else BYTES_OF_A_THREAD * (self._decode_threads - 1)
+        self.bytes_ahead = ahead // lanes
+        """How many bytes each lane reads ahead. If it is 0, a lane of local files reads what its next step needs."""
         self.blocks_ahead = MAX_BLOCKS_AHEAD if blocks is None else MAX_RUNS_AHEAD
         """How many blocks each lane reads ahead, at most."""
-        self._group_bytes = min(GROUP_BYTES, self.bytes_ahead // FETCH_THREADS)
+        self._group_bytes = min(GROUP_BYTES, self.bytes_ahead // FETCH_THREADS) if self.is_remote else 0
         self._open_files: dict[int, _OpenFile] = {}
         self._lock = Lock()
         self._thread_pools: dict[bool, ThreadPoolExecutor] = {}
@@ -84,6 +91,15 @@ class BlockFetcher:
         self._last_check: tuple[set[int], Check] = set(), lambda: None
         self._decoded: WeakValueDictionary[int, Data] = WeakValueDictionary()
         """The decoded blocks that a lane holds: others that are in the same window share them."""
+
+    def _threads_to_decode(self) -> int:
+        """How many threads decode blocks of local files: several if they can decode the same file side by side.
+
+        There is one more than cores, because a thread that has decoded a block waits for the interpreter lock.
+        """
+        side_by_side = all(name == EMPTY or FORMATS[name].has_spans for name in set(self.view.formats))
+        cores = usable_cores()
+        return min(DECODE_THREADS, cores + 1) if cores > 1 and side_by_side and not self.is_remote else 1
 
     @property
     def _is_of_this_process(self) -> bool:
@@ -140,7 +156,7 @@ class BlockFetcher:
         """
         pool = self._thread_pools.get(urgent)
         if pool is None:
-            threads = ROW_FETCH_THREADS if self.has_runs else FETCH_THREADS if self.is_remote else 1
+            threads = ROW_FETCH_THREADS if self.has_runs else FETCH_THREADS if self.is_remote else self._decode_threads
             store = self.index.store
             begin = None if store is None else partial(store.stop_with, self._stop)
             pool = self._thread_pools[urgent] = ThreadPoolExecutor(threads, "midepoch-read-ahead", begin)

@@ -90,6 +90,8 @@ class LaneRows:
         self._block_starts = fetcher.blocks.block_starts
         self._held = HeldBlocks(fetcher, sizes.views)
         self._fetcher, self._all_mapped = fetcher, fetcher.all_mapped
+        # The blocks of a window take most of the memory, and the next window is read ahead as far as both fit it.
+        self._bytes_ahead = fetcher.bytes_ahead if fetcher.is_remote or not window_bytes else 0
         self._pieces = order.piece_starts("block")
         self._next_piece = -1
         self._blocks_ahead: dict[int, I64] = {}
@@ -199,7 +201,7 @@ class LaneRows:
 
         Does so once for each piece of the order.
         """
-        if self._all_mapped or (self._fetcher.is_remote and not self._fetcher.bytes_ahead):
+        if self._all_mapped or (self._fetcher.is_remote and not self._bytes_ahead):
             return
         piece = int(np.searchsorted(self._pieces, position, "right"))
         if piece == self._next_piece or not self._begins_before(piece, stop):
@@ -215,7 +217,7 @@ class LaneRows:
             blocks += of_piece.tolist()
             nbytes += int(self._fetcher.blocks.block_lengths[of_piece].sum())
             piece += 1
-            if nbytes >= self._fetcher.bytes_ahead and self._pieces[piece] >= step_end:
+            if nbytes >= self._bytes_ahead and self._pieces[piece] >= step_end:
                 break
         self._held.read_ahead(dict.fromkeys(blocks), more_follow=self._begins_before(piece, stop))
 
@@ -234,7 +236,7 @@ class LaneRows:
         blocks = np.array([part.block for part in self._by_block(rising, 0, len(rising))])
         near = np.cumsum(self._block_starts[blocks + 1] - self._block_starts[blocks]) <= 4 * STEP_ROWS
         # Blocks of the next window are decoded while this one is read, as far as both fit the bytes of one.
-        room = max(self._window_bytes - self._bytes_of(self._held.decoded), self._fetcher.bytes_ahead)
+        room = max(self._window_bytes - self._bytes_of(self._held.decoded), self._bytes_ahead)
         fits = np.cumsum(self._fetcher.blocks.block_lengths[blocks]) <= room
         return blocks[: max(1, int(near.sum()), int(fits.sum()))]
 

@@ -1,7 +1,7 @@
 """Parquet: every row group is a block."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +9,7 @@ import pytest
 
 import midepoch as me
 from files import write_numbers
-from midepoch.formats import FORMATS, Block, scan_file
+from midepoch.formats import FORMATS, Block, parquet, scan_file
 
 
 def test_a_block_that_cannot_be_decoded_names_the_file(tmp_path):
@@ -23,23 +23,28 @@ def test_a_block_that_cannot_be_decoded_names_the_file(tmp_path):
         list(me.read(path))
 
 
-def test_two_threads_read_a_parquet_file_one_at_a_time(tmp_path):
-    """The one that reads ahead, and the one that needs another row group of the same file: Arrow would crash."""
+def test_threads_that_read_a_file_side_by_side_never_share_a_reader(tmp_path, monkeypatch):
+    """Arrow would crash. Readers that are idle are used again."""
     path = write_numbers(tmp_path / "a.parquet", 0, 40, "parquet", rows=4)
     scan = scan_file(str(path))
     blocks = [Block(number, *place) for number, place in enumerate(scan.blocks)]
     reader = FORMATS["parquet"].open_blocks(str(path), scan.schema, scan.schema)
-    inside = []
+    both, made = Barrier(2), []
 
     class Watched:
+        def __init__(self, *_arguments, **_options):
+            self.inside = []
+            made.append(self)
+
         def read_row_group(self, number, **options):
-            inside.append(number)
-            time.sleep(0.002)
-            alone = inside == [number]
-            inside.remove(number)
+            self.inside.append(number)
+            both.wait()
+            alone = self.inside == [number]
+            self.inside.remove(number)
             return pa.table({"x": [number if alone else -1]})
 
-    reader._file = Watched()
+    reader._idle.clear()
+    monkeypatch.setattr(parquet.pq, "ParquetFile", Watched)
     with ThreadPoolExecutor(2) as pool:
         up, down = (
             pool.submit(lambda step=step: [reader.read(one)["x"][0].as_py() for one in blocks[::step]])
@@ -47,3 +52,16 @@ def test_two_threads_read_a_parquet_file_one_at_a_time(tmp_path):
         )
     assert up.result() == list(range(10))
     assert down.result() == list(range(9, -1, -1))
+    assert len(made) == 2
+
+
+def test_many_threads_read_the_row_groups_of_one_file(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = pa.table({"x": range(20_000), "text": [f"text {number}" for number in range(20_000)]})
+    pq.write_table(table, path, row_group_size=100, compression="zstd")
+    scan = scan_file(str(path))
+    blocks = [Block(number, *place) for number, place in enumerate(scan.blocks)]
+    reader = FORMATS["parquet"].open_blocks(str(path), scan.schema, scan.schema)
+    with ThreadPoolExecutor(4) as pool:
+        read = list(pool.map(reader.read, blocks))
+    assert pa.concat_tables(read).equals(table)

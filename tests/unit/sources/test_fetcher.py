@@ -13,9 +13,11 @@ from files import numbers, write, write_numbers
 from forking import in_a_forked_process
 from midepoch.errors import DataChangedError
 from midepoch.index.build import open_index
+from midepoch.order.orders import Sequential
 from midepoch.order.windows import virtual_counts, virtual_starts
 from midepoch.sources import fetcher as module
 from midepoch.sources.fetcher import FETCH_THREADS, GROUP_RUNS, BlockFetcher
+from midepoch.sources.lane import LaneRows, ReadSizes
 from midepoch.sources.virtual import VirtualBlocks
 from midepoch.storage.cache import BlockCache
 from midepoch.storage.options import Fetch
@@ -105,6 +107,37 @@ def test_memory_for_reading_ahead_is_limited_but_one_block_always_fits(remote_in
     small = BlockFetcher(remote_index, schema, Fetch(read_ahead=1))
     assert [small.reserve(number) for number in range(2)] == [True, False]
     assert not BlockFetcher(remote_index, schema, Fetch(read_ahead=0)).reserve(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cores", "threads"), [("parquet", 2, 3), ("parquet", 1, 1), ("parquet", 64, 8), ("jsonl", 2, 1)]
+)
+def test_threads_decode_blocks_side_by_side_where_the_format_allows_it(tmp_path, monkeypatch, kind, cores, threads):
+    monkeypatch.setattr(module, "usable_cores", lambda: cores)
+    write_numbers(tmp_path / f"a.{kind}", 0, 40, kind)
+    index = open_index(tmp_path)
+    fetcher = BlockFetcher(index, index.schema(None), lanes=2)
+    assert fetcher.bytes_ahead == (threads - 1) * module.BYTES_OF_A_THREAD // 2
+    assert rows_of(fetcher.read_ahead([0])[0].result()) == rows_of(fetcher.read(0))
+    assert fetcher._thread_pools[False]._max_workers == threads
+    fetcher.close()
+
+
+def test_row_groups_are_decoded_ahead_within_their_bytes(tmp_path, monkeypatch):
+    write_numbers(tmp_path / "a.parquet", 0, 400, "parquet", rows=4)
+    index = open_index(tmp_path)
+    lengths = index.view.block_lengths
+    monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    monkeypatch.setattr(module, "BYTES_OF_A_THREAD", 3 * int(lengths.max()))
+    fetcher = BlockFetcher(index, index.schema(None))
+    rows = LaneRows(fetcher, Sequential(index.view.file_starts, index.view.block_starts), ReadSizes(4, 4, 4))
+    got, ahead = [], []
+    for run in rows.runs(0, 400):
+        got += [row["x"] for row in run.rows.items()]
+        ahead.append(len(rows._held._pending))
+    fetcher.close()
+    assert got == list(range(400))
+    assert max(ahead) == 6
 
 
 def test_local_blocks_are_always_allowed(index):
