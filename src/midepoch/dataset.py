@@ -86,6 +86,8 @@ class Dataset(TableDataset):
     ) -> Self:
         """Permute the rows, differently in every epoch. The order is a pure function of seed and epoch.
 
+            dataset = midepoch.read("data/*.parquet").shuffle(seed=42)
+
         ``level="file"`` permutes the files. "block" permutes the blocks of all files (record batches, row groups), and
         then the rows inside windows. A window is a run of permuted blocks: at least ``window`` rows and at least
         ``window_blocks`` blocks, or as many as fit ``window_bytes``, which is a number or a string such as "1GiB". A
@@ -119,6 +121,8 @@ class Dataset(TableDataset):
     def take(self, n: int) -> Self:
         """Keep the first ``n`` rows of the order. No row is read for this.
 
+            sample = midepoch.read("data/*.parquet").take(100)
+
         After a shuffle these are other rows in every epoch. To separate training from validation, use
         :meth:`train_test_split`.
         """
@@ -129,6 +133,8 @@ class Dataset(TableDataset):
 
     def skip(self, n: int) -> Self:
         """Leave out the first ``n`` rows of the order. No row is read for this.
+
+            rest = midepoch.read("data/*.parquet").skip(100)
 
         After a shuffle these are other rows in every epoch. To separate training from validation, use
         :meth:`train_test_split`.
@@ -159,6 +165,8 @@ class Dataset(TableDataset):
 
     def select(self, indices: Iterable[int]) -> Self:
         """Keep the rows at these positions of the order, in the order of ``indices``. No row is read for this.
+
+            chosen = midepoch.read("data/*.parquet").select([5, 3, 99])
 
         A range with steps of 1 costs nothing; other indices are kept in memory, 8 bytes each. After a shuffle these
         are other rows in every epoch.
@@ -192,7 +200,13 @@ class Dataset(TableDataset):
         return cut
 
     def iter(self, batch_size: int, drop_last_batch: bool = False) -> Iterator[Any]:
-        """An iterator over batches of the next loop: that of :meth:`batch`. Its position is not that of the dataset."""
+        """An iterator over batches of the next loop: that of :meth:`batch`.
+
+            for batch in midepoch.read("data/*.parquet").iter(batch_size=8):
+                print(batch["id"])
+
+        Its position is not that of the dataset.
+        """
         return iter(self.batch(batch_size, drop_last_batch))
 
     def train_test_split(self, test_size: int | float, *, seed: int = 0) -> TrainTest[Self]:
@@ -254,6 +268,8 @@ class Dataset(TableDataset):
     ) -> Self:
         """Keep the shard of rank ``index`` of ``num_shards``. Shards are disjoint and together complete.
 
+            mine = midepoch.read("data/*.parquet").shuffle(seed=42).shard(num_shards=8, index=3)
+
         Without arguments both come from ``torch.distributed`` or the launcher's environment. With a ``mesh``, a
         DeviceMesh of torch, they come from the dimensions that ``dim`` names, such as ``("dp_replicate", "dp_shard")``:
         tensor-, context- and pipeline-parallel peers read the same rows. ``dp_rank`` and ``dp_world_size`` are other
@@ -281,7 +297,12 @@ class Dataset(TableDataset):
         return self.with_plan(replace(plan, ranks=ranks, rank=rank, mode=shard_mode, sharded_by="user"))
 
     def lanes(self, n: int) -> Self:
-        """Cut every epoch into ``n`` lanes. Runs with the same lanes have the same order on any number of readers."""
+        """Cut every epoch into ``n`` lanes.
+
+            dataset = midepoch.read("data/*.parquet").shuffle(seed=42).lanes(64)
+
+        Runs with the same lanes have the same order on any number of readers.
+        """
         return self.with_plan(replace(self.plan, lanes=check_integer("n", n, least=1)))
 
     def shuffle_quality(self, batch_size: int = 512) -> ShuffleQuality:
@@ -315,6 +336,8 @@ class Dataset(TableDataset):
         fn_kwargs: Mapping[str, Any] | None = None,
     ) -> Self:
         """Apply a function to every item, when the item is read.
+
+            dataset = midepoch.read("data/*.parquet").map(lambda row: {"length": len(row["text"])})
 
         If ``function`` returns a dict, it updates the item's columns, without ``remove_columns``; any other value
         replaces the item. With ``batched=True`` it gets the columns of ``batch_size`` items and may return any number
@@ -356,6 +379,8 @@ class Dataset(TableDataset):
     ) -> Self:
         """Keep the items for which ``function`` is true. With ``batched=True`` it gets columns and returns a mask.
 
+            dataset = midepoch.read("data/*.parquet").filter(lambda row: len(row["text"]) > 10)
+
         ``with_indices``, ``input_columns`` and ``fn_kwargs`` are those of :meth:`map`.
         """
         adapted = with_arguments(function, input_columns, fn_kwargs)
@@ -363,7 +388,12 @@ class Dataset(TableDataset):
         return self.with_stage(FilterBatches(call=call, size=FILTER_ROWS) if batched else Filter(call=call))
 
     def batch(self, batch_size: int, drop_last_batch: bool = False) -> Self:
-        """Make one item of several, a dict of columns. The last batch of a lane may be smaller, or is dropped."""
+        """Make one item of several, a dict of columns.
+
+            dataset = midepoch.read("data/*.parquet").shuffle(seed=42).batch(32)
+
+        The last batch of a lane may be smaller, or is dropped.
+        """
         return self.with_stage(Batch(size=check_integer("batch_size", batch_size, least=1), drop_last=drop_last_batch))
 
     def pack(
@@ -380,6 +410,8 @@ class Dataset(TableDataset):
         others: Others = "drop",
     ) -> Self:
         """Pack the documents in ``column``, lists of integers, into sequences of ``length`` tokens.
+
+            packs = midepoch.read("data/*.parquet").shuffle(seed=42).map(tokenize).pack(2048, eos=0, pad=0)
 
         ``strategy`` "best_fit" (fewest packs), "first_fit" (in order of arrival) and "balanced" (equal cost of
         attention) place whole documents, inside windows of ``window`` rows. "concat" cuts one stream of tokens every
@@ -422,6 +454,8 @@ class Dataset(TableDataset):
     def with_format(self, type: Form | Library | Literal["np", "pt", "pa", "pd", "pl"] | None = None) -> Self:
         """Yield "python", "numpy" or "torch" values, or Arrow record batches ("arrow"), from this stage on.
 
+            dataset = midepoch.read("data/*.parquet", columns=["x"]).with_format("torch").batch(32)
+
         None is "python". "pandas" and "polars" yield frames, of one row for each item or of the rows of a batch; "jax"
         yields arrays of jax. Functions after it get such objects too. The library must be installed. The short names
         of `datasets` are known: "np", "pt", "pa", "pd" and "pl".
@@ -446,6 +480,8 @@ class Dataset(TableDataset):
     ) -> Self:
         """Decode images to PIL images and audio to arrays, in the process that reads the rows.
 
+            pictures = midepoch.read("pictures.parquet").decode("picture")
+
         ``columns`` are names, or the kinds "image" and "audio"; by default all Image and Audio features are decoded.
         Without ``decode`` they stay bytes. Needs ``midepoch[image]`` or ``midepoch[audio]``.
 
@@ -463,7 +499,12 @@ class Dataset(TableDataset):
         return self.with_stage(Map(call=pipeline.call("decode", function)))
 
     def repeat(self, num_times: int | None = None) -> Self:
-        """Let one loop run through ``num_times`` epochs, or forever, each with its own shuffle."""
+        """Let one loop run through ``num_times`` epochs, or forever.
+
+            three_epochs = midepoch.read("data/*.parquet").shuffle(seed=42).repeat(3)
+
+        Each epoch has its own shuffle.
+        """
         epochs = None if num_times is None else check_integer("num_times", num_times, least=1)
         return self.with_plan(replace(self.plan, epochs_per_loop=epochs))
 
@@ -476,7 +517,7 @@ class Dataset(TableDataset):
     ) -> Self:
         """Find out once which rows the filters keep and how long the rows are that ``pack`` gets.
 
-        dataset = midepoch.read("data/*.parquet").map(tokenize).filter(long_enough).pack(2048).survey()
+            dataset = midepoch.read("data/*.parquet").map(tokenize).filter(long_enough).pack(2048).survey()
 
         All rows are read once, in file order, through the stages up to the last ``filter`` or ``pack``. What these make
         of each row is kept in a file beside the index, or in ``folder``. Then the number of items is known without
@@ -514,8 +555,8 @@ class Dataset(TableDataset):
     ) -> "Dataset":
         """Make all rows once, in parallel, and read them from Arrow files in ``folder`` from then on.
 
-        tokens = midepoch.read("data/*.parquet").map(tokenize).filter(long_enough).cache("/scratch/tokens")
-        packs = tokens.shuffle(seed=42).pack(2048)
+            tokens = midepoch.read("data/*.parquet").map(tokenize).filter(long_enough).cache("tokens")
+            packs = tokens.shuffle(seed=42).pack(2048)
 
         All stages so far are done, and so are ``take``, ``skip`` and ``train_test_split`` before a shuffle. A shuffle,
         shards and lanes act on the cached rows. ``batch``, ``pack`` and functions ``with_rng`` come after. Values are

@@ -31,6 +31,8 @@ class Stateful(Protocol):
 def gather_state(loader: Stateful | Mapping[str, Any]) -> dict[str, Any]:
     """One complete state from the loaders, or from the states, of all ranks. Any number of ranks can resume from it.
 
+        state = midepoch.distributed.gather_state(loader)  # on every rank; then one of them saves it
+
     All ranks must call this at the same step: it communicates. Without an initialised process group it returns the
     loader's own state. The state of a uniform pipeline is complete on every rank; this checks that the ranks agree.
     """
@@ -93,6 +95,9 @@ def in_step(loader: Loader) -> Iterator[Any]:
 def all_epochs(loader: Loader) -> Iterator[Any]:
     """The batches of epoch after epoch, without an end, as many on every rank: for trainers that count steps.
 
+        for step, batch in zip(range(10_000), midepoch.distributed.all_epochs(loader)):
+            pass
+
     It ends only if there are no batches at all.
     """
     passes_without_batches = 0
@@ -104,7 +109,13 @@ def all_epochs(loader: Loader) -> Iterator[Any]:
 
 
 def one_epoch(loader: Loader) -> Iterator[Any]:
-    """The batches of a pass, as many on every rank; :func:`in_step` if their number is not known."""
+    """The batches of a pass, as many on every rank.
+
+        for batch in midepoch.distributed.one_epoch(loader):
+            pass
+
+    They come from :func:`in_step` if their number is not known.
+    """
     return iter(loader) if loader.plan.counted or loader.plan.ranks == 1 else in_step(loader)
 
 
@@ -122,10 +133,12 @@ _NONE_LEFT = object()
 
 
 class Complete:
-    """A loader for torch.distributed.checkpoint: its state is complete on every rank, and one value.
+    """A loader for torch.distributed.checkpoint.
 
-    dcp.save({"model": model_state, "loader": Complete(loader)}, checkpoint_id=folder)
-    dcp.load({"model": model_state, "loader": Complete(loader)}, checkpoint_id=folder)
+        dcp.save({"model": model_state, "loader": Complete(loader)}, checkpoint_id=folder)
+        dcp.load({"model": model_state, "loader": Complete(loader)}, checkpoint_id=folder)
+
+    Its state is complete on every rank, and one value.
     """
 
     def __init__(self, loader: Stateful) -> None:

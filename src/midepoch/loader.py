@@ -53,6 +53,10 @@ _numbers = count_from(0)
 class Loader(DataLoader[Any]):
     """Feeds a training loop, and knows at any moment what the loop has received.
 
+        loader = midepoch.Loader(midepoch.read("data/*.parquet").shuffle(seed=42), batch_size=32, num_workers=2)
+        for batch in loader:
+            state = loader.state_dict()
+
     ``batch_size=n`` is ``dataset.batch(n)``, or, with a ``collate_fn``, that function of ``n`` items; without a batch
     size ``collate_fn`` gets each item. Nothing else is converted: use ``dataset.with_format("torch")`` for tensors.
     A loop starts at the beginning of the epoch, or at the state that was loaded; after a full loop that is the next
@@ -200,6 +204,11 @@ class Loader(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Start the next loop at the beginning of an epoch. If a state of that epoch was loaded, it starts there.
 
+            for epoch in range(loader.epoch, 3):
+                loader.set_epoch(epoch)
+                for batch in loader:
+                    pass
+
         The next loop yields what is left of that epoch. Iterators in other epochs are out of date.
         """
         self._waiting = self._last_run = None
@@ -207,6 +216,8 @@ class Loader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """What the loop has received, including its present batch, and nothing else.
+
+            torch.save({"loader": loader.state_dict()}, "checkpoint.pt")
 
         With several iterators it is the state of the open one that delivered last, else of the last that was left;
         before any, of the start point.
@@ -248,6 +259,8 @@ class Loader(DataLoader[Any]):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Start from a state. If it does not fit, this raises, says what differs, and changes nothing.
 
+            loader.load_state_dict(torch.load("checkpoint.pt", weights_only=True)["loader"])
+
         It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
         """
         self._start_point.load_state_dict(self._plan, state_dict)
@@ -276,6 +289,8 @@ class Loader(DataLoader[Any]):
     def close(self) -> None:
         """Stop the workers. Iterators that use them are out of date; a new one starts new workers.
 
+            loader.close()
+
         The state stays that of the last batch that was received.
         """
         for pool in list(self._pools):
@@ -284,6 +299,8 @@ class Loader(DataLoader[Any]):
 
     def progress(self) -> EpochProgress:
         """How far this rank is in its epoch: ``epoch``, ``step`` and ``steps``, which count those before a resume too.
+
+            print(loader.progress())  # epoch 0, step 1 of 15 (6.7%)
 
         done = loader.progress()
         for batch in tqdm(loader, initial=done.step, total=done.steps): ...

@@ -23,6 +23,8 @@ def mix(
 ) -> Dataset:
     """Draw from several datasets in the proportion of their weights, by default equally.
 
+        mixture = midepoch.mix({"web": dataset, "code": other}, weights=[0.7, 0.3], seed=42)
+
     A fixed schedule decides, not chance: after any number of items, in every lane, each dataset is within one item of
     its exact share. ``stop="first"`` ends an epoch when the dataset that is due has nothing left. ``"all"`` ends it
     when all datasets have ended; those that are left share the draws. With ``"never"`` each dataset starts over with

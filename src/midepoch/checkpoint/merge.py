@@ -18,6 +18,8 @@ from midepoch.errors import CheckpointMismatchError
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the states that all ranks saved at the same step into one, from which any number of ranks can resume.
 
+        state = midepoch.merge_states([loader.state_dict() for loader in loaders])  # those of all ranks
+
     The state of a uniform pipeline (only 1:1 stages and ``batch``) is complete on every rank, and merging only checks
     that the ranks agree. Filtering and packing pipelines need the states of all ranks, in any order. Such ranks may be
     at different points: some may have delivered nothing, others may have finished the epoch, or be up to four epochs

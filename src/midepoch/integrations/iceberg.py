@@ -120,9 +120,11 @@ class Snapshot:
 
 
 class IcebergDataset(StructuredDataset):
-    """The rows of one snapshot of an Iceberg table. Its states name the snapshot.
+    """The rows of one snapshot of an Iceberg table.
 
-    loader, dataset = IcebergDataset.create_dataloader("db.events", {"name": "prod"}, batch_size=1024)
+        loader, dataset = IcebergDataset.create_dataloader("db.events", {"name": "prod"}, batch_size=1024)
+
+    Its states name the snapshot.
     """
 
     def __init__(
@@ -198,6 +200,8 @@ class IcebergDataset(StructuredDataset):
     ) -> "tuple[StructuredLoader, Self]":
         """A loader of batches, and its dataset. The two share one position, so a state of either resumes both.
 
+            loader, dataset = midepoch.IcebergDataset.create_dataloader("db.events", {"name": "prod"}, batch_size=32)
+
         ``table`` is an open table, or a name such as "db.events" in the catalog that ``catalog_config`` describes: the
         arguments of ``pyiceberg.catalog.load_catalog``. ``snapshot_id`` is by default that of the current snapshot;
         a later snapshot of the table changes nothing. ``scan_filter`` is an Iceberg filter, as text or as an
@@ -220,7 +224,12 @@ class IcebergDataset(StructuredDataset):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error"
     ) -> None:
-        """Resume at a state of the same snapshot. For a state of another one, open that, by its ``snapshot_id``."""
+        """Resume at a state of the same snapshot.
+
+            dataset.load_state_dict(torch.load("data.pt", weights_only=True))
+
+        For a state of another snapshot, open that one, by its ``snapshot_id``.
+        """
         if new_files != "error":
             raise ValueError("new_files='append' is not possible with Iceberg: the files of a snapshot never change.")
         saved = (

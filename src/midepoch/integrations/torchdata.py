@@ -18,6 +18,8 @@ MOST_STEPS = 1 << 53
 def from_stateful_dataloader(*checkpoints: Mapping[str, Any], batch_size: int | None = None) -> dict[str, Any]:
     """The state in a StatefulDataLoader's ``state_dict()``, independent of its number of workers.
 
+        loader.load_state_dict(midepoch.from_stateful_dataloader(stateful_dataloader.state_dict()))
+
     Load it into a :class:`midepoch.Loader`, or into the dataset that is passed to a StatefulDataLoader with another
     number of workers. A uniform pipeline needs the checkpoint of one rank; filtering and packing pipelines need
     those of all ranks. A checkpoint that was taken between two snapshots (``snapshot_every_n_steps`` other than 1)

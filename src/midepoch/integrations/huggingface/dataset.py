@@ -124,7 +124,12 @@ class FileOrder(NamedTuple):
 
 
 class SimpleArrowIterableDataset(Dataset):
-    """The Arrow files of a Hugging Face dataset. Its states also name the file and the example that come next."""
+    """The Arrow files of a Hugging Face dataset.
+
+        dataset = midepoch.fast_load_iterable_dataset("parquet", data_files="data/*.parquet", split="train")
+
+    Its states also name the file and the example that come next.
+    """
 
     def __init__(
         self,
@@ -150,6 +155,9 @@ class SimpleArrowIterableDataset(Dataset):
         generator: Any = None,
     ) -> Self:
         """Permute the files, differently in every epoch. ``level="block"`` and "row" also mix rows of different files.
+
+            dataset = midepoch.fast_load_iterable_dataset("parquet", data_files="data/*.parquet", split="train")
+            dataset = dataset.shuffle(seed=42, level="block")
 
         :meth:`midepoch.Dataset.shuffle` explains the levels.
         """

@@ -127,7 +127,12 @@ class MultiModalIterableDataset(Dataset):
         super().__init__((samples.with_launched_shard() if rank is None else samples.shard(num_ranks, rank)).plan)
 
     def metrics(self) -> dict[str, Any]:
-        """The number of samples left out so far by all workers on this machine, and each with epoch, row and error."""
+        """The number of samples left out so far by all workers on this machine.
+
+            print(dataset.metrics()["skipped"])
+
+        "skipped_samples" has each of them, with epoch, row and error.
+        """
         process = self.plan.pipeline.find(SkipErrors)
         lines = [] if process is None or process.skip_log is None else process.skip_log.lines()
         return {"skipped": len(lines), "skipped_samples": lines}

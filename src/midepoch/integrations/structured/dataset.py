@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 
 class StructuredDataset(Dataset):
-    """The rows of structured files. Its states also name the splits of files that are done.
+    """The rows of structured files.
 
-    loader, dataset = StructuredDataset.create_dataloader("s3://bucket/rows", "parquet", batch_size=1024)
+        loader, dataset = StructuredDataset.create_dataloader("s3://bucket/rows", "parquet", batch_size=1024)
+
+    Its states also name the splits of files that are done.
     """
 
     _num_workers = 0
@@ -105,6 +107,8 @@ class StructuredDataset(Dataset):
     ) -> "tuple[StructuredLoader, Self]":
         """A loader of batches, and its dataset. The two share one position, so a state of either resumes both.
 
+            loader, dataset = midepoch.StructuredDataset.create_dataloader("data", "parquet", batch_size=32)
+
         ``path`` is a file, a folder, a glob or a list of those. ``format`` sets the format of all files, and of a
         folder reads only the files with the suffixes of that format; by default each file is detected. Only
         ``columns`` are read, and row groups that ``filters`` rule out are skipped. ``partitioning="hive"`` makes
@@ -144,7 +148,12 @@ class StructuredDataset(Dataset):
         return self.with_plan(replace(self.plan, pipeline=replace(pipeline, stages=(meter, *pipeline.stages))))
 
     def state_dict(self) -> dict[str, Any]:
-        """What the loop has received, and nothing else. The loader of :meth:`create_dataloader` has the same state."""
+        """What the loop has received, and nothing else.
+
+            torch.save(dataset.state_dict(), "data.pt")
+
+        The loader of :meth:`create_dataloader` has the same state.
+        """
         self.start_point.check_known()
         return self.describe_state(self.start_point.latest(self._loader_plan or self.plan))
 
@@ -163,6 +172,8 @@ class StructuredDataset(Dataset):
     ) -> None:
         """Resume at a state. If it does not fit, this raises, says what differs, and changes nothing.
 
+            dataset.load_state_dict(torch.load("data.pt", weights_only=True))
+
         With ``new_files="append"`` files may have been added since. The epoch then continues as it was, and the rows of
         the new files come after it. The next epoch has all files from its start.
         """
@@ -175,6 +186,8 @@ class StructuredDataset(Dataset):
 
     def get_metrics(self) -> dict[str, Any]:
         """Rows read, their bytes in the files, and the seconds that reading took: the sums, and for each worker.
+
+            print(dataset.get_metrics()["rows"])
 
         Workers count what they read, which is ahead of what the loop receives. The counts start with the loader.
         """
