@@ -57,7 +57,8 @@ def loggers_at_home(monkeypatch):
 def test_an_example_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     datasets_at_home(tmp_path / "huggingface", monkeypatch)
-    loggers_at_home(monkeypatch)
+    if re.search(r"^(from|import) (wandb|torch.utils.tensorboard)", code, re.MULTILINE):
+        loggers_at_home(monkeypatch)  # not for others: accelerate looks for wandb, and takes the stand-in for broken
     (tmp_path / "data").mkdir()
     for number in range(3):
         rows = range(number * 40, number * 40 + 40)
