@@ -13,9 +13,9 @@ import pyarrow as pa
 from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch._common.once import log_once
 from midepoch.dataset import Dataset
-from midepoch.formats import MAX_RECORD_BYTES
+from midepoch.formats import MAX_RECORD_BYTES, file_suffixes
 from midepoch.index.build import open_index
-from midepoch.index.hive import HiveIndex
+from midepoch.index.hive import HiveIndex, below_hive_folders
 from midepoch.index.index import Index
 from midepoch.index.numbers import NumberIndex
 from midepoch.index.tokens import MEGATRON_DTYPES, TokenIndex, TokenLayout
@@ -80,6 +80,8 @@ def read(
         raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}].")
     if partitioning not in (None, "hive"):
         raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive', or left out.")
+    if partitioning == "hive":
+        source = below_hive_folders(find(source, storage_options, suffixes=file_suffixes(format)))
     index: Index = open_index(
         source,
         format=format,

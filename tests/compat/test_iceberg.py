@@ -57,6 +57,10 @@ def create(config, table="db.events", **options):
     return me.IcebergDataset.create_dataloader(table, config, **options)
 
 
+def opened(config, table, **options):
+    return me.IcebergDataset(table, config, **{"rank": 0, "num_ranks": 1, **options})
+
+
 def test_an_executor_scans_the_files(config):
     jobs = []
 
@@ -110,6 +114,8 @@ def test_scan_filter_reads_only_what_can_match(config):
         assert dataset.get_metrics()["rows"] == 15
     with pytest.raises(ValueError, match="nope"):
         create(config, scan_filter="nope > 3")
+    with pytest.raises(ValueError, match="scan_filter and filters mean the same"):
+        create(config, scan_filter="id > 3", filters="id > 3")
 
 
 def pyiceberg_filter():
@@ -174,11 +180,11 @@ def test_E7_a_table_that_gained_a_column_has_nulls_in_its_older_rows(config):
     with table.update_schema() as update:
         update.add_column("score", DoubleType())
     table.append(pa.table({"id": pa.array(range(5, 8), pa.int64()), "score": [0.5, 1.5, None]}))
-    _, dataset = create(config, "db.grown", output_format="dict")
+    dataset = opened(config, "db.grown")
     ours = sorted(dataset, key=lambda row: row["id"])
     assert ours == sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["id"])
     assert [row["score"] for row in ours] == [None] * 5 + [0.5, 1.5, None]
-    _, some = create(config, "db.grown", output_format="dict", scan_filter="score > 1")
+    some = opened(config, "db.grown", filters="score > 1")
     assert [row["id"] for row in some] == [6]
 
 
@@ -267,7 +273,7 @@ def as_scanned(table, **options):
 
 
 def as_read(config, name, **options):
-    _, dataset = create(config, name, output_format="dict", **options)
+    dataset = opened(config, name, **options)
     return sorted(dataset, key=repr)
 
 

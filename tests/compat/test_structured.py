@@ -6,7 +6,7 @@ import logging
 import pickle
 import re
 import sys
-from itertools import islice, zip_longest
+from itertools import islice, pairwise, zip_longest
 
 import numpy as np
 import pyarrow as pa
@@ -66,8 +66,7 @@ def test_B1_a_loader_and_its_dataset(folder):
     assert isinstance(loader, torch.utils.data.DataLoader)
     assert isinstance(loader, me.Loader)
     assert isinstance(dataset, me.StructuredDataset)
-    assert loader.batch_size == 8
-    assert len(loader) == 30
+    assert len(loader) == len(dataset) == 30
     assert ids(loader) == list(range(ROWS))
 
 
@@ -82,13 +81,40 @@ def test_B1_output_formats(folder, form, kind):
     assert ids([batch]) == list(range(8))
 
 
-def as_sum(rows):
-    return sum(row["id"] for row in rows)
+def as_sum(batch):
+    return sum(ids([batch]))
 
 
-def test_B1_collate_fn_gets_the_rows_of_a_batch(folder):
-    loader, _ = create(folder, output_format="dict", collate_fn=as_sum, num_workers=2)
+@pytest.mark.parametrize("form", ["torch", "arrow", "dict"])
+def test_B1_collate_fn_gets_a_batch(folder, form):
+    loader, dataset = create(folder, output_format=form, collate_fn=as_sum, num_workers=1)
     assert sum(loader) == sum(range(ROWS))
+    assert len(next(iter(dataset))["id"]) == 8
+
+
+def test_B1_options_of_other_loaders(folder):
+    whole = list(range(ROWS))
+    loader, dataset = me.StructuredDataset.create_dataloader(folder, None, 8, num_workers=None, split_bytes=None)
+    assert ids(loader) == whole
+    assert dataset.get_metrics()["rows"] == ROWS
+    dataset.reset_metrics()
+    assert dataset.get_metrics()["rows"] == 0
+    near, _ = create(folder, shuffle_buffer_size=20, split_rows=40, progress_interval_sec=5)
+    rows = ids(near)
+    assert sorted(rows) == whole != rows
+    assert max(abs(row - place) for place, row in enumerate(rows)) < 80, "rows stay near their places"
+    splits, _ = create(folder, shuffle=True, shuffle_buffer_size=0, split_rows=40)
+    rows = ids(splits)
+    assert sorted(rows) == whole != rows
+    assert sum(after - before == 1 for before, after in pairwise(rows)) > ROWS // 2
+    for options in ({"shuffle_buffer_size": 20}, {"shuffle": True, "shuffle_buffer_size": 0}):
+        loader, dataset = create(folder, split_rows=40, **options)
+        expected = ids(loader)
+        loader, dataset = create(folder, split_rows=40, **options)
+        seen = ids(islice(loader, 5))
+        again, _ = create(folder, split_rows=40, **options)
+        again.load_state_dict(dataset.state_dict())
+        assert seen + ids(again) == expected
 
 
 @pytest.mark.parametrize(
@@ -97,7 +123,7 @@ def test_B1_collate_fn_gets_the_rows_of_a_batch(folder):
         ({"output_format": "pandas"}, "output_format is 'pandas'"),
         ({"split_bytes": "many"}, "split_bytes is 'many'"),
         ({"split_rows": 0}, "split_rows is 0"),
-        ({"shuffle_buffer_size": 0}, "shuffle_buffer_size is 0"),
+        ({"shuffle_buffer_size": -1}, "shuffle_buffer_size is -1"),
         ({"partitioning": "directory"}, "partitioning is 'directory'"),
         ({"rank": 2, "num_ranks": 2}, "rank is 2 of 2"),
         ({"rank": 2, "num_ranks": None}, "pass both"),
@@ -218,6 +244,10 @@ def test_B2_hive_folders_become_columns(tmp_path):
     assert dataset.state_dict()["splits_under_way"] == []
     plain, _ = create(tmp_path, columns=None, partitioning=None, output_format="dict")
     assert "year" not in next(iter(plain))
+    file = tmp_path / "year=2024" / "part-0000.parquet"
+    alone, _ = create(file, columns=["year"], output_format="dict", batch_size=20)
+    assert next(iter(alone))["year"] == [2024] * 10
+    assert me.read(file, partitioning="hive", columns=["year"]).head(1) == [{"year": 2024}]
 
 
 def test_B3_row_groups_that_cannot_match_are_not_read(folder, monkeypatch):
@@ -817,9 +847,9 @@ def test_a_further_loader_does_not_disturb_the_pair(folder):
     loader, dataset = create(folder)
     whole = ids(loader)
     loader.set_epoch(0)
-    further = me.Loader(dataset, batch_size=4)
+    further = me.Loader(dataset)
     got = ids(islice(further, 2))
-    assert got == whole[:8]
+    assert got == whole[:16]
     assert dataset.state_dict() == loader.state_dict()
     got = ids(islice(loader, 3))
     dataset.load_state_dict(dataset.state_dict())

@@ -21,8 +21,16 @@ class ProgressBar:
     nowhere. Work that takes longer than two seconds is also logged: once while it goes on, and when it is finished.
     """
 
-    def __init__(self, title: str, *, unit: str, total: int | None = None, show: bool | None = None) -> None:
-        self._title, self._unit, self._total = title, unit, total
+    def __init__(
+        self,
+        title: str,
+        *,
+        unit: str,
+        total: int | None = None,
+        show: bool | None = None,
+        every: float = EVERY_SECONDS,
+    ) -> None:
+        self._title, self._unit, self._total, self._every = title, unit, total, every
         self._show = sys.stderr.isatty() if show is None else show
         self._start = time.monotonic()
         self._drawn_at = float("-inf")
@@ -35,7 +43,7 @@ class ProgressBar:
     def is_due(self) -> bool:
         """True if an update would be drawn now, so that callers compute what they pass only then."""
         now = time.monotonic()
-        return self._show and now - self._start >= QUIET_SECONDS and now - self._drawn_at >= EVERY_SECONDS
+        return self._show and now - self._start >= QUIET_SECONDS and now - self._drawn_at >= self._every
 
     def update(self, done: int, *, total: int | None = None, note: str = "") -> None:
         """Set how many units are done. ``total``, and the ``note`` after the numbers, stay until they are replaced."""

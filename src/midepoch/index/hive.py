@@ -1,7 +1,9 @@
 """Hive partitions: folders named ``key=value`` are columns of the files in them."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +14,9 @@ import pyarrow as pa
 from midepoch.errors import SchemaMismatchError
 from midepoch.formats import Block, BlockReader, read_all
 from midepoch.index.index import Index, IndexView
+from midepoch.storage.listing import Listing
 from midepoch.storage.store import Store
+from midepoch.storage.urls import is_url
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 INTEGER = re.compile(r"-?[0-9]+")
@@ -70,6 +74,20 @@ class HiveIndex:
 
     def check(self, file: int) -> None:
         self._inner.check(file)
+
+
+def below_hive_folders(listing: Listing) -> Listing:
+    """A single file, named from above the folders key=value that it lies in. Other sources stay as they are."""
+    if len(listing.names) != 1 or not listing.spec.endswith(listing.names[0]) or "/" in listing.names[0]:
+        return listing
+    separator = "/" if is_url(listing.root) else os.sep
+    parts = listing.root.split(separator)
+    first = next((number for number, part in enumerate(parts) if "=" in part), len(parts))
+    if first == len(parts) or first == 0:
+        return listing
+    prefix = "/".join(parts[first:])
+    names = tuple(f"{prefix}/{name}" for name in listing.names)
+    return replace(listing, root=separator.join(parts[:first]) or separator, names=names)
 
 
 class WithConstants:

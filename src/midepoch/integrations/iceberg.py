@@ -133,13 +133,15 @@ class IcebergDataset(StructuredDataset):
         catalog_config: Mapping[str, Any] | None = None,
         *,
         scan_filter: Any = None,
+        filters: Any = None,
         snapshot_id: int | None = None,
         columns: Sequence[str] | None = None,
         shuffle: bool = False,
         shuffle_seed: int = 42,
         shuffle_buffer_size: int | None = None,
-        split_bytes: int | str = "128MiB",
+        split_bytes: int | str | None = "128MiB",
         split_rows: int | None = None,
+        split_strategy: None = None,
         output_format: OutputFormat = "dict",
         storage_options: Mapping[str, Any] | None = None,
         num_ranks: int | None = None,
@@ -156,7 +158,7 @@ class IcebergDataset(StructuredDataset):
         options = StructuredOptions.of(
             arguments,
             columns=snapshot.columns.names if columns is None else columns,
-            filters=None if scan_filter is None else snapshot.filters(scan_filter),
+            filters=_arrow_filter(snapshot, scan_filter, filters),
             partitioning=None,
         )
         self._begin(snapshot.open(options), options)
@@ -168,22 +170,25 @@ class IcebergDataset(StructuredDataset):
         table: Any,
         catalog_config: Mapping[str, Any] | None = None,
         *,
-        scan_filter: Any = None,
-        snapshot_id: int | None = None,
         batch_size: int = 1024,
+        scan_filter: Any = None,
+        filters: Any = None,
+        snapshot_id: int | None = None,
         columns: Sequence[str] | None = None,
         shuffle: bool = False,
         shuffle_seed: int = 42,
         shuffle_buffer_size: int | None = None,
-        split_bytes: int | str = "128MiB",
+        split_bytes: int | str | None = "128MiB",
         split_rows: int | None = None,
-        num_workers: int = 0,
+        split_strategy: None = None,
+        num_workers: int | None = 0,
         output_format: OutputFormat = "torch",
         storage_options: Mapping[str, Any] | None = None,
         collate_fn: Callable[..., Any] | None = None,
         num_ranks: int | None = None,
         rank: int | None = None,
         show_progress: bool = False,
+        progress_interval_sec: float | None = None,
         drop_last: bool = False,
         even: Literal["auto", "pad", "drop"] | None = "auto",
         pin_memory: bool = False,
@@ -205,7 +210,8 @@ class IcebergDataset(StructuredDataset):
         ``table`` is an open table, or a name such as "db.events" in the catalog that ``catalog_config`` describes: the
         arguments of ``pyiceberg.catalog.load_catalog``. ``snapshot_id`` is by default that of the current snapshot;
         a later snapshot of the table changes nothing. ``scan_filter`` is an Iceberg filter, as text or as an
-        expression. All other arguments are those of :meth:`midepoch.StructuredDataset.create_dataloader`.
+        expression; ``filters`` takes the same, or an Arrow expression. All other arguments are those of
+        :meth:`midepoch.StructuredDataset.create_dataloader`.
         """
         arguments = locals()
         dataset = cls(
@@ -254,6 +260,16 @@ class IcebergDataset(StructuredDataset):
     def __setstate__(self, values: dict[str, Any]) -> None:
         super().__setstate__(values)
         self._snapshot_id = values["snapshot_id"]
+
+
+def _arrow_filter(snapshot: Snapshot, scan_filter: Any, filters: Any) -> Any:
+    """The filter as an Arrow expression, whichever of the two arguments it came in."""
+    if scan_filter is not None and filters is not None:
+        raise ValueError("scan_filter and filters mean the same. Pass one of them.")
+    if filters is not None and type(filters).__module__.startswith("pyarrow"):
+        return filters
+    wanted = filters if scan_filter is None else scan_filter
+    return None if wanted is None else snapshot.filters(wanted)
 
 
 def _table(table: Any, catalog_config: Mapping[str, Any] | None) -> Any:

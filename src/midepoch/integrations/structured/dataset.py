@@ -46,8 +46,9 @@ class StructuredDataset(Dataset):
         shuffle: bool = False,
         shuffle_seed: int = 42,
         shuffle_buffer_size: int | None = None,
-        split_bytes: int | str = "128MiB",
+        split_bytes: int | str | None = "128MiB",
         split_rows: int | None = None,
+        split_strategy: None = None,
         output_format: OutputFormat = "dict",
         storage_options: Mapping[str, Any] | None = None,
         partitioning: Literal["hive"] | None = "hive",
@@ -74,16 +75,17 @@ class StructuredDataset(Dataset):
         cls,
         path: PathSpec,
         format: str | None = None,
-        *,
         batch_size: int = 1024,
+        *,
         columns: Sequence[str] | None = None,
         filters: Any = None,
         shuffle: bool = False,
         shuffle_seed: int = 42,
         shuffle_buffer_size: int | None = None,
-        split_bytes: int | str = "128MiB",
+        split_bytes: int | str | None = "128MiB",
         split_rows: int | None = None,
-        num_workers: int = 0,
+        split_strategy: None = None,
+        num_workers: int | None = 0,
         output_format: OutputFormat = "torch",
         storage_options: Mapping[str, Any] | None = None,
         collate_fn: Callable[..., Any] | None = None,
@@ -91,6 +93,7 @@ class StructuredDataset(Dataset):
         num_ranks: int | None = None,
         rank: int | None = None,
         show_progress: bool = False,
+        progress_interval_sec: float | None = None,
         drop_last: bool = False,
         even: Literal["auto", "pad", "drop"] | None = "auto",
         pin_memory: bool = False,
@@ -114,10 +117,16 @@ class StructuredDataset(Dataset):
         ``columns`` are read, and row groups that ``filters`` rule out are skipped. ``partitioning="hive"`` makes
         columns of folders named key=value, if there are any.
 
+        The dataset yields batches too, and ``collate_fn`` is called on each batch, as the ``output_format`` says: a
+        dict of tensors, of arrays or of lists, or a record batch. ``num_workers=None`` is 0.
+
         ``shuffle`` permutes the splits, and the rows inside windows of about ``shuffle_buffer_size`` rows (default
-        8192), differently in every epoch. A split is a part of a file of about ``split_bytes`` bytes, or of
-        ``split_rows`` rows; it has at least one block. ``rank`` and ``num_ranks`` come by default from
-        ``torch.distributed`` or the launcher's environment. ``show_progress`` shows a progress bar on a terminal.
+        8192; with 0 rows keep their order), differently in every epoch. If only ``shuffle_buffer_size`` is passed,
+        splits stay in the order of the files. A split is a part of a file of about ``split_bytes`` bytes, or of
+        ``split_rows`` rows; it has at least one block. With ``split_bytes=None`` it is a whole file. A
+        ``split_strategy`` is not needed: workers share rows evenly. ``rank`` and ``num_ranks`` come by default from
+        ``torch.distributed`` or the launcher's environment. ``show_progress`` shows a progress bar on a
+        terminal, drawn every ``progress_interval_sec`` seconds.
 
         ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir`` and ``executor`` are those of
         :func:`midepoch.read`. All other arguments are those of :class:`midepoch.Loader`.
@@ -125,13 +134,25 @@ class StructuredDataset(Dataset):
         arguments = locals()
         return cls(path, format, **dataset_options(arguments))._with_loader(**loader_options(arguments))
 
-    def _with_loader(self, *, num_workers: int, show_progress: bool, **others: Any) -> "tuple[StructuredLoader, Self]":
+    def _with_loader(
+        self,
+        *,
+        batch_size: int,
+        drop_last: bool,
+        num_workers: int | None,
+        show_progress: bool,
+        progress_interval_sec: float | None,
+        **others: Any,
+    ) -> "tuple[StructuredLoader, Self]":
         """A loader that reads this dataset and counts what it reads, and the dataset that it reads."""
         from midepoch.integrations.structured.loader import StructuredLoader  # imports torch
 
-        dataset = self._measured(num_workers)
-        loader = StructuredLoader(dataset, num_workers=num_workers, **others)
+        workers = 0 if num_workers is None else num_workers
+        dataset = self._measured(workers).batch(batch_size, drop_last)
+        loader = StructuredLoader(dataset, num_workers=workers, **others)
         loader.show_progress = show_progress
+        if progress_interval_sec is not None:
+            loader.progress_interval = float(progress_interval_sec)
         dataset.share_position_of(loader)
         return loader, dataset
 
@@ -194,6 +215,12 @@ class StructuredDataset(Dataset):
         meter = self.plan.pipeline.find(Measure)
         workers = [] if meter is None else meter.counters.totals()
         return {name: sum(one[name] for one in workers) for name in ("rows", "bytes", "seconds")} | {"workers": workers}
+
+    def reset_metrics(self) -> None:
+        """Let the counts of :meth:`get_metrics` start again from 0, in all workers."""
+        meter = self.plan.pipeline.find(Measure)
+        if meter is not None:
+            meter.counters.reset()
 
     def _split_report(self, state: State) -> dict[str, Any]:
         """The splits that are done at a state; none where the order of rows is not one of splits."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Literal
 
-from midepoch._common.progress_bar import ProgressBar
+from midepoch._common.progress_bar import EVERY_SECONDS, ProgressBar
 from midepoch.delivery.passes import Pass
 from midepoch.loader import Loader
 
@@ -15,6 +15,8 @@ class StructuredLoader(Loader):
 
     show_progress = False
     """Whether a terminal shows how much of the epoch is delivered."""
+    progress_interval = EVERY_SECONDS
+    """The seconds after which the progress bar is drawn again."""
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         super().__setstate__(values)
@@ -41,7 +43,7 @@ class StructuredLoader(Loader):
     def _with_progress(self, run: Pass, in_bulk: Iterator[Iterable[Any]]) -> Iterator[Iterable[Any]]:
         """The batches, with a progress bar on the terminal: rows of this rank's epoch, and batches per second."""
         start, total = time.monotonic(), 0
-        with ProgressBar(f"epoch {run.epoch}", unit="rows") as bar:
+        with ProgressBar(f"epoch {run.epoch}", unit="rows", every=self.progress_interval) as bar:
             for number, batch in enumerate(chain.from_iterable(in_bulk), start=1):
                 if bar.is_due or number == 1:
                     rows, total = self._rows_delivered(run)

@@ -47,6 +47,11 @@ class Counters:
             self._numbers[first + 1] += size
             self._numbers[first + 2] += seconds
 
+    def reset(self) -> None:
+        """Start again from 0. What a worker adds at this moment may be lost."""
+        for number in range(len(self._numbers)):
+            self._numbers[number] = 0
+
     def totals(self) -> list[dict[str, Any]]:
         """The counts of each worker."""
         lines = np.array(self._numbers).reshape(-1, NUMBERS).tolist()

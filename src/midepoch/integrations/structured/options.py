@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, get_args
 from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch.dataset import Dataset
 from midepoch.formats import file_suffixes
+from midepoch.index.hive import below_hive_folders
 from midepoch.index.index import IndexView
 from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
 from midepoch.reading import read
@@ -27,6 +28,7 @@ LOADER_OPTIONS = (
     "num_workers",
     "collate_fn",
     "show_progress",
+    "progress_interval_sec",
     "drop_last",
     "even",
     "pin_memory",
@@ -48,10 +50,11 @@ class StructuredOptions:
     shuffle: bool = False
     shuffle_seed: int = 42
     shuffle_buffer_size: int | None = None
-    split_bytes: int | str = "128MiB"
+    split_bytes: int | str | None = "128MiB"
     split_rows: int | None = None
     output_format: OutputFormat = "dict"
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    split_strategy: None = None
     partitioning: Literal["hive"] | None = "hive"
     num_ranks: int | None = None
     rank: int | None = None
@@ -67,13 +70,18 @@ class StructuredOptions:
             raise ValueError(f"output_format is {self.output_format!r}; it can be {known}.")
         if self.partitioning not in (None, "hive"):
             raise ValueError(f"partitioning is {self.partitioning!r}; it can be 'hive' or None.")
-        if self.split_rows is None:
+        if self.split_strategy is not None:
+            raise TypeError(
+                f"split_strategy is a {type(self.split_strategy).__name__}. No strategy is needed: any number of ranks "
+                "and workers shares the rows evenly. To set the size of the splits, pass split_bytes or split_rows."
+            )
+        if self.split_rows is None and self.split_bytes is not None:
             check_integer("split_bytes", parse_size("split_bytes", self.split_bytes), least=1)
-        else:
+        if self.split_rows is not None:
             check_integer("split_rows", self.split_rows, least=1)
         check_integer("shuffle_seed", self.shuffle_seed, least=None)
         if self.shuffle_buffer_size is not None:
-            check_integer("shuffle_buffer_size", self.shuffle_buffer_size, least=1)
+            check_integer("shuffle_buffer_size", self.shuffle_buffer_size)
         if (self.rank is None) != (self.num_ranks is None):
             raise ValueError(f"rank is {self.rank!r} and num_ranks is {self.num_ranks!r}; pass both, or neither.")
         if self.rank is not None and self.num_ranks is not None:
@@ -89,6 +97,8 @@ class StructuredOptions:
     def open(self, path: PathSpec, format: str | None) -> Dataset:
         """The rows of files, in file order."""
         listing = find(path, self.storage_options, suffixes=file_suffixes(format))
+        if self.partitioning == "hive":
+            listing = below_hive_folders(listing)
         return read(
             listing,
             format=format,
@@ -106,18 +116,21 @@ class StructuredOptions:
         """Where the files of an index are cut into splits."""
         if self.split_rows is not None:
             return Splitting(index=index, most_rows=int(self.split_rows))
+        if self.split_bytes is None:
+            return Splitting(index=index)
         return Splitting(index=index, most_bytes=parse_size("split_bytes", self.split_bytes))
 
     @property
     def seed(self) -> int | None:
         """The seed of the shuffle; None without one."""
-        return int(self.shuffle_seed) if self.shuffle else None
+        return int(self.shuffle_seed) if self.shuffle or self.shuffle_buffer_size else None
 
     def arrange(self, rows: Dataset, splitting: Splitting) -> Dataset:
         """Shuffle rows, keep the shard of this rank, and convert to the output format, as far as asked for."""
         if self.seed is not None:
             window = WINDOW if self.shuffle_buffer_size is None else int(self.shuffle_buffer_size)
-            rows = rows.with_order_step("shuffle", ShuffleSplits(seed=self.seed, window=window, splitting=splitting))
+            step = ShuffleSplits(seed=self.seed, window=window, splitting=splitting, permutes=self.shuffle)
+            rows = rows.with_order_step("shuffle", step)
         if self.rank is not None and self.num_ranks is not None:
             rows = rows.shard(self.num_ranks, self.rank)
         else:

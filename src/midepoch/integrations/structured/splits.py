@@ -73,21 +73,27 @@ class ShuffleSplits(Shuffle):
     """
 
     splitting: Splitting
+    permutes: bool = True
+    """False if only the rows inside windows change places, and splits stay in the order of the files."""
     level: Literal["file", "block", "row"] = "block"
 
     def apply(self, inner: Order, *key: int | str) -> Order:
         splits = self.permuted(inner, *key)
+        if not self.window:
+            return splits
         blocks = windows_of_rows(splits.piece_starts("block"), self.window)
         starts = np.unique(np.concatenate([self.groups(splits), blocks]))
         return ShuffledWindows(splits, starts, key_of(self.seed, "window", *key))
 
     def permuted(self, inner: Order, *key: int | str) -> Order:
         """The splits, permuted; the rows inside each keep their order. Pieces at level "file" are the splits."""
+        if not self.permutes:
+            return self.splitting.cut(inner)
         return ShuffledPieces(self.splitting.cut(inner), "file", key_of(self.seed, "split", *key))
 
     def groups(self, splits: Order) -> I64:
         """The first position of each group, and the end."""
-        return windows_of_rows(splits.piece_starts("file"), self.window)
+        return windows_of_rows(splits.piece_starts("file"), max(1, self.window))
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -95,5 +101,6 @@ class ShuffleSplits(Shuffle):
             "level": "split",
             "seed": self.seed,
             "window": self.window,
+            **({} if self.permutes else {"permutes": False}),
             **self.splitting.describe(),
         }

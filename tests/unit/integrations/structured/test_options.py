@@ -9,7 +9,8 @@ import midepoch as me
 from midepoch.integrations.structured.options import LOADER_OPTIONS, StructuredOptions
 
 FIELDS = {field.name: field for field in fields(StructuredOptions)}
-ONLY_FILES = {"filters", "partitioning"}
+ONLY_FILES = {"partitioning"}
+NOT_OF_LOADER = {"show_progress", "progress_interval_sec", "batch_size"}
 CALLS = {
     "StructuredDataset": (me.StructuredDataset.__init__, {"self", "path", "format"}, set()),
     "StructuredDataset.create_dataloader": (me.StructuredDataset.create_dataloader, {"path", "format"}, set()),
@@ -47,7 +48,7 @@ def test_a_public_signature_has_every_option_with_its_type_and_default(call):
 def test_the_loader_options_are_those_of_the_loader(call):
     parameters = inspect.signature(CALLS[call][0]).parameters
     loader = inspect.signature(me.Loader.__init__).parameters
-    for name in set(LOADER_OPTIONS) - {"show_progress", "batch_size"}:
+    for name in set(LOADER_OPTIONS) - NOT_OF_LOADER:
         assert parameters[name].default == loader[name].default
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
 
@@ -61,7 +62,8 @@ def test_the_loader_options_are_those_of_the_loader(call):
         ("split_bytes", 0, "split_bytes is 0; it must be at least 1"),
         ("split_rows", 0, "split_rows is 0; it must be at least 1"),
         ("shuffle_seed", 1.5, "shuffle_seed must be an integer"),
-        ("shuffle_buffer_size", 0, "shuffle_buffer_size is 0; it must be at least 1"),
+        ("shuffle_buffer_size", -1, "shuffle_buffer_size is -1; it must be at least 0"),
+        ("split_strategy", object(), "No strategy is needed.*pass split_bytes or split_rows"),
         ("rank", 0, "rank is 0 and num_ranks is None; pass both, or neither"),
     ],
 )

@@ -71,7 +71,7 @@ def test_small_splits_share_a_window_and_large_ones_have_several():
     assert len(step.apply(base_of(index), 0, 0).piece_starts("block")) > len(sizes) + 3
 
 
-@pytest.mark.parametrize("size", ["", "many", 0, -1, "12 parsecs", True, "MiB", None, "1iB"])
+@pytest.mark.parametrize("size", ["", "many", 0, -1, "12 parsecs", True, "MiB", "1iB"])
 def test_a_wrong_size_raises(size):
     with pytest.raises((ValueError, TypeError), match="split_bytes is"):
         me.StructuredDataset("nowhere", split_bytes=size)
