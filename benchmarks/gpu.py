@@ -36,6 +36,7 @@ from benchmarks.measure import Figure, at_least, at_most, figure, show
 
 TOKEN_BATCH = TEXT_BATCH = 64
 IMAGE_BATCH = 256
+LINKS = 64
 PICTURES = 400
 """Different pictures; the rows repeat them."""
 LAST_START = 200
@@ -64,25 +65,39 @@ class Settings:
             torch.cuda.synchronize()
 
 
-def per_second(batches: Iterable[Any], seconds: float, wait: Callable[[], None] = lambda: None) -> float:
-    """Batches a second, after a quarter of the time, in which workers start."""
-    taken, begun, counted, now = iter(batches), None, 0, 0.0
-    started = time.perf_counter()
-    for _ in taken:
+def linked(folder: Path) -> Path:
+    """The files of a folder many times over, as hard links: so that no epoch ends while it is measured."""
+    many = data.FOLDER / f"{folder.name}-linked"
+    if not many.exists():
+        many.mkdir()
+        for copy in range(LINKS):
+            for path in folder.iterdir():
+                os.link(path, many / f"{copy:03}-{path.name}")
+    return many
+
+
+def per_second(
+    batches: Iterable[Any], seconds: float, wait: Callable[[], None] = lambda: None, workers: int = 1
+) -> float:
+    """Batches a second, after a quarter of the time, in which workers start. Every worker gives as many batches."""
+    started, begun, counted = time.perf_counter(), 0.0, 0
+    for number, _ in enumerate(batches, start=1):
+        if number % workers:
+            continue
         now = time.perf_counter()
-        if begun is None and now - started >= seconds / 4:
+        if not begun and now - started >= seconds / 4 and number >= 2 * workers:
             wait()
-            begun, counted = time.perf_counter(), -1
-        counted += 1
-        if begun is not None and now - begun >= seconds:
-            break
-    wait()
-    return counted / (time.perf_counter() - (started if begun is None else begun))
+            begun, counted = time.perf_counter(), number
+        elif begun and now - begun >= seconds:
+            wait()
+            return (number - counted) / (time.perf_counter() - begun)
+    raise RuntimeError("There are too few batches to measure.")
 
 
-def measured(loader: Any, settings: Settings, move: Callable[[Any], Any] | None = None) -> float:
+def measured(loader: Any, settings: Settings, move: Callable[[Any], Any] | None = None, longer: float = 1.0) -> float:
     """Batches a second of a loader, which is closed then."""
-    rate = per_second(loader if move is None else map(move, loader), settings.seconds, settings.wait)
+    batches = loader if move is None else map(move, loader)
+    rate = per_second(batches, longer * settings.seconds, settings.wait, loader.num_workers or 1)
     if isinstance(loader, me.Loader):
         loader.close()
     return rate
@@ -130,7 +145,7 @@ def scattered(rows: int) -> Iterator[int]:
 def tokens(settings: Settings) -> list[Figure]:
     """Rows of 2,048 tokens to the device."""
     rows = settings.token_rows
-    dataset = me.read(data.tokens(rows), index_dir=data.INDEX).shuffle(1).with_format("torch").repeat()
+    dataset = me.read(linked(data.tokens(rows)), index_dir=data.INDEX).shuffle(1).with_format("torch").repeat()
     memmap, million = Rows(memmap_of(rows), rows), TOKEN_BATCH * data.TOKENS / 1e6
     figures = []
     for workers in (0, *settings.workers):
@@ -164,7 +179,7 @@ def _bare_copies(settings: Settings) -> float:
 
 def texts(settings: Settings) -> list[Figure]:
     """Batches of Python values, which stay on the processor."""
-    dataset = me.read(data.texts(settings.text_rows), index_dir=data.INDEX).shuffle(1).repeat()
+    dataset = me.read(linked(data.texts(settings.text_rows)), index_dir=data.INDEX).shuffle(1).repeat()
     rates = {}
     for workers in (0, *settings.workers):
         loader = me.Loader(dataset, batch_size=TEXT_BATCH, num_workers=workers)
@@ -247,14 +262,11 @@ def images(settings: Settings) -> list[Figure]:
             stream.write_table(table, max_chunksize=500)
     dataset = me.read(folder, index_dir=data.INDEX).shuffle(1).with_format("torch").map(decoded).repeat()
     figures = [figure("Pillow, one process", _at_once(_decode_next, 1, settings.seconds), "images/s")]
-    longer = 1.5 * settings.seconds
     for workers in [number for number in settings.workers if number != 2]:
         loader = me.Loader(dataset, batch_size=IMAGE_BATCH, num_workers=workers, device=settings.device)
-        ours = IMAGE_BATCH * per_second(loader, longer, settings.wait)
-        loader.close()
+        ours = IMAGE_BATCH * measured(loader, settings, longer=2)
         plain = DataLoader(Pictures(), batch_size=IMAGE_BATCH, num_workers=workers, pin_memory=settings.is_cuda)
-        moved = map(partial(to_device, device=settings.device), plain)
-        theirs = IMAGE_BATCH * per_second(moved, longer, settings.wait)
+        theirs = IMAGE_BATCH * measured(plain, settings, partial(to_device, device=settings.device), longer=2)
         bare = _at_once(_decode_next, workers, settings.seconds)
         figures += [
             figure(f"midepoch, {workers} workers", ours, "images/s"),

@@ -1,8 +1,8 @@
 """Measure how long a training loop waits for workers that work in windows: ``python -m benchmarks.waiting [--quick]``.
 
 Two workers are together 2.4 times as fast as the loop, but each makes the batches of a whole window at once: it calls
-a function for 1,000 rows, or packs 1,024 documents. The work and the step of the loop are pauses, so that the figures
-depend little on the machine.
+a function for 1,000 rows, packs 1,024 documents, or decodes the Parquet row groups of a window of a shuffle. The work
+and the step of the loop are pauses, except for the shuffle, so that the figures depend little on the machine.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from itertools import islice
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_most, figure, show
+from benchmarks.measure import Figure, at_most, exhaust, figure, seconds, show
 
 WINDOW_SECONDS = 0.5
 FASTER = 2.4
@@ -42,6 +42,24 @@ def waits(windows: int) -> list[Figure]:
             ]
             loader.close()
     return figures
+
+
+def shuffle_waits(groups: int, batches: int) -> list[Figure]:
+    """The same for windows of a shuffle, which are decoded, with the defaults."""
+    rows = me.read(data.parquet(groups), index_dir=data.INDEX).shuffle(1, window_blocks=4).batch(64).repeat()
+    loader = me.Loader(rows, num_workers=2)
+    taken = islice(iter(loader), batches)
+    exhaust(islice(taken, batches // 2))
+    step = FASTER * seconds(lambda: exhaust(taken)) / (batches - batches // 2)
+    loader.close()
+    loader = me.Loader(rows, num_workers=2)
+    part, longest = _waited(loader, batches, step, skipped=batches // 4)
+    loader.close()
+    name = f"shuffle of Parquet, steps of {1000 * step:.2g} ms"
+    return [
+        at_most(1.0, f"{name}: time waited", 100 * part, "%"),
+        figure(f"{name}: longest wait", 1000 * longest, "ms"),
+    ]
 
 
 def _waited(loader: me.Loader, batches: int, step: float, skipped: int) -> tuple[float, float]:
@@ -73,6 +91,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     logging.disable(logging.WARNING)
     show("Waiting for workers that work in windows", waits(4 if quick else 12))
+    show("Waiting for workers that decode the windows of a shuffle", shuffle_waits(12, 300 if quick else 1200))
 
 
 if __name__ == "__main__":

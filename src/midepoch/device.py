@@ -264,8 +264,8 @@ def one_ahead(all_turns: Generator[Turns, None, None], copies: Copies) -> Genera
         while more:
             try:
                 turns = next(all_turns)
-                waiting.append((turns, copies.mark()))
                 is_first = is_first and not _check_first(turns)
+                waiting.append((turns, copies.mark()))
             except StopIteration:
                 more = False
             except StaleIteratorError:
