@@ -1,9 +1,14 @@
 """Feed PyTorch from Arrow and Parquet files in place, and stop and resume at any row."""
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from midepoch import distributed as distributed
+    from midepoch import extending as extending
+    from midepoch import testing as testing
     from midepoch.checkpoint.merge import merge_states
     from midepoch.dataset import Dataset
     from midepoch.errors import (
@@ -120,16 +125,21 @@ _OTHER_NAMES = {
 """What users of `datasets` look for, and what to use here."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used. So ``import midepoch`` itself takes almost no time."""
-    if name in ("distributed", "extending", "testing"):
-        return import_module(f"midepoch.{name}")
-    if name not in _HOMES:
-        hint = f". Use {_OTHER_NAMES[name]}" if name in _OTHER_NAMES else ""
-        raise AttributeError(f"module 'midepoch' has no attribute {name!r}{hint}")
-    value = getattr(import_module(f"midepoch.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # else every name would exist for type checkers
+    if not (sys.modules["torch"] if "torch" in sys.modules else find_spec("torch")):
+        # So that a star import, help() and inspect.getmembers() work. Other uses of these names say what is missing.
+        __all__ = [name for name in __all__ if name not in ("Loader", "MultiModalCollator")]
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used. So ``import midepoch`` itself takes almost no time."""
+        if name in ("distributed", "extending", "testing"):
+            return import_module(f"midepoch.{name}")
+        if name not in _HOMES:
+            hint = f". Use {_OTHER_NAMES[name]}" if name in _OTHER_NAMES else ""
+            raise AttributeError(f"module 'midepoch' has no attribute {name!r}{hint}")
+        value = getattr(import_module(f"midepoch.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

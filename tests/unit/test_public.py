@@ -51,6 +51,29 @@ def test_a_star_import_has_the_public_names():
     assert names == sorted(midepoch.__all__)
 
 
+def test_without_torch_all_public_names_that_do_not_need_it_can_be_listed():
+    code = """
+        import sys
+        sys.modules["torch"] = None
+        import inspect, pydoc
+        import midepoch
+        from midepoch import *
+        assert [name for name, _ in inspect.getmembers(midepoch)] == midepoch.__all__
+        assert "class Dataset" in pydoc.plain(pydoc.render_doc(midepoch))
+        print(*midepoch.__all__)
+    """
+    assert {*midepoch.__all__} - {*run(code)} == {"Loader", "MultiModalCollator"}
+
+
+def test_type_checkers_see_only_the_names_that_exist():
+    tree = ast.parse(Path(midepoch.__file__).read_text())
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert "__getattr__" not in functions, "for type checkers every name of the module would exist"
+    (seen,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    imported = {name.asname or name.name for node in seen.body for name in getattr(node, "names", ())}
+    assert imported == {*midepoch.__all__, "distributed", "extending", "testing"}
+
+
 def test_importing_midepoch_imports_nothing_heavy():
     loaded = run("import midepoch, sys; print(*sys.modules)")
     assert not {"torch", "datasets", "pyarrow", "numpy", "pandas"} & set(loaded)
