@@ -16,7 +16,7 @@ WHY_UNKNOWN = {
     NOT_KEPT: "a state was loaded from a run that did not keep it",
     ONE_RANK: "the state that was loaded holds the digest of one rank of several: save gather_state(loader), or load "
     "merge_states of the states of all ranks",
-    CHANGED: "files were appended or rows were left out since the epoch began",
+    CHANGED: "files were appended, or rows were left out of filters or packs, since the epoch began",
 }
 """What keeps the digest of an epoch from being known, and what to do. The next epoch has one again."""
 

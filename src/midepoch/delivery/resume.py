@@ -66,7 +66,7 @@ def _with_digest(pipeline: Pipeline, state: State, start: State, *, continues: b
         known = RowDigest(sums=(0,) * lanes)
     elif known is None:
         known = RowDigest(unknown=NOT_KEPT)
-    elif state.appended or state.edits:
+    elif state.appended:
         known = RowDigest(unknown=CHANGED)
     own = known.own if continues else ()
     before = replace(known, own=(), rank=0, ranks=1) if continues else known.at_start()

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from midepoch._common.hashing import hash_keys
 from midepoch.checkpoint.lanes import LanePosition
+from midepoch.checkpoint.row_digest import CHANGED, RowDigest, added
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.without import Without
@@ -21,11 +23,11 @@ def with_edits(pipeline: Pipeline, state: State, edits: int) -> State:
     """
     rows = pipeline.source
     assert isinstance(rows, FileRows)
-    later = tuple(_edited_epoch(rows, one, edits) for one in state.later)
-    return replace(_edited_epoch(rows, state, edits), later=later, history=())
+    later = tuple(_edited_epoch(rows, one, edits, uniform=pipeline.uniform) for one in state.later)
+    return replace(_edited_epoch(rows, state, edits, uniform=pipeline.uniform), later=later, history=())
 
 
-def _edited_epoch(rows: FileRows, state: State, edits: int) -> State:
+def _edited_epoch(rows: FileRows, state: State, edits: int, *, uniform: bool) -> State:
     if state.lanes is None:
         return state
     cursors = [position.cursor for _, position in state.positions.runs]
@@ -45,13 +47,25 @@ def _edited_epoch(rows: FileRows, state: State, edits: int) -> State:
         raise CheckpointMismatchError(f"Rows cannot be left out of the run from this checkpoint on, because {reason}.")
     old = replace(rows, steps=rows.steps[:-edits]).cut(cut_of(state))
     steps = [step for step in rows.steps[-edits:] if isinstance(step, Without)]
-    positions = []
+    positions, delivered = [], []
     for lane, position in enumerate(state.positions.expand()):
         order = old.order(lane)
         cursor = min(position.cursor[0], order.size)
+        lost = 0
         for step in steps:
             gone = step.positions(order)
-            cursor -= int(np.searchsorted(gone, cursor))
+            before = gone[: np.searchsorted(gone, cursor)]
+            lost += int(hash_keys(order.rows(before)).sum(dtype=np.uint64))
+            cursor -= len(before)
             order = step.apply(order)
+        delivered.append(lost)
         positions.append((1, LanePosition((cursor, *position.cursor[1:]))))
-    return replace(state, edits=state.edits + edits, positions=LanePositions.pack(positions))
+    digest = _edited_digest(state.digest, delivered) if uniform else state.digest and RowDigest(unknown=CHANGED)
+    return replace(state, edits=state.edits + edits, positions=LanePositions.pack(positions), digest=digest)
+
+
+def _edited_digest(digest: RowDigest | None, delivered: list[int]) -> RowDigest | None:
+    """A digest without the rows that each lane had delivered, and that the epoch does not have any more."""
+    if digest is None or digest.unknown is not None or not digest.sums:
+        return digest
+    return replace(digest, sums=added(digest.sums, tuple(-lost for lost in delivered)))
