@@ -159,7 +159,7 @@ class Loader(DataLoader[Any]):
         self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
         self._warned_of_saving = False
         self._waiting: Pass | None = None
-        self._last_run: Pass | None = None
+        self._finished_run: Pass | None = None
         if on_metrics is not None and not callable(on_metrics):
             raise TypeError(f"on_metrics must be a function of the metrics, not a {type(on_metrics).__name__}.")
         self._on_metrics, self._metrics_every = on_metrics, check_integer("metrics_every", metrics_every, least=1)
@@ -167,7 +167,7 @@ class Loader(DataLoader[Any]):
         _warn_if_not_sharded(plan)
 
     def __getstate__(self) -> dict[str, Any]:
-        none = dict.fromkeys(("_idle_pool", "_waiting", "_meter", "_last_run"))
+        none = dict.fromkeys(("_idle_pool", "_waiting", "_meter", "_finished_run"))
         own = {"_start_point": copy(self._start_point), **none}
         kept = {name: value for name, value in self.__dict__.items() if name != "_pools"}
         return {**kept, **own}
@@ -211,7 +211,7 @@ class Loader(DataLoader[Any]):
 
         The next loop yields what is left of that epoch. Iterators in other epochs are out of date.
         """
-        self._waiting = self._last_run = None
+        self._waiting = self._finished_run = None
         self._start_point.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -264,7 +264,7 @@ class Loader(DataLoader[Any]):
         It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
         """
         self._start_point.load_state_dict(self._plan, state_dict)
-        self._waiting = self._last_run = None
+        self._waiting = self._finished_run = None
 
     save_state = state_dict
     restore_state = load_state_dict
@@ -284,7 +284,7 @@ class Loader(DataLoader[Any]):
         of_dataset: Plan = self.dataset.plan  # type: ignore[attr-defined]
         plan = self._options.plan(replace(of_dataset, ranks=ranks, rank=rank, sharded_by="user"))
         self._start_point.load_state_dict(plan, at)
-        self._plan, self._waiting, self._last_run, self._number = plan, None, None, None
+        self._plan, self._waiting, self._finished_run, self._number = plan, None, None, None
 
     def close(self) -> None:
         """Stop the workers. Iterators that use them are out of date; a new one starts new workers.
@@ -355,8 +355,8 @@ class Loader(DataLoader[Any]):
     def _digested(self) -> Progress:
         """The progress in the epoch under way, or in the one that the last loop has finished."""
         run = self._start_point.latest(self._plan)
-        if self._last_run is not None and self._last_run.is_finished and run.state().lanes is None:
-            return self._last_run.in_last_epoch().progress()
+        if self._finished_run is not None and run.state().lanes is None:
+            return self._finished_run.in_last_epoch().progress()
         return run.progress()
 
     def trace(self, step: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
@@ -421,7 +421,7 @@ class Loader(DataLoader[Any]):
         are independent of each other, and each has a ``state_dict`` of its own.
         """
         self._waiting = None
-        run = self._last_run = self._start_point.begin(self._plan)
+        run = self._start_point.begin(self._plan)
         self._meter = Meter(run, on_metrics=self._on_metrics, every=self._metrics_every)
         return PassIterator.over(run, self._meter.timed(self.batches(run)), self.describe_state)
 
@@ -436,6 +436,7 @@ class Loader(DataLoader[Any]):
                 yield remaining
                 break
             yield from in_bulk
+            self._finished_run = run
 
     def _check_ranks_agree(self, run: Pass) -> None:
         store = None if self._number is None else process_group_store()

@@ -125,6 +125,17 @@ def test_a_worker_that_sends_an_item_twice_is_found(files, monkeypatch):
         loader.check_digest()
 
 
+def test_a_peek_changes_no_digest(files):
+    dataset = me.read(files)
+    loader = me.Loader(dataset, batch_size=8, digest=True)
+    batches = iter(loader)
+    next(batches)
+    next(iter(loader))
+    for _ in batches:
+        loader.check_digest()
+    assert loader.check_digest() == dataset.digest()
+
+
 def test_padding_counts_as_nothing_delivered(files):
     dataset = me.read(files).take(20).batch(4).lanes(1)
     loaders = [me.Loader(dataset.shard(2, rank), even="pad", digest=True) for rank in range(2)]
