@@ -12,8 +12,8 @@ from midepoch.checkpoint.lanes import LaneAssignment, LanePosition
 from midepoch.delivery import counted, progress, session
 from midepoch.delivery.plan import Plan
 from midepoch.pipeline import mixture
-from midepoch.pipeline.counted_draws import Period
 from midepoch.pipeline.draws import Draws, PartPosition
+from midepoch.pipeline.period import Period
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages import batch, flow
 from midepoch.stages.counted import Groups

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from midepoch._common.types import I32, I64
-from midepoch.pipeline.counted_draws import Period
+from midepoch.pipeline.period import Period
 from midepoch.pipeline.schedule import Schedule
 
 NEVER = 1 << 62

@@ -18,10 +18,12 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.index.survey import Survey
 from midepoch.pipeline.adoption import adoption
 from midepoch.pipeline.changing_schedule import ChangingSchedule
-from midepoch.pipeline.counted_draws import CountedDraws, CountedPart, Period
+from midepoch.pipeline.counted_draws import CountedDraws
+from midepoch.pipeline.counted_part import CountedPart
 from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop
 from midepoch.pipeline.in_turn import InTurn
 from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.period import Period
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.schedule import COUNTED, Schedule, integer_weights
 from midepoch.pipeline.weight_schedule import WeightSteps
