@@ -1,4 +1,4 @@
-"""Requests, bytes and speed of passes over an object store: ``python -m benchmarks.stores [--quick]``.
+"""Requests, bytes and speed of passes over an object store: ``python -m benchmarks.stores [--quick] [--cache]``.
 
 The store is fsspec's in memory. Every request waits as one to a real store would: 30 ms, and its bytes at 80 MB/s.
 """
@@ -9,7 +9,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import midepoch as me
+from midepoch.sources.fetcher import BlockFetcher
 from midepoch.storage.clients import FsspecClient, FsspecHandle
 
 LATENCY, BYTES_PER_SECOND = 0.03, 80e6
@@ -100,10 +101,51 @@ def measure(name: str, dataset: me.Dataset, rows: int) -> None:
     )
 
 
+def caching() -> None:
+    """Print what three epochs fetch with a cache half as large as the data, and with one that evicts by last use."""
+    rng, store = np.random.default_rng(0), fsspec.filesystem("memory")
+    for number in range(4):
+        rows = pa.table({"id": np.arange(2_500), "x": [rng.bytes(2_000) for _ in range(2_500)]})
+        sink = io.BytesIO()
+        pq.write_table(rows, sink, row_group_size=100, compression="none", use_dictionary=False)
+        store.pipe_file(f"/stores/cached/{number}.parquet", sink.getvalue())
+    size = sum(store.size(f"/stores/cached/{number}.parquet") for number in range(4))
+    print("| three epochs, a cache of half the data | fetched / data | the same, least recently used evicted |")
+    print("| --- | ---: | ---: |")
+    for name, build in CACHED.items():
+        planned = _fetched(build, size)
+        with patch.object(BlockFetcher, "_next_use", lambda fetcher, key: None):
+            print(f"| {name} | {planned / size:.2f} | {_fetched(build, size) / size:.2f} |", flush=True)
+
+
+def _fetched(build: Callable[[me.Dataset], me.Dataset], size: int) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        read = me.read("memory://stores/cached", cache_dir=folder, cache_bytes=size // 2, read_ahead="1MiB")
+        dataset = build(read)
+        with patch(f"{__name__}.LATENCY", 0), counted() as requests:
+            for _ in range(3):
+                assert sum(1 for _ in dataset) == 10_000
+        return requests.nbytes
+
+
+CACHED: dict[str, Callable[[me.Dataset], me.Dataset]] = {
+    "in order": lambda dataset: dataset,
+    'shuffle(level="file")': lambda dataset: dataset.shuffle(1, level="file"),
+    "shuffle, windows of 4 row groups": lambda dataset: dataset.shuffle(1, window=400, window_blocks=4),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows; the figures mean nothing")
-    share = 10 if parser.parse_args().quick else 1
+    parser.add_argument("--cache", action="store_true", help="measure what a cache of half the data saves instead")
+    options = parser.parse_args()
+    share = 10 if options.quick else 1
+    if options.cache:
+        with tempfile.TemporaryDirectory() as index:
+            os.environ["MIDEPOCH_INDEX_DIR"] = index
+            caching()
+        return
     with tempfile.TemporaryDirectory() as index:
         os.environ["MIDEPOCH_INDEX_DIR"] = index
         for rows, width in CASES:

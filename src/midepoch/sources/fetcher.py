@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from functools import partial
+from functools import cache, partial
 from threading import Event, Lock
 from typing import NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
+from midepoch._common.types import F64, I64
 from midepoch._common.world import usable_cores
 from midepoch.errors import DataFormatError, StaleIteratorError
 from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, read_all
@@ -88,6 +89,10 @@ class BlockFetcher:
         self._process = os.getpid()
         self.cache_hits = self.cache_misses = 0
         """How many blocks were in the cache, and how many were not."""
+        self._used: dict[str, int] = {}
+        """The keys of the blocks that were read through the cache in this epoch, with their numbers."""
+        self._epoch = -1
+        self._next_uses: Callable[[], F64 | None] = lambda: None
         self._last_check: tuple[set[int], Check] = set(), lambda: None
         self._decoded: WeakValueDictionary[int, Data] = WeakValueDictionary()
         """The decoded blocks that a lane holds: others that are in the same window share them."""
@@ -251,9 +256,10 @@ class BlockFetcher:
         with cache.claim([keys[number] for number in missing]):  # another process may have fetched them meanwhile
             yield from self._cached(cache, keys, missing)
             for number, block in self._fetched(missing):
-                cache.put(keys[number], block.data)
+                cache.put(keys[number], block.data, self._next_use)
                 with self._lock:
                     self.cache_misses += 1
+                    self._used[keys[number]] = number
                 yield number, block
 
     def _cached(
@@ -265,6 +271,7 @@ class BlockFetcher:
                 del missing[number]
                 with self._lock:
                     self.cache_hits += 1
+                    self._used[keys[number]] = number
                 yield number, ReadBlock(_as_batch(cached), False)
 
     def _fetched(self, missing: Mapping[int, tuple[int, Block]]) -> Iterator[tuple[int, ReadBlock]]:
@@ -272,6 +279,21 @@ class BlockFetcher:
             reader = self._reader(next(iter(missing.values()))[0])
             for number, data in zip(missing, read_all(reader, [block for _, block in missing.values()]), strict=True):
                 yield number, ReadBlock(_as_batch(data), False)
+
+    def plan(self, epoch: int, next_uses: Callable[[I64], F64 | None]) -> None:
+        """Let the cache know how late in the next epoch the blocks that begin at some rows are needed.
+
+        It is asked once an epoch, when the cache is full.
+        """
+        if epoch != self._epoch:
+            self._epoch, self._next_uses = epoch, cache(lambda: next_uses(self.blocks.block_starts[:-1]))
+            self._used = {}
+
+    def _next_use(self, key: str) -> float | None:
+        """How late in the next epoch a block is needed; None if this reader has not read it in this one."""
+        number = self._used.get(key)
+        next_uses = None if number is None else self._next_uses()
+        return None if next_uses is None else float(next_uses[number])
 
     def _fill(self, pending: dict[int, PendingBlock]) -> None:
         """Read the blocks that are still wanted, in a background thread."""

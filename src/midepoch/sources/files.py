@@ -12,7 +12,7 @@ import pyarrow as pa
 from midepoch._common.lazy import cached_property
 from midepoch._common.once import log_once
 from midepoch._common.text import count, size_in_words
-from midepoch._common.types import I64
+from midepoch._common.types import F64, I64
 from midepoch.checkpoint.fingerprint import data_difference
 from midepoch.checkpoint.lanes import Cursor, lane_cuts
 from midepoch.checkpoint.state import AppendedFiles, Windows
@@ -20,7 +20,17 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.formats.arrow import holds_dictionary
 from midepoch.index.index import Index
 from midepoch.index.survey import Survey
-from midepoch.order.orders import Interval, Order, OrderStep, Sequential, Shuffle, build_order, lanes_by_file
+from midepoch.order.orders import (
+    Interval,
+    Order,
+    OrderStep,
+    Sequential,
+    Shuffle,
+    ShuffledPieces,
+    ShuffledWindows,
+    build_order,
+    lanes_by_file,
+)
 from midepoch.order.quality import ShuffleQuality, full_permutation, measure_quality
 from midepoch.order.selection import KeptBlocks
 from midepoch.order.surveyed import Surveyed
@@ -448,7 +458,20 @@ class FileRowsLanes:
             sizes = replace(sizes, run=sizes.step)
         # Runs of rows are small, so those of a window are held together, also of one that is cut by rows alone.
         window_bytes = opened.window_bytes if fetcher.has_runs else self._source.window_bytes
+        fetcher.plan(self._cut.epoch, self._next_uses)
         return LaneRows(fetcher, self.order(lane), sizes, window_bytes)
+
+    def _next_uses(self, rows: I64) -> F64 | None:
+        """How late in the next epoch each of these rows comes, from 0 to 1, if lanes are read at the same speed.
+
+        None if rows of a block come at different times, or if some are left out.
+        """
+        order = self._source.order(self._cut.epoch + 1)
+        order = order.inner if isinstance(order, ShuffledWindows) else order
+        if not isinstance(order, Sequential | ShuffledPieces) or not order.size:
+            return None
+        positions = order.positions(np.minimum(rows, order.size - 1)).astype(np.float64)
+        return positions * (self._cut.lanes / order.size) % 1.0
 
     def _matching(self, opened: OpenFiles, runs: Iterator[RowRun]) -> Flow:
         """The rows that match the filter, if there is one. Rows that a survey has chosen must all match."""

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import midepoch as me
 from files import numbers, write, write_numbers
 from forking import in_a_forked_process
 from midepoch.errors import DataChangedError
@@ -359,3 +360,36 @@ def test_closing_does_not_wait_for_a_store_that_does_not_answer(remote_index, mo
     assert not pending[0].done()
     may_answer.set()
     assert isinstance(pending[0].exception(), AttributeError)  # the stalled one returns no reader
+
+
+@pytest.mark.parametrize(
+    ("order", "most"),
+    [({}, 2.5), ({"level": "file"}, 2.5), ({"window": 40, "window_blocks": 4}, 2.5)],
+    ids=["in order", "files", "blocks"],
+)
+def test_a_cache_of_half_the_blocks_saves_half_of_the_requests_of_later_epochs(tmp_path, monkeypatch, order, most):
+    """One that keeps what was used last saves next to nothing, because each epoch needs each block once."""
+    for number in range(4):
+        table = pa.table({"x": range(250 * number, 250 * number + 250)})
+        put(f"/halves/{number}.parquet", parquet_bytes(table, 10))
+    fetched, fetch = [], BlockFetcher._fetched
+
+    def watched(self, missing):
+        fetched.extend(missing)
+        return fetch(self, missing)
+
+    monkeypatch.setattr(BlockFetcher, "_fetched", watched)
+
+    def three_epochs(name, limit):
+        options = {"cache_dir": tmp_path / name, "cache_bytes": limit, "read_ahead": 0, "index_dir": tmp_path / "index"}
+        dataset = me.read("memory://halves", **options)
+        dataset = dataset.shuffle(1, **order) if order else dataset
+        fetched.clear()
+        assert [sorted(row["x"] for row in dataset) for _ in range(3)] == [list(range(1000))] * 3
+        return len(fetched) / 100
+
+    assert three_epochs("whole", "1GiB") == 1
+    half = sum(path.stat().st_size for path in (tmp_path / "whole").glob("*.block")) // 2
+    assert three_epochs("planned", half) < most
+    monkeypatch.setattr(BlockFetcher, "_next_use", lambda self, key: None)
+    assert three_epochs("last used", half) > most

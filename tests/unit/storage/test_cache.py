@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import struct
+import time
 import zlib
 
 import pyarrow as pa
@@ -214,3 +215,28 @@ def test_a_claim_ends_with_its_process_and_is_not_waited_for_too_long(tmp_path, 
             pass
     with BlockCache(tmp_path / "file" / "cache", 1).claim(["a"]):
         pass
+
+
+def test_blocks_that_are_needed_last_go_first(tmp_path):
+    """Among blocks whose next use is known; others stay, and so do those that were used last."""
+    size = _size(tmp_path)
+    cache = BlockCache(tmp_path / "cache", 10 * size + 5)
+    now = time.time()
+    for number in range(10):
+        cache.put(str(number), block(number))
+        os.utime(cache.folder / f"{number}{SUFFIX}", (now - 100 + number, now - 100 + number))
+    cache.put("new", block(10), {"9": 1.0, "3": 0.9, "7": 0.5, "1": 0.4}.get)
+    assert [number for number in range(10) if cache.get(str(number)) is None] == [3, 7]
+    assert cache.get("new") == block(10)
+
+
+def test_blocks_that_nobody_used_for_a_day_go_before_all_others(tmp_path):
+    size = _size(tmp_path)
+    cache = BlockCache(tmp_path / "cache", 10 * size + 5)
+    for number in range(10):
+        cache.put(str(number), block(number))
+    old = time.time() - 2 * caches.UNUSED_SECONDS
+    for number in (4, 5):
+        os.utime(cache.folder / f"{number}{SUFFIX}", (old, old))
+    cache.put("new", block(10), {"0": 1.0, "1": 0.9}.get)
+    assert [number for number in range(10) if cache.get(str(number)) is None] == [4, 5]
