@@ -217,7 +217,12 @@ class StructuredDataset(Dataset):
         return {name: sum(one[name] for one in workers) for name in ("rows", "bytes", "seconds")} | {"workers": workers}
 
     def reset_metrics(self) -> None:
-        """Let the counts of :meth:`get_metrics` start again from 0, in all workers."""
+        """Let the counts of :meth:`get_metrics` start again from 0, in all workers.
+
+            dataset.reset_metrics()
+
+        What workers have read ahead by then is not counted again.
+        """
         meter = self.plan.pipeline.find(Measure)
         if meter is not None:
             meter.counters.reset()
