@@ -144,7 +144,12 @@ class PlannedDataset:
         return self._plan.counted
 
     def why_not_counted(self) -> str | None:
-        """Which stage keeps the items from being counted, and what to do; None if they are counted."""
+        """Which stage keeps the items from being counted, and what to do.
+
+            print(midepoch.read("data/*.parquet").filter(lambda row: row["id"] > 7).why_not_counted())
+
+        None if they are counted.
+        """
         reason = self._plan.why_not_counted()
         return None if reason is None else f"{reason[0].upper()}{reason[1:]}."
 
@@ -166,9 +171,11 @@ class PlannedDataset:
         return predicted_digest(self.plan, check_integer("epoch", epoch))
 
     def head(self, n: int = 5) -> list[Any]:
-        """The first ``n`` items of a pass from the start point, to look at. No position moves.
+        """The first ``n`` items of a pass from the start point, to look at.
 
-        me.read("data/*.parquet").shuffle(seed=42).head(3)
+            print(midepoch.read("data/*.parquet").shuffle(seed=42).head(3))
+
+        No position moves.
         """
         with_own_position = copy(self)
         return list(islice(iter(with_own_position), check_integer("n", n)))
@@ -185,6 +192,11 @@ class PlannedDataset:
     def set_epoch(self, epoch: int) -> None:
         """Start the next loop at the beginning of an epoch. If a state of that epoch was loaded, it starts there.
 
+            for epoch in range(dataset.epoch, 3):
+                dataset.set_epoch(epoch)
+                for row in dataset:
+                    pass
+
         The next loop yields what is left of that epoch, so a loop that counts epochs can be resumed anywhere. Iterators
         in other epochs are out of date.
         """
@@ -192,6 +204,8 @@ class PlannedDataset:
 
     def state_dict(self) -> dict[str, Any]:
         """What the loop has received, and nothing that it has not. Plain values, about 1 KB.
+
+            torch.save(dataset.state_dict(), "state.pt")
 
         With several iterators it is the state of the open one that delivered last, else of the last that was left;
         before any, of the start point.
@@ -205,6 +219,8 @@ class PlannedDataset:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Start from a state. If it does not fit, this raises, says what differs, and changes nothing.
+
+            dataset.load_state_dict(state)
 
         It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
         """

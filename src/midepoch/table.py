@@ -53,7 +53,12 @@ class TableDataset(PlannedDataset):
     """A plan whose items have columns. :class:`midepoch.Dataset` adds the methods that act on rows."""
 
     def select_columns(self, names: Sequence[str] | str) -> Self:
-        """Keep these columns. Directly after ``read`` the others are never read from the files."""
+        """Keep these columns.
+
+            dataset = midepoch.read("data/*.parquet").select_columns(["id", "text"])
+
+        Directly after ``read`` the others are never read from the files.
+        """
         chosen = (names,) if isinstance(names, str) else tuple(names)
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"select_columns names a column twice: {list(chosen)}.")
@@ -67,16 +72,31 @@ class TableDataset(PlannedDataset):
         return self.with_stage(Select(names=chosen))
 
     def remove_columns(self, column_names: Sequence[str] | str) -> Self:
-        """Leave out these columns, from this stage on. To read fewer columns, use ``read(columns=...)``."""
+        """Leave out these columns, from this stage on.
+
+            dataset = midepoch.read("data/*.parquet").remove_columns(["x"])
+
+        To read fewer columns, use ``read(columns=...)``.
+        """
         names = (column_names,) if isinstance(column_names, str) else tuple(column_names)
         return self._with_names("remove_columns", dict.fromkeys(names))
 
     def rename_column(self, original_column_name: str, new_column_name: str) -> Self:
-        """Give a column another name, from this stage on."""
+        """Give a column another name.
+
+            dataset = midepoch.read("data/*.parquet").rename_column("text", "document")
+
+        It has the new name from this stage on.
+        """
         return self._with_names("rename_column", {original_column_name: new_column_name})
 
     def rename_columns(self, column_mapping: Mapping[str, str]) -> Self:
-        """Give columns other names, from this stage on: a dict of old and new names."""
+        """Give columns other names: a dict of old and new names.
+
+            dataset = midepoch.read("data/*.parquet").rename_columns({"text": "document", "x": "value"})
+
+        They have the new names from this stage on.
+        """
         return self._with_names("rename_columns", column_mapping)
 
     def _with_names(self, name: str, names: Mapping[str, str | None]) -> Self:
@@ -98,7 +118,12 @@ class TableDataset(PlannedDataset):
         return self._with_types("cast", features)
 
     def cast_column(self, column: str, feature: Any) -> Self:
-        """Give a column another type, from this stage on: a pyarrow type, its name, or a feature of `datasets`."""
+        """Give a column another type, from this stage on.
+
+            dataset = midepoch.read("data/*.parquet").cast_column("x", "float32")
+
+        It is a pyarrow type, its name, or a feature of `datasets`.
+        """
         return self._with_types("cast_column", {column: feature})
 
     def _with_types(self, name: str, types: Mapping[str, Any]) -> Self:
@@ -182,11 +207,18 @@ class TableDataset(PlannedDataset):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{'. ' + hint if hint else ''}")
 
     def to_list(self) -> list[Any]:
-        """All items of the present epoch, in memory. No position moves."""
+        """All items of the present epoch, in memory.
+
+            rows = midepoch.read("data/*.parquet").take(10).to_list()
+
+        No position moves.
+        """
         return list(_one_epoch(self, self.epoch))
 
     def to_pandas(self, batch_size: int | None = None, batched: bool = False) -> Any:
         """All items of the present epoch as a pandas DataFrame, in memory. No position moves.
+
+            frame = midepoch.read("data/*.parquet").take(10).to_pandas()
 
         With ``batched=True`` this is an iterator over DataFrames of ``batch_size`` rows, by default 1000.
         """

@@ -39,6 +39,10 @@ ELSEWHERE = {
 """Examples that need what a test of this file does not have. They are only compiled."""
 
 
+SHOWN = [midepoch.Dataset, midepoch.StructuredDataset]
+"""Classes of the reference that others inherit from."""
+
+
 def hidden_members():
     """The names that the reference leaves out, by the filters of mkdocs.yml."""
     text = (ROOT / "mkdocs.yml").read_text()
@@ -63,10 +67,13 @@ def public_callables():
 
 
 def members_of(name, value, hidden):
+    """A value, and the methods of a class that its bases here do not have as they are."""
     yield name, value
-    for member, inner in vars(value).items() if isinstance(value, type) else ():
+    for member, inner in inspect.getmembers(value, callable) if isinstance(value, type) else ():
         function = getattr(inner, "__func__", inner)
-        if inspect.isfunction(function) and not hidden.search(member):
+        inherited = any(getattr(base, member, None) is inner for base in value.__bases__ if base in SHOWN)
+        own = inspect.isfunction(function) and function.__module__.startswith("midepoch") and not inherited
+        if own and not hidden.search(member):
             yield f"{name}.{member}", function
 
 
@@ -112,6 +119,7 @@ def home(tmp_path, monkeypatch):
     for number in range(3):
         rows = range(number * 40, number * 40 + 40)
         columns = {"id": rows, "text": [f"the text of row {row}" for row in rows], "x": [row / 2 for row in rows]}
+        columns["score"] = columns["x"]
         pq.write_table(pa.table(columns), f"data/part-000{number}.parquet", row_group_size=10)
     file = io.BytesIO()
     Image.new("RGB", (4, 3)).save(file, "PNG")
@@ -130,14 +138,20 @@ def things(name):
         torch.save(dataset.state_dict(), "data.pt")
     elif name.startswith("MultiModal"):
         dataset = midepoch.MultiModalIterableDataset("chats.jsonl", processor=process, on_error="skip")
-    loader = midepoch.Loader(dataset, batch_size=8, digest=name == "Loader.check_digest")
-    next(iter(loader))
+    state = dataset.state_dict()
+    read = midepoch.read("data/*.parquet").shuffle(seed=42) if name.startswith("Dataset.") else dataset
+    loader = midepoch.Loader(read, batch_size=8, digest="digest" in name)
+    for _ in loader:
+        if name != "Dataset.digest":
+            break
     torch.save({"loader": loader.state_dict()}, "checkpoint.pt")
     others = {one: midepoch.read("data/*.parquet") for one in ("other", "web", "books", "easy", "hard")}
     return {
         "midepoch": midepoch,
         "me": midepoch,
         "torch": torch,
+        "numpy": np,
+        "pyarrow": pa,
         "DataLoader": DataLoader,
         "dataset": dataset,
         "loader": loader,
@@ -145,6 +159,7 @@ def things(name):
         "tokenize": process if name == "MultiModalIterableDataset" else tokenize,
         "long_enough": long_enough,
         "last_committed_state": loader.state_dict(),
+        "state": state,
         "stateful_dataloader": StatefulDataLoader(midepoch.read("data/*.parquet").shuffle(seed=42), batch_size=None),
         "torchvision_dataset": [{"id": number} for number in range(20)],
         "writer": Writer(),
