@@ -1,7 +1,7 @@
 """The digest of what an epoch has delivered so far: for each lane, a sum of 64-bit hashes that no order changes."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,13 @@ WHY_UNKNOWN = {
     CHANGED: "files were appended, or rows were left out of filters or packs, since the epoch began",
 }
 """What keeps the digest of an epoch from being known, and what to do. The next epoch has one again."""
+
+
+UNKNOWN = "unknown:"
+WRITTEN = re.compile(
+    r"(?P<sums>([0-9a-f]{16}(,[0-9a-f]{16})*)?)"
+    r"(\+(?P<own>[0-9a-f]{16}(,[0-9a-f]{16})*)/(?P<rank>[0-9]{1,9})/(?P<ranks>[0-9]{1,9}))?"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,28 +60,30 @@ class RowDigest:
         before = sum(self.sums) if self.rank == 0 else 0
         return (before + sum(self.own)) % (1 << 64)
 
-    def write(self) -> dict[str, Any]:
-        """Plain values."""
+    def write(self) -> str:
+        """One value, so that a checkpoint that restores only the keys it knows restores all of it or nothing.
+
+        Sums are hexadecimal, one for each lane: "0f…,91…" for all ranks; "0f…,91…+07…,a2…/1/4" with what rank 1 of 4
+        delivered since; "unknown:one rank" if it is not known.
+        """
         if self.unknown is not None:
-            return {"unknown": self.unknown}
-        values: dict[str, Any] = {"sums": [*map(_hex, self.sums)]}
-        if self.own:
-            values |= {"own": [*map(_hex, self.own)], "rank": self.rank, "ranks": self.ranks}
-        return values
+            return f"{UNKNOWN}{self.unknown}"
+        sums = _write_sums(self.sums)
+        return f"{sums}+{_write_sums(self.own)}/{self.rank}/{self.ranks}" if self.own else sums
 
     @classmethod
-    def read(cls, values: Any, lanes: int | None) -> "RowDigest":
+    def read(cls, text: Any, lanes: int | None) -> "RowDigest":
         """Read a digest back. Raises ``ValueError`` if no run can have written it."""
-        if not isinstance(values, Mapping):
-            raise ValueError(f"expected a digest, got {shortened(values)}")
-        if "unknown" in values:
-            if values["unknown"] not in WHY_UNKNOWN:
-                raise ValueError(f"no digest is unknown because of {shortened(values['unknown'])}")
-            return cls(unknown=str(values["unknown"]))
-        sums, own = _read_sums(values["sums"], lanes), _read_sums(values.get("own", ()), lanes)
-        rank, ranks = values.get("rank", 0), values.get("ranks", 1)
-        if type(rank) is not int or type(ranks) is not int or not 0 <= rank < ranks or (own and ranks == 1):
-            raise ValueError(f"there is no rank {shortened(rank)} of {shortened(ranks)}")
+        for reason in WHY_UNKNOWN:
+            if text == f"{UNKNOWN}{reason}":
+                return cls(unknown=reason)
+        parts = WRITTEN.fullmatch(text) if isinstance(text, str) else None
+        if parts is None:
+            raise ValueError(f"expected a digest, got {shortened(text)}")
+        sums, own = _read_sums(parts["sums"], lanes), _read_sums(parts["own"] or "", lanes)
+        rank, ranks = int(parts["rank"] or 0), int(parts["ranks"] or 1)
+        if rank >= ranks or (own and ranks == 1):
+            raise ValueError(f"there is no rank {rank} of {ranks}")
         return cls(sums=sums, own=own, rank=rank, ranks=ranks)
 
 
@@ -105,13 +114,12 @@ def merge_digests(digests: Sequence[RowDigest | None]) -> RowDigest | None:
     return RowDigest(sums=sums)
 
 
-def _hex(value: int) -> str:
-    return f"{value:016x}"
+def _write_sums(sums: LaneSums) -> str:
+    return ",".join(f"{value:016x}" for value in sums)
 
 
-def _read_sums(values: Any, lanes: int | None) -> LaneSums:
-    if not isinstance(values, list | tuple) or (values and len(values) != lanes):
-        raise ValueError(f"expected a sum for each of {lanes} lanes, got {shortened(values)}")
-    if any(not isinstance(value, str) or not re.fullmatch("[0-9a-f]{16}", value) for value in values):
-        raise ValueError(f"expected sums of 16 hexadecimal digits, got {shortened(values)}")
-    return tuple(int(value, 16) for value in values)
+def _read_sums(text: str, lanes: int | None) -> LaneSums:
+    sums = tuple(int(value, 16) for value in text.split(",")) if text else ()
+    if sums and len(sums) != lanes:
+        raise ValueError(f"expected a sum for each of {lanes} lanes, got {len(sums)}")
+    return sums

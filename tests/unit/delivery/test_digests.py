@@ -156,11 +156,11 @@ def test_batches_that_are_left_out_are_in_no_digest(files):
 def test_states_without_a_digest_are_as_they_were(files):
     plain, asked = (me.Loader(me.read(files), batch_size=4, digest=digest) for digest in (False, True))
     assert "digest" not in plain.state_dict()
-    assert asked.state_dict()["digest"] == {"sums": []}
+    assert asked.state_dict()["digest"] == ""
     for loader in (plain, asked):
         received(loader, 2)
     state, with_digest = plain.state_dict(), asked.state_dict()
-    assert with_digest.pop("digest").keys() == {"sums"}
+    assert len(with_digest.pop("digest")) == 16
     assert with_digest == state
     with pytest.raises(ValueError, match="There is no digest: pass digest=True to the Loader"):
         plain.digest()
@@ -194,7 +194,7 @@ def test_a_digest_that_is_not_known_says_why_and_the_next_epoch_has_one(files, g
     second = me.Loader(dataset, batch_size=4, digest=True)
     second.load_state_dict(first.state_dict())
     received(second, 1)
-    assert second.state_dict()["digest"].keys() == {"unknown"}
+    assert second.state_dict()["digest"].startswith("unknown:")
     with pytest.raises(ValueError, match=f"The digest of epoch 0 is not known, because .*{reason}"):
         second.check_digest()
     second.load_state_dict(second.state_dict())
