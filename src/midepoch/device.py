@@ -11,7 +11,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
 from copy import copy
 from functools import cache
 from typing import Any, NamedTuple, Protocol
@@ -243,53 +242,54 @@ def start_copies_of_turns(
     all_turns: Generator[Turns, None, None], device: torch.device, copies: Copies
 ) -> Generator[Turns, None, None]:
     """Turns of this process, one at a time, with their tensors on a device."""
-    with closing(all_turns):
+    try:
         for turns in all_turns:
             for cursor, item in turn_by_turn(iter((turns,))):
                 if cursor is None:
                     yield Turns((EMPTY,), ((),), turns.sums)
                 else:
                     yield Turns([start_copies(item, device, copies)], ((cursor,),), turns.sums)
+    finally:
+        all_turns.close()
 
 
 def one_ahead(all_turns: Generator[Turns, None, None], copies: Copies) -> Generator[Turns, None, None]:
     """The turns whose items are being copied: each is handed over when the copies of the next have begun.
 
-    What was made before an error is delivered before it is raised.
+    What was made before an error is delivered before it is raised. At the end the loop waits for all copies, because
+    the memory of what was not delivered is used again.
     """
+    process, this_process, is_exiting = os.getpid(), os.getpid, sys.is_finalizing  # modules are emptied at the end
+    try:
+        yield from _one_ahead(all_turns, copies)
+    finally:
+        all_turns.close()
+        if process == this_process() and not is_exiting():
+            copies.mark().hand_over()
+
+
+def _one_ahead(all_turns: Iterator[Turns], copies: Copies) -> Iterator[Turns]:
     waiting: deque[tuple[Turns, Mark]] = deque()
     error: Exception | None = None
-    with _until_copied(copies), closing(all_turns):
-        is_first, more = True, True
-        while more:
-            try:
-                turns = next(all_turns)
-                is_first = is_first and not _check_first(turns)
-                waiting.append((turns, copies.mark()))
-            except StopIteration:
-                more = False
-            except StaleIteratorError:
-                raise
-            except Exception as raised:
-                more, error = False, raised
-            while len(waiting) > more:
-                turns, mark = waiting.popleft()
-                mark.hand_over()
-                yield turns
-                del turns
+    is_first, more = True, True
+    while more:
+        try:
+            turns = next(all_turns)
+            is_first = is_first and not _check_first(turns)
+            waiting.append((turns, copies.mark()))
+        except StopIteration:
+            more = False
+        except StaleIteratorError:
+            raise
+        except Exception as raised:
+            more, error = False, raised
+        while len(waiting) > more:
+            turns, mark = waiting.popleft()
+            mark.hand_over()
+            yield turns
+            del turns
     if error is not None:
         raise error
-
-
-@contextmanager
-def _until_copied(copies: Copies) -> Iterator[None]:
-    """At the end, let the loop wait for all copies, because the memory of what was not delivered is used again."""
-    process = os.getpid()
-    try:
-        yield
-    finally:
-        if process == os.getpid() and not sys.is_finalizing():
-            copies.mark().hand_over()
 
 
 def _check_first(turns: Turns) -> bool:

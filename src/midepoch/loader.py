@@ -427,16 +427,19 @@ class Loader(DataLoader[Any]):
 
     def batches(self, run: Pass) -> Iterator[Iterable[Any]]:
         """The batches of a pass, many at a time."""
-        with run:
-            in_bulk = chain.from_iterable(self._epoch_batches(run, progress) for progress in run.epochs())
-            for batches in in_bulk:
-                remaining = iter(batches)
-                yield islice(remaining, 1)
-                self._check_ranks_agree(run)  # once a second batch is asked for: a peek on one rank says nothing
-                yield remaining
-                break
-            yield from in_bulk
-            self._finished_run = run
+        try:
+            with run:
+                in_bulk = chain.from_iterable(self._epoch_batches(run, progress) for progress in run.epochs())
+                for batches in in_bulk:
+                    remaining = iter(batches)
+                    yield islice(remaining, 1)
+                    self._check_ranks_agree(run)  # once a second batch is asked for: a peek on one rank says nothing
+                    yield remaining
+                    break
+                yield from in_bulk
+                self._finished_run = run
+        finally:
+            self._dismiss_idle_workers()
 
     def _check_ranks_agree(self, run: Pass) -> None:
         store = None if self._number is None else process_group_store()
@@ -515,19 +518,25 @@ class Loader(DataLoader[Any]):
         if pool is None:
             pool = WorkerPool(self, self._plan, ahead=self._ahead, device=self._device)
         self._pools.add(pool)
-        failed = True
+        stays = False
         try:
             turns = pool.work(progress)
             yield from turns if pool.copies is None else one_ahead(turns, pool.copies)
-            failed = False
+            stays = self.persistent_workers or self._plan.epochs_per_loop != 1  # for the next epoch of this pass
         except GeneratorExit:
-            failed = False
+            stays = self.persistent_workers
             raise
         finally:
-            if self.persistent_workers and not failed and not pool.is_closed and self._idle_pool is None:
+            if stays and not pool.is_closed and self._idle_pool is None:
                 self._idle_pool = pool
             else:
                 pool.close()
+
+    def _dismiss_idle_workers(self) -> None:
+        """Stop the workers that no pass uses, unless they are to stay."""
+        if not self.persistent_workers and self._idle_pool is not None:
+            pool, self._idle_pool = self._idle_pool, None
+            pool.close()
 
 
 def _warn_if_not_sharded(plan: Plan) -> None:

@@ -171,7 +171,8 @@ import multiprocessing, os, sys
 import midepoch as me
 if __name__ == "__main__":
     options = {"persistent_workers": sys.argv[2] == "persistent", "multiprocessing_context": sys.argv[3]}
-    loader = me.Loader(me.read(sys.argv[1]).repeat(), num_workers=2, **options)
+    dataset = me.read(sys.argv[1]).select_columns(["id"]).with_format("torch").repeat()
+    loader = me.Loader(dataset, num_workers=2, device="cpu" if sys.argv[4] == "keep" else None, **options)
     rows = iter(loader)
     assert [next(rows)["id"] for _ in range(3)]
     print(os.getpid(), *(process.pid for process in multiprocessing.active_children()), flush=True)
@@ -277,3 +278,19 @@ def test_many_killed_trainers_leave_nothing(folder):
             os.kill(trainer, signal.SIGKILL)
             assert set(output.read()) <= set(b".")
         assert os.waitstatus_to_exitcode(os.waitpid(trainer, 0)[1]) == -signal.SIGKILL
+
+
+def with_process(row):
+    return {"id": row["id"], "process": os.getpid()}
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_workers_stay_for_all_epochs_of_a_loop_and_no_longer(folder, leaves):
+    dataset = me.read(folder).shuffle(1).lanes(2).map(with_process)
+    others = {process.pid for process in torch.multiprocessing.active_children()}
+    loader = me.Loader(dataset.repeat(3), num_workers=2)
+    rows = list(islice(loader, 150 if leaves else None))
+    assert ids(rows) == ids(me.Loader(dataset.repeat(3)))[: len(rows)]
+    assert len({row["process"] for row in rows}) == 2
+    gc.collect()
+    assert {process.pid for process in torch.multiprocessing.active_children()} <= others
