@@ -31,7 +31,10 @@ Data: TypeAlias = "pa.Table | pa.RecordBatch"
 MAX_OPEN_FILES = 256
 CLOSE_SECONDS = 2.0
 """How long requests under way are waited for when an iterator is dropped. They end by themselves after that."""
-FETCH_THREADS = 8
+FETCH_THREADS = 24
+"""Most of their time is spent waiting. The S3 client of Arrow keeps 25 connections."""
+GROUPS_AHEAD = 8
+"""Of what is read ahead, one group of blocks that are fetched together is this part, at most."""
 ROW_FETCH_THREADS = 16
 """Runs of rows are small, and each needs a few requests one after the other, so more of them are fetched at a time."""
 DECODE_THREADS = 8
@@ -78,7 +81,7 @@ class BlockFetcher:
         """How many bytes each lane reads ahead. If it is 0, a lane of local files reads what its next step needs."""
         self.blocks_ahead = MAX_BLOCKS_AHEAD if blocks is None else MAX_RUNS_AHEAD
         """How many blocks each lane reads ahead, at most."""
-        self._group_bytes = min(GROUP_BYTES, self.bytes_ahead // FETCH_THREADS) if self.is_remote else 0
+        self._group_bytes = min(GROUP_BYTES, self.bytes_ahead // GROUPS_AHEAD) if self.is_remote else 0
         self._open_files: dict[int, _OpenFile] = {}
         self._lock = Lock()
         self._thread_pools: dict[bool, ThreadPoolExecutor] = {}

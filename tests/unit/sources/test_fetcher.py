@@ -17,7 +17,7 @@ from midepoch.index.build import open_index
 from midepoch.order.orders import Sequential
 from midepoch.order.windows import virtual_counts, virtual_starts
 from midepoch.sources import fetcher as module
-from midepoch.sources.fetcher import FETCH_THREADS, GROUP_RUNS, BlockFetcher
+from midepoch.sources.fetcher import GROUP_RUNS, GROUPS_AHEAD, BlockFetcher
 from midepoch.sources.lane import LaneRows, ReadSizes
 from midepoch.sources.virtual import VirtualBlocks
 from midepoch.storage.cache import BlockCache
@@ -168,17 +168,17 @@ def url():
 
 
 def test_blocks_join_those_before_them_in_their_file_up_to_a_part_of_what_is_read_ahead(url):
-    files = files_of(url, GROUP_BYTES * FETCH_THREADS)
+    files = files_of(url, GROUP_BYTES * GROUPS_AHEAD)
     assert [len(one) for one in grouped(range(80), files.joins)] == [GROUP_BLOCKS, 8, GROUP_BLOCKS, 8]
     assert grouped([3, 4, 6, 5, 39, 40], files.joins) == [[3, 4], [6], [5], [39], [40]]
     assert not files.joins([79], 80)
     length = int(files.view.block_lengths[0])
     for blocks in (1, 3, 4):
         for spare, expected in ((0, blocks), (-1, max(1, blocks - 1))):
-            few = files_of(url, FETCH_THREADS * (blocks * length + spare))
+            few = files_of(url, GROUPS_AHEAD * (blocks * length + spare))
             assert len(grouped(range(40), few.joins)[0]) == expected
             assert (
-                len(grouped(range(40), files_of(url, 2 * FETCH_THREADS * blocks * length, lanes=2).joins)[0]) == blocks
+                len(grouped(range(40), files_of(url, 2 * GROUPS_AHEAD * blocks * length, lanes=2).joins)[0]) == blocks
             )
     assert len(grouped(range(40), files_of(url, 0).joins)) == 40
     # The bytes of some columns do not lie side by side.
@@ -274,7 +274,7 @@ def by_rows(tmp_path, monkeypatch):
         put(f"/rows/{number}.arrow", path.read_bytes())
     put("/rows/2.parquet", parquet_bytes(table, 5000, compression="none", use_dictionary=False))
 
-    def make(read_ahead=GROUP_BYTES * FETCH_THREADS, columns=None, cache=None):
+    def make(read_ahead=GROUP_BYTES * GROUPS_AHEAD, columns=None, cache=None):
         index = open_index(find("memory://rows"))
         view = index.view
         blocks = VirtualBlocks(view, virtual_starts(view.blocks, virtual_counts(view.blocks)))
@@ -321,7 +321,7 @@ def test_runs_of_one_file_are_fetched_together_in_any_order_and_do_not_wait_for_
     assert not fetcher.can_grow([3, 70])
     assert fetcher.can_grow([316, 317])
     length = int(fetcher.blocks.block_lengths[:16].max())
-    assert len(grouped(range(16), by_rows(read_ahead=FETCH_THREADS * 4 * length).joins)) == 4
+    assert len(grouped(range(16), by_rows(read_ahead=GROUPS_AHEAD * 4 * length).joins)) == 4
 
 
 def test_the_cache_knows_runs_of_one_record_batch_apart(by_rows, tmp_path, monkeypatch):
