@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.peers.measures import MEASURES, RefusedError
-from benchmarks.peers.view import NotOfferedError, View
+from benchmarks.peers.measures import MEASURES, MOST_READ, RefusedError
+from benchmarks.peers.view import NotMeasuredError, NotOfferedError, View
 
 
 def answer(contender: ModuleType, request: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
@@ -25,6 +25,8 @@ def answer(contender: ModuleType, request: dict[str, Any], kept: dict[str, Any])
         if request["do"] == "versions":
             return {"versions": {name: metadata.version(name) for name in request["packages"]}}
         if request["do"] == "prepare":
+            if request["rows"] > MOST_READ and contender.STATES == "read":
+                raise NotMeasuredError("to write the data, and to make the state, all rows would have to be read")
             _prepare(contender, request["kind"], Path(request["source"]), Path(request["folder"]))
             return {}
         options = dict(request["options"])
@@ -33,6 +35,8 @@ def answer(contender: ModuleType, request: dict[str, Any], kept: dict[str, Any])
         return {"figures": MEASURES[request["do"]](contender, View(**request["view"]), **options)}
     except NotOfferedError as reason:
         return {"not_offered": str(reason)}
+    except NotMeasuredError as reason:
+        return {"not_measured": str(reason)}
     except RefusedError as reason:
         return {"refused": str(reason)}
     except Exception as error:

@@ -16,7 +16,8 @@ from benchmarks.peers.footprint import Footprint
 from benchmarks.peers.view import NotOfferedError, View
 
 Figures = dict[str, float]
-WARM_UP = 0.1
+WARM_UP, TURNS = 0.1, 3
+MOST_READ = 1_000_000  # rows: beyond that, states are computed, by those contenders that can
 ROUND = 4  # states are taken after a multiple of so many batches: some libraries have one only when workers are level
 
 
@@ -25,14 +26,18 @@ class RefusedError(Exception):
 
 
 def speed(contender: ModuleType, view: View, *, rows: int, seconds: float, per_row: int = 1) -> Figures:
-    """Rows a second, times ``per_row``. The first rows are not timed: a tenth of them, or a quarter of the time."""
+    """Rows a second, times ``per_row``.
+
+    The first rows are not timed: a tenth of them, or a quarter of the time, but not before every worker had its turns.
+    """
     gc.collect()
     loader = contender.load(view)
     items = iter(loader)
     count: Callable[[Any], int] = work.rows_of if view.batch_size else _one
-    _take(items, count, upto=int(rows * WARM_UP), seconds=max(seconds / 4, 0.2))
+    turns = TURNS * max(view.workers, 1)
+    _take(items, count, upto=int(rows * WARM_UP), seconds=seconds / 4, least=turns)
     begun = time.perf_counter()
-    received, ended = _take(items, count, upto=rows, seconds=seconds)
+    received, ended = _take(items, count, upto=rows, seconds=seconds, least=turns)
     _close(loader, items)
     if not received:
         raise RuntimeError("no row was left after the warm-up")
@@ -43,14 +48,19 @@ def _one(_: Any) -> int:
     return 1
 
 
-def _take(items: Iterator[Any], count: Callable[[Any], int], *, upto: int, seconds: float) -> tuple[int, float]:
-    """The number of rows that came, and when the last one came."""
+def _take(
+    items: Iterator[Any], count: Callable[[Any], int], *, upto: int, seconds: float, least: int
+) -> tuple[int, float]:
+    """Take rows until there are enough of them or the time is over, and at least some items.
+
+    Returns the number of rows that came, and when the last one came.
+    """
     received, last = 0, time.perf_counter()
     deadline = last + seconds
-    for item in items:
+    for number, item in enumerate(items, start=1):
         received += count(item)
         last = time.perf_counter()
-        if received >= upto or last >= deadline:
+        if number >= least and (received >= upto or last >= deadline):
             break
     return received, last
 
@@ -82,9 +92,7 @@ def resume(contender: ModuleType, view: View, *, rows: int, at: float, kept: dic
 
 def _state_after(contender: ModuleType, view: View, rows: int) -> Any:
     loader = _stateful(contender, view)
-    if rows > 1_000_000:
-        if not hasattr(contender, "resume_point"):
-            raise NotOfferedError("not measured: to make the state, all rows before would have to be read")
+    if rows > MOST_READ:
         return contender.resume_point(view, loader, rows)
     items = iter(loader)
     for _ in islice(items, max(rows // (view.batch_size or 1) // ROUND, 1) * ROUND):

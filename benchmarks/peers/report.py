@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.peers.scenarios import Scenario
 
 OURS = "midepoch"
+SAYS = {"not_offered": "not offered", "not_measured": "not measured", "refused": "refused", "error": "failed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ Table = dict[str, dict[str, Cell]]  # column -> contender -> cell
 def cell(answers: Sequence[Mapping[str, Any]], figure: str, scale: float = 1.0) -> Cell:
     """The cell of one figure. One round without an answer is enough to have no figure."""
     for answer in answers:
-        for key, says in (("not_offered", "not offered"), ("refused", "refused"), ("error", "failed")):
+        for key, says in SAYS.items():
             if key in answer:
                 return Cell(reason=str(answer[key]), says=says)
     return Cell(values=tuple(answer["figures"][figure] / scale for answer in answers))
@@ -54,7 +55,7 @@ def number(value: float) -> str:
 def ratio(ours: Cell, theirs: Cell, *, more: bool) -> float | None:
     """How much better ours is: above 1 is better, whichever direction is good. None without two figures above 0."""
     mine, other = ours.middle, theirs.middle
-    if not mine or not other:
+    if mine is None or other is None or mine <= 0 or other <= 0:
         return None
     return mine / other if more else other / mine
 

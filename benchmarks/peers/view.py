@@ -12,6 +12,10 @@ class NotOfferedError(Exception):
     """The library has no such thing. The message says what it has instead, or why not."""
 
 
+class NotMeasuredError(Exception):
+    """It would take too long. The message says what."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class View:
     """One pass over some data. ``batch_size`` None means row by row; ``shuffle`` is "", "block" or "row".

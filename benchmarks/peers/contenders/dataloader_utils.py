@@ -12,6 +12,8 @@ from torch_dataloader_utils import StructuredDataset
 from benchmarks.peers import work
 from benchmarks.peers.view import SEED, NotOfferedError, View
 
+STATES = "read"
+
 
 def prepare(kind: str, source: Path, folder: Path) -> None:
     if kind == "documents":

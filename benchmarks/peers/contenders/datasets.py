@@ -17,6 +17,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from benchmarks.peers import work
 from benchmarks.peers.view import PACK, SEED, NotOfferedError, View
 
+STATES = "read"
+
 datasets.disable_progress_bars()
 
 

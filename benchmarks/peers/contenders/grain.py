@@ -11,11 +11,12 @@ from typing import Any
 
 import grain
 import numpy as np
-import torch
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from benchmarks.peers import work
 from benchmarks.peers.view import PACK, SEED, NotOfferedError, View
+
+STATES = "read"
 
 
 def prepare(kind: str, source: Path, folder: Path) -> None:
@@ -112,7 +113,9 @@ def load(view: View) -> Loader:
         options = grain.MultiprocessingOptions(num_workers=view.workers, per_worker_buffer_size=2)
         dataset = dataset.mp_prefetch(options)
     if view.kind in ("tokens", "documents", "images"):
-        dataset = dataset.map(torch.from_numpy)  # here, because workers hand over NumPy in shared memory
+        import torch  # here, so that workers, which hand over NumPy in shared memory, need not import it
+
+        dataset = dataset.map(torch.from_numpy)
     return Loader(dataset)
 
 

@@ -4,6 +4,7 @@ The shuffle of "block" is of clumps of 1,000 rows; "row" is its default. Splits 
 them.
 """
 
+import multiprocessing
 from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
@@ -16,6 +17,8 @@ from lancedb.streaming import StreamingDataLoader, StreamingDataset
 
 from benchmarks.peers import work
 from benchmarks.peers.view import PACK, SEED, NotOfferedError, View
+
+STATES = "read"
 
 SPLITS, CLUMP = 4, 1000
 
@@ -78,6 +81,7 @@ class Loader(StreamingDataLoader):
 def load(view: View) -> Any:
     if view.work == "whole":
         raise NotOfferedError("it cuts one stream of tokens into blocks")
+    multiprocessing.set_forkserver_preload(["torch", "pyarrow"])  # it must not be forked itself
     table = lancedb.connect(view.folder).open_table("rows")
     if view.batch_size is None:
         return _Rows(table)

@@ -13,6 +13,8 @@ from litdata.streaming.item_loader import ParquetLoader, TokensLoader
 from benchmarks.peers import work
 from benchmarks.peers.view import PACK, SEED, NotOfferedError, View
 
+STATES = "read"
+
 
 class _Rows:
     """The rows of one Arrow file, as LitData's writer wants them."""

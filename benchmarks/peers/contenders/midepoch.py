@@ -7,6 +7,8 @@ from benchmarks import data
 from benchmarks.peers import work
 from benchmarks.peers.view import PACK, SEED, View
 
+STATES = "computed"
+
 
 def _tokenise(columns: dict[str, Any]) -> dict[str, Any]:
     return {"input_ids": work.tokenise(columns["text"])}

@@ -12,6 +12,8 @@ import torch
 from benchmarks.peers import work
 from benchmarks.peers.view import SEED, NotOfferedError, View
 
+STATES = "none"
+
 
 class Loop:
     """Batches, made in this process."""

@@ -19,6 +19,8 @@ from streaming.base.util import clean_stale_shared_memory
 from benchmarks.peers import work
 from benchmarks.peers.view import SEED, NotOfferedError, View
 
+STATES = "read"
+
 COLUMNS = {
     "texts": {"id": "str", "text": "str", "number": "int", "score": "float64"},
     "tokens": {"tokens": "ndarray:int32:2048"},

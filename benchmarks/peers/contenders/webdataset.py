@@ -10,6 +10,8 @@ import webdataset as wds
 from benchmarks.peers import work
 from benchmarks.peers.view import SEED, NotOfferedError, View
 
+STATES = "none"
+
 SHARDS = 8
 
 
