@@ -16,13 +16,18 @@ def draw(scenario: Scenario, table: Table, labels: Mapping[str, str], path: Path
 
     shown = {column: {n: c for n, c in cells.items() if c.middle is not None} for column, cells in table.items()}
     shown = {column: cells for column, cells in shown.items() if cells}
+    path.parent.mkdir(parents=True, exist_ok=True)
     if not shown:
         return False
     names = [name for name in labels if any(name in cells for cells in shown.values())]
+    across = 4 if len(shown) % 3 else 3
+    across, down = min(len(shown), across), -(-len(shown) // across)
     figure, axes = pyplot.subplots(
-        1, len(shown), figsize=(3.2 * len(shown) + 2, 0.32 * len(names) + 1.1), sharey=True, squeeze=False
+        down, across, figsize=(3.2 * across + 2, (0.32 * len(names) + 1.1) * down), sharey=True, squeeze=False
     )
-    for axis, (column, cells) in zip(axes[0], shown.items(), strict=True):
+    for unused in axes.flat[len(shown) :]:
+        unused.set_visible(False)
+    for axis, (column, cells) in zip(axes.flat, shown.items(), strict=False):
         middles = [cells[name].middle if name in cells else 0.0 for name in names]
         spans = [_span(cells[name].values) if name in cells else (0.0, 0.0) for name in names]
         colours = ["#2a6fdb" if name == OURS else "#b8bfca" for name in names]
@@ -38,7 +43,7 @@ def draw(scenario: Scenario, table: Table, labels: Mapping[str, str], path: Path
     direction = "longer is better" if scenario.more else "shorter is better"
     figure.suptitle(f"{scenario.title} ({scenario.unit}; {direction})", fontsize=9)
     figure.tight_layout()
-    figure.savefig(path, dpi=80, metadata={"Software": None})
+    figure.savefig(path, dpi=80, bbox_inches="tight", metadata={"Software": None})
     pyplot.close(figure)
     return True
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -115,10 +115,19 @@ def _direction(scenario: Scenario) -> str:
 def as_json(tables: Mapping[str, Table], about: Mapping[str, Any]) -> str:
     """All figures of all rounds."""
     plain = {
-        key: {
-            column: {name: list(found.values) or [found.says, found.reason] for name, found in cells.items()}
-            for column, cells in table.items()
-        }
+        key: {column: {name: asdict(found) for name, found in cells.items()} for column, cells in table.items()}
         for key, table in tables.items()
     }
     return json.dumps({"about": dict(about), "figures": plain}, indent=1) + "\n"
+
+
+def from_json(text: str) -> dict[str, Table]:
+    """The tables of :func:`as_json`."""
+    plain = json.loads(text)["figures"]
+    return {
+        key: {
+            column: {name: Cell(**{**found, "values": tuple(found["values"])}) for name, found in cells.items()}
+            for column, cells in table.items()
+        }
+        for key, table in plain.items()
+    }

@@ -1,8 +1,7 @@
-"""Runs scenarios: every contender once in each round, in its own process."""
+"""Runs scenarios: every contender once in each round, in its own process, which is started once."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks import data
@@ -18,10 +17,8 @@ Answers = dict[str, list[dict[str, Any]]]
 class Runner:
     """Asks contenders. ``unusable`` says of whom there is no environment, and why."""
 
-    def __init__(
-        self, contenders: Sequence[Contender], sizes: Sizes, unusable: Mapping[str, str], *, keep: bool
-    ) -> None:
-        self.contenders, self.sizes, self.unusable, self.keep = contenders, sizes, unusable, keep
+    def __init__(self, contenders: Sequence[Contender], sizes: Sizes, unusable: Mapping[str, str]) -> None:
+        self.contenders, self.sizes, self.unusable = contenders, sizes, unusable
         logs = data.FOLDER / "peers" / "logs"
         self._processes = {one.name: Process(one.name, one.python, logs / f"{one.name}.log") for one in contenders}
         self._folders: dict[tuple[str, str, int], dict[str, Any]] = {}
@@ -34,8 +31,6 @@ class Runner:
             answers = self._case(case)
             for figure, column in case.columns().items():
                 table[column] = {name: cell(got, figure, scale) for name, got in answers.items()}
-        if not self.keep:
-            self.stop()
         return table
 
     def versions(self) -> dict[str, dict[str, str]]:
@@ -103,9 +98,3 @@ def usable(contenders: Iterable[Contender], *, install: bool) -> dict[str, str]:
         except Exception as error:
             missing[one.name] = f"it could not be installed: {error}"
     return missing
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file of the results."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)

@@ -9,6 +9,7 @@ from benchmarks import data
 from benchmarks.peers.view import PACK
 
 BATCH = 64
+PER_CORE = "(per core)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,14 @@ def scenarios(sizes: Sizes) -> tuple[Scenario, ...]:
 
     def speed(label: str, kind: str, rows: int, per_row: int = 1, longer: int = 1, **view: Any) -> Case:
         options = {"rows": rows, "seconds": sizes.seconds * longer, "per_row": per_row}
-        return Case(label=label, measure="speed", rows=rows, view={"kind": kind, **view}, options=options)
+        return Case(
+            label=label,
+            measure="speed",
+            rows=rows,
+            view={"kind": kind, **view},
+            options=options,
+            figures={"value": "", "worked": PER_CORE},
+        )
 
     def resume(label: str, kind: str, rows: int, at: float, **view: Any) -> Case:
         return Case(

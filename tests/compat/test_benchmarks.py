@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from benchmarks import data
 from benchmarks.peers import measures, report
 from benchmarks.peers.environments import CONTENDERS, Contender
-from benchmarks.peers.footprint import memory_of_tree
+from benchmarks.peers.footprint import memory_of_tree, processor_seconds_of_tree
 from benchmarks.peers.process import Process
 from benchmarks.peers.report import Cell
 from benchmarks.peers.run import Runner, usable
@@ -132,7 +134,8 @@ def test_speed_counts_rows_and_not_batches(monkeypatch):
     contender = SimpleNamespace(load=lambda view: batches)
     found = measures.speed(contender, VIEW, rows=40, seconds=1000.0, per_row=10)
     # three batches warm up; seventeen of 2 rows come at a tick each; the clock is also read once before them
-    assert found == {"value": 17 * 2 * 10 / 18}
+    assert found["value"] == 17 * 2 * 10 / 18
+    assert found["worked"] > 0
 
 
 def test_memory_is_counted_for_a_living_process_and_not_for_one_that_ended():
@@ -140,6 +143,22 @@ def test_memory_is_counted_for_a_living_process_and_not_for_one_that_ended():
     ended.wait()
     assert memory_of_tree(os.getpid()) > 1e6
     assert memory_of_tree(ended.pid) == 0
+    assert processor_seconds_of_tree(ended.pid) == 0
+
+
+def test_the_processor_time_of_children_counts_also_of_those_that_a_thread_started():
+    code = [sys.executable, "-c", "sum(range(10**7)); print(flush=True); input()"]
+    with ThreadPoolExecutor(1) as thread:
+        child = thread.submit(subprocess.Popen, code, stdin=-1, stdout=-1, text=True).result()
+        child.stdout.readline()
+        _check_that_it_counts(child)
+
+
+def _check_that_it_counts(child):
+    before = processor_seconds_of_tree(os.getpid())
+    assert before - time.process_time() > 0.05
+    child.communicate("")
+    assert processor_seconds_of_tree(os.getpid()) >= before  # those that have ended count too
 
 
 def script(folder, name, text):
@@ -173,7 +192,7 @@ def test_a_broken_contender_does_not_stop_the_others(tmp_path, monkeypatch):
         Contender(name="uninstalled", label="Uninstalled", packages=(), requirements=("nothing",)),
     ]
     unusable = usable(chosen, install=False)
-    runner = Runner(chosen, replace(QUICK, rounds=2), unusable, keep=False)
+    runner = Runner(chosen, replace(QUICK, rounds=2), unusable)
     try:
         cells = runner.table(scenario(cases=(case,)))["rows"]
     finally:
@@ -198,3 +217,8 @@ def test_every_contender_has_its_module():
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     assert modules == {one.name for one in CONTENDERS}
     assert list(islice((one.name for one in CONTENDERS), 1)) == [report.OURS]
+
+
+def test_a_report_can_be_read_back():
+    tables = {"01-a": {"rows": {"midepoch": Cell(values=(1.0, 2.0)), "other": Cell(says="refused", reason="no")}}}
+    assert report.from_json(report.as_json(tables, {"cores": 2})) == tables

@@ -83,5 +83,7 @@ def load(view: View) -> Any:
     collate = {"tokenise": _tokenise, "decode": _decode}.get(view.work)
     if collate is None and view.kind in ("texts", "parquet"):
         collate = _columns
-    options = {} if collate is None else {"collate_fn": collate}
+    options: dict[str, Any] = {} if collate is None else {"collate_fn": collate}
+    if view.kind == "parquet" and view.workers:
+        options["multiprocessing_context"] = "spawn"  # its Parquet reader must not be forked
     return litdata.StreamingDataLoader(dataset, batch_size=view.batch_size, num_workers=view.workers, **options)
