@@ -7,6 +7,7 @@ worker runs.
 
 import os
 import pickle
+import sys
 import time
 import weakref
 from collections import deque
@@ -47,12 +48,19 @@ from midepoch.worker_process import (
 
 GRACE_SECONDS = 5
 """How long workers may take to finish the item that they make, before they are stopped."""
+GUARD = (
+    ' If its output says "bootstrapping phase", the script starts workers while it is imported: put what it does '
+    "under if __name__ == '__main__'."
+)
 UNTOLD = 1 / 4
 """The part of what a worker may be ahead that can be received before the worker is told of it."""
 
 
 class WorkerPool:
     """The processes that read for a loader; persistent workers stay for all epochs."""
+
+    _hint = ""
+    """What may be wrong if workers that are not forked die."""
 
     def __init__(
         self, loader: DataLoader[Any], plan: Plan, *, ahead: int | None, device: torch.device | None = None
@@ -64,6 +72,7 @@ class WorkerPool:
         context = loader.multiprocessing_context or torch.multiprocessing
         if context.get_start_method() != "fork":
             _check_sendable(plan, context.get_start_method())
+            self._hint = GUARD
         self._process, self._round = os.getpid(), 0
         self._timeout = loader.timeout
         self.copies = None if device is None else copies_to(device)
@@ -127,6 +136,7 @@ class WorkerPool:
                 error.add_note(
                     f"midepoch: {', '.join(dead)} died. Nothing is lost: the loader's state is that of the last batch "
                     "received. To continue after it, load that state and iterate again, here or in a new process."
+                    f"{self._hint}"
                 )
             raise
         finally:
@@ -318,9 +328,22 @@ def _stop(workers: list[Worker], process: int) -> None:
         worker.free(deadline)
 
 
+def _is_of_no_file(function: Any) -> bool:
+    """True if a function belongs to a notebook or a shell, whose code no other process can import."""
+    while (inner := getattr(function, "__wrapped__", getattr(function, "func", None))) is not None:
+        function = inner
+    return getattr(function, "__module__", None) == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+
+
 def _check_sendable(plan: Plan, method: str) -> None:
     """Raise, naming the function, if a pipeline cannot be sent to a process that is not forked."""
     for function in plan.pipeline.functions:
+        if _is_of_no_file(function):
+            raise TypeError(
+                f"The function {name_of(function)} was defined in a notebook or a shell, and workers started by "
+                f"{method!r} cannot import it from there. Write it into a module, such as functions.py, and import it, "
+                "or pass num_workers=0. For files on this machine, multiprocessing_context='fork' works too."
+            )
         try:
             pickle.dumps(function)
         except Exception as error:

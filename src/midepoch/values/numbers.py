@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 DTYPES = {
-    kind.id: np.dtype(kind.to_pandas_dtype())
-    for kind in (
-        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
-        *(pa.float16(), pa.float32(), pa.float64()),
+    pa.type_for_alias(name).id: np.dtype(name)
+    for name in (
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
     )
 }
 """NumPy's dtype of each number type, by Arrow's type id: comparing ids is faster than asking a type what it is."""
