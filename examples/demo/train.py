@@ -134,7 +134,8 @@ def kill_all_processes() -> None:
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
         except OSError:  # this one has just ended
             continue
-    family = [os.getppid()]
+    # Without torchrun the parent is the user's shell, which has to live.
+    family = [os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()]
     for member in family:  # grows meanwhile
         family += [child for child, parent in parents.items() if parent == member]
     for process in sorted(family, key=os.getpid().__eq__):  # this process last

@@ -155,7 +155,8 @@ def _in_words(facts: Mapping[str, Any]) -> list[str]:
         lines.append(f"  part        what {whose} delivered; merge_states joins the states of all")
     if facts["begun"]:
         lines.append(f"  read in     {count('lane', facts['lanes'])}, items of {count('row', facts['item_rows'])}")
-    lines += [f"  {'pipeline' if not number else '':<12}{step}" for number, step in enumerate(facts["pipeline"])]
+    steps = [_step_in_words(step) for step in facts["pipeline"]]
+    lines += [f"  {'pipeline' if not number else '':<12}{step}" for number, step in enumerate(steps)]
     for number, record in enumerate(facts["sessions"]):
         ranks = count("rank", record["ranks"])
         said = f"{ranks}, {count('row', record['item_rows'])} an item, from turn {record['turn']:,}"
@@ -167,6 +168,11 @@ def _in_words(facts: Mapping[str, Any]) -> list[str]:
     elif facts.get("why_not_next"):
         lines.append(f"  next rows   {facts['why_not_next']}")
     return lines
+
+
+def _step_in_words(step: Mapping[str, Any]) -> str:
+    """A stage as it is written in a pipeline."""
+    return f"{step['op']}({', '.join(f'{name}={value!r}' for name, value in step.items() if name != 'op')})"
 
 
 def diff(arguments: Namespace) -> Answer:
