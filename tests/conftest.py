@@ -21,7 +21,8 @@ PROCESS_SECONDS = 1200
 """The limit of a test outside tests/unit. They start processes or try many cases; the slowest needs a tenth."""
 
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("patient")
+hypothesis.settings.register_profile("nightly", hypothesis.settings.get_profile("patient"), max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "patient"))
 
 
 def pytest_configure(config):

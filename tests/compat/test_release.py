@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -78,3 +79,14 @@ def test_a_workflow_has_jobs_whose_steps_do_something(path):
     for job in workflow["jobs"].values():
         assert job["runs-on"]
         assert all(len({"run", "uses"} & step.keys()) == 1 for step in job["steps"])
+
+
+def test_the_oldest_versions_are_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = dict(re.findall(r"^(\w+)>=([\d.]+)$", "\n".join([*project["dependencies"], "torch>=2.3"]), re.MULTILINE))
+    assert project["optional-dependencies"]["torch"] == ["torch>=2.3"]
+    supported = dict(re.findall(r"^\| (\w+) \| ([\d.]+) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
+    assert supported == {**oldest, "Python": project["requires-python"].removeprefix(">=")}
+    words = (ROOT / "README.md").read_text()
+    assert f"pyarrow {oldest['pyarrow']}, numpy {oldest['numpy']}, torch {oldest['torch']} or newer" in words
+    assert f"pyarrow=={oldest['pyarrow']}.0.0" in (ROOT / ".github" / "workflows" / "tests.yml").read_text()
