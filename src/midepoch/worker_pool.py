@@ -330,8 +330,8 @@ def _stop(workers: list[Worker], process: int) -> None:
 
 def _is_of_no_file(function: Any) -> bool:
     """True if a function belongs to a notebook or a shell, whose code no other process can import."""
-    while (inner := getattr(function, "__wrapped__", getattr(function, "func", None))) is not None:
-        function = inner
+    while isinstance(function, partial) or hasattr(function, "__wrapped__"):
+        function = function.func if isinstance(function, partial) else function.__wrapped__
     return getattr(function, "__module__", None) == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
 
 
