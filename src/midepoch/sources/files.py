@@ -80,14 +80,20 @@ class OpenFiles:
         fetch: Fetch | None = None,
         blocks: BlockTable | None = None,
         window_bytes: int = 0,
+        *,
+        is_scattered: bool = False,
     ) -> None:
+        """``is_scattered`` is true if rows that follow each other lie in different blocks."""
         has_dictionaries = any(holds_dictionary(field.type) for field in wanted)
         self.fetcher = BlockFetcher(index, wanted, fetch, lanes, blocks)
         self.window_bytes = window_bytes
         self._counts, self._store = ReadCounts(), index.store
         self._earlier_retries = 0 if index.store is None else index.store.retries
         self.sizes = ReadSizes.of(
-            index.view.row_bytes, lanes, has_dictionaries=has_dictionaries, has_windows=window_bytes > 0
+            index.view.row_bytes,
+            lanes,
+            has_dictionaries=has_dictionaries,
+            is_scattered=window_bytes > 0 or (is_scattered and self.fetcher.all_mapped),
         )
 
     @property
@@ -325,7 +331,15 @@ class FileRows:
         return [build_order(subset, self.steps, epoch) for subset in subsets]
 
     def open(self, lanes: int) -> OpenFiles:
-        return OpenFiles(self.index, self._read_schema, lanes, self.fetch, self._fetched_blocks, self.window_bytes)
+        return OpenFiles(
+            self.index,
+            self._read_schema,
+            lanes,
+            self.fetch,
+            self._fetched_blocks,
+            self.window_bytes,
+            is_scattered=any(isinstance(step, Shuffle) and step.level == "row" for step in self.steps),
+        )
 
     @property
     def _fetched_blocks(self) -> VirtualBlocks | None:

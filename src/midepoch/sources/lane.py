@@ -50,18 +50,18 @@ class ReadSizes:
 
     @classmethod
     def of(
-        cls, row_bytes: int, lanes: int, *, has_dictionaries: bool = False, has_windows: bool = False
+        cls, row_bytes: int, lanes: int, *, has_dictionaries: bool = False, is_scattered: bool = False
     ) -> "ReadSizes":
         """Sizes for a reader of ``lanes`` lanes at once.
 
-        Rows of a dictionary column may be larger than ``row_bytes``, which counts only their codes. With windows, a
-        step picks rows of many blocks. That has a cost for each block, so more rows are picked together.
+        Rows of a dictionary column may be larger than ``row_bytes``, which counts only their codes. If rows are
+        scattered, a step picks them from many blocks. That has a cost for each block, so more rows are picked together.
         """
         narrow = not has_dictionaries and row_bytes * RUN_ROWS < NARROW_BYTES  # longer runs cost little memory then
         rows = min(STEP_ROWS, NARROW_BYTES // row_bytes) if narrow else RUN_ROWS
         run = max(1, min(max(16, rows // lanes), RUN_BYTES // row_bytes))
         step = max(run, min(STEP_ROWS // lanes, STEP_BYTES // row_bytes))
-        if has_windows and not has_dictionaries:
+        if is_scattered and not has_dictionaries:
             step = max(step, min(WINDOW_STEP_ROWS // lanes, WINDOW_STEP_BYTES // row_bytes))
         return cls(step, run, max(16, VIEWS // lanes))
 

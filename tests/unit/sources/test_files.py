@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from files import write
+import midepoch as me
+from files import write, write_numbers
 from midepoch._common.once import log_once
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.build import open_index
@@ -16,7 +17,7 @@ from midepoch.sources.files import FileRows
 from midepoch.sources.source import ALL_ROWS, EpochCut, RowStride
 from midepoch.storage.objects import StoredFile
 from objects import find, put
-from worlds import write_files
+from worlds import SUFFIXES, write_files
 
 SIZES = [13, 0, 40, 7]
 ORDERS = {
@@ -204,3 +205,13 @@ def test_nothing_is_logged_of_one_window_or_of_blocks_that_can_be_divided(tmp_pa
     assert log_of(few, caplog, window_blocks=1, window=9) == []
     arrow = FileRows(index=open_index(write_files(tmp_path / "arrow", [60], ["stream"], block=5)))
     assert log_of(arrow, caplog, window_blocks=1, window_bytes=1) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "rows"), [("stream", "row", 32768), ("stream", "file", 8192), ("parquet", "row", 8192)]
+)
+def test_more_rows_are_picked_together_where_all_are_scattered_over_mapped_files(tmp_path, kind, level, rows):
+    write_numbers(tmp_path / f"a{SUFFIXES[kind]}", 0, 40, kind)
+    opened = me.read(tmp_path).shuffle(1, level=level).file_rows("test").open(1)
+    opened.close()
+    assert opened.sizes.step == rows

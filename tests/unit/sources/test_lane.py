@@ -193,6 +193,9 @@ def test_narrow_rows_come_in_longer_runs_within_the_same_limits():
     assert ReadSizes.of(1 << 20, 1).run == 8
     assert ReadSizes.of(64, 64).run == 128
     assert ReadSizes.of(64, 1, has_dictionaries=True).run == 1024
+    assert ReadSizes.of(56, 1, is_scattered=True).step == 32768
+    assert ReadSizes.of(512, 1, is_scattered=True).step == 16384
+    assert ReadSizes.of(56, 8, is_scattered=True).step == 4096
     for row_bytes in (1, 10, 64, 500, 5000, 1 << 24):
         for lanes in (1, 3, 256, 10_000):
             chosen = ReadSizes.of(row_bytes, lanes)
