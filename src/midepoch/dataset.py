@@ -93,7 +93,7 @@ class Dataset(TableDataset):
         ``window_blocks`` blocks, or as many as fit ``window_bytes``, which is a number or a string such as "1GiB". A
         reader holds one window for each of its lanes. Uncompressed Arrow counts as small virtual blocks of 256 rows or
         more, which are read without the rest of their record batch. "row" is a true permutation of all rows in
-        constant memory, for memory-mapped Arrow. The seed is 0 by default, so that all ranks agree.
+        constant memory, for memory-mapped Arrow. ``seed`` is an integer; by default it is 0, so that all ranks agree.
 
         As in `datasets`, ``buffer_size`` is accepted for ``window``, and a ``generator`` of NumPy or torch for the
         seed. A generator must be in the same state on all ranks.
@@ -205,7 +205,8 @@ class Dataset(TableDataset):
             for batch in midepoch.read("data/*.parquet").iter(batch_size=8):
                 print(batch["id"])
 
-        Its position is not that of the dataset.
+        ``batch_size`` and ``drop_last_batch`` are those of :meth:`batch`. The iterator's position is not that of the
+        dataset.
         """
         return iter(self.batch(batch_size, drop_last_batch))
 
@@ -216,7 +217,7 @@ class Dataset(TableDataset):
             train = train.shuffle(seed=42)
 
         ``test_size`` is a number of rows, or a fraction between 0 and 1, which is rounded up to a number of rows. Which
-        rows are in ``test`` depends only on the seed, the number of rows and their order in the files: never on epoch,
+        rows are in ``test`` depends only on ``seed``, the number of rows and their order in the files: never on epoch,
         shuffle, ranks or workers. They come evenly from the whole dataset. Both halves keep the order of rows.
 
         Raises after a shuffle, which would move rows between the halves from epoch to epoch. Both halves may then be
@@ -392,7 +393,8 @@ class Dataset(TableDataset):
 
             dataset = midepoch.read("data/*.parquet").shuffle(seed=42).batch(32)
 
-        The last batch of a lane may be smaller, or is dropped.
+        ``batch_size`` is the number of items in a batch, at least 1. The last batch of a lane may be smaller; with
+        ``drop_last_batch=True`` it is left out then.
         """
         return self.with_stage(Batch(size=check_integer("batch_size", batch_size, least=1), drop_last=drop_last_batch))
 
@@ -456,9 +458,9 @@ class Dataset(TableDataset):
 
             dataset = midepoch.read("data/*.parquet", columns=["x"]).with_format("torch").batch(32)
 
-        None is "python". "pandas" and "polars" yield frames, of one row for each item or of the rows of a batch; "jax"
-        yields arrays of jax. Functions after it get such objects too. The library must be installed. The short names
-        of `datasets` are known: "np", "pt", "pa", "pd" and "pl".
+        ``type`` is one of these names; None is "python". "pandas" and "polars" yield frames, of one row for each item
+        or of the rows of a batch; "jax" yields arrays of jax. Functions after it get such objects too. The library must
+        be installed. The short names of `datasets` are known: "np", "pt", "pa", "pd" and "pl".
         """
         form: Any = SHORT_FORMS.get(type, type)
         if form in LIBRARIES:

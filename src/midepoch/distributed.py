@@ -33,8 +33,9 @@ def gather_state(loader: Stateful | Mapping[str, Any]) -> dict[str, Any]:
 
         state = midepoch.distributed.gather_state(loader)  # on every rank; then one of them saves it
 
-    All ranks must call this at the same step: it communicates. Without an initialised process group it returns the
-    loader's own state. The state of a uniform pipeline is complete on every rank; this checks that the ranks agree.
+    ``loader`` is the Loader or the dataset of this rank, or its state. All ranks must call this at the same step: it
+    communicates. Without an initialised process group it returns the loader's own state. The state of a uniform
+    pipeline is complete on every rank; this checks that the ranks agree.
     """
     state = dict(loader) if isinstance(loader, Mapping) else _own_state(loader)
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -58,7 +59,8 @@ def split_dataset_by_node(dataset: AnyDataset, rank: int, world_size: int) -> An
 
         dataset = split_dataset_by_node(dataset, rank=0, world_size=8)
 
-    Shards are disjoint and together complete, for any number of files. Nothing is communicated.
+    ``dataset`` is a midepoch dataset, ``rank`` counts from 0, and ``world_size`` is the number of ranks. Shards are
+    disjoint and together complete, for any number of files. Nothing is communicated.
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(f"split_dataset_by_node takes a midepoch dataset, got {type(dataset).__name__}.")
@@ -71,9 +73,10 @@ def in_step(loader: Loader) -> Iterator[Any]:
         for batch in in_step(loader):
             loss = model(batch) * (0 if loader.is_padding else 1)
 
-    Ranks run out of batches at different steps. Those that have none left repeat the first batch of the epoch, marked
-    by ``loader.is_padding``, until all ranks have delivered all of their own. All ranks must iterate at the same time:
-    each step communicates one number. Without a process group these are just the batches.
+    ``loader`` is the Loader of this rank. Ranks run out of batches at different steps. Those that have none left repeat
+    the first batch of the epoch, marked by ``loader.is_padding``, until all ranks have delivered all of their own. All
+    ranks must iterate at the same time: each step communicates one number. Without a process group these are just the
+    batches.
     """
     batches, epoch = iter(loader), loader.epoch
     padding: Any = None
@@ -98,7 +101,7 @@ def all_epochs(loader: Loader) -> Iterator[Any]:
         for step, batch in zip(range(10_000), midepoch.distributed.all_epochs(loader)):
             pass
 
-    It ends only if there are no batches at all.
+    ``loader`` is the Loader of this rank. The batches end only if an epoch has none at all.
     """
     passes_without_batches = 0
     while passes_without_batches < 2:  # the first may be the end of an epoch
@@ -114,7 +117,7 @@ def one_epoch(loader: Loader) -> Iterator[Any]:
         for batch in midepoch.distributed.one_epoch(loader):
             pass
 
-    They come from :func:`in_step` if their number is not known.
+    ``loader`` is the Loader of this rank. The batches come from :func:`in_step` if their number is not known.
     """
     return iter(loader) if loader.plan.counted or loader.plan.ranks == 1 else in_step(loader)
 
@@ -138,7 +141,7 @@ class Complete:
         dcp.save({"model": model_state, "loader": Complete(loader)}, checkpoint_id=folder)
         dcp.load({"model": model_state, "loader": Complete(loader)}, checkpoint_id=folder)
 
-    Its state is complete on every rank, and one value.
+    ``loader`` is the Loader or the dataset of this rank. The state is complete on every rank, and one value.
     """
 
     def __init__(self, loader: Stateful) -> None:
@@ -149,7 +152,7 @@ class Complete:
         return {"midepoch": json.dumps(gather_state(self._loader))}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go to the position of that state."""
+        """Go to the position of ``state_dict``, which is what :meth:`state_dict` returned."""
         try:
             values = json.loads(state_dict["midepoch"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:

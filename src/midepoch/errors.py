@@ -93,7 +93,7 @@ class UnknownStateError(MidepochError, RuntimeError):
 
 
 class MissingExtraError(MidepochError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed: ``purpose`` needs ``package``, which the extra ``extra`` installs."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(package, extra, purpose)  # what pickle makes it of in another process

@@ -57,8 +57,12 @@ class Loader(DataLoader[Any]):
         for batch in loader:
             state = loader.state_dict()
 
-    ``batch_size=n`` is ``dataset.batch(n)``, or, with a ``collate_fn``, that function of ``n`` items; without a batch
-    size ``collate_fn`` gets each item. Nothing else is converted: use ``dataset.with_format("torch")`` for tensors.
+    ``dataset`` is a midepoch dataset, which is delivered in its own order: ``shuffle=True`` raises, use
+    ``dataset.shuffle(seed=42)``. ``batch_size=n`` is ``dataset.batch(n)``, or, with a ``collate_fn``, that function of
+    ``n`` items; without a batch size ``collate_fn`` gets each item. ``drop_last`` leaves out the last batch of a lane
+    if it is smaller, and needs a batch size. Nothing else is converted: use ``dataset.with_format("torch")`` for
+    tensors.
+
     A loop starts at the beginning of the epoch, or at the state that was loaded; after a full loop that is the next
     epoch. ``even`` gives every rank the same number of batches in an epoch, by repeating ("pad") or leaving out
     ("drop") at most one per rank; ``"auto"`` pads if that is possible. A batch that is only there to keep ranks even is
@@ -72,6 +76,12 @@ class Loader(DataLoader[Any]):
     last step of an epoch is whole, by the same padding or dropping. Take checkpoints between two steps. With
     ``balance="cost"``, for packs, a rank gets those micro-batches of the step that make the attention costs of ranks
     nearly equal: the sums of the squares of the lengths of their documents. The rows of the step are the same.
+
+    ``num_workers`` processes read for this rank; with 0 the process of the loop reads itself. They start with a loop
+    and stop at its end; ``persistent_workers=True`` keeps them for the next one. ``worker_init_fn`` is called once in
+    each worker, with its number, before it reads. If a worker sends nothing for ``timeout`` seconds while the loop
+    waits for it, that raises; 0 is no limit. ``pin_memory`` puts the tensors of a batch into pinned memory, for loops
+    that copy them to a CUDA device themselves.
 
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
     an object store are started by forkserver, unless ``multiprocessing_context`` is set. A worker is ahead of the loop
@@ -209,7 +219,8 @@ class Loader(DataLoader[Any]):
                 for batch in loader:
                     pass
 
-        The next loop yields what is left of that epoch. Iterators in other epochs are out of date.
+        ``epoch`` counts from 0. The next loop yields what is left of that epoch. Iterators in other epochs are out of
+        date.
         """
         self._waiting = self._finished_run = None
         self._start_point.set_epoch(epoch)
@@ -261,7 +272,9 @@ class Loader(DataLoader[Any]):
 
             loader.load_state_dict(torch.load("checkpoint.pt", weights_only=True)["loader"])
 
-        It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
+        ``state_dict`` is what :meth:`state_dict` returned, in this run or another, or what
+        :func:`midepoch.merge_states` or ``midepoch.distributed.gather_state`` made of the states of all ranks. This may
+        be called at any time. Iterators from before are out of date: they raise when they are advanced.
         """
         self._start_point.load_state_dict(self._plan, state_dict)
         self._waiting = self._finished_run = None
@@ -366,8 +379,9 @@ class Loader(DataLoader[Any]):
 
         ``step`` counts from the beginning of the epoch, over all resumes. The columns are epoch, step, rank, item (its
         number in the epoch), place (in the batch), document (in the pack), part (of a mixture), file, row, and start
-        and stop (which tokens of the row are in the pack). The present epoch is the default. With ``ranks``, the
-        epoch is traced as if so many ranks read it from its beginning. A batch that only keeps ranks even has no line.
+        and stop (which tokens of the row are in the pack). ``epoch`` counts from 0 and is by default the present one.
+        With ``ranks``, the epoch is traced as if so many ranks read it from its beginning. A batch that only keeps
+        ranks even has no line.
 
         If a filter is not counted, the rows are read again, from where the ranks last started together, and ``step``
         counts from there. So load the checkpoint before the step. Raises if packs or mixtures are not counted.
@@ -380,8 +394,9 @@ class Loader(DataLoader[Any]):
             loader.find("part-0007.parquet", 1234)
 
         ``file`` is the name of a file, its path, or the end of that; ``row`` counts from 0 in the file. A row that is
-        cut into several packs has several lines. A row that no item has, because a filter drops it, has none. Raises if
-        the dataset has no such file or row.
+        cut into several packs has several lines. A row that no item has, because a filter drops it, has none.
+        ``epoch`` and ``ranks`` are those of :meth:`trace`. Raises if the dataset has no such file or row, or if its
+        items are not counted.
         """
         return find(self._start_point.latest(self._plan), file, row, epoch=epoch, ranks=ranks)
 

@@ -25,13 +25,17 @@ def mix(
 
         mixture = midepoch.mix({"web": dataset, "code": other}, weights=[0.7, 0.3], seed=42)
 
-    A fixed schedule decides, not chance: after any number of items, in every lane, each dataset is within one item of
-    its exact share. ``stop="first"`` ends an epoch when the dataset that is due has nothing left. ``"all"`` ends it
-    when all datasets have ended; those that are left share the draws. With ``"never"`` each dataset starts over with
-    its next epoch. Datasets keep their own shuffles and stages, and may be mixtures. Shard, batch and load the mixture.
-    If one of the datasets takes its shard from the launcher by itself, the mixture does so instead of it.
+    ``datasets`` is a list, or a dict of datasets by name. ``weights`` are as many numbers, in a list or by name: at
+    least 0, not all 0, and with any sum. A fixed schedule decides, not chance: after any number of items, in every
+    lane, each dataset is within one item of its exact share. ``stop="first"`` ends an epoch when the dataset that is
+    due has nothing left. ``"all"`` ends it when all datasets have ended; those that are left share the draws. With
+    ``"never"`` each dataset starts over with its next epoch. Datasets keep their own shuffles and stages, and may be
+    mixtures. Shard, batch and load the mixture. If one of the datasets takes its shard from the launcher by itself, the
+    mixture does so instead of it.
 
-    ``weights`` may be a :class:`WeightSchedule`, with weights that change with the number of items drawn.
+    ``seed`` decides at which point of the schedule each lane begins, so that lanes do not all draw from the same
+    dataset at once. It is also the seed of functions ``with_rng`` after the mixture. ``weights`` may be a
+    :class:`WeightSchedule`, with weights that change with the number of items drawn.
 
     A state can be loaded with other weights, with one dataset more or with one less: each dataset resumes from its own
     position. Pass a dict to name the datasets; a resume then finds each by its name.

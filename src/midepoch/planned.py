@@ -35,7 +35,7 @@ class PlannedDataset:
     """A frozen plan, and the position of its iterations, which is the only thing that changes."""
 
     def __init__(self, plan: Plan) -> None:
-        """Start at the beginning of a plan. Users call :func:`midepoch.read`."""
+        """Start at the beginning of ``plan``, which says what is read and by whom. Users call :func:`midepoch.read`."""
         self._plan = plan
         self._start_point = StartPoint(State())
 
@@ -197,8 +197,8 @@ class PlannedDataset:
                 for row in dataset:
                     pass
 
-        The next loop yields what is left of that epoch, so a loop that counts epochs can be resumed anywhere. Iterators
-        in other epochs are out of date.
+        ``epoch`` counts from 0. The next loop yields what is left of that epoch, so a loop that counts epochs can be
+        resumed anywhere. Iterators in other epochs are out of date.
         """
         self._start_point.set_epoch(epoch)
 
@@ -222,7 +222,9 @@ class PlannedDataset:
 
             dataset.load_state_dict(state)
 
-        It may be called at any time. Iterators from before are out of date: they raise when they are advanced.
+        ``state_dict`` is what :meth:`state_dict` returned, in this run or another, or :func:`midepoch.merge_states`
+        made of such states. This may be called at any time. Iterators from before are out of date: they raise when they
+        are advanced.
         """
         self._start_point.load_state_dict(self._plan, state_dict)
 

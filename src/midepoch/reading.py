@@ -168,9 +168,9 @@ def from_indexable(source: Any, *, name: str | None = None) -> Dataset:
 
         dataset = midepoch.from_indexable(torchvision_dataset).shuffle(seed=42, level="row").batch(32)
 
-    ``source[i]`` is called when a row is read, in the process that reads it, so a source that goes to workers must be
-    picklable, unless they are forked. The number of rows must not change. A checkpoint knows the source by ``name``,
-    by default that of its class, and by its length.
+    ``source`` is indexed from 0; a dict raises. ``source[i]`` is called when a row is read, in the process that reads
+    it, so a source that goes to workers must be picklable, unless they are forked. The number of rows must not change.
+    A checkpoint knows the source by ``name``, by default that of its class, and by its length.
     """
     if not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
         raise TypeError(f"from_indexable needs an object with len() and [i], got a {type(source).__name__}.")

@@ -57,7 +57,8 @@ class TableDataset(PlannedDataset):
 
             dataset = midepoch.read("data/*.parquet").select_columns(["id", "text"])
 
-        Directly after ``read`` the others are never read from the files.
+        ``names`` is the name of a column, or a list of names, in the order that items will have. None may come twice.
+        Directly after ``read`` the others are never read from the files, and a name that is unknown raises.
         """
         chosen = (names,) if isinstance(names, str) else tuple(names)
         if len(set(chosen)) < len(chosen):
@@ -76,7 +77,8 @@ class TableDataset(PlannedDataset):
 
             dataset = midepoch.read("data/*.parquet").remove_columns(["x"])
 
-        To read fewer columns, use ``read(columns=...)``.
+        ``column_names`` is the name of a column, or a list of names; one that is unknown raises. To read fewer columns,
+        use ``read(columns=...)``.
         """
         names = (column_names,) if isinstance(column_names, str) else tuple(column_names)
         return self._with_names("remove_columns", dict.fromkeys(names))
@@ -86,16 +88,18 @@ class TableDataset(PlannedDataset):
 
             dataset = midepoch.read("data/*.parquet").rename_column("text", "document")
 
-        It has the new name from this stage on.
+        The column ``original_column_name``, which must exist, is named ``new_column_name`` from this stage on. No other
+        column may have that name.
         """
         return self._with_names("rename_column", {original_column_name: new_column_name})
 
     def rename_columns(self, column_mapping: Mapping[str, str]) -> Self:
-        """Give columns other names: a dict of old and new names.
+        """Give columns other names.
 
             dataset = midepoch.read("data/*.parquet").rename_columns({"text": "document", "x": "value"})
 
-        They have the new names from this stage on.
+        ``column_mapping`` is a dict of old and new names, which hold from this stage on. Each old name must exist, and
+        no two columns may end up with the same name.
         """
         return self._with_names("rename_columns", column_mapping)
 
@@ -122,7 +126,8 @@ class TableDataset(PlannedDataset):
 
             dataset = midepoch.read("data/*.parquet").cast_column("x", "float32")
 
-        It is a pyarrow type, its name, or a feature of `datasets`.
+        ``column`` is its name. ``feature`` is a pyarrow type, the name of one, or a feature of `datasets` that is a
+        plain type. A value that does not fit its new type raises.
         """
         return self._with_types("cast_column", {column: feature})
 
@@ -134,12 +139,13 @@ class TableDataset(PlannedDataset):
         return self.with_stage(stage)
 
     def add_column(self, name: str, column: Any) -> Self:
-        """Add a column that is in memory: a list or an array with a value for each row of the files, in their order.
+        """Add a column that is in memory.
 
             dataset = midepoch.read("data/*.parquet")
             dataset = dataset.add_column("weight", numpy.ones(len(dataset))).shuffle(seed=42)
 
-        A row keeps its value under any later shuffle, shard or resume. Put it before methods that choose or order rows.
+        ``name`` must be new. ``column`` is a list or an array with a value for each row of the files, in their order. A
+        row keeps its value under any later shuffle, shard or resume. Put it before methods that choose or order rows.
         Values that follow from the row itself are made by a ``map``.
         """
         rows = self.file_rows("add_column")

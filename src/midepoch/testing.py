@@ -35,8 +35,9 @@ Layout = tuple[int, int]
 def assert_resumes(dataset: Dataset, *, every: int = 1) -> None:
     """Check that a resume after any item continues with exactly the items of an uninterrupted run.
 
-    Stops after every item, or after every ``every``-th one, resumes from the state, stops after one more item, and
-    resumes again. Also checks that a state survives JSON, and that loading and saving it returns the same state.
+    ``dataset`` stays as it is, and its present epoch is checked. Stops after every item, or after every ``every``-th
+    one, resumes from the state, stops after one more item, and resumes again. Also checks that a state survives JSON,
+    and that loading and saving it returns the same state.
 
         assert_resumes(me.read("data/*.parquet").shuffle(seed=1).map(tokenize).take(100), every=10)
     """
@@ -57,9 +58,10 @@ def assert_resumes(dataset: Dataset, *, every: int = 1) -> None:
 def assert_elastic(dataset: Dataset, layouts: Sequence[Layout], *, steps: int | None = None) -> None:
     """Check that an epoch stays the same when the numbers of ranks and workers change in the middle of it.
 
-    Runs through ``layouts`` of (ranks, workers), one after the other, and passes the state from each to the next. Each
-    layout but the last delivers ``steps`` items per rank, by default an even share of the epoch. All items must be
-    those of one process, each once, and in its order as long as no lane runs out before the others.
+    ``dataset`` stays as it is, and its present epoch is checked. Runs through ``layouts`` of (ranks, workers), one
+    after the other, and passes the state from each to the next. Each layout but the last delivers ``steps`` items per
+    rank, by default an even share of the epoch. All items must be those of one process, each once, and in its order as
+    long as no lane runs out before the others.
 
         assert_elastic(dataset.take(100).lanes(4), [(2, 2), (3, 1), (1, 3)])
     """

@@ -3,7 +3,6 @@
 import inspect
 import io
 import json
-import re
 import textwrap
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import midepoch
+from reference_page import hidden_members
 
-ROOT = Path(__file__).parents[2]
 NAMED = {
     "midepoch.distributed": ["Complete", "all_epochs", "gather_state", "in_step", "one_epoch", "split_dataset_by_node"],
     "midepoch.testing": ["assert_elastic", "assert_resumes"],
@@ -41,12 +40,6 @@ ELSEWHERE = {
 
 SHOWN = [midepoch.Dataset, midepoch.StructuredDataset]
 """Classes of the reference that others inherit from."""
-
-
-def hidden_members():
-    """The names that the reference leaves out, by the filters of mkdocs.yml."""
-    text = (ROOT / "mkdocs.yml").read_text()
-    return re.compile("|".join(f"(?:{pattern})" for pattern in re.findall(r'- "!(\^[^"]+)"', text)))
 
 
 def public_callables():

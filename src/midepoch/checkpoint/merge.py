@@ -20,11 +20,11 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
         state = midepoch.merge_states([loader.state_dict() for loader in loaders])  # those of all ranks
 
-    The state of a uniform pipeline (only 1:1 stages and ``batch``) is complete on every rank, and merging only checks
-    that the ranks agree. Filtering and packing pipelines need the states of all ranks, in any order. Such ranks may be
-    at different points: some may have delivered nothing, others may have finished the epoch, or be up to four epochs
-    ahead. The merged state is in the first epoch that a rank has not finished, and holds what was delivered of the
-    next ones too.
+    ``states`` are what ``state_dict()`` returned on each rank. The state of a uniform pipeline (only 1:1 stages and
+    ``batch``) is complete on every rank, and merging only checks that the ranks agree. Filtering and packing pipelines
+    need the states of all ranks, in any order. Such ranks may be at different points: some may have delivered nothing,
+    others may have finished the epoch, or be up to four epochs ahead. The merged state is in the first epoch that a
+    rank has not finished, and holds what was delivered of the next ones too.
     """
     dicts = [upgrade(values) for values in states]
     if not dicts:

@@ -22,8 +22,10 @@ except ImportError as error:
 def prepare_loader(accelerator: Accelerator, loader: Loader) -> "PreparedLoader":
     """Use this in place of ``accelerator.prepare(loader)``, which would replace the loader with another DataLoader.
 
-    ``save_state`` then saves the state of the last batch that the loop received, and ``load_state`` goes there, on any
-    number of processes. Do not skip batches yourself. All processes get the same number of batches.
+    ``accelerator`` is the run's Accelerator, and ``loader`` the Loader of this process, whose batches arrive on the
+    accelerator's device. ``save_state`` then saves the state of the last batch that the loop received, and
+    ``load_state`` goes there, on any number of processes. Do not skip batches yourself. All processes get the same
+    number of batches.
     """
     prepared = PreparedLoader(accelerator, loader)
     accelerator.register_for_checkpointing(Complete(prepared))

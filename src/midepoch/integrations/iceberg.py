@@ -152,7 +152,14 @@ class IcebergDataset(StructuredDataset):
         index_dir: str | os.PathLike[str] | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """Open a snapshot. :meth:`create_dataloader` explains the arguments."""
+        """Open a snapshot. :meth:`create_dataloader` explains the arguments, which mean the same there.
+
+        ``table``, ``catalog_config`` and ``snapshot_id`` say what is read. ``scan_filter`` and ``filters`` are two
+        names of one filter. By default ``columns`` are all of the table. ``output_format`` is that of each row; the
+        default, "dict", has Python values. ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``,
+        ``split_rows``, ``split_strategy``, ``num_ranks``, ``rank``, ``storage_options``, ``read_ahead``, ``cache_dir``,
+        ``cache_bytes``, ``index_dir`` and ``executor`` are those of :class:`midepoch.StructuredDataset`.
+        """
         arguments = locals()
         snapshot = Snapshot(table, catalog_config, snapshot_id)
         options = StructuredOptions.of(
@@ -210,8 +217,16 @@ class IcebergDataset(StructuredDataset):
         ``table`` is an open table, or a name such as "db.events" in the catalog that ``catalog_config`` describes: the
         arguments of ``pyiceberg.catalog.load_catalog``. ``snapshot_id`` is by default that of the current snapshot;
         a later snapshot of the table changes nothing. ``scan_filter`` is an Iceberg filter, as text or as an
-        expression; ``filters`` takes the same, or an Arrow expression. All other arguments are those of
-        :meth:`midepoch.StructuredDataset.create_dataloader`.
+        expression; ``filters`` takes the same, or an Arrow expression. Pass one of the two. By default ``columns`` are
+        all of the table.
+
+        All other arguments are those of :meth:`midepoch.StructuredDataset.create_dataloader`. About batches:
+        ``batch_size``, ``drop_last``, ``even``, ``output_format`` and ``collate_fn``. About the order and the shard:
+        ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``, ``split_strategy``,
+        ``num_ranks`` and ``rank``. About workers: ``num_workers``, ``pin_memory``, ``prefetch_factor``,
+        ``persistent_workers``, ``multiprocessing_context``, ``worker_init_fn`` and ``timeout``. About files:
+        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir`` and ``executor``. And about
+        the progress bar: ``show_progress`` and ``progress_interval_sec``.
         """
         arguments = locals()
         dataset = cls(
@@ -234,7 +249,8 @@ class IcebergDataset(StructuredDataset):
 
             dataset.load_state_dict(torch.load("data.pt", weights_only=True))
 
-        For a state of another snapshot, open that one, by its ``snapshot_id``.
+        ``state_dict`` is a state of this dataset or of its loader; one of another snapshot raises. Open that one then,
+        by its ``snapshot_id``. The files of a snapshot never change, so ``new_files`` can only be "error".
         """
         if new_files != "error":
             raise ValueError("new_files='append' is not possible with Iceberg: the files of a snapshot never change.")

@@ -37,7 +37,10 @@ class LoaderDataModule(LightningDataModule):  # type: ignore[misc]
         """True if the present batch is one that keeps ranks even. It is in no state."""
 
     def setup(self, stage: str) -> None:
-        """Build the loader, once the trainer knows its processes."""
+        """Build the loader, once the trainer knows its processes.
+
+        ``stage`` is what Lightning prepares for. "fit" raises if the trainer has no ``max_steps``.
+        """
         if stage == "fit" and self.trainer.max_steps < 1:
             raise ValueError(
                 "LoaderDataModule needs Trainer(max_steps=...), for example epochs * len(loader): after a resume "
@@ -68,7 +71,11 @@ class LoaderDataModule(LightningDataModule):  # type: ignore[misc]
         return [] if self._val_dataloaders is None else self._val_dataloaders
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Take the state off a batch that is about to be trained on. Lightning fetches batches before that."""
+        """Take the state off a batch that is about to be trained on. Lightning fetches batches before that.
+
+        ``batch``, without the state, and ``dataloader_idx``, the number of its data loader, then go to the model's own
+        ``on_before_batch_transfer``.
+        """
         if isinstance(batch, StepBatch):
             batch, self.is_padding, self._trained = batch
         return self.trainer.lightning_module.on_before_batch_transfer(batch, dataloader_idx)
@@ -78,7 +85,7 @@ class LoaderDataModule(LightningDataModule):  # type: ignore[misc]
         return gather_state(self.loader if self._trained is None else self._trained)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to the position of a checkpoint. Lightning calls this before it asks for the first batch."""
+        """Go to the position of ``state``, that of a checkpoint. Lightning calls this before it asks for a batch."""
         self.loader.load_state_dict(state)
         self._trained = None
 

@@ -42,7 +42,12 @@ class ExternalLoader:
 
 @dataclass(kw_only=True)
 class LoaderProvider(DatasetProvider):  # type: ignore[misc]
-    """``make_loader(dp_world_size=…, dp_rank=…)`` returns a Loader; ``resume_from`` is the folder of an iteration."""
+    """The data of a training run of Megatron-Bridge: the micro-batches of a Loader, epoch after epoch.
+
+    ``make_loader`` is called with ``dp_world_size`` and ``dp_rank``, by name, and returns the Loader of that rank.
+    Megatron-Bridge saves the states of all ranks in the folder ``dataloader_save``; ``resume_from`` is the folder of
+    one iteration in it. ``dataloader_type`` stays "external": that lets Megatron-Bridge take the batches as they are.
+    """
 
     make_loader: Callable[..., Loader]
     dataloader_type: str | None = "external"
@@ -50,7 +55,7 @@ class LoaderProvider(DatasetProvider):  # type: ignore[misc]
     resume_from: str | None = None
 
     def build_datasets(self, context: Any) -> tuple[ExternalLoader, None, None]:
-        """The data to train on, for the data-parallel rank of this process."""
+        """The data to train on, for the data-parallel rank that this process has in ``context``; no other data."""
         group = context.pg_collection.dp
         loader = ExternalLoader(self.make_loader(dp_world_size=group.size(), dp_rank=group.rank()))
         if self.resume_from is not None:  # every rank's state holds for all, whatever their number was

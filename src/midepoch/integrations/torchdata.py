@@ -20,11 +20,12 @@ def from_stateful_dataloader(*checkpoints: Mapping[str, Any], batch_size: int | 
 
         loader.load_state_dict(midepoch.from_stateful_dataloader(stateful_dataloader.state_dict()))
 
-    Load it into a :class:`midepoch.Loader`, or into the dataset that is passed to a StatefulDataLoader with another
-    number of workers. A uniform pipeline needs the checkpoint of one rank; filtering and packing pipelines need
-    those of all ranks. A checkpoint that was taken between two snapshots (``snapshot_every_n_steps`` other than 1)
-    needs ``batch_size``, the StatefulDataLoader's own (1 for None), a uniform pipeline, and at least two workers
-    that have all delivered something.
+    Each of ``checkpoints`` is what ``state_dict()`` of one rank's StatefulDataLoader returned. Load the result into a
+    :class:`midepoch.Loader`, or into the dataset that is passed to a StatefulDataLoader with another number of workers.
+    A uniform pipeline needs the checkpoint of one rank; filtering and packing pipelines need those of all ranks. A
+    checkpoint that was taken between two snapshots (``snapshot_every_n_steps`` other than 1) needs ``batch_size``, the
+    StatefulDataLoader's own (1 for None), a uniform pipeline, and at least two workers that have all delivered
+    something.
     """
     if not checkpoints:
         raise ValueError("Pass the state_dict() of a StatefulDataLoader.")

@@ -20,9 +20,10 @@ except ImportError as error:
 class LoaderDataLoader(BaseDataLoader):  # type: ignore[misc]
     """The batches of a Loader, epoch after epoch.
 
-    ``make_loader`` gets what torchtitan gives its data loaders (dp_world_size, dp_rank, tokenizer, seq_len,
-    local_batch_size and others), by name, and returns a Loader whose ``collate_fn`` makes ``(inputs, labels)``, for
-    example of ``dataset.shard(dp_world_size=dp_world_size, dp_rank=dp_rank).lanes(64)``.
+    torchtitan makes it of ``config``, a :class:`Config`, and of ``given``, what it gives its data loaders:
+    dp_world_size, dp_rank, tokenizer, seq_len, local_batch_size and others. The function ``make_loader`` of the config
+    gets these, by name, and returns a Loader whose ``collate_fn`` makes ``(inputs, labels)``, for example of
+    ``dataset.shard(dp_world_size=dp_world_size, dp_rank=dp_rank).lanes(64)``.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -44,6 +45,6 @@ class LoaderDataLoader(BaseDataLoader):  # type: ignore[misc]
         return self._state.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go to the position of that state; of an empty one, which torchtitan may pass, nowhere."""
+        """Go to the position of ``state_dict``; with an empty one, which torchtitan may pass, nowhere."""
         if state_dict:
             self._state.load_state_dict(state_dict)

@@ -26,7 +26,7 @@ FILE = "midepoch_loader.json"
 
 
 def loader_trainer(base: type[Trainer]) -> type[Trainer]:
-    """A subclass of ``Trainer``, or of a Trainer such as TRL's SFTTrainer, with one more argument: ``loader=``.
+    """A subclass of ``base``, a Trainer of transformers or one such as TRL's, with one more argument: ``loader=``.
 
     Batches come from the loader as they are: ``data_collator`` and ``remove_unused_columns`` do not apply to them.
     Every checkpoint has the loader's state, and ``resume_from_checkpoint`` loads it, on any number of processes. The

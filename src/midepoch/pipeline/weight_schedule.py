@@ -22,8 +22,9 @@ class WeightSchedule:
         weights = midepoch.WeightSchedule({0: [3, 1], 100_000: [1, 1]}, ramp=True)
         midepoch.mix([web, books], weights=weights, stop="never")
 
-    A key is the number of items, of all ranks together, from which on its weights hold. With ``ramp=True`` the shares
-    move from one key's to the next one's in 32 equal steps, each rounded to 1/256.
+    ``weights`` is a dict. A key is the number of items, of all ranks together, from which on its weights hold; one key
+    must be 0. Its weights are those that ``mix`` takes, for the same datasets at every key. With ``ramp=True`` the
+    shares move from one key's to the next one's in 32 equal steps, each rounded to 1/256.
     """
 
     weights: Mapping[int, Sequence[float] | Mapping[str, float]]

@@ -51,10 +51,15 @@ def fast_load_iterable_dataset(
         dataset = midepoch.fast_load_iterable_dataset("org/name", split="train[:90%]").shuffle(seed=42)
 
     The first call lets `datasets` prepare its cache, and indexes it. Later calls take milliseconds and do not import
-    `datasets`. ``split`` can be an expression such as "train[10%:20%]+test". ``force_reindex`` asks `datasets` again
-    and scans all files again. ``num_proc`` is for the preparation by `datasets` and for the scan. ``index_dir`` is the
-    folder of the index; ``executor`` scans the files, as in :func:`midepoch.read`. All other arguments are those of
-    ``load_dataset``; each of them is part of the index's key.
+    `datasets`. ``path`` is a dataset on the hub, a folder of data files, a ``save_to_disk`` folder, or a builder such
+    as "parquet" with ``data_files``. ``name`` is the dataset's configuration, and ``revision`` its version on the hub.
+    With a ``save_to_disk`` folder these three raise.
+
+    ``split`` can be an expression such as "train[10%:20%]+test"; by default it is the only split. ``force_reindex``
+    asks `datasets` again and scans all files again. ``num_proc`` is for the preparation by `datasets` and for the scan.
+    ``index_dir`` is the folder of the index; ``executor`` scans the files, as in :func:`midepoch.read`. All other
+    arguments, ``load_dataset_kwargs``, are those of ``load_dataset``; those that can change the data are part of the
+    index's key. ``streaming`` and ``keep_in_memory`` are not possible.
     """
     for refused, why in (
         ("streaming", "a stream has no files to resume in; leave it out, rows are read on demand anyway"),
@@ -85,8 +90,8 @@ def from_hf(dataset: Any) -> Dataset:
 
         dataset = midepoch.from_hf(datasets.load_dataset("org/name", split="train"))
 
-    Rows are read in place, from memory or from the dataset's files, after any ``select``, ``shuffle`` or ``filter`` of
-    `datasets`. Format and columns are kept.
+    ``dataset`` is one split; a dict of splits or a stream raises. Rows are read in place, from memory or from the
+    dataset's files, after any ``select``, ``shuffle`` or ``filter`` of `datasets`. Format and columns are kept.
     """
     table, kind = getattr(dataset, "data", None), type(dataset).__name__
     if isinstance(dataset, dict):
@@ -138,7 +143,11 @@ class SimpleArrowIterableDataset(Dataset):
         index_dir: str | os.PathLike[str] | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """Open Arrow files. :func:`midepoch.fast_load_iterable_dataset` finds those of a dataset."""
+        """Open Arrow files. :func:`midepoch.fast_load_iterable_dataset` finds those of a dataset.
+
+        ``arrow_files`` is a file, a folder, a glob, or a list of those. ``index_dir`` and ``executor`` are those of
+        :func:`midepoch.read`.
+        """
         index = open_index(arrow_files, index_dir=index_dir, executor=executor)
         super().__init__(Plan(pipeline=Pipeline(source=FileRows(index=index))))
         _ = self.schema  # raises now, not at the first row, if the files disagree
@@ -159,7 +168,8 @@ class SimpleArrowIterableDataset(Dataset):
             dataset = midepoch.fast_load_iterable_dataset("parquet", data_files="data/*.parquet", split="train")
             dataset = dataset.shuffle(seed=42, level="block")
 
-        :meth:`midepoch.Dataset.shuffle` explains the levels.
+        :meth:`midepoch.Dataset.shuffle` explains the levels, and ``seed``, ``window``, ``window_blocks``,
+        ``window_bytes``, ``buffer_size`` and ``generator``. Windows are for ``level="block"`` only.
         """
         if level == "file" and len(self.file_rows("shuffle").index.view.names) == 1:
             log.warning(

@@ -29,7 +29,8 @@ class MultiModalCollator:
 
     ``padding="flatten"`` concatenates all tokens to one row, with ``position_ids``, ``document_ids`` and ``cu_seqlens``
     for attention inside each document. "right" and "left" pad every sample to the longest: tokens with ``pad``, labels
-    with -100, masks with 0; and add an ``attention_mask``. Integers become int64.
+    with -100, masks with 0; and add an ``attention_mask``. ``column`` is the column of tokens, which every sample must
+    have. Integers become int64.
 
     Values that are not per token are joined. Arrays (pixel values, grids) are concatenated along their first axis,
     without the samples that have None; numbers become a tensor; any other values become a list.

@@ -61,14 +61,18 @@ class MultiModalIterableDataset(Dataset):
         num_ranks: int | None = None,
         rank: int | None = None,
     ) -> None:
-        """Open a source: what :func:`midepoch.read` takes, a midepoch dataset, or a ``datasets.Dataset``.
+        """Open ``source``: what :func:`midepoch.read` takes, a midepoch dataset, or a ``datasets.Dataset``.
+
+        ``processor`` is called with one dict for each row, and returns a sample: see above.
 
         Files are decoded in the process that reads the row, and only if the row is used. Rows may name regular files
         in ``data_folder``, which can be the URL of an object store, and URLs of the origins in ``allow_urls``, such as
         "https://example.com". Each has at most ``max_file_bytes``. ``storage_options`` go to the origins of the source
-        and of the folder, to no other. The four columns hold the messages and the files that messages refer to in
-        order. ``video_frames`` evenly spaced frames of a video are decoded; by default all. With
-        ``with_rng=True`` the processor also gets a NumPy generator that depends only on seed, epoch and row.
+        and of the folder, to no other. ``messages_column`` names the column of messages, by default "messages".
+        ``image_column``, ``audio_column`` and ``video_column``, by default "images", "audios" and "videos", name those
+        of the files that messages refer to in order; a default one need not exist. ``video_frames`` evenly spaced
+        frames of a video are decoded; by default all. With ``with_rng=True`` the processor also gets a NumPy generator
+        that depends only on seed, epoch and row.
 
         ``shuffle`` permutes blocks and rows with ``data_seed``, as :meth:`midepoch.Dataset.shuffle` does.
 

@@ -28,10 +28,10 @@ class RayExecutor(Executor):
         with RayExecutor(num_cpus=1) as executor:
             dataset = midepoch.read("s3://bucket/data", executor=executor)
 
-    A process that is connected to Ray already uses that connection. Otherwise ``ray.init(address)`` connects it until
-    the executor is shut down; without an address, to the cluster of ``RAY_ADDRESS``, or to a new one on this machine.
-    ``remote_options`` are those of ``ray.remote``, for each call: num_cpus, memory, resources, runtime_env,
-    max_retries …
+    A process that is connected to Ray already uses that connection; an ``address`` raises then. Otherwise
+    ``ray.init(address)`` connects it until the executor is shut down; without an address, to the cluster of
+    ``RAY_ADDRESS``, or to a new one on this machine. ``remote_options`` are those of ``ray.remote``, for each call:
+    num_cpus, memory, resources, runtime_env, max_retries …
 
     If the worker of a call dies, Ray makes the call again, ``max_retries`` times (by default 3). After that, the
     future raises Ray's error. An error of the function itself is raised unchanged; its cause is Ray's error, with the
@@ -54,7 +54,7 @@ class RayExecutor(Executor):
         self._is_shut_down = False
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
-        """Run ``fn(*args, **kwargs)`` as a task, and return the future of its result."""
+        """Run ``fn`` with ``args`` and ``kwargs`` as a task, and return the future of its result."""
         if self._is_shut_down:
             raise RuntimeError("This RayExecutor was shut down. Make a new one for further calls.")
         future: Future[R] = Future()
@@ -67,6 +67,7 @@ class RayExecutor(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more calls; wait for those that are not finished, or cancel them.
 
+        With ``cancel_futures=True`` unfinished calls are cancelled; with ``wait=False`` this returns at once.
         A connection that this executor made is closed only after waiting, because that ends all its tasks.
         """
         self._is_shut_down = True

@@ -27,8 +27,8 @@ FILE = "midepoch_loader.json"
 def prepare_loader(loader: Loader) -> "ReportingLoader":
     """A loader for the training function of a TorchTrainer.
 
-    It starts from the checkpoint that Ray gives this run, if there is one, on any number of workers. All workers get
-    the same number of batches.
+    ``loader`` is the Loader of this worker. It starts from the checkpoint that Ray gives this run, if there is one, on
+    any number of workers. All workers get the same number of batches.
     """
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is not None:

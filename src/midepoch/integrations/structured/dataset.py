@@ -60,7 +60,15 @@ class StructuredDataset(Dataset):
         index_dir: str | os.PathLike[str] | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """Open files. :meth:`create_dataloader` explains the arguments."""
+        """Open files. :meth:`create_dataloader` explains the arguments, which mean the same there.
+
+        ``path`` names the files, all of ``format`` if that is set; ``columns``, ``filters`` and ``partitioning`` say
+        what is read of them. ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``
+        and ``split_strategy`` are about the order of rows, ``num_ranks`` and ``rank`` about the shard.
+        ``output_format`` is that of each row; the default, "dict", has Python values. ``storage_options``,
+        ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir`` and ``executor`` are those of
+        :func:`midepoch.read`.
+        """
         options = StructuredOptions.of(locals())
         self._begin(options.open(path, format), options)
 
@@ -117,19 +125,22 @@ class StructuredDataset(Dataset):
         ``columns`` are read, and row groups that ``filters`` rule out are skipped. ``partitioning="hive"`` makes
         columns of folders named key=value, if there are any.
 
-        The dataset yields batches too, and ``collate_fn`` is called on each batch, as the ``output_format`` says: a
-        dict of tensors, of arrays or of lists, or a record batch. ``num_workers=None`` is 0.
+        A batch has ``batch_size`` rows; with ``drop_last`` the last one of a lane is left out if it has fewer. The
+        dataset yields batches too, and ``collate_fn`` is called on each batch. A batch is what ``output_format`` says:
+        a dict of tensors ("torch"), of arrays ("numpy") or of lists ("dict"), or a record batch ("arrow").
+        ``num_workers=None`` is 0.
 
         ``shuffle`` permutes the splits, and the rows inside windows of about ``shuffle_buffer_size`` rows (default
-        8192; with 0 rows keep their order), differently in every epoch. If only ``shuffle_buffer_size`` is passed,
-        splits stay in the order of the files. A split is a part of a file of about ``split_bytes`` bytes, or of
-        ``split_rows`` rows; it has at least one block. With ``split_bytes=None`` it is a whole file. A
-        ``split_strategy`` is not needed: workers share rows evenly. ``rank`` and ``num_ranks`` come by default from
-        ``torch.distributed`` or the launcher's environment. ``show_progress`` shows a progress bar on a
+        8192; with 0 rows keep their order), differently in every epoch, by ``shuffle_seed``. If only
+        ``shuffle_buffer_size`` is passed, splits stay in the order of the files. A split is a part of a file of about
+        ``split_bytes`` bytes, or of ``split_rows`` rows; it has at least one block. With ``split_bytes=None`` it is a
+        whole file. A ``split_strategy`` is not needed: workers share rows evenly. ``rank`` and ``num_ranks`` come by
+        default from ``torch.distributed`` or the launcher's environment. ``show_progress`` shows a progress bar on a
         terminal, drawn every ``progress_interval_sec`` seconds.
 
         ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir`` and ``executor`` are those of
-        :func:`midepoch.read`. All other arguments are those of :class:`midepoch.Loader`.
+        :func:`midepoch.read`. ``num_workers``, ``even``, ``pin_memory``, ``prefetch_factor``, ``persistent_workers``,
+        ``multiprocessing_context``, ``worker_init_fn`` and ``timeout`` are those of :class:`midepoch.Loader`.
         """
         arguments = locals()
         return cls(path, format, **dataset_options(arguments))._with_loader(**loader_options(arguments))
@@ -195,8 +206,9 @@ class StructuredDataset(Dataset):
 
             dataset.load_state_dict(torch.load("data.pt", weights_only=True))
 
-        With ``new_files="append"`` files may have been added since. The epoch then continues as it was, and the rows of
-        the new files come after it. The next epoch has all files from its start.
+        ``state_dict`` is a state of this dataset or of its loader. With ``new_files="append"`` files may have been
+        added since. The epoch then continues as it was, and the rows of the new files come after it. The next epoch has
+        all files from its start.
         """
         if new_files not in ("error", "append"):
             raise ValueError(f"new_files is {new_files!r}; it can be 'error' or 'append'.")
