@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         StaleIteratorError,
         StoreError,
         SurveyMismatchError,
+        TooManySkippedError,
         UnknownStateError,
     )
     from midepoch.integrations.huggingface.dataset import (
@@ -67,6 +68,7 @@ _HOMES = {
     "StoreError": "errors",
     "StructuredDataset": "integrations.structured.dataset",
     "SurveyMismatchError": "errors",
+    "TooManySkippedError": "errors",
     "UnknownStateError": "errors",
     "WeightSchedule": "pipeline.weight_schedule",
     "concat": "mixing",
@@ -102,6 +104,7 @@ __all__ = [
     "StoreError",
     "StructuredDataset",
     "SurveyMismatchError",
+    "TooManySkippedError",
     "UnknownStateError",
     "WeightSchedule",
     "concat",

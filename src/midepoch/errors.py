@@ -6,6 +6,7 @@
     ├── SchemaMismatchError (ValueError)        two files of one dataset disagree, or a column does not exist
     ├── DataChangedError (RuntimeError)         a file has changed since it was indexed
     ├── NotAllowedError (PermissionError)       a row names a file or URL that the user has not allowed
+    ├── TooManySkippedError (RuntimeError)      more broken samples were skipped than may be
     ├── StoreError (RuntimeError)               an object store refuses access, or does not answer
     ├── CacheMismatchError (ValueError)         a folder holds the cache of other data or stages
     ├── CheckpointMismatchError (ValueError)    a state is of other data, pipeline, seed or version
@@ -50,6 +51,10 @@ class NotAllowedError(MidepochError, PermissionError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class TooManySkippedError(MidepochError, RuntimeError):
+    """More broken samples were skipped than may be, or all of them."""
 
 
 class StoreError(MidepochError, RuntimeError):

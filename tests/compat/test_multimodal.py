@@ -250,6 +250,40 @@ def test_C1_each_broken_sample_is_counted_once_an_epoch_with_file_and_row(folder
     assert dataset.metrics()["skipped"] == len(BROKEN) * (epoch + 1)
 
 
+@pytest.mark.parametrize("start", ["in the process", "Loader", "DataLoader"])
+def test_an_epoch_of_broken_samples_only_raises(tmp_path, start):
+    path = write_jsonl(tmp_path, [Chat(words=3, images=1) for _ in range(60)])
+    dataset = build(path, data_folder=tmp_path / "elsewhere", lanes=None)  # the images are in another folder
+    loops = {
+        "in the process": dataset,
+        "Loader": me.Loader(dataset, num_workers=2),
+        "DataLoader": torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2),
+    }
+    with pytest.raises(me.TooManySkippedError) as caught:
+        list(loops[start])
+    # the second worker of a plain DataLoader has read the other half
+    assert f"{30 if start == 'DataLoader' else 60} samples, and nothing is left in epoch 0" in str(caught.value)
+    assert "of chats.jsonl: NoDataError: " in str(caught.value)
+    assert dataset.metrics()["skipped_samples"][0]["error"].split("; the file is ")[1] in path.read_text()
+
+
+def test_a_worker_of_a_dataloader_without_rows_is_not_about_what_others_skipped(folder):
+    dataset = build(me.read(folder).skip(6).take(2), packing=False, lanes=None, shuffle=False, max_skipped=1.0)
+    assert ids(list(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=4))) == [6]
+    dataset = build(me.read(folder).skip(5).take(3), packing=False, lanes=1, shuffle=False)
+    assert ids(list(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2))) == [5, 6]
+
+
+def test_max_skipped_is_checked_at_once_and_needs_skipping(folder):
+    with pytest.raises(ValueError, match=r"max_skipped is 1\.5; as a float it is a share"):
+        build(folder, max_skipped=1.5)
+    with pytest.raises(ValueError, match="max_skipped is 3, but nothing is skipped: pass on_error='skip' with it"):
+        build(folder, max_skipped=3, on_error="raise")
+    with pytest.raises(me.TooManySkippedError, match=r"more than max_skipped=3\. The first is row 7 of part-0"):
+        list(build(folder, max_skipped=3, shuffle=False, lanes=1))
+    assert sorted(ids(list(build(folder, max_skipped=len(BROKEN), packing_strategy=None)))) == WHOLE
+
+
 def test_C1_a_broken_sample_raises_with_file_and_row_unless_asked_otherwise(folder):
     for workers in (0, 2):
         with pytest.raises(PIL.UnidentifiedImageError) as caught:

@@ -124,6 +124,8 @@ class Pass:
             before = progress.items
             yield progress
             empty = progress.items == before
+            if empty and start.lanes is None:
+                self._check_empty(progress)
             last = self.plan.ends_pass(start, progress, empty=empty, requested=self.requested and start is self.start)
             # In a worker of a plain DataLoader the main process chooses the next epoch.
             if not (last and torch_worker()):
@@ -131,6 +133,18 @@ class Pass:
             if last:
                 self.is_finished, self._last_progress = True, progress
                 return
+
+    def _check_empty(self, progress: Progress) -> None:
+        """Raise if a stage left out all items of a reader's rows, unless the number of items was known before.
+
+        In a worker of a plain DataLoader, what other workers left out says nothing.
+        """
+        if progress.counted or not any(map(progress.session.lanes.size, progress.rotation)):
+            return
+        process = os.getpid() if torch_worker() else None
+        for stage in self.plan.pipeline.stages:
+            if (error := stage.why_empty(self.epoch, process)) is not None:
+                raise error
 
     def deliver(self, all_turns: Iterable[Turns]) -> Iterator[Iterable[Any]]:
         """Hand over the items of the present epoch's turns, many at a time. Each iterable is used up before the next.

@@ -14,16 +14,19 @@ from typing import Any, Self
 
 from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.errors import MissingExtraError, StoreError
+from midepoch.errors import MidepochError, MissingExtraError, StoreError, TooManySkippedError
 from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Context, Flow, SingleItem
 from midepoch.stages.kept import Kept, rejected_row
+from midepoch.stages.skip_limit import ALL, SkipLimit
 from midepoch.stages.skipped import SkippedInputs
 from midepoch.stages.stage import FunctionStage
 
 log = logging.getLogger("midepoch")
 
 LOGGED_PER_LANE = 3
+FILE_NOTE = "midepoch: the file is "
+"""How a note begins that names the file of an error."""
 # These say that the file itself is wrong. Any other error of the system may not happen again, and a sample that is
 # skipped today and not tomorrow would change the packs.
 FILE_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
@@ -55,7 +58,7 @@ class SkipLog:
 
     def add(self, epoch: int, where: str, error: Exception) -> None:
         """Write an item. A failed write is logged and does not stop the run."""
-        line = json.dumps({"epoch": epoch, "where": where, "error": _summary(error)})
+        line = json.dumps({"epoch": epoch, "where": where, "error": _summary(error), "process": os.getpid()})
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
             try:
@@ -70,14 +73,18 @@ class SkipLog:
                 _summary(error),
             )
 
-    def lines(self) -> list[dict[str, Any]]:
-        """What was skipped, each item of an epoch once."""
-        skipped = []
+    def lines(self, process: int | None = None) -> list[dict[str, Any]]:
+        """What was skipped, by one process or by all, each item of an epoch once and in the order of writing."""
+        skipped: list[dict[str, Any]] = []
         with contextlib.suppress(FileNotFoundError), open(self._path, encoding="utf-8") as file:
             for line in file:
                 with contextlib.suppress(ValueError):  # a full disk leaves an incomplete line
                     skipped.append(json.loads(line))
-        return list({(item["epoch"], item["where"]): item for item in skipped}.values())
+        once: dict[tuple[int, str], dict[str, Any]] = {}
+        for item in skipped:
+            if item.pop("process", None) == process or process is None:
+                once[item["epoch"], item["where"]] = item
+        return list(once.values())
 
 
 def _reopen(path: str) -> SkipLog:
@@ -96,7 +103,9 @@ def _remove(path: str, owner: int) -> None:
 
 
 def _summary(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:500]
+    """The error, and the file that it is about if a note names one."""
+    named = [note.removeprefix("midepoch: ") for note in getattr(error, "__notes__", ()) if note.startswith(FILE_NOTE)]
+    return "; ".join([f"{type(error).__name__}: {error}"[:500], *named[-1:]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +115,8 @@ class SkipErrors(FunctionStage):
     skip_log: SkipLog | None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """What a state remembers of the function besides its name."""
+    limit: SkipLimit = field(default_factory=SkipLimit)
+    """How many of the items of a lane may be left out."""
     checks: bool = False
     """True if a survey has chosen the rows, so that the function must not fail on any of them."""
 
@@ -119,6 +130,7 @@ class SkipErrors(FunctionStage):
         self, inputs: Iterator[SingleItem], skipped_inputs: SkippedInputs, context: Context
     ) -> Iterator[SingleItem]:
         tried = skipped = 0
+        first = ""
         for item, cursor, key in inputs:
             tried += 1
             try:
@@ -132,6 +144,9 @@ class SkipErrors(FunctionStage):
                 skipped_inputs.add(key)
                 where = context.name_row(self.call.number, key).removeprefix(", at ") or f"item {key}"
                 self.skip_log.add(context.epoch, where, error)
+                first = first or f"{where}: {_summary(error)}"
+                if self.limit.is_exceeded(skipped, tried):
+                    raise _too_many(f"{skipped:,} of {count('sample', tried)}{self.limit}", first) from error
                 if skipped <= LOGGED_PER_LANE:
                     log.warning("A broken sample is skipped: %s: %s", where, _summary(error))
                 continue
@@ -148,11 +163,23 @@ class SkipErrors(FunctionStage):
     def needs_survey(self) -> bool:  # type: ignore[override]
         return self.skip_log is not None and not self.checks
 
+    def why_empty(self, epoch: int, process: int | None) -> MidepochError | None:
+        if self.skip_log is None or self.limit.allows_all:
+            return None
+        lines = [line for line in self.skip_log.lines(process) if line["epoch"] == epoch]
+        if not lines:
+            return None
+        skipped = f"{count('sample', len(lines))}, and nothing is left in epoch {epoch}"
+        return _too_many(skipped, f"{lines[0]['where']}: {lines[0]['error']}")
+
+    def for_survey(self) -> Self:
+        return replace(self, limit=SkipLimit(ALL))  # what is left is counted, so nothing has to be guarded
+
     def checking(self, on: bool) -> Self:
         return replace(self, checks=on and self.skip_log is not None)
 
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
-        make = partial(self.flow, cursor=cursor, context=context)
+        make = partial(self.for_survey().flow, cursor=cursor, context=context)
         return Kept(inputs, make, self.name, context.name) if self.needs_survey else Outputs(inputs, make)
 
     def count(self, inputs: int) -> int | None:
@@ -160,6 +187,14 @@ class SkipErrors(FunctionStage):
 
     def describe(self) -> dict[str, Any] | None:
         return self.call.describe(**self.parameters, on_error="skip" if self.skip_log is not None else None)
+
+
+def _too_many(skipped: str, first: str) -> TooManySkippedError:
+    return TooManySkippedError(
+        f"Broken samples were skipped: {skipped}. The first is {first}. Usually something is wrong with all of them: a "
+        "folder that is not mounted, a data_folder= that is another one, or the processor. If so many samples may be "
+        "left out, pass a larger max_skipped=; 1.0 allows everything."
+    )
 
 
 def _is_of_the_machine(error: BaseException | None) -> bool:

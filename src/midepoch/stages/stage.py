@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
+from midepoch.errors import MidepochError
 from midepoch.stages.arguments import WithArguments, WithLibrary
 from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Context, Flow
@@ -93,6 +94,13 @@ class Stage(ABC):
         stages that need a survey and keep rows change.
         """
         return self
+
+    def why_empty(self, epoch: int, process: int | None) -> MidepochError | None:
+        """The error of this stage that an epoch without any item is; None if it has left out nothing.
+
+        Only what a ``process`` has read counts, unless it is None.
+        """
+        return None
 
     def for_survey(self) -> "Stage":
         """This stage as a survey runs it: its outputs have the keys of their rows."""

@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ import pytest
 
 import midepoch as me
 from midepoch.stages.skip_errors import SkipErrors, SkipLog
+from midepoch.stages.skip_limit import SkipLimit
 from midepoch.stages.stage import Call
 from midepoch.testing import assert_resumes
 
@@ -38,10 +40,10 @@ def rows(tmp_path):
     return me.read([tmp_path / "part-0.parquet", tmp_path / "part-1.parquet"])
 
 
-def skipping_errors(rows, function, skip=True):
+def skipping_errors(rows, function, skip=True, max_skipped=None):
     number = len(rows._plan.pipeline.stages) + 1
     call = Call(function=function, stage="process", number=number)
-    stage = SkipErrors(call=call, skip_log=SkipLog() if skip else None)
+    stage = SkipErrors(call=call, skip_log=SkipLog() if skip else None, limit=SkipLimit(max_skipped))
     return rows.with_stage(stage), stage
 
 
@@ -133,12 +135,111 @@ def test_what_may_be_over_the_next_time_is_never_left_out(rows, caplog, error, i
         raise me.NoDataError("cannot be read") from error
 
     for function in (fail, fail_behind):
-        dataset, _ = skipping_errors(rows, function)
+        dataset, _ = skipping_errors(rows, function, max_skipped=1.0)
         if is_skipped:
             assert list(dataset) == []
         else:
             with pytest.raises(type(error) if function is fail else me.NoDataError):
                 list(dataset)
+
+
+def fails(row):
+    raise ValueError(f"{row['id']} is broken")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_in_which_everything_is_skipped_raises(rows, caplog, workers):
+    caplog.set_level(logging.CRITICAL)
+    skipped = (
+        r"20 samples, and nothing is left in epoch 0\. The first is row \d+ of part-\d.parquet: ValueError: \d+ is"
+    )
+    for dataset in (skipping_errors(rows, fails)[0], skipping_errors(rows.shuffle(seed=1).lanes(3), fails)[0].batch(4)):
+        with pytest.raises(me.TooManySkippedError, match=skipped):
+            list(me.Loader(dataset, num_workers=workers))
+    dataset, _ = skipping_errors(rows, fails, max_skipped=1.0)
+    assert list(me.Loader(dataset, num_workers=workers)) == []
+
+
+def test_a_later_epoch_in_which_everything_is_skipped_raises_too(rows, caplog):
+    caplog.set_level(logging.CRITICAL)
+    broken = []
+
+    def breaks(row):
+        return fails(row) if broken else row
+
+    dataset, _ = skipping_errors(rows, breaks)
+    half = dataset.shard(2, 1)
+    assert (len(list(dataset)), len(list(half))) == (20, 10)
+    broken.append(True)
+    with pytest.raises(me.TooManySkippedError, match="10 samples, and nothing is left in epoch 1"):
+        list(half)
+    with pytest.raises(me.TooManySkippedError, match="nothing is left in epoch 1"):
+        list(dataset)
+
+
+def test_the_rest_of_an_epoch_may_be_skipped_after_a_resume(rows, caplog):
+    caplog.set_level(logging.CRITICAL)
+
+    def first_half(row):
+        return row if row["id"] < 10 else fails(row)
+
+    whole = skipping_errors(rows, first_half)[0]
+    items = iter(whole)
+    assert [next(items)["id"] for _ in range(10)] == [*range(10)]
+    state = whole.state_dict()
+    again = skipping_errors(rows, first_half)[0]
+    again.load_state_dict(state)
+    assert [item["id"] for item in again] == [*range(10)], "nothing is left, so the next epoch begins"
+
+
+def test_a_reader_without_rows_and_an_empty_filter_are_not_about_skipped_samples(rows, caplog):
+    caplog.set_level(logging.CRITICAL)
+    dataset, _ = skipping_errors(rows.take(3), no_thirds)
+    assert [[item["id"] for item in dataset.shard(5, rank)] for rank in (1, 2, 3, 4)] == [[1], [2], [], []]
+    with pytest.raises(me.TooManySkippedError, match="1 sample, and nothing is left"):
+        list(dataset.shard(5, 0))
+    assert [item["id"] for rank in (3, 4) for item in dataset.shard(5, rank)] == [], "others have skipped some"
+    assert list(skipping_errors(rows, lambda row: row)[0].filter(lambda row: False)) == []
+
+
+@pytest.mark.parametrize(("max_skipped", "delivered"), [(0, 0), (0.0, 0), (2, 4), (0.002, 4), (6, 12), (7, 13)])
+def test_more_than_the_limit_raise_where_they_are(rows, caplog, max_skipped, delivered):
+    caplog.set_level(logging.CRITICAL)
+    dataset, _ = skipping_errors(rows, no_thirds, max_skipped=max_skipped)
+    got = []
+    if delivered == 13:
+        got += dataset
+    else:
+        with pytest.raises(me.TooManySkippedError) as caught:
+            got.extend(dataset)  # keeps what came before the error
+        assert (
+            f"more than max_skipped={max_skipped!r}. The first is row 0 of part-0.parquet: ValueError: 0 is a third"
+            in (str(caught.value))
+        )
+        assert isinstance(caught.value.__cause__, ValueError)
+    assert [item["id"] for item in got] == [number for number in range(20) if number % 3][:delivered]
+
+
+def test_a_limit_changes_no_item_and_no_state(rows, caplog):
+    caplog.set_level(logging.CRITICAL)
+    dataset, _ = skipping_errors(rows.shuffle(seed=3).lanes(3), no_thirds, max_skipped=7)
+    assert_resumes(dataset)
+    other, _ = skipping_errors(rows.shuffle(seed=3).lanes(3), no_thirds)
+    items = iter(dataset)
+    got = [next(items) for _ in range(5)]
+    other.load_state_dict(dataset.state_dict())
+    assert got + list(other) == list(skipping_errors(rows.shuffle(seed=3).lanes(3), no_thirds)[0])
+
+
+def test_a_survey_counts_what_is_left_without_a_limit(rows, caplog, tmp_path):
+    caplog.set_level(logging.CRITICAL)
+    dataset, _ = skipping_errors(rows, no_thirds, max_skipped=0)
+    with ThreadPoolExecutor(1) as executor:
+        surveyed = dataset.survey(folder=tmp_path / "survey", executor=executor)
+    assert len(surveyed) == len(list(surveyed)) == 13
+    with ThreadPoolExecutor(1) as executor:
+        surveyed = skipping_errors(rows, fails)[0].survey(folder=tmp_path / "survey", executor=executor)
+    assert len(surveyed) == len(list(surveyed)) == 0
 
 
 def test_errors_of_reading_are_no_broken_samples(rows, tmp_path):

@@ -15,6 +15,7 @@ from midepoch.reading import read
 from midepoch.stages.pack.stage import PackWindows
 from midepoch.stages.pack.strategies import Strategy
 from midepoch.stages.skip_errors import SkipErrors, SkipLog
+from midepoch.stages.skip_limit import SkipLimit
 from midepoch.stages.skipped import delivered_of
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
 
@@ -50,13 +51,14 @@ class MultiModalIterableDataset(Dataset):
         video_column: str = COLUMNS["video"],
         video_frames: int | None = None,
         packing: bool = False,
-        packing_strategy: Strategy = "first_fit",
+        packing_strategy: Strategy | None = None,
         packing_length: int = 32000,
         packing_window: int = 256,
         filter_overlong: bool = True,
         shuffle: bool = True,
         data_seed: int = 42,
         on_error: OnError = "raise",
+        max_skipped: int | float | None = None,
         storage_options: Mapping[str, Any] | None = None,
         num_ranks: int | None = None,
         rank: int | None = None,
@@ -80,14 +82,22 @@ class MultiModalIterableDataset(Dataset):
         launcher's environment. A source that is sharded keeps its shard, and a later :meth:`midepoch.Dataset.shard`
         replaces the one of the launcher.
 
-        ``packing=True`` packs samples to ``packing_length`` tokens by ``packing_strategy``, inside windows of
-        ``packing_window`` samples. Arrays that are not per token, such as pixel values, are concatenated in the order
-        of the samples. ``filter_overlong`` drops samples that are too long; otherwise each gets a longer pack.
+        ``packing=True`` packs samples to ``packing_length`` tokens by ``packing_strategy``, "first_fit" by default,
+        inside windows of ``packing_window`` samples. Arrays that are not per token, such as pixel values, are
+        concatenated in the order of the samples. ``filter_overlong`` drops samples that are too long; otherwise each
+        gets a longer pack.
 
-        ``on_error="skip"`` leaves out samples that cannot be decoded or processed; :meth:`metrics` reports them.
+        ``on_error="skip"`` leaves out samples that cannot be decoded or processed; :meth:`metrics` reports them. More
+        than ``max_skipped`` of them in what is read of a lane raise :class:`midepoch.TooManySkippedError`: an integer
+        is a number of samples, a float a share, of at least 1,000 samples. By default an epoch in which all are skipped
+        raises, at the latest when the first 1,000 that are read of a lane are. 1.0 allows that too. A survey counts
+        what is left, so there is no limit after it.
         """
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error is {on_error!r}; it can be 'raise' or 'skip'.")
+        limit = SkipLimit(max_skipped)
+        if max_skipped is not None and on_error != "skip":
+            raise ValueError(f"max_skipped is {max_skipped!r}, but nothing is skipped: pass on_error='skip' with it.")
         if not callable(processor):
             raise TypeError(f"processor must be a function of a sample, got {processor!r}.")
         if (rank is None) != (num_ranks is None):
@@ -116,6 +126,7 @@ class MultiModalIterableDataset(Dataset):
         rows = _as_python(_shuffled(rows, data_seed) if shuffle else rows)
         process = SkipErrors(
             call=rows.plan.pipeline.call("process", function, with_rng=with_rng),
+            limit=limit,
             skip_log=SkipLog() if on_error == "skip" else None,
             parameters={**parameters, "video_frames": function.video_frames},
         )
@@ -123,7 +134,7 @@ class MultiModalIterableDataset(Dataset):
         if packing:
             samples = samples.pack(
                 packing_length,
-                strategy=packing_strategy,
+                strategy=packing_strategy or "first_fit",
                 window=packing_window,
                 overlong="drop" if filter_overlong else "alone",
                 others="join",

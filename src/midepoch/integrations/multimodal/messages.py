@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from midepoch.stages.skip_errors import FILE_NOTE
 from midepoch.storage.named_files import NamedFiles
 from midepoch.values.media import audio, image, video
 
@@ -106,11 +107,24 @@ class Messages:
         return {"type": kind, kind: content}
 
     def _decoded(self, kind: str, value: Any) -> Any:
-        """The content of a file. A value that an earlier function has decoded is returned unchanged."""
+        """The content of a file. A note on any error has the file's path, if the row has it."""
+        path = None
         if isinstance(value, Mapping) and ("bytes" in value or "path" in value):
+            path = value.get("path")
             value = value["bytes"] if value.get("bytes") is not None else value.get("path")
         if value is None:
             raise ValueError(f"The column {self.media_columns[kind]!r} has a null in place of a file.")
+        if isinstance(value, str | os.PathLike):
+            path = os.fspath(value)
+        try:
+            return self._content(kind, value)
+        except Exception as error:
+            if isinstance(path, str) and not path.startswith("data:"):
+                error.add_note(f"{FILE_NOTE}{path[:300]}")
+            raise
+
+    def _content(self, kind: str, value: Any) -> Any:
+        """The same. A value that an earlier function has decoded is returned unchanged."""
         if isinstance(value, str | os.PathLike):
             value = self._fetched(os.fspath(value))
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__") or _is_audio(value):

@@ -288,6 +288,23 @@ def test_a_file_that_is_not_there_and_one_that_is_no_image(tmp_path):
         one({"type": "video", "video": b"no video"})
 
 
+def test_an_error_names_the_path_in_the_row(tmp_path):
+    (tmp_path / "no.png").write_bytes(b"no picture")
+    parts = [
+        ({"type": "image", "path": "gone.png"}, "gone.png"),
+        ({"type": "image_url", "image_url": {"url": "no.png"}}, "no.png"),
+        ({"type": "image", "image": {"bytes": b"no picture", "path": "was/here.png"}}, "was/here.png"),
+    ]
+    for part, path in parts:
+        with pytest.raises(OSError, match=r"cannot") as caught:
+            one(part, data_folder=str(tmp_path))
+        assert caught.value.__notes__ == [f"midepoch: the file is {path}"]
+    for value in (b"no picture", {"bytes": b"no picture", "path": None}, data_url(b"no picture")):
+        with pytest.raises(PIL.UnidentifiedImageError) as caught:
+            one({"type": "image", "image": value})
+        assert not hasattr(caught.value, "__notes__")
+
+
 def test_the_row_is_left_as_it_was():
     row = {"messages": user({"type": "image", "text": None, "image": {"bytes": picture(1), "path": None}})}
     before = repr(row)
