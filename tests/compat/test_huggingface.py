@@ -573,10 +573,26 @@ def test_a_split_without_files_raises(tmp_path):
 
 
 def test_a_split_without_rows_is_read_and_resumed(load):
-    for dataset in (load(split="train[5:5]"), load(split="train[5:5]").shuffle(1), load(split="train[9:9]").batch(2)):
+    for dataset in (load().take(0), load().take(0).shuffle(1), load().skip(60).batch(2)):
         assert (list(dataset), len(dataset)) == ([], 0)
         dataset.load_state_dict(dataset.state_dict())
         assert list(dataset) == []
+
+
+@pytest.mark.parametrize("split", ["train[5:5]", "train[60:]", "train[:0%]", "train[5:5]+train[7:7]"])
+def test_a_split_expression_without_rows_raises_as_in_datasets(load, data, tmp_path, split):
+    with pytest.raises(ValueError, match="corresponds to no data"):
+        datasets.load_dataset("parquet", data_files=str(data / "*.parquet"), cache_dir=str(tmp_path / "c"), split=split)
+    with pytest.raises(ValueError, match="split selects no rows, only rows"):
+        load(split=split)
+
+
+def test_a_slice_whose_bounds_are_the_wrong_way_round_has_no_rows(load, data, tmp_path):
+    theirs = datasets.load_dataset(
+        "parquet", data_files=str(data / "*.parquet"), cache_dir=str(tmp_path / "c"), split="train[9:4]+train[:3]"
+    )
+    assert ids(load(split="train[9:4]+train[:3]")) == list(theirs["id"]) == [0, 1, 2]
+    assert ids(load(split="train[9:8]")) == [], "one apart: `datasets` takes all rows from the first bound on"
 
 
 def test_rows_of_the_cache_are_those_of_datasets(load, data, tmp_path):
