@@ -406,7 +406,7 @@ def test_a_shard_that_the_user_chose_is_not_replaced_by_the_launcher(folder, mon
         (lambda ds: ds.shard(2, 2), ValueError, "index is 2 of 2 shards"),
         (lambda ds: ds.shard(2), ValueError, "both num_shards and index"),
         (lambda ds: ds.shard(2, 0, "rows"), ValueError, "mode is 'rows'"),
-        (lambda ds: ds.with_format("pandas"), ValueError, "'pandas'; it can be 'python', 'numpy', 'torch', 'arrow'"),
+        (lambda ds: ds.with_format("tf"), ValueError, "'tf'; it can be 'python', 'numpy', 'torch', 'arrow'"),
         (lambda ds: ds.repeat(0), ValueError, "num_times is 0"),
         (lambda ds: ds.set_epoch(-1), ValueError, "epoch is -1"),
         (lambda ds: ds.select_columns(["nope"]), me.SchemaMismatchError, "no column 'nope'. There are: id, text"),
@@ -465,6 +465,7 @@ def test_blocks_read_ahead_for_others_are_given_up(tmp_path, monkeypatch):
     """Eight readers share one lane of Parquet, and most of what each reads ahead is not for it."""
     monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 16)
     monkeypatch.setattr("midepoch.sources.lane.RUN_ROWS", 16)
+    monkeypatch.setattr("midepoch.sources.fetcher.usable_cores", lambda: 1)  # several threads read more ahead
     folder = write_files(tmp_path / "many", [8000], kinds=["parquet"], block=4)
     most = 0
     load = HeldBlocks.load

@@ -557,3 +557,21 @@ class TestPackAfterAMixture:
 
 def repeat_tokens(row):
     return {"input_ids": row["input_ids"] * 2}
+
+
+def test_packs_of_large_windows_of_a_mixture_are_those_without_a_survey(tmp_path):
+    """A window is delivered in several parts, of which each takes documents of the whole window."""
+    parts = {}
+    for name, rows in (("a", 9000), ("b", 5000)):
+        lists = pa.array([[row] * (1 + row % 9) for row in range(rows)], pa.list_(pa.int32()))
+        batch = pa.record_batch({"input_ids": lists})
+        with pa.OSFile(str(tmp_path / f"{name}.arrow"), "wb") as sink, pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        parts[name] = me.read(tmp_path / f"{name}.arrow").shuffle(1)
+    packed = me.mix(parts, [2, 1], stop="all").pack(16, window=4096)
+    pipeline, source = packed.plan.pipeline, packed.plan.pipeline.source
+    plain = replace(source, parts=tuple(replace(part, own_lengths=None) for part in source.parts))
+    uncounted = packed.with_plan(replace(packed.plan, pipeline=replace(pipeline, source=plain)))
+    assert packed.counted
+    assert not uncounted.counted
+    assert [pack["input_ids"].tolist() for pack in packed] == [pack["input_ids"].tolist() for pack in uncounted]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LaneDelivery, LanePosition, join
 from midepoch.checkpoint.state import LanePositions, State
@@ -153,8 +154,12 @@ class CountedSession(Session):
             segment.rounds = rounds
             return
         end = min(self.lane_items(lane).total() for lane in short)
-        segment.rounds, segment.ended = end - segment.first_round, True
+        known, segment.rounds, segment.ended = segment.rounds, end - segment.first_round, True
         self._add_segment(segment.end, end)
+        if segment.rounds < known or len(self._segments[-1].lanes) >= len(segment.lanes):
+            raise RuntimeError(
+                f"A lane has {count('item', end)}, and more or fewer were counted before. Please report this."
+            )
 
     @property
     def is_endless(self) -> bool:  # type: ignore[override]

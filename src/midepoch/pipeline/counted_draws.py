@@ -260,28 +260,32 @@ class _Draws:
         self._items, self._opened, self._wanted = items, opened, wanted
         self._due: deque[I32] = deque()
         self._of_parts: list[deque[I64]] = [deque() for _ in range(items.part_count)]
+        self._later: I64 | None = None
+        """An array of draws that was looked at, and comes next."""
 
-    def _advance(self) -> bool:
-        """Find the parts of the next array of draws. False if there is none."""
+    def _advance(self) -> int | None:
+        """Find the parts of the next array of draws. Returns how many they are; None if there is no such array."""
         numbers = self._next_numbers()
-        if numbers is None:
-            return False
-        if not len(numbers):
-            return True
+        if numbers is None or not len(numbers):
+            return None if numbers is None else 0
         parts, of_parts = self._items.located(numbers)
         self._due.append(parts)
         for part, of_part in enumerate(of_parts):
             if len(of_part):
                 self._of_parts[part].append(of_part)
-        return True
+        return len(numbers)
 
     def _next_numbers(self) -> I64 | None:
         """The next array of wanted draws, or several as one. Short ones come first after a resume, and stay alone."""
-        numbers = next(self._wanted, None)
+        numbers = self._later if self._later is not None else next(self._wanted, None)
+        self._later = None
         if numbers is None or len(numbers) < RUN_ROWS:
             return numbers
         arrays = [numbers]
         while sum(map(len, arrays)) < DRAWS_AT_ONCE and (numbers := next(self._wanted, None)) is not None:
+            if len(numbers) and numbers[0] <= arrays[-1][-1]:  # of the same window of packs, which goes back
+                self._later = numbers
+                break
             arrays.append(numbers)
             if len(numbers) < RUN_ROWS:
                 break
@@ -298,13 +302,13 @@ class _Draws:
             elif not looks_on:
                 yield NOT_KNOWN
                 looks_on = True
-            elif self._advance():
-                looks_on = bool(waiting) or len(self._due) < DRAWS_AHEAD
-            else:
+            elif (found := self._advance()) is None:
                 return
+            else:
+                looks_on = found > 0 and (bool(waiting) or len(self._due) < DRAWS_AHEAD)
 
     def _arrays(self) -> Iterator[I32]:
-        while self._due or self._advance():
+        while self._due or self._advance() is not None:
             if self._due:
                 yield self._due.popleft()
 

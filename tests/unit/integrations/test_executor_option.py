@@ -40,7 +40,8 @@ def test_its_workers_scan_the_files_and_it_is_not_kept(folder, door):
     with Watched(2) as executor:
         dataset = DOORS[door](folder, executor=executor)
     assert executor.jobs == 3
-    assert values(pickle.loads(pickle.dumps(dataset))) == list(range(30))
+    rows = values(pickle.loads(pickle.dumps(dataset)))
+    assert (rows[0] if door == "create_dataloader" else rows) == list(range(30)), "that door makes batches"
     with Watched(2) as executor:
         DOORS[door](folder, executor=executor)
     assert executor.jobs == 0, "the index was there"

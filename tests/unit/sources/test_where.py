@@ -16,6 +16,7 @@ from midepoch.errors import CheckpointMismatchError, DataFormatError, SchemaMism
 from midepoch.formats import parquet
 from midepoch.index import pruning
 from midepoch.index.predicate import Predicate
+from midepoch.sources import fetcher
 from midepoch.sources import files as source
 from midepoch.sources.fetcher import BlockFetcher
 from midepoch.stages.flow import RowRun
@@ -67,6 +68,7 @@ def bytes_read(monkeypatch):
             return self._file.closed
 
     monkeypatch.setattr(parquet, "open_file", lambda path, mapped=False: pa.PythonFile(Counted(path), "r"))
+    monkeypatch.setattr(fetcher, "usable_cores", lambda: 1)  # only one thread may read such a file
     return seen
 
 

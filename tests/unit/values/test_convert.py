@@ -91,8 +91,8 @@ def test_with_format_python_after_batch_yields_columns_even_for_one_row(tmp_path
 
 def test_an_unknown_form_raises_when_the_pipeline_is_built(tmp_path):
     path = write(tmp_path / "a.arrow", numbers(0, 1))
-    with pytest.raises(ValueError, match="'pandas'; it can be 'python', 'numpy', 'torch', 'arrow'"):
-        me.read(path).with_format("pandas")
+    with pytest.raises(ValueError, match="'tf'; it can be 'python', 'numpy', 'torch', 'arrow'"):
+        me.read(path).with_format("tf")
 
 
 @pytest.mark.parametrize(
