@@ -575,3 +575,17 @@ def test_packs_of_large_windows_of_a_mixture_are_those_without_a_survey(tmp_path
     assert packed.counted
     assert not uncounted.counted
     assert [pack["input_ids"].tolist() for pack in packed] == [pack["input_ids"].tolist() for pack in uncounted]
+
+
+@pytest.mark.parametrize("strategy", ["best_fit", "concat"])
+def test_packs_of_an_endless_mixture_are_those_without_a_survey(lists, strategy):
+    """The parts start over inside of windows, whose packs take documents of two passes."""
+    options = {} if strategy == "concat" else {"window": 5}
+    packed = me.mix([lists.shuffle(1), lists.skip(1)], [2, 1], stop="never").pack(4, strategy=strategy, **options)
+    pipeline, source = packed.plan.pipeline, packed.plan.pipeline.source
+    plain = replace(source, parts=tuple(replace(part, own_lengths=None) for part in source.parts))
+    uncounted = packed.with_plan(replace(packed.plan, pipeline=replace(pipeline, source=plain)))
+    assert packed.counted
+    assert not uncounted.counted
+    both = ([pack["input_ids"].tolist() for pack in islice(each, 60)] for each in (packed, uncounted))
+    assert next(both) == next(both)
