@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from midepoch._common.text import count
 from midepoch._common.types import I64
-from midepoch.errors import DataFormatError
+from midepoch.errors import DataFormatError, NoDataError
 from midepoch.formats import Block, BlockReader, Scan
 from midepoch.index.encode import index_bytes
 from midepoch.index.index import IndexView
@@ -48,6 +49,7 @@ class TokenIndex:
     def __init__(self, listing: Listing, layout: TokenLayout) -> None:
         self._listing, self._layout = listing, layout
         self._files = [_file(os.path.join(listing.root, name), layout) for name in listing.names]
+        _check_long_enough(self._files)
         kind = pa.large_list(TOKEN) if layout.length is None else pa.list_(TOKEN, layout.length)
         self._schema = pa.schema([(layout.column, kind)])
         scans = [Scan("arrow", self._schema, file.blocks()) for file in self._files]
@@ -75,6 +77,17 @@ class TokenIndex:
 
     def check(self, file: int) -> None:
         check_unchanged(self.view.path(file), self.view.stamps[file])
+
+
+def _check_long_enough(files: Sequence["FlatFile | DocumentFile"]) -> None:
+    """Raise if no file has the tokens of a single row: an empty dataset would hide a wrong ``length`` or ``dtype``."""
+    flat = [file for file in files if isinstance(file, FlatFile)]
+    if flat and len(flat) == len(files) and not any(file.row_count for file in flat):
+        longest = max(flat, key=lambda file: file.tokens)
+        raise NoDataError(
+            f"{longest.path} has {count('token', longest.tokens)}, and a row needs {longest.length:,}. Pass a smaller "
+            f"length, or the dtype of the file if it is not {longest.dtype}."
+        )
 
 
 class TokenBlocks:
