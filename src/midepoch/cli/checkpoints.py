@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,17 +31,38 @@ class FoundState(NamedTuple):
 
 def find_states(checkpoint: str) -> list[FoundState]:
     """All midepoch states in a checkpoint, each once. Raises if there is none."""
-    content = load(Path(checkpoint))
+    content = load(checkpoint)
     found = []
     for path, values in _states_in(content, "", 0):
-        upgraded = upgrade(values)
-        found.append(FoundState(path or "(the whole file)", upgraded, State.from_dict(upgraded)))
+        where = path or "(the whole file)"
+        try:
+            upgraded = upgrade(values)
+            _check_fingerprint(upgraded["fingerprint"])
+            found.append(FoundState(where, upgraded, State.from_dict(upgraded)))
+        except CheckpointMismatchError as error:
+            raise CheckpointMismatchError(f"{checkpoint}, at {where}: {error}") from error
     if not found:
         raise CheckpointMismatchError(
             f"{checkpoint} has no midepoch state: no dict with the keys {', '.join(sorted(KEYS))}. Save "
             "loader.state_dict() in it."
         )
     return found
+
+
+def _check_fingerprint(fingerprint: Any) -> None:
+    """Raise if no run can have written a fingerprint. Old states have no checksum that would tell."""
+    steps = fingerprint.get("pipeline") if isinstance(fingerprint, Mapping) else None
+    are_steps = isinstance(steps, list) and all(isinstance(step, Mapping) and "op" in step for step in steps)
+    if not are_steps or not _is_data(fingerprint.get("data")):
+        raise CheckpointMismatchError(
+            "The state is damaged: its fingerprint is incomplete. Load an earlier checkpoint."
+        )
+
+
+def _is_data(data: Any) -> bool:
+    if isinstance(data, Mapping) and isinstance(data.get("parts"), list):
+        return all(map(_is_data, data["parts"]))
+    return isinstance(data, Mapping) and all(type(data.get(name, 0)) is int for name in ("files", "rows"))
 
 
 def only_state(checkpoint: str) -> FoundState:
@@ -55,8 +77,11 @@ def only_state(checkpoint: str) -> FoundState:
     return found[0]
 
 
-def load(path: Path) -> Any:
+def load(checkpoint: str) -> Any:
     """What a checkpoint holds: a JSON file, a file of torch.save, or a folder of torch.distributed.checkpoint."""
+    if "://" in checkpoint:
+        raise ValueError(f"{checkpoint} is a URL, and checkpoints are read from local files. Download it first.")
+    path = Path(checkpoint)
     if path.is_dir():
         if not (path / METADATA).exists():
             raise CheckpointMismatchError(
@@ -64,9 +89,22 @@ def load(path: Path) -> Any:
             )
         return _load_distributed(path)
     content = path.read_bytes()
+    if not content.strip():
+        raise CheckpointMismatchError(f"{path} is empty: it was never written to its end. Use an earlier checkpoint.")
     if content.lstrip()[:1] in (b"{", b"["):
-        return json.loads(content)
+        return _load_json(content, path)
     return _load_torch(content, str(path))
+
+
+def _load_json(content: bytes, path: Path) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        reason = f"{error.msg}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise CheckpointMismatchError(
+            f"{path} begins like JSON and is not valid JSON ({reason}). It was changed, or not written to its end: "
+            "use an earlier checkpoint."
+        ) from error
 
 
 def _load_torch(content: bytes, name: str) -> Any:
@@ -75,13 +113,23 @@ def _load_torch(content: bytes, name: str) -> Any:
     except ImportError as error:
         raise MissingExtraError("torch", "torch", "to open a file of torch.save") from error
     try:
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch says of bytes that others wrote is no answer
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # bytes that torch did not write make its reader fail in any way
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise CheckpointMismatchError(
-            f"{name} cannot be opened with weights_only=True ({reason}). Save the state "
-            "alone: torch.save(loader.state_dict(), ...), or as JSON."
+            f"{name} cannot be opened with weights_only=True ({_reason(content, error)}). Save the state alone: "
+            "torch.save(loader.state_dict(), ...), or as JSON."
         ) from error
+
+
+def _reason(content: bytes, error: Exception) -> str:
+    """Why torch could not read bytes, in few words."""
+    if content[:2] != b"PK" and content[:1] != b"\x80":
+        return "it is neither JSON nor a file of torch.save"
+    if isinstance(error, pickle.UnpicklingError):
+        return "it is damaged, or holds objects that only code of the checkpoint can make"
+    return "it is damaged, or was not written to its end"
 
 
 class _Metadata(pickle.Unpickler):
@@ -110,21 +158,31 @@ def _load_distributed(folder: Path) -> Any:
         import torch.distributed.checkpoint.filesystem  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("torch", "torch", "to open a folder of torch.distributed.checkpoint") from error
-    try:
-        with open(folder / METADATA, "rb") as file:
-            metadata = _Metadata(file).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError) as error:
-        raise CheckpointMismatchError(f"{folder / METADATA} cannot be read: {error}.") from error
-    paths = metadata.planner_data or {}
+    paths, stored_values, kinds = _metadata_of(folder)
     content: dict[Any, Any] = {}
-    for index, stored in metadata.storage_data.items():
-        if type(metadata.state_dict_metadata[index.fqn]).__name__ != "BytesStorageMetadata":
+    for index, stored in stored_values.items():
+        if type(kinds[index.fqn]).__name__ != "BytesStorageMetadata":
             continue
         with open(folder / stored.relative_path, "rb") as file:
             file.seek(stored.offset)
             value = _load_torch(file.read(stored.length), f"{index.fqn} in {folder}")
         _put(content, paths.get(index.fqn, (index.fqn,)), value)
     return _as_lists(content)
+
+
+def _metadata_of(folder: Path) -> tuple[dict[str, Any], dict[Any, Any], dict[str, Any]]:
+    """The key path, the place and the kind of each value of a distributed checkpoint."""
+    try:
+        with open(folder / METADATA, "rb") as file:
+            metadata = _Metadata(file).load()
+        return metadata.planner_data or {}, metadata.storage_data, metadata.state_dict_metadata
+    except OSError:
+        raise
+    except Exception as error:  # bytes that torch did not write make pickle fail in any way
+        raise CheckpointMismatchError(
+            f"{folder / METADATA} cannot be read: {error}. It is damaged, or none of torch.distributed.checkpoint: use "
+            "an earlier checkpoint."
+        ) from error
 
 
 def _put(content: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:

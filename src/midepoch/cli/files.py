@@ -14,6 +14,8 @@ from midepoch.index.saved import clean, index_folder
 def index(arguments: Namespace) -> Answer:
     """Build the index of files, and say what they hold; or remove indexes that nobody uses."""
     if arguments.clean is not None:
+        if arguments.data:
+            raise ValueError("index --clean removes indexes that nobody uses, of all files. Leave the paths out.")
         return _cleaned(arguments.clean)
     if not arguments.data:
         raise ValueError("index needs files, folders, globs or URLs, or --clean.")
@@ -53,7 +55,7 @@ def head(arguments: Namespace) -> Answer:
     dataset.set_epoch(arguments.epoch)
     items = dataset.head(arguments.n)
     are_rows = all(isinstance(item, dict) for item in items)
-    return Answer(value=items, lines=table(items) if are_rows else list(map(repr, items)))
+    return Answer(value=items, lines=(table(items) if are_rows else list(map(repr, items))) or ["no items"])
 
 
 def survey(arguments: Namespace) -> Answer:

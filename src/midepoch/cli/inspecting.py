@@ -10,20 +10,23 @@ from typing import Any
 import numpy as np
 
 from midepoch._common.text import count
-from midepoch.checkpoint.fingerprint import data_difference, pipeline_difference, rows_of
+from midepoch.checkpoint.fingerprint import pipeline_difference, rows_of
 from midepoch.checkpoint.lanes import lane_cuts
 from midepoch.checkpoint.state import State
 from midepoch.cli.checkpoints import FoundState, find_states, only_state
-from midepoch.cli.datasets import dataset_of_state, open_dataset, order_step_of, run_of_state
+from midepoch.cli.datasets import dataset_of_state, file_difference, open_dataset, order_step_of, run_of_state
 from midepoch.cli.drawing import draw_state
 from midepoch.cli.output import Answer, table
 from midepoch.delivery.steps import steps_of
 from midepoch.errors import CheckpointMismatchError
-from midepoch.reading import read
+
+PICTURES = (".png", ".svg", ".pdf")
 
 
 def inspect(arguments: Namespace) -> Answer:
     """Everything that is known of the states in a checkpoint."""
+    if arguments.pipeline is not None and not arguments.data:
+        raise ValueError("--pipeline is for comparing the checkpoint with files: pass --data as well.")
     described, lines, good = [], [], True
     for found in find_states(arguments.checkpoint):
         facts = describe_state(found)
@@ -40,6 +43,8 @@ def inspect(arguments: Namespace) -> Answer:
 
 def _draw(arguments: Namespace, *, fits: bool) -> None:
     """Draw the state of the checkpoint, with the files if it fits them."""
+    if Path(arguments.png).suffix.lower() not in PICTURES:
+        raise ValueError(f"--png {arguments.png}: the name must end in {', '.join(PICTURES)}.")
     found = only_state(arguments.checkpoint)
     dataset = None
     if arguments.data and fits:
@@ -110,7 +115,7 @@ def _against_files(found: FoundState, arguments: Namespace) -> dict[str, Any]:
     try:
         if arguments.pipeline:
             open_dataset(arguments.data, pipeline=arguments.pipeline).load_state_dict(found.values)
-        elif (difference := _file_difference(found, arguments.data)) is not None:
+        elif (difference := file_difference(arguments.data, found.values)) is not None:
             return {"fits": False, "difference": difference}
     except CheckpointMismatchError as error:
         return {"fits": False, "difference": str(error)}
@@ -118,14 +123,6 @@ def _against_files(found: FoundState, arguments: Namespace) -> dict[str, Any]:
         return {"fits": True, "next": next_rows(found, arguments, arguments.n)}
     except (ValueError, CheckpointMismatchError) as error:
         return {"fits": True, "next": None, "why_not_next": str(error)}
-
-
-def _file_difference(found: FoundState, paths: list[str]) -> str | None:
-    data = found.values["fingerprint"]["data"]
-    if "parts" in data:
-        raise CheckpointMismatchError("The state is of a mixture: pass --pipeline module:function, which builds it.")
-    view = read(paths).file_rows("inspect").index.view
-    return data_difference(data, view.facts, view.fingerprint)
 
 
 def next_rows(found: FoundState, arguments: Namespace, number: int) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """What a command prints: lines for people, or one JSON value for programs."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,12 @@ def show(answer: Answer, *, as_json: bool) -> None:
     """Write an answer to standard output."""
     lines = [json.dumps(answer.value, default=str)] if as_json else answer.lines
     sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+def leave_broken_pipe() -> None:
+    """Give up standard output that nobody reads any more. Else Python complains about it when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from midepoch.cli.checkpoints import only_state
-from midepoch.cli.datasets import dataset_of_state, open_dataset, run_of_state
+from midepoch.cli.datasets import open_dataset, run_of_checkpoint
 from midepoch.cli.output import Answer, table
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.trace import find as find_row
@@ -28,9 +28,11 @@ def find(arguments: Namespace) -> Answer:
 def _run(arguments: Namespace) -> Pass:
     """The run of a checkpoint, or, without one, a run that begins."""
     if arguments.checkpoint is not None:
-        found = only_state(arguments.checkpoint)
-        dataset = dataset_of_state(arguments.data, found.values, found.state, pipeline=arguments.pipeline)
-        return run_of_state(dataset, found.state)
+        given = [name for name in ("batch_size", "lanes", "shuffle") if getattr(arguments, name) is not None]
+        if given:
+            option = f"--{given[0].replace('_', '-')}"
+            raise ValueError(f"{option} is for a run without a checkpoint. The checkpoint knows it: leave it out.")
+        return run_of_checkpoint(arguments.data, only_state(arguments.checkpoint), pipeline=arguments.pipeline)
     dataset = open_dataset(arguments.data, pipeline=arguments.pipeline, shuffle=arguments.shuffle)
     if arguments.batch_size is not None:
         dataset = dataset.batch(arguments.batch_size)

@@ -259,7 +259,7 @@ def test_a_question_that_has_no_answer_exits_with_2(home, capsys, line, message)
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("content", [b"junk", b"", b"\x80\x02", b"PK\x03\x04 no archive"])
+@pytest.mark.parametrize("content", [b"junk", b"\x80\x02", b"PK\x03\x04 no archive"])
 def test_bytes_that_torch_did_not_write_are_an_error_with_their_name(home, capsys, content):
     Path("junk.pt").write_bytes(content)
     code, _, err = run("inspect junk.pt", capsys)
