@@ -239,14 +239,19 @@ def test_B2_of_a_folder_only_files_of_the_format_are_read(tmp_path, format, kind
 def test_B2_hive_folders_become_columns(tmp_path):
     for year in (2023, 2024):
         write_files(tmp_path / f"year={year}", [10], ["parquet"])
-    loader, dataset = create(tmp_path, columns=["id", "year"], output_format="dict", batch_size=20)
+    hive = {"partitioning": "hive", "output_format": "dict", "batch_size": 20}
+    loader, dataset = create(tmp_path, columns=["id", "year"], **hive)
     assert next(iter(loader))["year"] == [2023] * 10 + [2024] * 10
     assert dataset.state_dict()["splits_under_way"] == []
-    plain, _ = create(tmp_path, columns=None, partitioning=None, output_format="dict")
-    assert "year" not in next(iter(plain))
+    plain, _ = create(tmp_path, columns=None, output_format="dict")
+    assert "year" not in next(iter(plain)), "folders are columns only if that is asked for, as in me.read"
+    with pytest.raises(me.SchemaMismatchError, match=r"folder is named year=…: pass partitioning='hive'"):
+        create(tmp_path, columns=["id", "year"])
     file = tmp_path / "year=2024" / "part-0000.parquet"
-    alone, _ = create(file, columns=["year"], output_format="dict", batch_size=20)
+    alone, _ = create(file, columns=["year"], **hive)
     assert next(iter(alone))["year"] == [2024] * 10
+    with pytest.raises(me.SchemaMismatchError, match="no folder with files is named key=value"):
+        create(file.parent, columns=None, **hive)
     assert me.read(file, partitioning="hive", columns=["year"]).head(1) == [{"year": 2024}]
 
 

@@ -266,6 +266,7 @@ def test_B2_B3_hive_partitions_and_filters_read_no_byte_of_what_cannot_match(s3_
     source = hive(s3_port, "hive")
     filters = (pc.field("year") == 2023) & (pc.field("kind") == "b") & (pc.field("id") >= 145)
     options = {"filters": filters, "columns": ["id", "noise", "year", "kind"], "output_format": "dict", "batch_size": 3}
+    options["partitioning"] = "hive"
     expected = list(range(145, 160))
     create(source, store, **options)
     store.reset()
@@ -291,7 +292,8 @@ def test_B2_B3_hive_partitions_and_filters_read_no_byte_of_what_cannot_match(s3_
 
 def test_B3_columns_of_folders_alone_read_no_object(s3_port, store):
     source = hive(s3_port, "hive-only", noise=10)
-    loader, _ = create(source, store, columns=["year"], filters=pc.field("kind") == "a", output_format="dict")
+    options = {"columns": ["year"], "filters": pc.field("kind") == "a", "partitioning": "hive", "output_format": "dict"}
+    loader, _ = create(source, store, **options)
     store.reset()
     assert [year for batch in loader for year in batch["year"]] == [2022] * 40 + [2023] * 40 + [2024] * 40
     assert not store.reads()

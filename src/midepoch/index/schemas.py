@@ -103,7 +103,9 @@ def _check_names(one: FileSchema, columns: Sequence[str] | None) -> None:
 
 
 def _no_column(one: FileSchema, name: str) -> SchemaMismatchError:
-    return SchemaMismatchError(f"{one.name} has no column {name!r}. It has: {', '.join(one.schema.names)}.")
+    is_key = any(folder.startswith(f"{name}=") for folder in one.name.split("/")[:-1])
+    advice = f" Its folder is named {name}=…: pass partitioning='hive' to read that as a column." if is_key else ""
+    return SchemaMismatchError(f"{one.name} has no column {name!r}. It has: {', '.join(one.schema.names)}.{advice}")
 
 
 def _merge(one: Column, other: Column) -> Column:

@@ -51,7 +51,7 @@ class StructuredDataset(Dataset):
         split_strategy: None = None,
         output_format: OutputFormat = "dict",
         storage_options: Mapping[str, Any] | None = None,
-        partitioning: Literal["hive"] | None = "hive",
+        partitioning: Literal["hive"] | None = None,
         num_ranks: int | None = None,
         rank: int | None = None,
         read_ahead: Size | None = None,
@@ -97,7 +97,7 @@ class StructuredDataset(Dataset):
         output_format: OutputFormat = "torch",
         storage_options: Mapping[str, Any] | None = None,
         collate_fn: Callable[..., Any] | None = None,
-        partitioning: Literal["hive"] | None = "hive",
+        partitioning: Literal["hive"] | None = None,
         num_ranks: int | None = None,
         rank: int | None = None,
         show_progress: bool = False,
@@ -123,7 +123,7 @@ class StructuredDataset(Dataset):
         ``path`` is a file, a folder, a glob or a list of those. ``format`` sets the format of all files, and of a
         folder reads only the files with the suffixes of that format; by default each file is detected. Only
         ``columns`` are read, and row groups that ``filters`` rule out are skipped. ``partitioning="hive"`` makes
-        columns of folders named key=value, if there are any.
+        columns of folders named key=value, also of those above a single file; by default they are only folders.
 
         A batch has ``batch_size`` rows; with ``drop_last`` the last one of a lane is left out if it has fewer. The
         dataset yields batches too, and ``collate_fn`` is called on each batch. A batch is what ``output_format`` says:

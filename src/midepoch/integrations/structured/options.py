@@ -14,11 +14,10 @@ from typing import Any, Literal, Self, get_args
 from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch.dataset import Dataset
 from midepoch.formats import file_suffixes
-from midepoch.index.hive import below_hive_folders
 from midepoch.index.index import IndexView
 from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
 from midepoch.reading import read
-from midepoch.storage.listing import Listing, PathSpec, find
+from midepoch.storage.listing import PathSpec, find
 from midepoch.storage.options import CACHE
 
 OutputFormat = Literal["torch", "numpy", "arrow", "dict"]
@@ -55,7 +54,7 @@ class StructuredOptions:
     output_format: OutputFormat = "dict"
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     split_strategy: None = None
-    partitioning: Literal["hive"] | None = "hive"
+    partitioning: Literal["hive"] | None = None
     num_ranks: int | None = None
     rank: int | None = None
     read_ahead: Size | None = None
@@ -97,12 +96,10 @@ class StructuredOptions:
     def open(self, path: PathSpec, format: str | None) -> Dataset:
         """The rows of files, in file order."""
         listing = find(path, self.storage_options, suffixes=file_suffixes(format))
-        if self.partitioning == "hive":
-            listing = below_hive_folders(listing)
         return read(
             listing,
             format=format,
-            partitioning=self.partitioning if _has_hive_folders(listing) else None,
+            partitioning=self.partitioning,
             columns=self.columns,
             filters=self.filters,
             read_ahead=self.read_ahead,
@@ -146,7 +143,3 @@ def dataset_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def loader_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call that are for the loader."""
     return {name: arguments[name] for name in LOADER_OPTIONS}
-
-
-def _has_hive_folders(listing: Listing) -> bool:
-    return any("=" in name.rpartition("/")[0] for name in listing.names)
