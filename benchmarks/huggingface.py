@@ -151,7 +151,7 @@ def resuming(prepared: Prepared, repeats: int) -> Iterator[Figure]:
     opened = prepared.open(data.INDEX)
     builds: dict[str, Callable[[], Any]] = {
         "midepoch": lambda: opened.lanes(1),
-        "midepoch, shuffle (file)": lambda: opened.shuffle(1).lanes(1),
+        "midepoch, shuffle (file)": lambda: opened.shuffle(1, level="file").lanes(1),
         "midepoch, shuffle (block)": lambda: opened.shuffle(1, level="block").lanes(1),
         "datasets, 1 shard": lambda: loaded.to_iterable_dataset(),
         f"datasets, {prepared.files} shards": lambda: loaded.to_iterable_dataset(num_shards=prepared.files),
@@ -216,7 +216,7 @@ def states(small: Prepared, large: Prepared, tiny_files: int) -> Iterator[Figure
         (large.files, large.open(data.INDEX)),
         (tiny_files, tiny),
     ):
-        for name, ordered in (("", opened), (", shuffle (file)", opened.shuffle(1))):
+        for name, ordered in (("", opened), (", shuffle (file)", opened.shuffle(1, level="file"))):
             yield at_most(1024, f"{files:,} files: midepoch{name}", _size(ordered), "bytes")
     for prepared in (small, large):
         loaded = datasets.load_dataset("parquet", data_files=prepared.pattern, split="train")

@@ -67,7 +67,7 @@ def build(folder: Path) -> me.SimpleArrowIterableDataset:
         index_dir=folder / "index",
     )
     # The lanes are fixed, so any number of ranks gets the same batches in the same order.
-    return dataset.shuffle(seed=42, level="block").map(tokenise).with_format("torch").batch(8).lanes(4)
+    return dataset.shuffle(seed=42).map(tokenise).with_format("torch").batch(8).lanes(4)
 
 
 def most(steps: int) -> int:

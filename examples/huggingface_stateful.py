@@ -30,7 +30,7 @@ def train(folder: Path, workers: int = 2, kill_after: int | None = None) -> None
         index_dir=folder / "index",
     )
     # The dataset makes the batches and has four lanes, so 0, 1, 2 and 4 workers yield the same batches.
-    dataset = dataset.shuffle(seed=42, level="block").map(tokenise).with_format("torch").batch(8).lanes(4)
+    dataset = dataset.shuffle(seed=42).map(tokenise).with_format("torch").batch(8).lanes(4)
     loader = StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
 
     torch.manual_seed(0)

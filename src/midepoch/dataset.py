@@ -114,8 +114,13 @@ class Dataset(TableDataset):
             window_bytes=check_integer("window_bytes", parse_size("window_bytes", window_bytes), least=1),
         )
         shuffled = self.with_order_step("shuffle", step)
+        rows = shuffled.file_rows("shuffle")
         if level == "block":
-            shuffled.file_rows("shuffle").log_window(step)
+            rows.log_window(step)
+        elif level == "file" and len(rows.index.view.names) == 1:
+            log.warning(
+                "shuffle(level='file') changes nothing: the dataset is one file. Pass level='block' to mix its rows."
+            )
         return shuffled
 
     def take(self, n: int) -> Self:

@@ -64,15 +64,18 @@ def build(folder):
     return build
 
 
-def test_A5_a_shuffle_permutes_the_files_alone(saved):
-    dataset = me.fast_load_iterable_dataset(saved, split="train").shuffle(seed=4)
+def test_A5_a_shuffle_of_files_permutes_them_alone(saved):
+    def shuffled():
+        return me.fast_load_iterable_dataset(saved, split="train").shuffle(seed=4, level="file")
+
+    dataset = shuffled()
     assert dataset.shuffled_files != dataset.arrow_files
     assert sorted(dataset.shuffled_files) == sorted(dataset.arrow_files)
     expected = [row for file in dataset.shuffled_files for row in rows_of(file)]
     assert ids(dataset) == expected
     second = dataset.shuffled_files
     assert ids(dataset) == [row for file in second for row in rows_of(file)]
-    assert second != me.fast_load_iterable_dataset(saved, split="train").shuffle(seed=4).shuffled_files
+    assert second != shuffled().shuffled_files
     assert me.fast_load_iterable_dataset(saved, split="train").shuffle().state_dict()["shuffle_seed"] == 0
 
 
@@ -204,7 +207,7 @@ def test_A9_split_expressions_name_files_and_rows_of_the_whole_split(saved):
     for split in ("train[7:40]", "train[50:]+train[:9]"):
 
         def make(split=split):
-            return me.fast_load_iterable_dataset(saved, split=split).shuffle(2)
+            return me.fast_load_iterable_dataset(saved, split=split).shuffle(2, level="file")
 
         for dataset, left in cuts(make):
             assert named(dataset, dataset.state_dict()) == next_of(left)
@@ -225,7 +228,7 @@ def test_A9_the_state_stays_small(build, monkeypatch):
     monkeypatch.setattr(FileIndex, "open", lambda _self, _file, columns: TableBlocks([block], columns))
     index = FileIndex(IndexView("/data", index_bytes(Listing("", "/data", names, stamps), scans)))
     pipeline = Pipeline(source=FileRows(index=index))
-    many = few.with_plan(Plan(pipeline=pipeline)).shuffle(seed=9).map(plus_one).shard(8, 3)
+    many = few.with_plan(Plan(pipeline=pipeline)).shuffle(seed=9, level="file").map(plus_one).shard(8, 3)
     next(iter(many))
     assert many.state_dict()["turn"] == 8
     assert size(many) < 1300
@@ -241,7 +244,7 @@ def test_A10_a_jump_opens_one_file_and_reads_one_block(tmp_path, monkeypatch):
     monkeypatch.setattr(arrow.ArrowBlocks, "read", lambda *at: read.append(at[1]) or read_block(*at))
     for make in (
         lambda: me.SimpleArrowIterableDataset(folder),
-        lambda: me.SimpleArrowIterableDataset(folder).shuffle(1),
+        lambda: me.SimpleArrowIterableDataset(folder).shuffle(1, level="file"),
         lambda: me.SimpleArrowIterableDataset(folder).map(plus_one),
         lambda: me.SimpleArrowIterableDataset(folder).filter(is_kept),
     ):
@@ -409,8 +412,8 @@ def test_a_loader_and_its_dataset_have_the_same_state(build):
 def test_A5_a_shuffle_of_a_single_file_says_that_it_moves_nothing(tmp_path, caplog):
     one = me.SimpleArrowIterableDataset(write_files(tmp_path / "one", [30], ["stream"]))
     two = me.SimpleArrowIterableDataset(write_files(tmp_path / "two", [30, 3], ["stream"]))
-    two.shuffle(1)
-    one.shuffle(1, level="block")
+    two.shuffle(1, level="file")
+    one.shuffle(1)
     assert not caplog.records
-    assert ids(one.shuffle(1)) == ids(one)
+    assert ids(one.shuffle(1, level="file")) == ids(one)
     assert "Pass level='block'" in caplog.text

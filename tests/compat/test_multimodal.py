@@ -201,7 +201,8 @@ def test_C2_the_snapshot_of_each_worker_has_its_position(folder):
         for one in shown:
             assert isinstance(one["cur_idx"], int | None)
             assert set(one["packer"]) == {"lane", "window_start", "delivered"}
-            assert one["packer"]["window_start"] == one["cur_idx"]
+            if one["cur_idx"] is not None:
+                assert one["cur_idx"] == one["packer"]["window_start"] + one["packer"]["delivered"]
         positions.append([(one["cur_idx"], one["packer"]["delivered"]) for one in shown])
         file = io.BytesIO()
         torch.save(state, file)
@@ -217,6 +218,17 @@ def test_C2_the_snapshot_of_each_worker_has_its_position(folder):
     moved = [both[0][0] for both in positions]
     assert moved == sorted(moved)
     assert moved[-1] > 0
+
+
+def test_C2_cur_idx_advances_with_every_pack_of_a_window(folder):
+    dataset = build(folder, lanes=1, shuffle=False)
+    seen = [dataset.state_dict()["cur_idx"]]
+    for _ in dataset:
+        seen.append(dataset.state_dict()["cur_idx"])
+    positions = [position for position in seen if position is not None]
+    assert len(positions) >= len(seen) - 1, "only after the last pack there may be nothing left"
+    assert positions == sorted(set(positions)), "each pack moves it forward, also over the end of a window"
+    assert len(positions) > positions[-1] // 8 + 1, "several packs of a window"
 
 
 def test_C2_cur_idx_is_the_row_at_which_reading_continues(folder):

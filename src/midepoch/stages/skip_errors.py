@@ -186,7 +186,9 @@ class SkipErrors(FunctionStage):
         return None if self.needs_survey else inputs
 
     def describe(self) -> dict[str, Any] | None:
-        return self.call.describe(**self.parameters, on_error="skip" if self.skip_log is not None else None)
+        # Only a folder is chosen by the row's number, and the folders of files are not part of a checkpoint.
+        call = replace(self.call, with_indices=False)
+        return call.describe(**self.parameters, on_error="skip" if self.skip_log is not None else None)
 
 
 def _too_many(skipped: str, first: str) -> TooManySkippedError:

@@ -1,16 +1,15 @@
 """Hugging Face datasets, read from the Arrow files of their cache: opened in milliseconds, resumed anywhere."""
 
-import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from midepoch._common.checks import Size, check_integer
+from midepoch._common.checks import check_integer
 from midepoch._common.hashing import digest
 from midepoch._common.text import count
 from midepoch.dataset import Dataset
@@ -22,16 +21,13 @@ from midepoch.index.saved import index_folder
 from midepoch.index.tables import HeldTable, TableIndex
 from midepoch.integrations.huggingface.cache import LoadArguments, SplitFiles, saved_splits, split_files
 from midepoch.integrations.huggingface.splits import Term, row_ranges, select_terms
-from midepoch.order.orders import Level, Shuffle
+from midepoch.order.orders import Shuffle
 from midepoch.order.selection import Selection, Slices
-from midepoch.order.windows import WINDOW, WINDOW_BLOCKS, WINDOW_BYTES
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows, FileRowsLanes
 from midepoch.storage.listing import PathSpec
 from midepoch.values.forms import FORMS
 from midepoch.values.frames import LIBRARIES
-
-log = logging.getLogger("midepoch")
 
 
 def fast_load_iterable_dataset(
@@ -151,40 +147,6 @@ class SimpleArrowIterableDataset(Dataset):
         index = open_index(arrow_files, index_dir=index_dir, executor=executor)
         super().__init__(Plan(pipeline=Pipeline(source=FileRows(index=index))))
         _ = self.schema  # raises now, not at the first row, if the files disagree
-
-    def shuffle(
-        self,
-        seed: int | None = None,
-        *,
-        level: Level = "file",
-        window: int = WINDOW,
-        window_blocks: int = WINDOW_BLOCKS,
-        window_bytes: Size = WINDOW_BYTES,
-        buffer_size: int | None = None,
-        generator: Any = None,
-    ) -> Self:
-        """Permute the files, differently in every epoch. ``level="block"`` and "row" also mix rows of different files.
-
-            dataset = midepoch.fast_load_iterable_dataset("parquet", data_files="data/*.parquet", split="train")
-            dataset = dataset.shuffle(seed=42, level="block")
-
-        :meth:`midepoch.Dataset.shuffle` explains the levels, and ``seed``, ``window``, ``window_blocks``,
-        ``window_bytes``, ``buffer_size`` and ``generator``. Windows are for ``level="block"`` only.
-        """
-        if level == "file" and len(self.file_rows("shuffle").index.view.names) == 1:
-            log.warning(
-                "shuffle(level='file') changes nothing: the dataset is one Arrow file. "
-                "Pass level='block' to mix its rows."
-            )
-        return super().shuffle(
-            seed,
-            level=level,
-            window=window,
-            window_blocks=window_blocks,
-            window_bytes=window_bytes,
-            buffer_size=buffer_size,
-            generator=generator,
-        )
 
     @property
     def arrow_files(self) -> list[str]:

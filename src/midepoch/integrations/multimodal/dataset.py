@@ -3,13 +3,14 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from midepoch._common.checks import Size, check_integer
 from midepoch.dataset import Dataset
 from midepoch.delivery.passes import Pass
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.integrations.huggingface.dataset import from_hf
+from midepoch.integrations.multimodal.folders import BySource, Folder, by_source, folders_of
 from midepoch.integrations.multimodal.messages import Messages
 from midepoch.reading import read
 from midepoch.stages.pack.stage import PackWindows
@@ -42,7 +43,7 @@ class MultiModalIterableDataset(Dataset):
         *,
         processor: Callable[..., Any],
         with_rng: bool = False,
-        data_folder: str | os.PathLike[str] | None = None,
+        data_folder: Folder | Mapping[str, Folder] = None,
         allow_urls: Iterable[str] = (),
         max_file_bytes: Size = MAX_FILE_BYTES,
         messages_column: str = COLUMNS["messages"],
@@ -56,7 +57,8 @@ class MultiModalIterableDataset(Dataset):
         packing_window: int = 256,
         filter_overlong: bool = True,
         shuffle: bool = True,
-        data_seed: int = 42,
+        shuffle_seed: int = 42,
+        data_seed: int | None = None,
         on_error: OnError = "raise",
         max_skipped: int | float | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -69,14 +71,16 @@ class MultiModalIterableDataset(Dataset):
 
         Files are decoded in the process that reads the row, and only if the row is used. Rows may name regular files
         in ``data_folder``, which can be the URL of an object store, and URLs of the origins in ``allow_urls``, such as
-        "https://example.com". Each has at most ``max_file_bytes``. ``storage_options`` go to the origins of the source
-        and of the folder, to no other. ``messages_column`` names the column of messages, by default "messages".
+        "https://example.com". Each has at most ``max_file_bytes``. If ``source`` is a list of paths, ``data_folder``
+        may be a dict with a folder, or None, for each of them. ``storage_options`` go to the origins of the source and
+        of the folder, to no other. ``messages_column`` names the column of messages, by default "messages".
         ``image_column``, ``audio_column`` and ``video_column``, by default "images", "audios" and "videos", name those
         of the files that messages refer to in order; a default one need not exist. ``video_frames`` evenly spaced
         frames of a video are decoded; by default all. With ``with_rng=True`` the processor also gets a NumPy generator
         that depends only on seed, epoch and row.
 
-        ``shuffle`` permutes blocks and rows with ``data_seed``, as :meth:`midepoch.Dataset.shuffle` does.
+        ``shuffle`` permutes blocks and rows with ``shuffle_seed``, as :meth:`midepoch.Dataset.shuffle` does.
+        ``data_seed`` is another name for the seed.
 
         Every rank reads its own shard. ``rank`` and ``num_ranks`` come by default from ``torch.distributed`` or the
         launcher's environment. A source that is sharded keeps its shard, and a later :meth:`midepoch.Dataset.shard`
@@ -100,35 +104,49 @@ class MultiModalIterableDataset(Dataset):
             raise ValueError(f"max_skipped is {max_skipped!r}, but nothing is skipped: pass on_error='skip' with it.")
         if not callable(processor):
             raise TypeError(f"processor must be a function of a sample, got {processor!r}.")
+        if data_seed is not None and shuffle_seed not in (42, data_seed):
+            raise ValueError(f"shuffle_seed is {shuffle_seed!r} and data_seed is {data_seed!r}. Pass one of them.")
+        seed = check_integer("shuffle_seed", shuffle_seed if data_seed is None else data_seed, least=None)
         if (rank is None) != (num_ranks is None):
             raise ValueError(f"rank is {rank!r} and num_ranks is {num_ranks!r}; pass both, or neither.")
         columns = {"image": image_column, "audio": audio_column, "video": video_column}
+        folders = folders_of(source, data_folder) if isinstance(data_folder, Mapping) else None
         rows, of_lines = _open_rows(source, storage_options)
         if not of_lines:
             _check_columns(rows, {"messages": messages_column, **columns})
-        function = Messages(
-            processor=processor,
-            column=messages_column,
-            media_columns=columns,
-            files=NamedFiles(
-                data_folder,
-                allow_urls=allow_urls,
-                max_file_bytes=max_file_bytes,
-                storage_options=storage_options,
-                options_for=_named_by(source),
-            ),
-            video_frames=None if video_frames is None else check_integer("video_frames", video_frames, least=1),
-            of_lines=of_lines,
-        )
+        frames = None if video_frames is None else check_integer("video_frames", video_frames, least=1)
+
+        def messages_in(folder: Folder) -> Messages:
+            return Messages(
+                processor=processor,
+                column=messages_column,
+                media_columns=columns,
+                files=NamedFiles(
+                    folder,
+                    allow_urls=allow_urls,
+                    max_file_bytes=max_file_bytes,
+                    storage_options=storage_options,
+                    options_for=_named_by(source),
+                ),
+                video_frames=frames,
+                of_lines=of_lines,
+            )
+
+        function: Messages | BySource
+        if folders is None:
+            function = messages_in(cast("Folder", data_folder))
+        else:
+            functions = {one: messages_in(folder) for one, folder in folders.items()}
+            function = by_source(rows, functions, storage_options, "lines" if of_lines else None)
         parameters = {f"{kind}_column": name for kind, name in columns.items() if name != COLUMNS[kind]}
         if messages_column != COLUMNS["messages"]:
             parameters["messages_column"] = messages_column
-        rows = _as_python(_shuffled(rows, data_seed) if shuffle else rows)
+        rows = _as_python(_shuffled(rows, seed) if shuffle else rows)
         process = SkipErrors(
-            call=rows.plan.pipeline.call("process", function, with_rng=with_rng),
+            call=rows.plan.pipeline.call("process", function, with_rng=with_rng, with_indices=folders is not None),
             limit=limit,
             skip_log=SkipLog() if on_error == "skip" else None,
-            parameters={**parameters, "video_frames": function.video_frames},
+            parameters={**parameters, "video_frames": frames},
         )
         samples = rows.with_stage(process)
         if packing:
@@ -155,8 +173,10 @@ class MultiModalIterableDataset(Dataset):
     def describe_state(self, run: Pass) -> dict[str, Any]:
         """What the loop has received, with the next row of the next lane.
 
-        ``cur_idx`` is the position in that lane at which reading continues; None if all is delivered. ``packer`` has
-        the number of packs that were delivered of the window that begins there; None without packing.
+        ``cur_idx`` is the position in that lane of the next sample; None if all is delivered. With packing it advances
+        by 1 with each pack of a window, and to the start of the next window after the last one. ``packer`` has the
+        start of the window, from which a resume reads, and the number of its packs that were delivered; None without
+        packing.
         """
         state = super().describe_state(run)
         progress = run.progress()
@@ -166,6 +186,7 @@ class MultiModalIterableDataset(Dataset):
         if self.plan.pipeline.find(PackWindows) is not None:
             delivered = 0 if cursor is None else delivered_of(cursor[-1])
             packer = {"lane": lane, "window_start": position, "delivered": delivered}
+            position = None if position is None else position + delivered
         return {**state, "cur_idx": position, "packer": packer}
 
 

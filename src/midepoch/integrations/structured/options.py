@@ -16,12 +16,12 @@ from midepoch.dataset import Dataset
 from midepoch.formats import file_suffixes
 from midepoch.index.index import IndexView
 from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
+from midepoch.order.windows import WINDOW
 from midepoch.reading import read
 from midepoch.storage.listing import PathSpec, find
 from midepoch.storage.options import CACHE
 
 OutputFormat = Literal["torch", "numpy", "arrow", "dict"]
-WINDOW = 8192
 LOADER_OPTIONS = (
     "batch_size",
     "num_workers",

@@ -1,0 +1,119 @@
+"""A folder of files for each source."""
+
+import json
+
+import pytest
+from PIL import Image
+
+import midepoch as me
+from midepoch.testing import assert_elastic, assert_resumes
+
+SOURCES = ("red", "green", "blue")
+ROWS = 6
+
+
+def first_pixel(sample):
+    return {"id": sample["id"], "input_ids": list(sample["images"][0].getpixel((0, 0)))}
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Files of chats that name 0.png to 5.png. The pictures of each source have a colour of their own."""
+    chosen = {}
+    for number, source in enumerate(SOURCES):
+        folder = tmp_path / "pictures" / source
+        folder.mkdir(parents=True)
+        for row in range(ROWS):
+            Image.new("RGB", (2, 2), tuple(10 * row if part == number else 0 for part in range(3))).save(
+                folder / f"{row}.png"
+            )
+        rows = [
+            {"id": 100 * number + row, "messages": [{"role": "user", "content": "what?"}], "images": [f"{row}.png"]}
+            for row in range(ROWS)
+        ]
+        file = tmp_path / "chats" / source / "rows.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        chosen[str(file.parent if number else file)] = folder
+    return chosen
+
+
+def build(folders, source=None, **options):
+    source = list(folders) if source is None else source
+    return me.MultiModalIterableDataset(source, processor=first_pixel, data_folder=folders, **options)
+
+
+def test_rows_of_each_source_name_files_in_its_folder(folders):
+    for options in ({"shuffle": False}, {"shuffle_seed": 5}):
+        items = list(build(folders, **options))
+        assert sorted(item["id"] for item in items) == [100 * part + row for part in range(3) for row in range(ROWS)]
+        for item in items:
+            source, row = divmod(item["id"], 100)
+            assert item["input_ids"] == [10 * row if part == source else 0 for part in range(3)]
+
+
+def test_the_order_of_sources_is_that_of_the_list(folders):
+    backwards = build(folders, source=list(folders)[::-1], shuffle=False)
+    assert [item["id"] for item in backwards][:: ROWS + 1] == [200, 101, 2]
+
+
+def test_it_resumes_anywhere_and_folders_may_move(folders, tmp_path):
+    assert_resumes(build(folders).lanes(3))
+    assert_elastic(build(folders).lanes(4), [(2, 1), (1, 3), (3, 1)])
+    first = build(folders, shuffle=False)
+    items = iter(first)
+    got = [next(items)["id"] for _ in range(8)]
+    (tmp_path / "pictures").rename(tmp_path / "moved")
+    moved = {source: tmp_path / "moved" / folder.name for source, folder in folders.items()}
+    second = build(moved, shuffle=False)
+    second.load_state_dict(first.state_dict())
+    assert got + [item["id"] for item in second] == [item["id"] for item in build(moved, shuffle=False)]
+
+
+def test_one_folder_and_a_folder_for_each_source_have_the_same_checkpoints(folders):
+    (source, folder), *_ = folders.items()
+    one = me.MultiModalIterableDataset(source, processor=first_pixel, data_folder=folder)
+    items = iter(one)
+    got = [next(items)["id"] for _ in range(2)]
+    other = build({source: folder}, source=source)
+    other.load_state_dict(one.state_dict())
+    assert sorted(got + [item["id"] for item in other]) == list(range(ROWS))
+
+
+def test_a_generator_of_the_row_comes_too(folders):
+    def jitter(sample, rng):
+        return {"id": sample["id"], "input_ids": [int(rng.integers(1000))]}
+
+    def numbers():
+        dataset = me.MultiModalIterableDataset(
+            list(folders), processor=jitter, with_rng=True, data_folder=folders, shuffle=False
+        )
+        return [item["input_ids"] for item in dataset]
+
+    assert numbers() == numbers()
+    assert len({tuple(one) for one in numbers()}) > ROWS
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folders: folders.popitem(), "data_folder has no folder for "),
+        (lambda folders: folders.update(other="x"), "data_folder names 'other', which is not a source"),
+    ],
+)
+def test_a_source_without_a_folder_and_a_folder_without_a_source_raise(folders, change, message):
+    chosen = dict(folders)
+    change(chosen)
+    with pytest.raises(ValueError, match=message):
+        build(chosen, source=list(folders))
+
+
+def test_an_open_dataset_has_no_sources_to_name(folders):
+    with pytest.raises(TypeError, match="the source is an open dataset"):
+        build(folders, source=me.read(list(folders)))
+
+
+def test_a_source_without_files_needs_no_folder(folders):
+    first, *_ = folders
+    with pytest.raises(me.NotAllowedError, match="none was given"):
+        list(build({**folders, first: None}, shuffle=False))
