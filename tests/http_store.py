@@ -14,6 +14,10 @@ class HttpStore:
 
     objects: dict[str, tuple[bytes, dict[str, str]]] = field(default_factory=dict)
     spoil: Callable[[int], int | None] = lambda _: None
+    before: Callable[[str], None] = lambda _: None
+    """Called with the method of a request before it is answered."""
+    shortens: Callable[[int], bool] = lambda _: False
+    """Whether the answer to the request of a number has half of its bytes, as if these were all."""
     requests: int = 0
     port: int = 0
 
@@ -38,6 +42,7 @@ def _handler(store: HttpStore) -> type[BaseHTTPRequestHandler]:
         def answer(self) -> None:
             with lock:
                 number, store.requests = store.requests, store.requests + 1
+            store.before(self.command)
             status = store.spoil(number)
             if status is None and self.path not in store.objects:
                 status = 404
@@ -56,6 +61,8 @@ def _handler(store: HttpStore) -> type[BaseHTTPRequestHandler]:
             else:
                 part = content
                 self.send_response(200)
+            if store.shortens(number) and self.command == "GET":
+                part = part[: len(part) // 2]
             for name, value in {"Content-Length": str(len(part)), "Accept-Ranges": "bytes", **headers}.items():
                 self.send_header(name, value)
             self.end_headers()

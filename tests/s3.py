@@ -40,7 +40,7 @@ class Request:
 
 Spoil = Callable[[Request], "int | str | None"]
 """What to do with a request: an HTTP status to answer, "drop" (close the connection), "cut" (in the middle of the
-body), or None to pass it on."""
+body), "short" (half of the body, as if that were all), "drip" (a byte now and then), or None to pass it on."""
 
 
 @dataclass
@@ -50,6 +50,8 @@ class Proxy:
     target: int
     spoil: Spoil | None = None
     latency: float = 0.0
+    unforwarded: tuple[str, ...] = ()
+    """Names of headers that the server does not see."""
     requests: list[Request] = field(default_factory=list)
     body_bytes: int = 0
     busy: int = 0
@@ -104,7 +106,7 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
                     with contextlib.suppress(OSError):
                         self.connection.shutdown(socket.SHUT_RDWR)
                 else:
-                    self._forward(body, cut=what == "cut")
+                    self._forward(body, what)
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
             finally:
@@ -120,10 +122,11 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             if self.command != "HEAD":
                 self.wfile.write(content)
 
-        def _forward(self, body: bytes, *, cut: bool) -> None:
+        def _forward(self, body: bytes, what: str | None) -> None:
             upstream = http.client.HTTPConnection("127.0.0.1", proxy.target)
+            headers = {name: value for name, value in self.headers.items() if name not in proxy.unforwarded}
             try:
-                upstream.request(self.command, self.path, body, dict(self.headers))
+                upstream.request(self.command, self.path, body, headers)
                 answer = upstream.getresponse()
                 content = answer.read()
             finally:
@@ -135,11 +138,18 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
                     length = value
                 elif name.lower() not in HOP and name.lower() not in ("date", "server"):
                     self.send_header(name, value)
+            if what == "short":
+                content = content[: len(content) // 2]
+                length = str(len(content))
             self.send_header("Content-Length", length)
             self.end_headers()
             if self.command == "HEAD":
                 return
-            if cut:
+            if what == "drip":
+                for number in range(len(content)):  # until the other side gives up
+                    self.wfile.write(content[number : number + 1])
+                    time.sleep(0.02)
+            if what == "cut":
                 self.wfile.write(content[: len(content) // 2])
                 self.wfile.flush()
                 self.close_connection = True

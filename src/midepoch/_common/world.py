@@ -104,9 +104,15 @@ def aws_region() -> str | None:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
-def aws_endpoint() -> str | None:
+def aws_keys() -> tuple[str, str, str | None] | None:
+    """The key, the secret and the token that the environment has for S3, if it has a key and a secret."""
+    key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    return (key, secret, os.environ.get("AWS_SESSION_TOKEN")) if key and secret else None
+
+
+def aws_endpoint(*, even_if_ignored: bool = False) -> str | None:
     """The endpoint that the environment names for S3, if any: by the names and the switch of the AWS tools."""
-    if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
+    if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true" and not even_if_ignored:
         return None
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 

@@ -28,6 +28,7 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "proxy_options": ("proxy", "proxy_options"),
         "connect_timeout": ("connect_timeout",),
         "request_timeout": ("request_timeout", "read_timeout"),
+        "client": ("client",),
     },
     "gs": {
         "access_token": ("token", "access_token"),
@@ -70,6 +71,10 @@ class Handle(Protocol):
     @property
     def version(self) -> str:
         """A text that differs between versions of the object, such as its etag."""
+
+    @property
+    def verifies(self) -> bool:
+        """True if each read raises ``OtherVersionError`` unless its bytes are of this version."""
 
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
         """``nbytes`` bytes from an offset on, in one request."""
@@ -214,6 +219,8 @@ class ArrowClient:
 class ArrowHandle:
     """An object that pyarrow has open."""
 
+    verifies = False
+
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
         self.size = int(file.size())
@@ -267,6 +274,8 @@ class FsspecClient:
 
 class FsspecHandle:
     """An object that fsspec reads by ranges."""
+
+    verifies = False
 
     def __init__(self, system: Any, path: str, size: int, version: str, least_speed: int | None = None) -> None:
         self._system, self._path, self.size, self.version = system, path, size, version

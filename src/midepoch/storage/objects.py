@@ -10,7 +10,7 @@ import pyarrow as pa
 from midepoch.errors import DataChangedError, MidepochError, NoDataError
 from midepoch.storage.clients import Client, Handle
 from midepoch.storage.ranges import LEAST_BYTES, Span, joined
-from midepoch.storage.retry import ShortReadError
+from midepoch.storage.retry import OtherVersionError, ShortReadError
 from midepoch.storage.store import Store
 
 
@@ -80,7 +80,7 @@ class StoredFile:
         """Raise ``DataChangedError`` unless all bytes read so far are of the version that was opened.
 
         They are, if the object still has that version. One version check covers every fetch that finished before the
-        check began.
+        check began. Fetches that were verified need none.
         """
         fetches = self._fetches
         if fetches <= self._checked:
@@ -111,15 +111,19 @@ class StoredFile:
         handle = self._opened()
 
         def read(_: Client) -> pa.Buffer:
-            data = handle.read_at(end - begin, begin)
+            try:
+                data = handle.read_at(end - begin, begin)
+            except OtherVersionError:
+                raise self._changed("another version") from None
             if data.size != end - begin:
                 raise ShortReadError(f"got {data.size:,} of {end - begin:,} bytes")
             return data
 
         try:
             data = self._store.request(read, self._url)
-            with self._lock:
-                self._fetches += 1
+            if not handle.verifies:
+                with self._lock:
+                    self._fetches += 1
             return data
         except MidepochError as error:
             self.failure = self._changed("it is gone, or shorter") if isinstance(error, NoDataError) else error

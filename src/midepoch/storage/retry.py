@@ -24,9 +24,9 @@ DENIED = re.compile(
 )
 TEMPORARY = re.compile(
     r"SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|NETWORK_CONNECTION|INTERNAL_FAILURE|SERVICE_UNAVAILABLE|curlCode"
-    r"|REQUEST_EXPIRED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED"
+    r"|REQUEST_EXPIRED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|HTTP error: "
 )
-STATUS = re.compile(r"HTTP (?:status|response code:?) ?(\d{3})", re.IGNORECASE)
+STATUS = re.compile(r"(?:HTTP (?:status|response code:?)|status code:) ?(\d{3})", re.IGNORECASE)
 TEMPORARY_STATUS = (408, 425, 429)
 QUIET_SECONDS = 2.0
 """A request that is tried again after this time is worth a warning."""
@@ -45,6 +45,10 @@ class RetryPolicy:
     def wait(self, retry: int) -> float:
         """The seconds to wait before a retry, counted from 1. Half of them are random, so that clients spread out."""
         return min(self.most, self.first * float(2 ** (retry - 1))) * (0.5 + random.random() / 2)
+
+
+class OtherVersionError(Exception):
+    """A read found another version of the object than the one that was opened."""
 
 
 class ShortReadError(Exception):

@@ -13,14 +13,15 @@ import pyarrow as pa
 
 from midepoch._common.hashing import digest
 from midepoch.errors import MidepochError, NoDataError, StoreError
-from midepoch.storage.clients import BUCKETS, Client, Handle, ObjectInfo, connect, known_options
-from midepoch.storage.retry import ErrorKind, RetryPolicy, ShortReadError, with_retries
+from midepoch.storage.clients import BUCKETS, Client, Handle, ObjectInfo, known_options
+from midepoch.storage.retry import ErrorKind, OtherVersionError, RetryPolicy, ShortReadError, with_retries
+from midepoch.storage.verified import connect
 
 T = TypeVar("T")
 A = TypeVar("A")
 REDACTED = "***"
-ADDRESSES = ("endpoint_override", "endpoint_url", "region", "region_name")
-"""Options that say where a store is. They are no secrets, and whoever reads an error needs them."""
+ADDRESSES = ("endpoint_override", "endpoint_url", "region", "region_name", "client")
+"""Options that say where a store is, and what reads it. They are no secrets, and whoever reads an error needs them."""
 PLACES = re.compile(
     r"^(account|account_name|account_host|host|hostname|port|user|username|drive|repo|org|zone)$|endpoint|url$",
     re.IGNORECASE,
@@ -94,8 +95,12 @@ class Store:
         def whole(client: Client) -> bytes:
             handle = client.open(url)
             check_size(handle.size)
-            data = handle.read_at(handle.size, 0) if handle.size else pa.py_buffer(b"")
-            if data.size != handle.size or client.open(url).version != handle.version:
+            try:
+                data = handle.read_at(handle.size, 0) if handle.size else pa.py_buffer(b"")
+            except OtherVersionError:
+                raise ShortReadError("the object was changed meanwhile") from None
+            is_same = handle.verifies or client.open(url).version == handle.version
+            if data.size != handle.size or not is_same:
                 raise ShortReadError(f"got {data.size:,} of {handle.size:,} bytes, or the object was changed meanwhile")
             return bytes(data)
 
