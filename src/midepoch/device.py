@@ -22,7 +22,8 @@ from midepoch._common.once import log_once
 from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.delivery.reader import turn_by_turn
 from midepoch.errors import StaleIteratorError
-from midepoch.values.wire import LARGE, copied
+from midepoch.values.memory import LARGE
+from midepoch.values.wire import copied
 
 
 class Mark(Protocol):
@@ -42,7 +43,7 @@ class Copies(Protocol):
     """Copies tensors to a device."""
 
     def start(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor that a copy fills, which may have just begun."""
+        """The tensor that a copy fills, which may not have begun: it is done at the next mark."""
 
     def mark(self) -> Mark:
         """The point after all copies so far."""
@@ -80,29 +81,39 @@ class CudaCopies:
     def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        self._begun = False
+        self._asked: list[tuple[torch.Tensor, torch.Tensor]] = []  # copies that have not begun: to where, and of what
+        self._of_loop = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._events: deque[torch.cuda.Event] = deque()  # of the marks that are not known to be done
         self._spare: list[torch.cuda.Event] = []
         self._made = self._done = 0  # marks
 
     def start(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor on the device. Its memory may still be in use by what the loop has begun, so the copy waits."""
+        """A tensor on the device. The copy begins with the next mark.
+
+        The memory may still be in use by what the loop has begun, so the copy waits for that.
+        """
         # Small ones need not be pinned: the driver copies them at once.
         pinned = tensor.pin_memory() if tensor.nbytes >= LARGE and not tensor.is_pinned() else tensor
         moved = torch.empty_like(tensor, device=self._device)
-        if not self._begun:
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
-            self._begun = True
-        with torch.cuda.stream(self._stream):
-            return moved.copy_(pinned, non_blocking=True)
+        self._asked.append((moved, pinned))
+        return moved
 
     def mark(self) -> Mark:
-        """A new point in the stream, or the last one if nothing was started since."""
-        if self._begun:
+        """A new point in the stream, or the last one if nothing was started since.
+
+        The copies before it begin now, together: to change the stream takes as long as to begin a copy.
+        """
+        if self._asked:
+            self._of_loop.record(torch.cuda.current_stream(self._device))  # always the same: a new event takes long
+            self._stream.wait_event(self._of_loop)
+            with torch.cuda.stream(self._stream):
+                for moved, tensor in self._asked:
+                    moved.copy_(tensor, non_blocking=True)
+            self._asked.clear()
             event = self._spare.pop() if self._spare else torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
             self._events.append(event)
-            self._begun, self._made = False, self._made + 1
+            self._made += 1
         return CudaMark(self, self._made)
 
     def pin(self, memory: memoryview) -> Callable[[], None]:

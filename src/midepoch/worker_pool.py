@@ -293,8 +293,8 @@ class WorkerPort:
             if is_of_round:  # not of a loop that was left
                 begun = time.perf_counter()
                 self._chunks.extend(receive(self._worker.memory, content, self._to))
-                own = Tally(received=time.perf_counter() - begun)
-                self._progress.of_workers += Tally.read_back(told) + own
+                of_worker = Tally.read_back(told)._replace(received=time.perf_counter() - begun)
+                self._progress.of_workers = self._progress.of_workers.plus(of_worker)
             self._worker.note_received(message_size(content))
         elif is_of_round:
             self._end = b"" if kind == END else content

@@ -26,6 +26,7 @@ from midepoch.delivery.resume import session_from
 from midepoch.delivery.ring import Places, SharedMemory
 from midepoch.delivery.tally import Tally, tally_of
 from midepoch.delivery.transport import Sender
+from midepoch.values.memory import keep_memory
 
 ResumePoint = tuple[State, ReaderProgress, int, int]
 """Where a session of all ranks started, what this rank has delivered of it, the number of ranks, and the rank."""
@@ -86,9 +87,8 @@ def run_worker(settings: WorkerSettings, connection: Connection, memory: SharedM
 def _prepare(settings: WorkerSettings) -> None:
     """Let this process be like a worker of torch's DataLoader: one thread, seeds of its own, and get_worker_info()."""
     gc.freeze()  # what a fork inherits is not collected: it may belong to CUDA, which ends a fork that touches it
-    pa.set_memory_pool(
-        pa.system_memory_pool()
-    )  # which uses megabytes again; Arrow's own gives them back and clears them
+    keep_memory()
+    pa.set_memory_pool(pa.system_memory_pool())  # which keeps memory too; Arrow's own gives it back
     torch.set_num_threads(1)
     seed = settings.seed + settings.number
     random.seed(seed)
@@ -105,7 +105,7 @@ def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: Sen
     all_turns = take_turns(progress, settings.number, settings.workers, deferred=True)
     clock = time.perf_counter
     made = sent = 0.0
-    link.tally = lambda: tally_of(session) + Tally(made=made, sent=sent - sender.idle, idle=sender.idle)
+    link.tally = lambda: tally_of(session)._replace(made=made, sent=sent - sender.idle, idle=sender.idle)
     begun = clock()
     try:
         for turns in all_turns:
@@ -166,7 +166,7 @@ class Link:
     def send_place(self, place: bytes) -> None:
         """Say where a message is, and what was done since the last."""
         tally = self.tally()
-        self.send(ITEMS, place + (tally - self._told).write())
+        self.send(ITEMS, place + tally.minus(self._told).write())
         self._told = tally
 
     def received(self, *, wait: bool) -> int:

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch.utils.data import get_worker_info
@@ -294,3 +295,52 @@ def test_workers_stay_for_all_epochs_of_a_loop_and_no_longer(folder, leaves):
     assert len({row["process"] for row in rows}) == 2
     gc.collect()
     assert {process.pid for process in torch.multiprocessing.active_children()} <= others
+
+
+def write_wide(folder, files=5, rows=40, width=6_000):
+    """Rows of equal numbers, so wide that a batch is large, in small blocks of several files."""
+    folder.mkdir()
+    for file in range(files):
+        numbers = np.arange(file * rows, (file + 1) * rows, dtype=np.int32)
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(numbers, width)), width)
+        table = pa.table({"x": lists, "number": numbers, "text": [f"row {number}" for number in numbers]})
+        with pa.ipc.new_stream(folder / f"{file}.arrow", table.schema) as stream:
+            stream.write_table(table, max_chunksize=8)
+    return folder
+
+
+def first_numbers(batch):
+    assert (batch["x"] == batch["x"][:, :1]).all()
+    assert batch["x"][:, 0].tolist() == batch["number"].tolist()
+    return batch["number"].tolist()
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+@pytest.mark.parametrize("options", [{}, {"prefetch_factor": 2}, {"collate_fn": dict}])
+def test_batches_of_wide_rows_arrive_as_in_process_and_stay_after_any_stop(tmp_path, form, options):
+    dataset = me.read(write_wide(tmp_path / "data")).shuffle(3, window=64).with_format(form).lanes(6).batch(6)
+    expected = [first_numbers(batch) for batch in me.Loader(dataset)]
+    for workers, other in ((2, 0), (1, 3)):
+        whole = me.Loader(dataset, num_workers=workers, **options)
+        assert [first_numbers(batch) for batch in whole] == expected
+        loader = me.Loader(dataset, num_workers=workers, **options)
+        held = list(islice(loader, 5))
+        resumed = me.Loader(dataset, num_workers=other, collate_fn=options.get("collate_fn"))
+        resumed.load_state_dict(loader.state_dict())
+        held += resumed
+        assert [first_numbers(batch) for batch in held] == expected, "also those that are held for long"
+        assert all(np.asarray(batch["x"]).flags.writeable for batch in held)
+
+
+def test_no_batch_of_wide_rows_arrives_from_a_file_that_has_changed(tmp_path):
+    folder = write_wide(tmp_path / "data")
+    dataset = me.read(folder).shuffle(3, window=64).with_format("torch").lanes(2).batch(6)
+    expected = [first_numbers(batch) for batch in me.Loader(dataset)]
+    loader, got = me.Loader(dataset, num_workers=2, prefetch_factor=1), []
+    batches = iter(loader)
+    got.append(first_numbers(next(batches)))
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes()[:-8] + b"\xff" * 8)
+    with pytest.raises(me.DataChangedError, match="was changed while it was in use"):
+        got.extend(map(first_numbers, batches))
+    assert got == expected[: len(got)]

@@ -250,15 +250,15 @@ class Cuda:
     """What ``CudaCopies`` uses of torch.cuda, as a log."""
 
     def __init__(self, error=0):
-        self.log, self.error, self.events = [], error, []
+        self.log, self.error, self.events, self.made = [], error, [], 0
 
     def Stream(self, device):
         return self
 
-    def wait_stream(self, stream):
-        self.log.append("wait for the loop")
-
     def Event(self):
+        self.made += 1
+        if self.made == 1:  # the one that is recorded in the stream of the loop
+            return CudaEvent(-1, self.log)
         self.events.append(CudaEvent(len(self.events), self.log))
         return self.events[-1]
 
@@ -266,7 +266,7 @@ class Cuda:
         return self
 
     def wait_event(self, event):
-        self.log.append(f"let the loop wait for {event.number}")
+        self.log.append("wait for the loop" if event.is_of_loop else f"let the loop wait for {event.number}")
 
     def synchronize(self):
         self.log.append("synchronize")
@@ -285,10 +285,12 @@ class Cuda:
 class CudaEvent:
     def __init__(self, number, log):
         self.number, self.is_reached, self._log = number, False, log
+        self.is_of_loop = number < 0
 
     def record(self, stream):
         self.is_reached = False
-        self._log.append(f"record {self.number}")
+        if not self.is_of_loop:
+            self._log.append(f"record {self.number}")
 
     def query(self):
         return self.is_reached
@@ -335,9 +337,10 @@ def test_marks_are_points_in_the_stream_of_copies(monkeypatch):
     assert copies.mark().is_done()
     marks = []
     for number in range(3):
-        assert copies.start(torch.full((2,), number)).tolist() == [number, number]
+        moved = copies.start(torch.full((2,), number))
         copies.start(torch.ones(1))
         marks.append(copies.mark())
+        assert moved.tolist() == [number, number]
         assert copies.mark() == marks[-1]
     assert cuda.log == [line for number in range(3) for line in ("wait for the loop", f"record {number}")]
     assert [mark.is_done() for mark in marks] == [False, False, False]

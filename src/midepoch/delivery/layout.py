@@ -4,6 +4,7 @@ A message has turns in their order. A turn has an item and the cursor after it, 
 Items are pickled one by one, or many rows of files come as one Arrow stream and become values where they are received.
 """
 
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,12 +12,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from midepoch.delivery.progress import EMPTY
+from midepoch.values.gather import PickedArray
+from midepoch.values.pool import Check
 from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.rows import Rows
 from midepoch.values.wire import Pickled, TensorRuns, load
 
 EMPTY_TURN, PICKLED, ROWS = range(3)
 ALIGNED = 64
+RECENT_SECONDS = 0.01
+"""Files that were checked so recently are not checked again before a copy."""
 
 
 class Chunk(NamedTuple):
@@ -27,12 +32,35 @@ class Chunk(NamedTuple):
     """The cursor after each item; none if the turns are empty."""
 
 
+class FileChecks:
+    """Looks whether files have changed, before arrays are copied from them and before what was copied is sent."""
+
+    def __init__(self) -> None:
+        self._due: dict[Check, None] = {}
+        self._passed: dict[Check, None] = {}
+        self._passed_at = 0.0
+
+    def before(self, check: Check) -> None:
+        """Check files before a copy, because a map of a truncated one cannot be read; not if that was just done."""
+        if check in self._due:
+            return
+        if check not in self._passed or time.monotonic() - self._passed_at > RECENT_SECONDS:
+            check()
+        self._due[check] = None
+
+    def after(self) -> None:
+        """Check all files of which something was copied."""
+        for check in self._due:
+            check()
+        self._passed, self._due, self._passed_at = self._due, {}, time.monotonic()
+
+
 class Layout:
     """What has been written to a part of memory, from its start on."""
 
-    def __init__(self, view: memoryview) -> None:
+    def __init__(self, view: memoryview, checks: FileChecks | None = None) -> None:
         self._view, self.used, self.items = view, 0, 0
-        self._numbers = array("q")
+        self._numbers, self._checks = array("q"), checks or FileChecks()
 
     def fits(self, size: int, numbers: int) -> bool:
         """True if there is room for ``size`` bytes more, and ``numbers`` more integers about them."""
@@ -45,12 +73,22 @@ class Layout:
 
     def add_pickled(self, item: Pickled, cursor: Sequence[int]) -> None:
         """Write an item and the cursor after it."""
-        self._numbers.extend([PICKLED, len(cursor), *cursor, item.arrays, 1 + len(item.memory)])
+        places: list[int] = []
         for memory in (memoryview(item.head), *item.memory):
             start = self._next(len(memory))
-            self._view[start : self.used] = memory
-            self._numbers.extend([start, self.used])
+            if isinstance(memory, PickedArray):
+                self._write_picked(memory, start)
+            else:
+                self._view[start : self.used] = memory
+            places += (start, self.used)
+        # Only now is it part of the message: a file of which it is a copy may have changed.
+        self._numbers.extend([PICKLED, len(cursor), *cursor, item.arrays, 1 + len(item.memory), *places])
         self.items += 1
+
+    def _write_picked(self, picked: PickedArray, start: int) -> None:
+        if picked.check is not None:
+            self._checks.before(picked.check)
+        picked.write_to(self._view[start : self.used])
 
     def add_rows(self, batches: Sequence[pa.RecordBatch], size: int | None, cursors: Sequence[Sequence[int]]) -> None:
         """Write rows that make one item for each of the ``cursors``: the first of each batch, then the second, …"""
@@ -74,7 +112,8 @@ class Layout:
         return start
 
     def finish(self) -> tuple[int, int]:
-        """Write the layout itself after the items, and return where it is."""
+        """Write the layout itself after the items, and return where it is. Raises if a file has changed meanwhile."""
+        self._checks.after()
         start = self._next(8 * len(self._numbers))
         self._view[start : self.used] = memoryview(self._numbers).cast("B")
         return start, self.used

@@ -80,7 +80,7 @@ class Meter:
         """What was done in all processes so far."""
         if self._progress is None:
             return self._earlier_tally
-        return self._earlier_tally + tally_of(self._progress.session) + self._progress.of_workers
+        return self._earlier_tally.plus(tally_of(self._progress.session)).plus(self._progress.of_workers)
 
     def metrics(self) -> Metrics:
         """Figures of the pass so far, by name."""

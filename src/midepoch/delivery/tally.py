@@ -1,13 +1,13 @@
 """What making items took, in this process and in workers: numbers that add up, and travel with messages."""
 
 import struct
-from dataclasses import astuple, dataclass, fields
+from operator import add, sub
+from typing import NamedTuple
 
 from midepoch.delivery.session import Session
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(NamedTuple):
     """Seconds and counts of one or more processes."""
 
     read: float = 0.0
@@ -28,15 +28,17 @@ class Tally:
     received: float = 0.0
     """Seconds in which the main process copied items from there."""
 
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
+    def plus(self, other: "Tally") -> "Tally":
+        """Both together."""
+        return Tally(*map(add, self, other))
 
-    def __sub__(self, other: "Tally") -> "Tally":
-        return Tally(*(one - less for one, less in zip(astuple(self), astuple(other), strict=True)))
+    def minus(self, other: "Tally") -> "Tally":
+        """What was added since ``other``."""
+        return Tally(*map(sub, self, other))
 
     def write(self) -> bytes:
         """The numbers as bytes."""
-        return NUMBERS.pack(*astuple(self))
+        return NUMBERS.pack(*self)
 
     @classmethod
     def read_back(cls, content: bytes) -> "Tally":
@@ -44,7 +46,7 @@ class Tally:
         return cls(*NUMBERS.unpack(content))
 
 
-NUMBERS = struct.Struct(f"<{len(fields(Tally))}d")
+NUMBERS = struct.Struct(f"<{len(Tally._fields)}d")
 
 
 def tally_of(session: Session) -> Tally:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.delivery.layout import Chunk, Destination, Layout, read_layout, size_of, stream_size
+from midepoch.delivery.layout import Chunk, Destination, FileChecks, Layout, read_layout, size_of, stream_size
 from midepoch.delivery.progress import Turns
 from midepoch.delivery.reader import turn_by_turn
 from midepoch.delivery.ring import Places, SharedMemory
@@ -23,6 +23,10 @@ from midepoch.values.wire import dump
 
 MESSAGE_BYTES = 1 << 20
 """A message has about this many bytes, or one item that is larger."""
+LARGE_MESSAGE_BYTES = 8 << 20
+"""The most bytes of a message of several large items."""
+LARGE_ITEMS = 8
+"""So many large items are sent together, if they do not have more bytes: to receive a message takes time."""
 MESSAGE_ITEMS = 1024
 """The most items of a message."""
 AHEAD_BYTES = 64 << 20
@@ -61,6 +65,7 @@ class Sender:
         self._sent_items: list[int] = [0] * len(places)  # of each message that is not received yet
         self._most_items = MESSAGE_ITEMS if ahead is None else max(1, ahead // 2)
         self._layout: Layout | None = None
+        self._checks = FileChecks()
         self._start = 0
         self._rows = 1  # how many rows the next message may have
         self.idle = 0.0
@@ -86,10 +91,10 @@ class Sender:
         sums = None if turns.sums is None else turns.sums.take(len(turns.items)).view(np.int64).tolist()
         if isinstance(turns.items, RowItems | RowRounds):
             parts = turns.items.parts if isinstance(turns.items, RowRounds) else (turns.items,)
-            if len(parts) <= self._most_items:
+            if parts[0].are_columns and len(parts) <= self._most_items:
                 self._send_rows(parts, turns.cursors, sums)
                 return
-            turns = turns._replace(items=list(turns.items))
+            turns = turns._replace(items=turns.items.for_transport())  # type: ignore[arg-type]
         more = repeat(()) if sums is None else zip(sums, strict=True)
         for (cursor, item), one in zip(turn_by_turn(iter((turns,))), more, strict=False):
             self._add(item, None if cursor is None else (*cursor, *one))
@@ -102,7 +107,8 @@ class Sender:
             return
         pickled = dump(standalone(item))
         numbers = 4 + len(cursor) + 2 * (1 + len(pickled.memory))
-        self._room_for(size_of(pickled), numbers).add_pickled(pickled, cursor)
+        size = size_of(pickled)
+        self._room_for(size, numbers, min(LARGE_ITEMS * size, LARGE_MESSAGE_BYTES)).add_pickled(pickled, cursor)
 
     def _is_due(self) -> bool:
         assert self._layout is not None
@@ -130,12 +136,12 @@ class Sender:
             usual = max(1, MESSAGE_BYTES * sum(batch.num_rows for batch in batches) // size)
             self._rows = min(2 * self._rows, usual) if self._rows < usual else usual
 
-    def _room_for(self, size: int, numbers: int) -> Layout:
-        """The layout of the message under way, or of a new one if there is no room."""
+    def _room_for(self, size: int, numbers: int, wanted: int = 0) -> Layout:
+        """The layout of the message under way, or of a new one if there is no room: of ``wanted`` bytes, or more."""
         if self._layout is not None and not self._layout.fits(size, numbers):
             self.flush()
         if self._layout is None:
-            size = max(MESSAGE_BYTES, 2 * self._most_bytes // AHEAD_MESSAGES, size + 8 * numbers + 4 * 64)
+            size = max(MESSAGE_BYTES, 2 * self._most_bytes // AHEAD_MESSAGES, wanted, size + 8 * numbers + 4 * 64)
             while not self._may_be_ahead(size):
                 begun = time.perf_counter()
                 self._was_full = True
@@ -143,7 +149,7 @@ class Sender:
                 self.idle += time.perf_counter() - begun
             self._start = self._places.find(size)
             self._memory.grow(self._start + size)
-            self._layout = Layout(self._memory.view(self._start, self._start + size))
+            self._layout = Layout(self._memory.view(self._start, self._start + size), self._checks)
         return self._layout
 
     def _may_be_ahead(self, size: int) -> bool:

@@ -58,9 +58,9 @@ class Batch(Stage):
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         if inputs.row_runs is None or self.collate is not None:
             return Flow(single_items=self._of_items(inputs), form=inputs.form, batched=True)
-        if inputs.form == "python" and inputs.deferred:
+        if inputs.deferred and inputs.form != "arrow":
             runs = self._of_columns(inputs.as_row_runs(self.size), row_items)
-            return Flow(item_runs=runs, batched=True)
+            return Flow(item_runs=runs, form=inputs.form, batched=True)
         if inputs.form == "python":
             lists = Flow(row_runs=_as_lists(inputs.row_runs))
             runs = self._of_columns(lists.as_row_runs(self.size))

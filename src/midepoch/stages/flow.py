@@ -131,7 +131,7 @@ class Flow:
     skipped: SkippedInputs | None = None
     """The items that a stage before skipped because of errors; None if no stage does that."""
     deferred: bool = False
-    """True if another process makes the values of rows that no function of this one needs: they are ``RowItems``."""
+    """True if items go to another process: rows that no function of this one needs are then ``RowItems``."""
 
     def as_single_items(self) -> Iterator[SingleItem]:
         """The outputs one by one."""

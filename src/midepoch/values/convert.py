@@ -9,6 +9,7 @@ import pyarrow as pa
 from midepoch.errors import SchemaMismatchError
 from midepoch.values.arrow import object_array, tensor_of, to_numpy, to_torch
 from midepoch.values.forms import Form, torch_module
+from midepoch.values.memory import LARGE, RECYCLER, new_array
 
 
 def convert(column: Any, form: Form) -> Any:
@@ -95,7 +96,9 @@ def _stack_numpy(column: Any) -> Any:
         return column.numpy()
     arrays = [np.asarray(value) for value in column] if _all_hold_numbers(column) else []
     if arrays and all(array.shape == arrays[0].shape and array.dtype.kind in "biuf" for array in arrays):
-        return np.stack(arrays)
+        same = all(array.dtype == arrays[0].dtype for array in arrays)
+        stacked = new_array((len(arrays), *arrays[0].shape), arrays[0].dtype) if same else None
+        return np.stack(arrays, out=stacked)
     return arrays if arrays and arrays[0].ndim else object_array(column)
 
 
@@ -109,8 +112,25 @@ def _stack_torch(column: Any) -> Any:
         return list(column)
     tensors = [value if isinstance(value, torch.Tensor) else torch.as_tensor(value) for value in column]
     if tensors and all(tensor.shape == tensors[0].shape for tensor in tensors):
-        return torch.stack(tensors)
+        return _stack_tensors(tensors)
     return tensors
+
+
+def _stack_tensors(tensors: list[Any]) -> Any:
+    """Tensors of one shape as one: in memory that is used again, if they are numbers of one type and nothing else."""
+    torch, first = torch_module(), tensors[0]
+    is_plain = all(
+        type(tensor) is torch.Tensor
+        and tensor.dtype == first.dtype
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not (tensor.requires_grad or tensor.is_quantized)
+        for tensor in tensors
+    )
+    if not is_plain or len(tensors) * first.nbytes < LARGE:
+        return torch.stack(tensors)
+    memory = torch.from_numpy(RECYCLER.array(len(tensors) * first.nbytes))
+    return torch.stack(tensors, out=memory.view(first.dtype).view(len(tensors), *first.shape))
 
 
 def _all_hold_numbers(column: Sequence[Any]) -> bool:

@@ -18,7 +18,7 @@ from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.values.arrow import arrow_batches, arrow_columns, even_array, is_list, without_copy
 from midepoch.values.collate import concat_batches
-from midepoch.values.gather import MAX_PARTS, PartedArray, parted_array
+from midepoch.values.gather import MAX_PARTS, PartedArray, PickedArray, parted_array
 from midepoch.values.origin import RowOrigin, undecodable
 from midepoch.values.take import take
 
@@ -63,13 +63,13 @@ class RowPool:
         check: Check | None = None,
         origin: RowOrigin | None = None,
     ) -> None:
-        self._parts, self._check, self.origin = parts, check, origin
+        self._parts, self.file_check, self.origin = parts, check, origin
         self._batches: dict[tuple[str, ...], pa.RecordBatch] = {}
 
     def check(self) -> None:
         """Raise if a file of the parts has changed."""
-        if self._check is not None:
-            self._check()
+        if self.file_check is not None:
+            self.file_check()
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -106,7 +106,7 @@ class RowPool:
     @cached_property
     def wide_arrays(self) -> dict[str, PartedArray]:
         """The columns that are arrays of wide rows in every part, so any rows of them are too. Views of the parts."""
-        unchecked = self._check is None and not all(isinstance(part, PickedRows) for part in self._parts)
+        unchecked = self.file_check is None and not all(isinstance(part, PickedRows) for part in self._parts)
         if unchecked or len(self._parts) > MAX_PARTS:
             return {}
         self.check()
@@ -194,19 +194,28 @@ class PickedRows:
         self.pool.check()
         return arrays
 
-    def batches(self, size: int, form: Literal["numpy", "torch"]) -> Iterator[Columns]:
-        """Dicts of columns of ``size`` rows each. Wide rows of numbers are copied once, into the batch itself."""
+    def batches(self, size: int, form: Literal["numpy", "torch"], *, deferred: bool = False) -> Iterator[Columns]:
+        """Dicts of columns of ``size`` rows each. Wide rows of numbers are copied once, into the batch itself.
+
+        With ``deferred`` they are not copied yet: such columns are ``PickedArray``.
+        """
         names, wide_names = self.names, self.pool.wide_arrays
         if not wide_names:
             return arrow_batches(self.batch(), size, form)
         rest = [name for name in names if name not in wide_names]
         others: Iterator[Columns] = arrow_batches(self.batch(rest), size, form) if rest else repeat({})
         starts = range(0, len(self.indices), size)
-        wides = (replace(self, indices=self.indices[at : at + size]).wide_arrays() for at in starts)
+        parts = (replace(self, indices=self.indices[at : at + size]) for at in starts)
+        wides = (part.unpicked_arrays(form) if deferred else part.wide_arrays() for part in parts)
         return (
-            {name: without_copy(wide[name], form) if name in wide else other[name] for name in names}
+            {name: _finished(wide[name], form) if name in wide else other[name] for name in names}
             for wide, other in zip(wides, others, strict=False)
         )
+
+    def unpicked_arrays(self, form: Literal["numpy", "torch"]) -> dict[str, PickedArray]:
+        """The columns of wide rows of numbers, not copied yet."""
+        check = self.pool.file_check
+        return {name: PickedArray(column, self.indices, form, check) for name, column in self.pool.wide_arrays.items()}
 
     def dicts(self) -> Sequence[dict[str, Any]]:
         """The rows as dicts of Python values."""
@@ -216,6 +225,10 @@ class PickedRows:
 def row_dicts(columns: Columns, count: int) -> list[dict[str, Any]]:
     """Columns of ``count`` values each, as one dict per row."""
     return _row_maker(tuple(columns))(*columns.values()) if columns else [{} for _ in range(count)]
+
+
+def _finished(array: Any, form: Literal["numpy", "torch"]) -> Any:
+    return array if isinstance(array, PickedArray) else without_copy(array, form)
 
 
 def _joined(lists: Iterable[Iterable[Any]]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Items that are rows of files and become Python values in another process: until then they stay Arrow columns."""
+"""Items that are rows of files and are made where they are needed: another process, or the memory shared with it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from midepoch.values.rows import Rows
 
 @dataclass(frozen=True, slots=True)
 class RowItems:
-    """Consecutive rows, or batches of rows, that are not Python values yet. Iterating makes the values."""
+    """Consecutive rows, or batches of rows, that are not made yet. Iterating makes them."""
 
     rows: Rows
     size: int | None = None
@@ -24,6 +24,15 @@ class RowItems:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.rows.items() if self.size is None else self.rows.batches(self.size))
+
+    def for_transport(self) -> Iterator[Any]:
+        """The items, in which arrays of wide rows may be ``PickedArray``, which are copied where they are sent."""
+        return iter(self) if self.size is None else iter(self.rows.unpicked_batches(self.size))
+
+    @property
+    def are_columns(self) -> bool:
+        """True if the rows are sent as Arrow columns and become Python values where they arrive."""
+        return self.rows.form == "python"
 
     def slice(self, start: int, stop: int) -> "RowItems":
         """Some of the items, without a copy: those that there are, as with a list."""
@@ -48,11 +57,17 @@ class RowRounds:
     def __iter__(self) -> Iterator[Any]:
         return chain.from_iterable(zip(*self.parts, strict=True))
 
+    def for_transport(self) -> Iterator[Any]:
+        """The items, in which arrays of wide rows may be ``PickedArray``, which are copied where they are sent."""
+        return chain.from_iterable(zip(*(part.for_transport() for part in self.parts), strict=True))
+
 
 def row_items(rows: Rows, size: int | None = None) -> RowItems | list[Any]:
-    """The items of some rows: not converted if their columns can be sent as they are, else as a list of values."""
+    """The items of some rows: not made yet if that is better done where they are sent to, else as a list."""
     items = RowItems(rows, size)
     data = rows.data
+    if rows.form in ("numpy", "torch") and size is not None:
+        return items
     if rows.form == "python" and isinstance(data, pa.RecordBatch | PickedRows):
         schema = data.pool.schema if isinstance(data, PickedRows) else data.schema
         if len(schema) and all(map(_is_sent, schema.types)):

@@ -142,6 +142,12 @@ class Rows:
             return rows._decoded(self._checked_later(arrow_batches(rows.data, size, self.form), size))
         return (rows.slice(at, at + size).columns() for at in starts)
 
+    def unpicked_batches(self, size: int) -> Iterator[Any]:
+        """The same as ``batches``, but arrays of wide rows may be ``PickedArray``, which are not copied yet."""
+        if isinstance(self.data, PickedRows) and self.form in ("numpy", "torch"):
+            return self._decoded(self.data.batches(size, self.form, deferred=True))
+        return self.batches(size)
+
     def items(self) -> Iterable[Any]:
         """The rows one by one."""
         if isinstance(self.data, PickedRows) and self.form == "python":

@@ -6,15 +6,19 @@ What arrives equals what was sent, as with pickle alone: types, order of memory,
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from midepoch.values.forms import torch_module
+from midepoch.values.gather import PickedArray
+from midepoch.values.memory import LARGE, RECYCLER, new_array
+
+BYTES = np.dtype(np.uint8)
 SMALL = 512
 """Arrays of fewer bytes are part of the pickle, which is faster. For tensors it is slower, also for small ones."""
-LARGE = 64 << 10
-"""Tensors of fewer bytes are copied by one thread of torch, and together with others to a device."""
 RUN_BYTES = 1 << 20
 """So many bytes are copied together at most. Who keeps a tensor keeps all of them."""
 
@@ -23,7 +27,7 @@ class Pickled(NamedTuple):
     """An item: its pickle, and the memory that is sent beside it."""
 
     head: bytes
-    memory: list[memoryview]
+    memory: list[memoryview | PickedArray]
     """That of arrays and tensors, by their numbers in the pickle; then that of other objects, in pickle's order."""
     arrays: int
     """How many of them are arrays and tensors."""
@@ -79,12 +83,16 @@ class TensorRuns:
 
 def copied(tensor: Any, *, pin: bool = False) -> Any:
     """A copy of a tensor, by one thread; with ``pin``, in pinned memory."""
-    if not pin and tensor.nbytes < LARGE:
+    torch = sys.modules["torch"]
+    if pin:
+        new = tensor.new_empty(tensor.shape, pin_memory=True)
+        np.copyto(new.reshape(-1).view(torch.uint8).numpy(), tensor.reshape(-1).view(torch.uint8).numpy())
+        return new
+    if tensor.nbytes < LARGE:
         return tensor.clone()
-    new = tensor.new_empty(tensor.shape, pin_memory=pin)
-    uint8 = sys.modules["torch"].uint8
-    np.copyto(new.reshape(-1).view(uint8).numpy(), tensor.reshape(-1).view(uint8).numpy())
-    return new
+    memory = RECYCLER.array(tensor.nbytes)
+    np.copyto(memory, tensor.reshape(-1).view(torch.uint8).numpy())
+    return torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape)
 
 
 class _Pickler(pickle.Pickler):
@@ -92,12 +100,14 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: BytesIO, others: list[pickle.PickleBuffer]) -> None:
         super().__init__(file, protocol=5, buffer_callback=others.append)
-        self.arrays: list[memoryview] = []
+        self.arrays: list[memoryview | PickedArray] = []
         self._torch = sys.modules.get("torch")
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is np.ndarray and value.nbytes >= SMALL and not value.dtype.hasobject:
             return _array_here, self._array(value)
+        if type(value) is PickedArray:
+            return self._picked(value)
         if self._torch is not None and type(value) is self._torch.Tensor and self._is_plain(value):
             return _tensor_here, self._tensor(value)
         return NotImplemented
@@ -106,6 +116,14 @@ class _Pickler(pickle.Pickler):
         """The number of some memory: that of an array of bytes."""
         self.arrays.append(memoryview(values).cast("B"))
         return len(self.arrays) - 1
+
+    def _picked(self, picked: PickedArray) -> tuple[Any, ...]:
+        """An array that is copied later, straight to where it is sent."""
+        self.arrays.append(picked)
+        number = len(self.arrays) - 1
+        if picked.form == "torch":
+            return _tensor_here, (number, _torch_name(picked.dtype), picked.shape, None)
+        return _array_here, (number, picked.dtype, picked.shape, "C", True)
 
     def _array(self, array: Any) -> tuple[Any, ...]:
         order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
@@ -146,7 +164,9 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
     def _array(self, number: int, dtype: Any, shape: tuple[int, ...], order: Any, writeable: bool) -> Any:
-        array: Any = np.ndarray(shape, dtype, self._arrays[number], order=order).copy(order)
+        sent: Any = np.ndarray(shape, dtype, self._arrays[number], order=order)
+        array: Any = np.ndarray(shape, dtype, new_array((sent.nbytes,), BYTES), order=order)
+        np.copyto(array, sent)
         if not writeable:
             array.flags.writeable = False
         return array
@@ -159,6 +179,12 @@ class _Unpickler(pickle.Unpickler):
         else:
             tensor = self._tensors(number).view(getattr(torch, dtype)).view(shape)
         return tensor if order is None else tensor.permute(tuple(np.argsort(order).tolist()))
+
+
+@cache
+def _torch_name(dtype: np.dtype[Any]) -> str:
+    """The name that torch has for a type of numbers."""
+    return str(torch_module().from_numpy(np.empty(0, dtype)).dtype).partition(".")[2]
 
 
 def _array_here(*what: Any) -> Any:

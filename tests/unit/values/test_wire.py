@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exact import same
+from midepoch.delivery.layout import Destination, Layout, read_layout
 from midepoch.values import wire
+from midepoch.values.gather import PartedArray, PickedArray
 from midepoch.values.wire import SMALL, dump, load
 
 LARGE = SMALL // 2 + 3
@@ -181,3 +183,26 @@ def test_small_tensors_that_lie_together_are_copied_together(shapes):
     large = [start for start, stop in spans[:arrays] if stop - start >= wire.LARGE]
     assert len(copies) <= 2 * len(large) + 2 * len(view) // wire.RUN_BYTES + 1
     assert max(copies) <= max(wire.RUN_BYTES, *(stop - start for start, stop in spans))
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint16, np.float16, np.uint8])
+def test_an_array_that_is_picked_where_it_is_sent_arrives_as_if_it_was_picked_before(form, dtype):
+    parts = [np.arange(2000 * rows).reshape(rows, 2000).astype(dtype) for rows in (3, 1, 5)]
+    column, indices = PartedArray(parts), np.array([8, 0, 3, 3, 5])
+    picked, checks = column.pick(indices), []
+    later = PickedArray(column, indices, form, lambda: checks.append("check"))
+    item = {"x": later, "id": 7}
+    memory = bytearray(100_000)
+    layout = Layout(memoryview(memory))
+    pickled = dump(item)
+    assert pickled.memory == [later], "nothing is copied yet"
+    layout.add_pickled(pickled, (1,))
+    (chunk,) = read_layout(memoryview(memory), layout.finish(), Destination())
+    memory[:] = bytes(len(memory))
+    assert checks == ["check", "check"]
+    (got,) = chunk.items
+    np.testing.assert_array_equal(np.asarray(got["x"]), picked)
+    expected = torch.from_numpy(picked) if form == "torch" else picked
+    assert (type(got["x"]), got["x"].dtype, got["id"]) == (type(expected), expected.dtype, 7)
+    got["x"][0] = 0

@@ -1,0 +1,81 @@
+"""Memory that is used again: never while somebody can still see it, and never more than is allowed is kept."""
+
+import gc
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from midepoch.values.memory import LARGE, Recycler, keep_memory, new_array
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_the_memory_of_an_array_that_is_gone_is_used_again():
+    recycler = Recycler()
+    first = recycler.array(LARGE)
+    where = address(first)
+    del first
+    assert address(recycler.array(LARGE)) == where
+    assert recycler.array(LARGE).flags.writeable
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda array: array[5:9],
+        lambda array: array.view(np.int32).reshape(-1, 4)[1],
+        lambda array: memoryview(array),
+        torch.from_numpy,
+        lambda array: torch.from_numpy(array).view(torch.int32).view(-1, 8)[3:],
+    ],
+)
+def test_memory_that_somebody_sees_is_not_used_again(view):
+    recycler = Recycler()
+    array = recycler.array(LARGE)
+    where, seen = address(array), view(array)
+    del array
+    gc.collect()
+    assert address(recycler.array(LARGE)) != where
+    del seen
+    gc.collect()
+    assert where in {address(one) for one in [recycler.array(LARGE), recycler.array(LARGE)]}
+
+
+def test_small_arrays_are_left_to_the_system():
+    assert Recycler().array(LARGE - 1).base is None
+
+
+def test_no_more_is_kept_than_allowed_but_two_arrays_of_the_present_size():
+    recycler = Recycler(most_kept=4 * LARGE)
+    for size, count, kept in ((LARGE, 10, 4), (8 * LARGE, 5, 2), (2 * LARGE, 5, 2), (LARGE, 3, 3)):
+        arrays = [recycler.array(size) for _ in range(count)]
+        assert len({address(array) for array in arrays}) == count
+        del arrays
+        assert recycler.kept(size) == kept
+    assert recycler.kept(8 * LARGE) == 0
+
+
+def test_arrays_in_use_never_overlap_whatever_is_dropped():
+    draw, recycler, held = random.Random(1), Recycler(most_kept=6 * LARGE), []
+    for number in range(2000):
+        array = recycler.array(LARGE * draw.randint(1, 4))
+        array[:] = number % 251
+        held.append((number % 251, array))
+        while len(held) > draw.randint(0, 8):
+            held.pop(draw.randrange(len(held)))
+        assert all((one == value).all() for value, one in held[:: draw.randint(1, 3)])
+
+
+@pytest.mark.parametrize("shape", [(3,), (64, 1000), (0, 5)])
+def test_new_arrays_have_their_shape_and_dtype(shape):
+    array = new_array(shape, np.dtype(np.int64))
+    assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, np.int64, True)
+
+
+def test_a_process_can_keep_its_memory():
+    keep_memory()  # of this process too: it changes nothing that can be seen
+    assert np.ones(1 << 20).sum() == 1 << 20
