@@ -383,8 +383,8 @@ class Loader(DataLoader[Any]):
         With ``ranks``, the epoch is traced as if so many ranks read it from its beginning. A batch that only keeps
         ranks even has no line.
 
-        If a filter is not counted, the rows are read again, from where the ranks last started together, and ``step``
-        counts from there. So load the checkpoint before the step. Raises if packs or mixtures are not counted.
+        If items are not counted, they are made again, from where the ranks last started together, and ``step`` counts
+        from there. So load the checkpoint before the step. The numbers of these items are unknown.
         """
         return trace(self._start_point.latest(self._plan), step, epoch=epoch, ranks=ranks)
 
@@ -395,8 +395,8 @@ class Loader(DataLoader[Any]):
 
         ``file`` is the name of a file, its path, or the end of that; ``row`` counts from 0 in the file. A row that is
         cut into several packs has several lines. A row that no item has, because a filter drops it, has none.
-        ``epoch`` and ``ranks`` are those of :meth:`trace`. Raises if the dataset has no such file or row, or if its
-        items are not counted.
+        ``epoch`` and ``ranks`` are those of :meth:`trace`. Raises if the dataset has no such file or row. If items are
+        not counted, the rest of the epoch is read, so raises if it has no end.
         """
         return find(self._start_point.latest(self._plan), file, row, epoch=epoch, ranks=ranks)
 

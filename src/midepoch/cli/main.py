@@ -160,7 +160,9 @@ def _run(command: ArgumentParser) -> None:
     _pipeline(command)
     command.add_argument("--epoch", type=_integer(0), help="the epoch; by default that of the checkpoint, or 0")
     command.add_argument(
-        "--ranks", type=_integer(1), help="trace the epoch as a run of so many ranks from its beginning"
+        "--ranks",
+        type=_integer(1),
+        help="trace the epoch as a run of so many ranks, from its beginning; from the checkpoint on if it is uncounted",
     )
     command.add_argument("--batch-size", type=_integer(1), help="without a checkpoint: rows of a batch")
     command.add_argument(

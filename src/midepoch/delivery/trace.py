@@ -1,7 +1,8 @@
 """Which rows came at a step, and when a row comes: for any step of an epoch, through all sessions of a run.
 
-Nothing is read. A session is rebuilt from the one before it: the turn at which it ended says how many items of each
-lane were delivered. So a state only has to remember turns, ranks and batch sizes.
+Nothing is read where items are counted; others are replayed. A session is rebuilt from the one before it: the turn at
+which it ended says how many items of each lane were delivered. So a state only has to remember turns, ranks and batch
+sizes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from midepoch.checkpoint.history import SessionRecord, sessions_of
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.replay import can_replay, replay
+from midepoch.delivery.replay import ReplayedItem, replay_all, replay_step
 from midepoch.delivery.resume import begin
 from midepoch.delivery.steps import SessionSteps, steps_of
 from midepoch.pipeline.mixture import Mixture
@@ -73,13 +74,8 @@ def trace(run: Pass, step: int, *, epoch: int | None = None, ranks: int | None =
     """The rows of a step on all ranks, one line a row."""
     check_integer("step", step)
     epoch = run.epoch if epoch is None else check_integer("epoch", epoch)
-    if run.plan.why_not_counted() is not None and can_replay(run.plan.pipeline):
-        if epoch == run.epoch and ranks is None:
-            return replay(run, step, SCHEMA)
-        raise ValueError(
-            "Steps of other epochs, or of other numbers of ranks, cannot be traced where items are not counted: "
-            f"{run.plan.why_not_counted()}."
-        )
+    if _is_replayed(run, epoch, ranks):
+        return pa.concat_tables([_replayed_lines(epoch, item) for item in replay_step(run, step)])
     sessions = traced_sessions(run, epoch, ranks)
     for session in sessions:
         inside, steps = step - session.first_step, session.step_count()
@@ -103,23 +99,36 @@ def find(run: Pass, file: str, row: int, *, epoch: int | None = None, ranks: int
     """The lines of all traces of an epoch that have a row."""
     check_integer("row", row)
     epoch = run.epoch if epoch is None else check_integer("epoch", epoch)
-    sessions = traced_sessions(run, epoch, ranks)
     name = file_name(run.plan.pipeline, file)
     rows = max(rows for known, rows in _files(run.plan.pipeline) if known == name)
     if row >= rows:
         raise ValueError(f"{name} has {count('row', rows)}, counted from 0, so there is no row {row:,} in it.")
+    if _is_replayed(run, epoch, ranks):
+        found = [_replayed_lines(epoch, item) for item in replay_all(run) if _has_row(item.rows, name, row)]
+        lines = pa.concat_tables([SCHEMA.empty_table(), *found])
+        return lines.filter(_is_row(lines, name, row)).sort_by([("step", "ascending"), ("rank", "ascending")])
+    sessions = traced_sessions(run, epoch, ranks)
     tables = [line for session in sessions for line in _lines_of_row(epoch, session, name, row)]
     return pa.concat_tables([SCHEMA.empty_table(), *tables]).sort_by("item")
+
+
+def _is_replayed(run: Pass, epoch: int, ranks: int | None) -> bool:
+    """True if rows are known only by reading. Raises if that cannot answer the question."""
+    reason = run.plan.why_not_counted()
+    if reason is not None and (epoch != run.epoch or ranks is not None):
+        raise ValueError(
+            "Steps of other epochs, or of other numbers of ranks, cannot be traced where items are not counted: "
+            f"{reason}."
+        )
+    return reason is not None
 
 
 def traced_sessions(run: Pass, epoch: int, ranks: int | None = None) -> list[TracedSession]:
     """The sessions of an epoch of a run; with ``ranks``, the one session of so many ranks.
 
-    Raises if the items are not counted, or the run does not know who read the epoch.
+    Only of items that are counted. Raises if the run does not know who read the epoch.
     """
     plan, start = run.plan, run.progress().session.start
-    if (reason := plan.why_not_counted()) is not None:
-        raise ValueError(f"Steps cannot be traced: {reason}.")
     records: Sequence[SessionRecord] | None
     if ranks is not None or epoch > start.epoch:
         ranks = plan.ranks if ranks is None else check_integer("ranks", ranks, least=1)
@@ -216,22 +225,35 @@ def _lines_of_row(epoch: int, session: TracedSession, file: str, row: int) -> It
             if session.has(lane, ordinal):
                 rank, step, _ = steps.of(lane, ordinal)
                 lines = _lines(epoch, session.first_step + step, rank, session, lane, ordinal)
-                is_row = [name == file and number == row for name, number in _names_and_rows(lines)]
-                yield lines.filter(pa.array(is_row))
+                yield lines.filter(_is_row(lines, file, row))
 
 
-def _names_and_rows(lines: pa.Table) -> Iterator[tuple[str, int]]:
-    return zip(lines["file"].to_pylist(), lines["row"].to_pylist(), strict=True)
+def _is_row(lines: pa.Table, file: str, row: int) -> pa.Array:
+    names_and_rows = zip(lines["file"].to_pylist(), lines["row"].to_pylist(), strict=True)
+    return pa.array([name == file and number == row for name, number in names_and_rows], pa.bool_())
+
+
+def _has_row(rows: TracedRows, file: str, row: int) -> bool:
+    return bool(((rows.rows == row) & (rows.files == file)).any())
 
 
 def _lines(epoch: int, step: int, rank: int, session: TracedSession, lane: int, ordinal: int) -> pa.Table:
     """The rows of an item."""
     rows: TracedRows = session.steps.items(lane).trace(ordinal)
+    return _table(epoch, step, rank, session.first_item + session.steps.of(lane, ordinal).item, rows)
+
+
+def _replayed_lines(epoch: int, item: ReplayedItem) -> pa.Table:
+    """The same of an item that was read again. Its number in the epoch is unknown."""
+    return _table(epoch, item.step, item.rank, None, item.rows)
+
+
+def _table(epoch: int, step: int, rank: int, item: int | None, rows: TracedRows) -> pa.Table:
     number = len(rows.rows)
-    item = session.first_item + session.steps.of(lane, ordinal).item
     packed = rows.starts != WHOLE
     columns: list[Any] = [
-        *(np.full(number, value, np.int64) for value in (epoch, step, rank, item)),
+        *(np.full(number, value, np.int64) for value in (epoch, step, rank)),
+        pa.nulls(number, pa.int64()) if item is None else np.full(number, item, np.int64),
         rows.places,
         pa.array(rows.documents, mask=~packed),
         pa.array([name or None for name in rows.parts.tolist()], pa.string()),

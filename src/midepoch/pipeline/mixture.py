@@ -22,6 +22,7 @@ from midepoch.pipeline.counted_draws import CountedDraws
 from midepoch.pipeline.counted_part import CountedPart
 from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop
 from midepoch.pipeline.in_turn import InTurn
+from midepoch.pipeline.lane_origins import DrawOrigins
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.period import Period
 from midepoch.pipeline.pipeline import Pipeline
@@ -321,6 +322,12 @@ class MixtureLanes:
         # All lanes share an epoch's order. While some lanes are a pass ahead of others, the orders of both are needed.
         self._cached_lanes = lru_cache(maxsize=EPOCHS_KEPT * len(mixture.parts))(self._cut_part)
         self._changing: dict[int, ChangingSchedule] = {}
+        self._origins: dict[int, DrawOrigins] = {}
+
+    def origins(self, lane: int) -> DrawOrigins:
+        """What knows the rows of the items of a lane that is read next. It is noted what each item was drawn from."""
+        self._origins[lane] = DrawOrigins()
+        return self._origins[lane]
 
     def _cut_part(self, part: int, epoch: int) -> PipelineLanes:
         return PipelineLanes(self._mixture.parts[part], replace(self._cut, epoch=epoch))
@@ -385,7 +392,12 @@ class MixtureLanes:
         return Period(schedule, self._weights(times_ended)) if isinstance(schedule, Schedule) else schedule
 
     def _open(self, opened: OpenMixture, lane: int, part: int, times_ended: int, cursor: Cursor) -> Flow:
-        return self._part_lanes(part, times_ended).flow(opened.parts[part], lane, cursor)
+        lanes, drawn = self._part_lanes(part, times_ended), self._origins.get(lane)
+        if drawn is None:
+            return lanes.flow(opened.parts[part], lane, cursor)
+        lanes.note_origins(len(lanes.pipeline.stages))
+        flow = lanes.flow(opened.parts[part], lane, cursor)
+        return drawn.record(self._mixture.names[part], times_ended, lanes.origins[lane], flow)
 
     def _schedule(self, lane: int, times_ended: Sequence[int]) -> Schedule | ChangingSchedule | InTurn | None:
         """The order of draws among the parts that have not ended; None if all have."""

@@ -6,12 +6,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles, Windows
 from midepoch.index.survey import Survey
 from midepoch.sources.read_counts import ReadCounts
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow
+from midepoch.stages.traced import TracedRows
 from midepoch.values.forms import Form
 
 Mode = Literal["file", "example"]
@@ -81,6 +83,13 @@ class OpenSource(Protocol):
         """Release everything."""
 
 
+class RowOrigins(Protocol):
+    """What knows the rows of files that items are made of."""
+
+    def trace(self, numbers: I64) -> TracedRows:
+        """The rows of items, given by their keys, which were read."""
+
+
 class Lanes(Protocol):
     """The lanes of one epoch: of files, of a mixture, or of a pipeline."""
 
@@ -95,6 +104,9 @@ class Lanes(Protocol):
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
         """The same items, counted without reading. Only of what is counted."""
+
+    def origins(self, lane: int) -> RowOrigins:
+        """What knows which rows of files the items of a lane are, by their keys, when the lane is read next."""
 
 
 FindSurvey = Callable[[], Survey | None]

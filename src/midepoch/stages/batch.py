@@ -254,6 +254,8 @@ def by_group(
     inputs, cursor, checks = check_groups(inputs, cursor, size, stage, context)
     for group, start, delivered in resume_groups(single_groups(inputs.as_row_runs(size), size), cursor):
         outputs = outputs_of(group, start, make(group, context))
+        if context.origins is not None:
+            context.origins.note_group(outputs.keys, group.keys)
         checks.mark(outputs.cursors, len(group), size)
         check_delivered(delivered, len(outputs))
         if len(outputs) > delivered:

@@ -36,7 +36,10 @@ class FilterBatches(FunctionStage):
         return Flow(row_runs=runs, form=inputs.form, schema=inputs.schema)
 
     def _outputs(self, group: RowRun, context: Context) -> Rows:
-        return group.rows.keep(_mask(self.call, group, context).tolist())
+        mask = _mask(self.call, group, context)
+        if context.origins is not None:
+            context.origins.keep(group.keys[mask])
+        return group.rows.keep(mask.tolist())
 
     @property
     def keeps_rows(self) -> bool:

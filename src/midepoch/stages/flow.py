@@ -22,6 +22,7 @@ from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
+from midepoch.stages.origins import Origins
 from midepoch.stages.skipped import SkippedInputs
 from midepoch.values.collate import collate
 from midepoch.values.forms import Form
@@ -93,6 +94,8 @@ class Context:
     locate: Callable[[int], tuple[str, int]]
     output_counts: Callable[[], OutputCounts] | None = None
     """What processes know of the windows of the lane that is counted; None if no lane is."""
+    origins: Origins | None = None
+    """What the stage notes the keys of its outputs and inputs to; None unless rows are traced by reading."""
 
     def name_row(self, stage: int, key: int, *, single: bool = False) -> str:
         """Say where an input of a stage comes from, as far as its key says.

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from counted import are_kept, is_kept, same_columns, write_files
-from midepoch.delivery.replay import can_replay
+from counted import are_kept, is_kept, write_files
 
 FIRST_ROWS = {"0.arrow": 0, "2.arrow": 17, "3.arrow": 48}
 
@@ -76,16 +75,52 @@ def test_a_replay_names_the_rows_that_every_rank_received(files, lanes, ranks, b
 
 
 def test_what_a_replay_cannot_say(files):
-    rows = me.read(files)
-    loader = me.Loader(rows.filter(is_kept), batch_size=4)
-    with pytest.raises(ValueError, match=r"Steps of other epochs, .* cannot be traced .*call \.survey\(\) once"):
-        loader.trace(0, epoch=1)
-    assert can_replay(rows.filter(is_kept).map(lambda row: row).batch(3).plan.pipeline)
-    for dataset in (
-        rows.filter(are_kept, batched=True),
-        rows.map(same_columns, batched=True),
-        me.mix([rows.filter(is_kept), rows], weights=[1, 1]),
-    ):
-        assert not can_replay(dataset.plan.pipeline)
-        with pytest.raises(ValueError, match="Steps cannot be traced"):
-            me.Loader(dataset).trace(0)
+    loader = me.Loader(me.read(files).filter(is_kept), batch_size=4)
+    for question in ({"epoch": 1}, {"ranks": 2}):
+        with pytest.raises(ValueError, match=r"Steps of other epochs, .* cannot be traced .*call \.survey\(\) once"):
+            loader.trace(0, **question)
+        with pytest.raises(ValueError, match="Steps of other epochs"):
+            loader.find("0.arrow", 1, **question)
+
+
+def lines_of(table):
+    names = ("step", "place", "file", "row")
+    return [tuple(line[name] for name in names) for line in table.to_pylist()]
+
+
+def test_batches_that_a_filter_keeps_are_traced_to_their_rows(files):
+    def starts_even(batch):
+        return batch["id"][0] % 2 == 0
+
+    loader = me.Loader(me.read(files).batch(3).filter(starts_even), batch_size=2)
+    received = [[list(map(int, ids)) for ids in one["id"]] for one in loader]
+    loader.set_epoch(0)
+    for step, batches in enumerate(received):
+        traced = [(place, FIRST_ROWS[file] + row) for _, place, file, row in lines_of(loader.trace(step))]
+        assert traced == [
+            (3 * slot + place, row) for slot, rows in enumerate(batches) for place, row in enumerate(rows)
+        ]
+
+
+def test_rows_of_a_filter_of_groups_are_traced_and_found(files):
+    loader = me.Loader(me.read(files).shuffle(2).filter(are_kept, batched=True), batch_size=4)
+    received = [one["id"] for one in loader]
+    loader.set_epoch(0)
+    for step, ids in enumerate(received):
+        assert [FIRST_ROWS[file] + row for _, _, file, row in lines_of(loader.trace(step))] == ids
+        for place, number in enumerate(ids):
+            file = max((name for name in FIRST_ROWS if FIRST_ROWS[name] <= number), key=FIRST_ROWS.get)
+            assert lines_of(loader.find(file, number - FIRST_ROWS[file])) == [
+                (step, place, file, number - FIRST_ROWS[file])
+            ]
+    assert loader.find("0.arrow", 3).num_rows == 0
+
+
+def test_what_a_function_makes_of_a_group_is_traced_to_all_rows_of_the_group(files):
+    def doubled(columns):
+        return {"id": [number for number in columns["id"] for _ in range(2)]}
+
+    rows = me.read(files).map(doubled, batched=True, batch_size=3, remove_columns=["input_ids"])
+    loader = me.Loader(rows, batch_size=1)
+    assert lines_of(loader.trace(7)) == [(7, 0, "0.arrow", row) for row in (3, 4, 5)]
+    assert [step for step, *_ in lines_of(loader.find("0.arrow", 4))] == list(range(6, 12))

@@ -1,10 +1,13 @@
 """What a Loader answers about steps and rows, and what it cannot answer."""
 
+from dataclasses import replace
+
 import pytest
 
 import midepoch as me
 from counted import is_kept, write_files
 from midepoch.delivery.trace import SCHEMA
+from midepoch.stages.batch import MapBatches
 
 
 @pytest.fixture
@@ -36,12 +39,17 @@ def test_earlier_epochs_of_a_resized_run_are_traced_as_they_were_read(files):
     assert len(one.state_dict()["history"]) == 2
 
 
-def test_what_is_not_counted_cannot_be_traced_and_says_what_to_do(files):
-    loader = me.Loader(me.read(files).filter(lambda rows: [True] * len(rows["id"]), batched=True))
-    with pytest.raises(ValueError, match=r"Steps cannot be traced: .*call \.survey\(\) once"):
-        loader.trace(0)
-    with pytest.raises(ValueError, match=r"Steps cannot be traced: .*call \.survey\(\) once"):
-        me.Loader(me.read(files).filter(is_kept)).find("0.arrow", 3)
+def test_a_stage_that_does_not_say_what_its_outputs_are_made_of_cannot_be_traced(files):
+    class Halves(MapBatches):
+        def flow(self, inputs, cursor, context):
+            return super().flow(inputs, cursor, replace(context, origins=None))
+
+    dataset = me.read(files).map(lambda columns: columns, batched=True, batch_size=2)
+    [stage] = dataset.plan.pipeline.stages
+    own = Halves(call=stage.call, size=stage.size)
+    pipeline = replace(dataset.plan.pipeline, stages=(own,))
+    with pytest.raises(ValueError, match=r"map does not note to context\.origins .* rows of items are unknown"):
+        me.Loader(dataset.with_plan(replace(dataset.plan, pipeline=pipeline))).trace(0)
 
 
 def test_a_state_without_a_history_is_traced_only_as_a_run_of_its_own(files):

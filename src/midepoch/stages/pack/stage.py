@@ -26,6 +26,7 @@ from midepoch.stages.flow import (
     resume_groups,
     single_groups,
 )
+from midepoch.stages.origins import Origins
 from midepoch.stages.pack.documents import (
     Documents,
     check_same_dtype,
@@ -91,6 +92,9 @@ class PackWindows(Stage):
             cursors, keys = cursors_and_keys(window, start, len(packs))
             checks.mark(cursors, len(window), self.window)
             cursor_and_key = list(zip(map(tuple, cursors.tolist()), keys.tolist(), strict=True))
+            if context.origins is not None:
+                inputs_of = window.keys[packs.documents]
+                context.origins.note(keys, packs.bounds, inputs_of, starts=packs.starts, stops=packs.stops)
             begins = (np.cumsum(documents.lengths) - documents.lengths)[packs.documents]
             starts, stops = (packs.starts + begins).tolist(), (packs.stops + begins).tolist()
             sizes, bounds = packs.stops - packs.starts, packs.bounds.tolist()
@@ -162,10 +166,10 @@ class PackStream(Stage):
             if tokens >= length:
                 joined = _join(waiting)
                 bounds = range(0, tokens + 1, length)
-                yield from self._packs_between(bounds, joined, form)
+                yield from self._packs_between(bounds, joined, context, form)
                 waiting, tokens = [joined.after(bounds[-1])], tokens - bounds[-1]
         if tokens:
-            yield from self._packs_between((0, tokens), _join(waiting), form)
+            yield from self._packs_between((0, tokens), _join(waiting), context, form)
 
     def _document_runs(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator["DocumentRun"]:
         """The documents that have tokens to pack, from the cursor on."""
@@ -194,13 +198,17 @@ class PackStream(Stage):
                 "over without the state."
             )
 
-    def _packs_between(self, bounds: Sequence[int], run: "DocumentRun", form: Form) -> Iterator[SingleItem]:
+    def _packs_between(
+        self, bounds: Sequence[int], run: "DocumentRun", context: Context, form: Form
+    ) -> Iterator[SingleItem]:
         """A pack from each bound, in tokens of the run, to the next."""
         cursors, keys = run.cursors_at(bounds[1:]), run.keys_at(bounds[:-1])
         cursor_and_key = list(zip(map(tuple, cursors.tolist()), keys.tolist(), strict=True))
         document_ends = np.cumsum(run.documents.lengths)
         firsts = np.searchsorted(document_ends, bounds[:-1], "right")
         lasts = np.searchsorted(document_ends, bounds[1:], "left")
+        if context.origins is not None:
+            run.note_pieces(context.origins, keys, bounds, firsts, lasts)
         for number, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
             begin, end = bounds[number], bounds[number + 1]
             seqlens = np.empty(last - first + 2, np.int32)
@@ -278,6 +286,17 @@ class DocumentRun:
         inside = self.offsets[documents] + bounds - (ends - self.documents.lengths)[documents]
         hashes = np.fromiter(map(key_of, self.keys[documents].tolist()), np.uint64, len(documents))
         return mix64(hashes + inside.astype(np.uint64)).astype(np.int64)
+
+    def note_pieces(self, origins: Origins, keys: I64, bounds: Sequence[int], firsts: I64, lasts: I64) -> None:
+        """Note the documents of packs from each bound to the next, by the numbers of their first and last document."""
+        documents = np.concatenate([np.arange(first, last + 1) for first, last in zip(firsts, lasts, strict=True)])
+        of_packs = np.cumsum([0, *(lasts - firsts + 1)])
+        packs = np.searchsorted(of_packs, np.arange(len(documents)), "right") - 1
+        begins = (np.cumsum(self.documents.lengths) - self.documents.lengths)[documents]
+        limits, lengths, offsets = np.array(bounds), self.documents.lengths[documents], self.offsets[documents]
+        starts = np.maximum(limits[packs] - begins, 0) + offsets
+        stops = np.minimum(limits[packs + 1] - begins, lengths) + offsets
+        origins.note(keys, of_packs, self.keys[documents], starts=starts, stops=stops)
 
 
 def _join(runs: Sequence[DocumentRun]) -> DocumentRun:
