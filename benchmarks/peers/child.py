@@ -5,6 +5,7 @@
 
 import importlib
 import json
+import multiprocessing
 import os
 import shutil
 import sys
@@ -16,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.peers.measures import MEASURES, MOST_READ, RefusedError
+from benchmarks.peers.process import ENDED
 from benchmarks.peers.view import NotMeasuredError, NotOfferedError, View
 
 
@@ -69,8 +71,14 @@ def main() -> None:
         traceback.print_exc()
         broken = {"error": f"{type(error).__name__}: {error}"}
     for line in sys.stdin:
-        print(json.dumps(broken or answer(contender, json.loads(line), kept)), file=answers)
+        request = json.loads(line)
+        ends = broken is None and getattr(contender, "ENDS", False) and request.get("view", {}).get("workers", 0) > 0
+        print(json.dumps({**(broken or answer(contender, request, kept)), ENDED: ends}), file=answers)
+        if ends:
+            break
     answers.flush()
+    for worker in multiprocessing.active_children():
+        worker.kill()
     os._exit(0)  # threads of some libraries never end
 
 

@@ -1,17 +1,21 @@
-"""An environment for each contender, made on demand in benchmarks/envs."""
+"""An environment for each contender, made on demand in benchmarks/envs, from an index or from a folder of wheels."""
 
 import shutil
+import site
 import subprocess
 import sys
 import venv
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.peers.process import ROOT
+from benchmarks.peers.process import ROOT, cores
 
 FOLDER = ROOT / "benchmarks" / "envs"
 # torch 2.13.0 has a build without CUDA. Looser requirements would bring gigabytes of it.
-COMMON = ("torch==2.13.0", "pyarrow==26.0.1", "pillow==13.0.0")
+TORCH = "torch==2.13.0"
+COMMON = (TORCH, "pyarrow==26.0.1", "pillow==13.0.0")
 OWN = ("numpy==2.4.6", "tokenizers==0.23.3")
 
 
@@ -35,34 +39,87 @@ class Contender:
     @property
     def python(self) -> Path:
         """The interpreter. Contenders without requirements run in the environment of this process."""
-        return FOLDER / self.name / "bin" / "python" if self.requirements else Path(sys.executable)
+        return self._folder / "bin" / "python" if self.requirements else Path(sys.executable)
 
     @property
     def installed(self) -> bool:
         """Whether the environment is there, with just these requirements."""
-        stamp = FOLDER / self.name / "requirements"
-        return not self.requirements or (stamp.exists() and stamp.read_text() == self._wanted())
+        return not self.requirements or _text(self._folder / "requirements") == self._wanted()
 
-    def install(self) -> None:
-        """Make the environment."""
+    @property
+    def missing(self) -> str:
+        """Why there is no environment, as far as it is known."""
+        return _text(self._folder / "failed") or "no environment: `make bench` makes it"
+
+    def install(self, wheels: Path | None = None) -> None:
+        """Make the environment; with ``wheels``, from the wheels in that folder and in those inside it.
+
+        Then nothing is fetched, and torch is that of the interpreter which makes the environment, whose packages the
+        environment sees behind its own.
+        """
         if self.installed:
             return
-        folder = FOLDER / self.name
-        print(f"making {folder} ...", flush=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        venv.create(folder, with_pip=True)
-        command = [str(self.python), "-m", "pip", "install", "--quiet", *self.requirements]
+        print(f"making {self._folder} ...", flush=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        venv.create(self._folder, with_pip=wheels is None)
+        if wheels is None:
+            command = [str(self.python), "-m", "pip", "install", "--quiet", *self.requirements]
+        else:
+            _show_packages_of_this_interpreter(self._folder)
+            command = _offline(self.python, wheels, [one for one in self.requirements if one != TORCH])
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            raise InstallError((done.stderr.strip() or "pip failed").splitlines()[-1])
-        (folder / "requirements").write_text(self._wanted())
+            reason = (done.stderr.strip() or "pip failed").splitlines()[-1]
+            (self._folder / "failed").write_text(f"it could not be installed: {reason}")
+            raise InstallError(reason)
+        (self._folder / "requirements").write_text(self._wanted())
+
+    @property
+    def _folder(self) -> Path:
+        return FOLDER / self.name
 
     def _wanted(self) -> str:
         return "\n".join(self.requirements)
 
 
+def usable(contenders: Iterable[Contender], *, install: bool, wheels: Path | None = None) -> dict[str, str]:
+    """Make the environments, several at a time, and say which are missing and why."""
+
+    def problem(one: Contender) -> str:
+        try:
+            if install:
+                one.install(wheels)
+        except Exception as error:
+            return f"it could not be installed: {error}"
+        return "" if one.installed else one.missing
+
+    chosen = list(contenders)
+    with ThreadPoolExecutor(cores()) as threads:
+        problems = threads.map(problem, chosen)
+        return {one.name: reason for one, reason in zip(chosen, problems, strict=True) if reason}
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def _show_packages_of_this_interpreter(folder: Path) -> None:
+    """``--system-site-packages`` would show those of the base installation, also if this interpreter is in a venv."""
+    places = [place for place in (*site.getsitepackages(), site.getusersitepackages()) if Path(place).is_dir()]
+    lines = [f"import site; site.addsitedir({place!r})\n" for place in places]
+    (inside,) = (folder / "lib").glob("python*/site-packages")
+    (inside / "zz-machine.pth").write_text("".join(lines))
+
+
+def _offline(python: Path, wheels: Path, requirements: list[str]) -> list[str]:
+    folders = [wheels, *sorted(place for place in wheels.rglob("*") if place.is_dir())]
+    links = [part for place in folders for part in ("--find-links", str(place))]
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    return [*pip, "install", "--quiet", "--no-index", "--no-compile", *links, *requirements]
+
+
 CONTENDERS = (
-    Contender(name="midepoch", label="midepoch", packages=("torch",)),
+    Contender(name="midepoch", label="midepoch", packages=("torch", "pyarrow")),
     Contender(name="pyarrow", label="pyarrow, a loop", packages=("pyarrow",)),
     Contender(
         name="datasets",
@@ -81,7 +138,7 @@ CONTENDERS = (
         label="MosaicML Streaming",
         packages=("mosaicml-streaming",),
         # it wants an older NumPy and transformers, which wants older tokenizers
-        requirements=("torch==2.13.0", "pyarrow", "pillow", "tokenizers", "mosaicml-streaming==0.13.0"),
+        requirements=(TORCH, "pyarrow", "pillow", "tokenizers", "mosaicml-streaming==0.13.0"),
     ),
     Contender(
         name="grain",
@@ -99,8 +156,8 @@ CONTENDERS = (
     Contender(
         name="lance",
         label="LanceDB StreamingDataset",
-        packages=("lancedb", "pylance"),
-        requirements=(*COMMON, *OWN, "lancedb==0.40.0", "pylance==14.0.2"),
+        packages=("lancedb",),
+        requirements=(*COMMON, *OWN, "lancedb==0.40.0"),
         quick=False,
     ),
     Contender(

@@ -17,7 +17,7 @@ from benchmarks.peers.footprint import TICK, Footprint, processor_seconds_of_tre
 from benchmarks.peers.view import NotOfferedError, View
 
 Figures = dict[str, float]
-WARM_UP, TURNS = 0.1, 3
+LONGEST, TURNS = 2, 3
 MOST_READ = 1_000_000  # rows: beyond that, states are computed, by those contenders that can
 ROUND = 4  # states are taken after a multiple of so many batches: some libraries have one only when workers are level
 
@@ -26,35 +26,39 @@ class RefusedError(Exception):
     """The library raised an error when its own state was loaded."""
 
 
-def speed(contender: ModuleType, view: View, *, rows: int, seconds: float, per_row: int = 1) -> Figures:
+def speed(contender: ModuleType, view: View, *, seconds: float, per_row: int = 1) -> Figures:
     """Rows a second by the clock, and rows a second of processor time of the process and its workers.
 
     Both times ``per_row``. A busy machine changes the first and hardly the second.
-    The first rows are not timed: a tenth of them, or a quarter of the time, but not before every worker had its turns.
+
+    Passes are timed from their first item to their last, until there are enough ``seconds`` of them. Nothing can be
+    ahead then but what was made beside the first item; a window later in the pass would count a full queue as speed. A
+    pass that takes twice as long as was asked for ends there: a loop that does nothing but receive has emptied all
+    queues by then.
     """
     gc.collect()
     loader = contender.load(view)
-    items = iter(loader)
     count: Callable[[Any], int] = work.rows_of if view.batch_size else _one
-    turns = TURNS * max(view.workers, 1)
-    _take(items, count, upto=int(rows * WARM_UP), seconds=seconds / 4, least=turns)
-    worked, begun = processor_seconds_of_tree(os.getpid()), time.perf_counter()
-    received, ended = _take(items, count, upto=rows, seconds=seconds, least=turns)
-    worked = processor_seconds_of_tree(os.getpid()) - worked
+    rows, clock, worked = 0, 0.0, 0.0
+    while clock < seconds:
+        items = iter(loader)
+        next(items)
+        before, begun = processor_seconds_of_tree(os.getpid()), time.perf_counter()
+        received, ended = _take(items, count, seconds=LONGEST * seconds, least=TURNS * max(view.workers, 1))
+        if not received:
+            raise RuntimeError("a pass has one item only")
+        rows, clock = rows + received, clock + ended - begun
+        worked += processor_seconds_of_tree(os.getpid()) - before
     _close(loader, items)
-    if not received:
-        raise RuntimeError("no row was left after the warm-up")
-    return {"value": received * per_row / (ended - begun), "worked": received * per_row / max(worked, TICK)}
+    return {"value": rows * per_row / clock, "worked": rows * per_row / max(worked, TICK)}
 
 
 def _one(_: Any) -> int:
     return 1
 
 
-def _take(
-    items: Iterator[Any], count: Callable[[Any], int], *, upto: int, seconds: float, least: int
-) -> tuple[int, float]:
-    """Take rows until there are enough of them or the time is over, and at least some items.
+def _take(items: Iterator[Any], count: Callable[[Any], int], *, seconds: float, least: int) -> tuple[int, float]:
+    """Take the items that are left until the time is over, and at least some.
 
     Returns the number of rows that came, and when the last one came.
     """
@@ -63,7 +67,7 @@ def _take(
     for number, item in enumerate(items, start=1):
         received += count(item)
         last = time.perf_counter()
-        if number >= least and (received >= upto or last >= deadline):
+        if number >= least and last >= deadline:
             break
     return received, last
 

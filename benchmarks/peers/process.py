@@ -10,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+ENDED = "ended"  # in an answer: the process ends after it
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 class Process:
@@ -39,6 +45,9 @@ class Process:
             self.stop()
             return {"error": f"its process ended with {ended}; see {self.log.name}"}
         answer: dict[str, Any] = json.loads(line)
+        if answer.pop(ENDED, False):  # it has killed its workers; what clears up after them ends by itself
+            self._running = None
+            running.communicate()
         return answer
 
     def stop(self) -> None:

@@ -4,20 +4,21 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from benchmarks import data
-from benchmarks.peers import measures, report
-from benchmarks.peers.environments import CONTENDERS, Contender
+from benchmarks.peers import environments, measures, page, report
+from benchmarks.peers.environments import CONTENDERS, Contender, usable
 from benchmarks.peers.footprint import memory_of_tree, processor_seconds_of_tree
 from benchmarks.peers.process import Process
 from benchmarks.peers.report import Cell
-from benchmarks.peers.run import Runner, usable
+from benchmarks.peers.run import Runner
 from benchmarks.peers.scenarios import QUICK, WHOLE, Case, Scenario, scenarios
 from benchmarks.peers.view import NotOfferedError, View
 
@@ -127,15 +128,56 @@ def test_a_loader_without_a_state_does_not_offer_one():
         measures.state(contender, VIEW, batches=1)
 
 
-def test_speed_counts_rows_and_not_batches(monkeypatch):
-    ticks = iter(range(1000))
-    monkeypatch.setattr(measures.time, "perf_counter", lambda: float(next(ticks)))
-    batches = [{"text": ["a", "b"]} for _ in range(20)]
-    contender = SimpleNamespace(load=lambda view: batches)
-    found = measures.speed(contender, VIEW, rows=40, seconds=1000.0, per_row=10)
-    # three batches warm up; seventeen of 2 rows come at a tick each; the clock is also read once before them
-    assert found["value"] == 17 * 2 * 10 / 18
+class Clock:
+    """Time as the loaders of a test make it pass."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(measures.time, "perf_counter", lambda: self.now)
+
+    def items(self, *costs):
+        for cost in costs:
+            self.now += cost
+            yield {"text": ["a", "b"]}
+
+
+def speed_of(passes, seconds=2.0, per_row=1):
+    """``passes`` makes the items of one pass each time."""
+    loader = type("Loader", (), {"__iter__": lambda self: passes()})()
+    contender = SimpleNamespace(load=lambda view: loader)
+    return measures.speed(contender, VIEW, seconds=seconds, per_row=per_row)
+
+
+def test_speed_counts_rows_and_not_batches_and_leaves_out_the_start_of_a_pass(monkeypatch):
+    clock = Clock(monkeypatch)
+    found = speed_of(lambda: clock.items(100.0, *[0.5] * 5), per_row=10)
+    assert found["value"] == 5 * 2 * 10 / 2.5
     assert found["worked"] > 0
+
+
+def test_short_passes_are_added_until_there_is_enough_time(monkeypatch):
+    clock, begun = Clock(monkeypatch), []
+
+    def passes():
+        begun.append(clock.now)
+        return clock.items(50.0, *[0.25] * 3)
+
+    assert speed_of(passes)["value"] == 2 / 0.25
+    assert len(begun) == 3
+
+
+def test_a_slow_pass_is_cut_but_not_before_every_worker_had_its_turns(monkeypatch):
+    clock = Clock(monkeypatch)
+    assert speed_of(lambda: clock.items(*[1.0] * 1000))["value"] == 2
+    assert clock.now == 1 + measures.LONGEST * 2
+    clock.now = 0.0
+    speed_of(lambda: clock.items(*[100.0] * 1000))
+    assert clock.now == 100 * (1 + measures.TURNS)
+
+
+def test_a_pass_of_one_item_has_no_speed():
+    with pytest.raises(RuntimeError, match="one item"):
+        speed_of(lambda: iter([{"text": ["a"]}]))
 
 
 def test_memory_is_counted_for_a_living_process_and_not_for_one_that_ended():
@@ -177,6 +219,69 @@ def test_processes_that_die_hang_or_are_missing_are_reported(tmp_path):
     assert "cannot be reached" in Process("missing", tmp_path / "missing", log).ask({}, 60)["error"]
 
 
+def test_data_are_prepared_once_and_again_where_they_are_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "FOLDER", tmp_path)
+    asked = []
+
+    def ask(process, request, seconds):
+        asked.append(request["kind"])
+        Path(request["folder"]).mkdir(parents=True)
+        return {}
+
+    monkeypatch.setattr(Process, "ask", ask)
+    case = Case(label="", measure="speed", rows=4000, view={"kind": "texts"})
+    chosen = [next(one for one in CONTENDERS if one.name == "pyarrow")]
+    for _ in range(2):
+        Runner(chosen, {}).prepare([scenario(cases=(case,))])
+    assert asked == ["texts"]
+    (tmp_path / "peers" / "pyarrow" / "texts-4000").rmdir()
+    Runner(chosen, {}).prepare([scenario(cases=(case,))])
+    assert asked == ["texts"] * 2
+
+
+def test_a_process_that_ends_after_its_answer_is_started_again(tmp_path):
+    ends = Process(
+        "ends", script(tmp_path, "ends", 'read line; echo \'{"figures": 1, "ended": true}\''), tmp_path / "log"
+    )
+    assert [ends.ask({}, 60), ends.ask({}, 60)] == [{"figures": 1}] * 2
+
+
+def wheel(folder, name, version):
+    """A wheel of one empty module."""
+    folder.mkdir(exist_ok=True)
+    about = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": "",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{about}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{about}/RECORD"))
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+
+
+def test_environments_from_wheels_need_no_network_and_see_this_torch(tmp_path, monkeypatch):
+    monkeypatch.setattr(environments, "FOLDER", tmp_path / "envs")
+    wheel(tmp_path / "wheels", "first_wheel", "1.0")
+    wheel(tmp_path / "wheels" / "more", "second_wheel", "2.0")
+    there = Contender(
+        name="there",
+        label="",
+        packages=(),
+        requirements=(environments.TORCH, "first_wheel==1.0", "second_wheel==2.0"),
+    )
+    absent = Contender(name="absent", label="", packages=(), requirements=("no_such_wheel==1",))
+    missing = usable([there, absent], install=True, wheels=tmp_path / "wheels")
+    assert list(missing) == ["absent"]
+    assert "could not be installed" in missing["absent"]
+    assert "no_such_wheel" in missing["absent"]
+    assert usable([there, absent], install=False) == missing  # the reason is known later too
+    code = "import first_wheel, second_wheel, torch; print(torch.__file__)"
+    found = subprocess.run([there.python, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == torch.__file__
+
+
 def test_a_broken_contender_does_not_stop_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "FOLDER", tmp_path)
     case = Case(
@@ -184,7 +289,7 @@ def test_a_broken_contender_does_not_stop_the_others(tmp_path, monkeypatch):
         measure="speed",
         rows=4000,
         view={"kind": "texts", "batch_size": None},
-        options={"rows": 4000, "seconds": 5.0},
+        options={"seconds": 0.01},
     )
     chosen = [
         next(one for one in CONTENDERS if one.name == "pyarrow"),
@@ -192,9 +297,12 @@ def test_a_broken_contender_does_not_stop_the_others(tmp_path, monkeypatch):
         Contender(name="uninstalled", label="Uninstalled", packages=(), requirements=("nothing",)),
     ]
     unusable = usable(chosen, install=False)
-    runner = Runner(chosen, replace(QUICK, rounds=2), unusable)
+    runner, asked = Runner(chosen, unusable), scenario(cases=(case,))
     try:
-        cells = runner.table(scenario(cases=(case,)))["rows"]
+        runner.prepare([asked])
+        runner.round(asked)
+        runner.round(asked)
+        cells = runner.table(asked)["rows"]
     finally:
         runner.stop()
     assert len(cells["pyarrow"].values) == 2
@@ -222,3 +330,18 @@ def test_every_contender_has_its_module():
 def test_a_report_can_be_read_back():
     tables = {"01-a": {"rows": {"midepoch": Cell(values=(1.0, 2.0)), "other": Cell(says="refused", reason="no")}}}
     assert report.from_json(report.as_json(tables, {"cores": 2})) == tables
+
+
+def test_reports_of_one_machine_can_be_joined(tmp_path):
+    about = {"date": "", "cores": 2, "machine": "m", "note": "old", "versions": {}, "missing": {}, "rounds": 1}
+    first, second = ({"rows": {"midepoch": Cell(values=(value,))}} for value in (1.0, 2.0))
+    page.write(
+        tmp_path / "a", {**about, "minutes": 3.0}, scenarios(WHOLE), {"01-text-rows": first, "05-parquet": first}
+    )
+    page.write(tmp_path / "b", {**about, "minutes": 2.0}, scenarios(WHOLE), {"01-text-rows": second})
+    joined, tables = page.join([tmp_path / "a", tmp_path / "b"], "new")
+    assert tables == {"01-text-rows": second, "05-parquet": first}
+    assert (joined["minutes"], joined["note"]) == (3.0, "new")
+    text = (tmp_path / "a" / "README.md").read_text()
+    assert text.index("## Text rows, one process") < text.index("## Parquet in place")
+    assert "![Parquet in place](05-parquet.png)" in text

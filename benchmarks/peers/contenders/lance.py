@@ -1,11 +1,11 @@
 """LanceDB's StreamingDataset: data are written as a Lance table first.
 
 The shuffle of "block" is of clumps of 1,000 rows; "row" is its default. Splits are four, so that 2 and 4 workers divide
-them.
+them; more workers need more.
 """
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -68,14 +68,25 @@ class _Rows:
             yield from batch.to_pylist()
 
 
-class Loader(StreamingDataLoader):
-    """The state is the dataset's; the loader commits what it has handed out."""
+class Loader:
+    """A dataset and its loader for each epoch, as they want it. The state is the dataset's."""
+
+    def __init__(self, make: Callable[[int], StreamingDataLoader]) -> None:
+        self._make, self._epoch, self._begun = make, 0, False
+        self._loader = make(0)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._begun:
+            self._epoch += 1
+            self._loader = self._make(self._epoch)
+        self._begun = True
+        return iter(self._loader)
 
     def state_dict(self) -> Any:
-        return self.dataset.state_dict()
+        return self._loader.dataset.state_dict()
 
     def load_state_dict(self, state: Any) -> None:
-        self.dataset.load_state_dict(state)
+        self._loader.dataset.load_state_dict(state)
 
 
 def load(view: View) -> Any:
@@ -97,19 +108,24 @@ def load(view: View) -> Any:
     else:
         transforms = {"tokens": _tokens, "images": _images}
         options = {"transform": _tokenise if view.work == "tokenise" else transforms.get(view.kind)}
-    dataset = StreamingDataset(
-        table,
-        num_splits=SPLITS,
-        shuffle=bool(view.shuffle),
-        shuffle_seed=SEED,
-        shuffle_clump_size=CLUMP if view.shuffle == "block" else None,
-        **options,
-    )
     tensors = view.kind in ("tokens", "images", "documents")
-    return Loader(
-        dataset,
-        batch_size=view.batch_size,
-        num_workers=view.workers,
-        collate_fn=None if tensors else _columns,
-        multiprocessing_context="forkserver" if view.workers else None,
-    )
+
+    def make(epoch: int) -> StreamingDataLoader:
+        dataset = StreamingDataset(
+            table,
+            num_splits=max(SPLITS, view.workers),
+            shuffle=bool(view.shuffle),
+            shuffle_seed=SEED,
+            epoch=epoch,
+            shuffle_clump_size=CLUMP if view.shuffle == "block" else None,
+            **options,
+        )
+        return StreamingDataLoader(
+            dataset,
+            batch_size=view.batch_size,
+            num_workers=view.workers,
+            collate_fn=None if tensors else _columns,
+            multiprocessing_context="forkserver" if view.workers else None,
+        )
+
+    return Loader(make)
