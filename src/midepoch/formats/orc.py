@@ -7,7 +7,7 @@ from pyarrow import orc
 
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Format, Scan, as_read, read_as
-from midepoch.formats.inflation import MAX_RECORD_BYTES
+from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_inflation
 from midepoch.storage.location import Location, open_file
 
 
@@ -15,7 +15,7 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     """The schema and the stripes of a file.
 
     pyarrow does not report the rows of a stripe, so the narrowest column is decoded to count them. A single stripe has
-    all the rows of the footer.
+    all the rows of the footer. Each value counts as eight bytes in memory: numbers that repeat are stored once.
     """
     file = _open(path)
     total = int(file.nrows)
@@ -23,6 +23,12 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
         rows = [total] if file.nstripes == 1 else [_rows(file, number) for number in range(file.nstripes)]
     except (pa.ArrowException, OSError) as error:
         raise DataFormatError(f"{path} is a damaged ORC file: {error}. Copy or write it again.") from error
+    width = 8 * len(file.schema)
+    for number, count in enumerate(rows):
+        try:
+            check_inflation(file.content_length * count // max(1, total), width * count, limit)
+        except InflationError as error:
+            raise DataFormatError(f"{path}, stripe {number}: {error}.") from None
     # Nor does it report where a stripe lies. Blocks are read by number; the lengths only say how large a row is.
     blocks = [(0, file.content_length * count // max(1, total), count) for count in rows]
     return Scan("orc", as_read(file.schema), blocks)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from midepoch._common.text import count
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Format, Range, Scan, as_read, read_as
+from midepoch.formats.dictionary_pages import rows_at_a_time
 from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_inflation
 from midepoch.storage.location import Location, open_file
 from midepoch.storage.ranges import Span
@@ -59,14 +60,14 @@ def ranges(path: Location, columns: Sequence[pa.Field]) -> list[dict[str, Range]
 
 def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> "ParquetBlocks":
     """Open a file and read its footer."""
-    return ParquetBlocks(path, wanted)
+    return ParquetBlocks(path, wanted, limit)
 
 
 class ParquetBlocks:
     """An open Parquet file. Each read decodes one row group, and of it only the columns asked for."""
 
-    def __init__(self, path: Location, wanted: pa.Schema) -> None:
-        self._path, self._wanted = path, wanted
+    def __init__(self, path: Location, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> None:
+        self._path, self._wanted, self._limit = path, wanted, limit
         self._source, self._file = _opened(path)
         self._leaves = _leaves(self._file.metadata, wanted.names)
         self._idle = deque([self._file])
@@ -78,9 +79,9 @@ class ParquetBlocks:
             file = self._idle.pop()
         except IndexError:
             source = self._source if isinstance(self._path, str) else open_file(self._path)
-            file = pq.ParquetFile(source, metadata=self._file.metadata)
+            file = pq.ParquetFile(source, metadata=self._file.metadata, page_checksum_verification=True)
         try:
-            return self._read(file, block)
+            return self._read(file, self._source, block)
         finally:
             self._idle.append(file)
 
@@ -97,15 +98,34 @@ class ParquetBlocks:
 
     def decode(self, block: Block, file: pa.NativeFile) -> pa.Table:
         """The row group, by its own reader that knows the footer: any number of threads may decode at once."""
-        return self._read(pq.ParquetFile(file, metadata=self._file.metadata, pre_buffer=False), block)
+        metadata = self._file.metadata
+        reader = pq.ParquetFile(file, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
+        return self._read(reader, file, block)
 
-    def _read(self, file: pq.ParquetFile, block: Block) -> pa.Table:
+    def _read(self, file: pq.ParquetFile, source: pa.NativeFile, block: Block) -> pa.Table:
         try:
-            return read_as(
-                file.read_row_group(block.number, columns=self._wanted.names, use_threads=False), self._wanted
-            )
+            metadata, known = self._file.metadata, block.number < self._file.metadata.num_row_groups
+            step = rows_at_a_time(source, metadata.row_group(block.number), self._leaves) if known else None
+            if step is None:
+                data = file.read_row_group(block.number, columns=self._wanted.names, use_threads=False)
+            else:
+                data = self._read_slowly(file, block.number, step)
+            return read_as(data, self._wanted)
+        except InflationError as error:
+            raise DataFormatError(f"{self._path}, row group {block.number}: {error}.") from None
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path}: row group {block.number} cannot be decoded: {error}") from error
+
+    def _read_slowly(self, file: pq.ParquetFile, number: int, step: int) -> pa.Table:
+        """A row group, some rows at a time, so that it is given up before it fills the memory."""
+        group, batches, inflated = file.metadata.row_group(number), list[pa.RecordBatch](), 0
+        stored = sum(group.column(leaf).total_compressed_size for leaf in self._leaves)
+        names = self._wanted.names
+        for batch in file.iter_batches(batch_size=step, row_groups=[number], columns=names, use_threads=False):
+            batches.append(batch)
+            inflated += batch.nbytes
+            check_inflation(stored, inflated, self._limit)
+        return pa.Table.from_batches(batches)
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
         return False
@@ -119,7 +139,7 @@ def _opened(path: Location) -> tuple[pa.NativeFile, pq.ParquetFile]:
     """The open file and its reader, which has read the footer."""
     try:
         source = open_file(path)
-        file = pq.ParquetFile(source)
+        file = pq.ParquetFile(source, page_checksum_verification=True)
         _ = file.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFormatError(

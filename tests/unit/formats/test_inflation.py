@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import orc
 
 import midepoch as me
 from files import write
@@ -17,6 +18,13 @@ from objects import stored
 ZEROS = pa.record_batch({"x": np.zeros(2 << 20, np.int64)})  # 16 MiB that become some kB
 CODES = pa.record_batch({"x": pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), ["a" * (8 << 20), "b"])})
 TOO_LARGE = r"bytes become \d\d?,\d{3},\d{3} bytes once decompressed, more than max_record_bytes \(1,048,576\)"
+
+
+def test_a_stripe_of_orc_with_numbers_that_repeat_is_refused_when_it_is_opened(tmp_path):
+    orc.write_table(pa.Table.from_batches([ZEROS]), tmp_path / "a.orc", stripe_size=1 << 30, compression="zstd")
+    with pytest.raises(me.DataFormatError, match=rf"a\.orc, stripe 0: .*{TOO_LARGE}"):
+        me.read(tmp_path / "a.orc", max_record_bytes="1MiB")
+    assert len(me.read(tmp_path / "a.orc")) == len(ZEROS)
 
 
 @pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
