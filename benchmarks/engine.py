@@ -43,6 +43,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Sizes], list[Figure]]]] = {
     "rows": ("Rows as dicts", lambda s: throughput.rows(s.texts, s.peer_rows, s.repeats)),
     "batches": ("Batches of 64 as Python columns", lambda s: throughput.batches(s.texts, s.repeats)),
     "tensors": ("Batches of 64 token rows as tensors", lambda s: throughput.tensors(s.tokens, s.repeats)),
+    "sizes": ("Batches of token rows by size", lambda s: throughput.tensor_sizes(s.tokens, s.repeats)),
     "first": ("First row after a resume", lambda s: resuming.first_item(s.texts, s.files, s.file_rows, 5 * s.repeats)),
     "state": ("state_dict()", lambda s: resuming.state(s.tiny_files, 10 * s.repeats)),
     "imports": ("Importing", lambda s: opening.imports(s.processes)),

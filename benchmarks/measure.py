@@ -65,6 +65,14 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - begun
 
 
+def processor_seconds(call: Callable[[], Any]) -> float:
+    """How long one call computes in this process, which other programs change less than its time by the clock."""
+    gc.collect()
+    begun = time.process_time()
+    call()
+    return time.process_time() - begun
+
+
 def in_turn(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
     """The times of each contender, all of them run once in each round, so that noise affects all of them."""
     times: dict[str, list[float]] = {name: [] for name in contenders}

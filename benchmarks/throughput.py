@@ -3,13 +3,14 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_least, best_apart, exhaust, figure
+from benchmarks.measure import Figure, at_least, best_apart, exhaust, figure, in_turn, processor_seconds
 
 BATCH = 64
 
@@ -88,6 +89,34 @@ def tensors(token_rows: int, repeats: int) -> list[Figure]:
         figure("shuffle (block) + torch batches / memcpy into one buffer", plain / times["block"], "×"),
         *(figure(f"GB/s, {name}", size / time) for name, time in times.items()),
     ]
+
+
+def tensor_sizes(token_rows: int, repeats: int) -> list[Figure]:
+    """Batches of token rows of several sizes, against a loop that copies each to a new tensor, in processor time."""
+    folder = data.tokens(token_rows)
+    dataset = _opened(folder).with_format("torch")
+    figures = []
+    for size in (8, 64, 256):
+        contenders = {
+            "loop": lambda n=size: processor_seconds(lambda: exhaust(_tensors(folder, n))),
+            "in order": lambda n=size: processor_seconds(lambda: exhaust(dataset.batch(n))),
+            "block": lambda n=size: processor_seconds(lambda: exhaust(dataset.shuffle(1).batch(n))),
+        }
+        times = {name: min(values) for name, values in in_turn(contenders, repeats).items()}
+        figures += [
+            at_least(0.7, f"batches of {size} / a loop that makes tensors", times["loop"] / times["in order"], "×"),
+            figure(f"the same, shuffle (block), batches of {size}", times["loop"] / times["block"], "×"),
+        ]
+    return figures
+
+
+def _tensors(folder: Path, size: int) -> Iterator[Any]:
+    import torch
+
+    for batch in _streams(folder):
+        for start in range(0, batch.num_rows, size):
+            column = batch.slice(start, size).column(0)
+            yield torch.from_numpy(column.flatten().to_numpy().reshape(len(column), -1).copy())
 
 
 def _opened(folder: Path) -> me.Dataset:

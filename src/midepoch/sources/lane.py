@@ -16,7 +16,7 @@ from midepoch.sources.blocks import HeldBlocks
 from midepoch.sources.fetcher import BlockFetcher, Data
 from midepoch.stages.flow import RowRun
 from midepoch.values.origin import RowOrigin
-from midepoch.values.pool import PickedRows, RowPool
+from midepoch.values.pool import PickedRows, RowPool, ScatteredRows
 from midepoch.values.rows import Rows
 from midepoch.values.take import take
 
@@ -272,7 +272,7 @@ class LaneRows:
         sparse = sparse and self._bytes_of(blocks) > self._window_bytes
         if not sparse:
             self._held.load(blocks, read_ahead, window)
-        batches, views, taken = [], [], []
+        batches, views = list[pa.RecordBatch | ScatteredRows](), list[int]()
         for block, begin, end in parts:
             if sparse:
                 self._held.load([block])
@@ -283,12 +283,11 @@ class LaneRows:
                 batches += [
                     _as_batch(data.slice(int(rising[first]) - first_row, last - first)) for first, last in bounds
                 ]
-                views += [block] if self._held.is_view(block) else []
             else:
-                batches.append(_as_batch(take(data, rising[begin:end] - self._block_starts[block])))
-                taken += [block] if self._held.is_view(block) else []
-        if taken:
-            self._fetcher.check(taken)
+                rows = rising[begin:end] - self._block_starts[block]
+                lazy = self._held.is_view(block) and isinstance(data, pa.RecordBatch)
+                batches.append(ScatteredRows(data, rows) if lazy else _as_batch(take(data, rows)))
+            views += [block] if self._held.is_view(block) else []
         in_pool = np.empty_like(indices)
         in_pool[indices] = np.arange(len(indices))
         pool = RowPool(batches, self._fetcher.file_check(views), RowOrigin(rising, self._fetcher.view.locate))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.values.forms import Form, torch_module
+from midepoch.values.memory import new_array
 from midepoch.values.numbers import DTYPES, numbers_of
 
 
@@ -32,7 +33,7 @@ def arrow_batches(batch: pa.RecordBatch, size: int, form: Literal["numpy", "torc
     starts = range(0, batch.num_rows, size)
     if form == "arrow":
         return map(batch.slice, starts, repeat(size))
-    make, finish = (to_torch, tensor_of) if form == "torch" else (to_numpy, np.asarray)
+    make, finish = (to_torch, _copied_tensor) if form == "torch" else (to_numpy, np.asarray)
     columns = [
         (name, column, make) if (array := even_array(column)) is None else (name, array, finish)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -106,6 +107,12 @@ def tensor_of(array: Any) -> Any:
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         return array
     return torch_module().from_numpy(array.copy())
+
+
+def _copied_tensor(array: npt.NDArray[Any]) -> Any:
+    copy = new_array(array.shape, array.dtype)
+    copy[...] = array
+    return without_copy(copy, "torch")
 
 
 def without_copy(array: npt.NDArray[Any], form: Literal["numpy", "torch"]) -> Any:

@@ -19,12 +19,36 @@ MAX_PARTS = 128
 """With more parts it is faster to put them together: the files of all parts are checked before each batch."""
 
 
+@dataclass(frozen=True, slots=True)
 class PartedArray:
-    """Several arrays as one, without joining them. They differ only in their number of rows."""
+    """Rows of several arrays as one array, none of them copied. The arrays differ only in their number of rows."""
 
-    def __init__(self, parts: Sequence[npt.NDArray[Any]]) -> None:
-        self._parts = parts
-        self._ends = np.cumsum([len(part) for part in parts])
+    arrays: tuple[npt.NDArray[Any], ...]
+    owners: I64
+    """For each row, the number of its array."""
+    rows: I64
+    """For each row, its number in that array."""
+    is_whole: bool
+    """True if these are all rows of all arrays, in their order."""
+
+    @classmethod
+    def of(cls, array: npt.NDArray[Any], rows: I64 | None = None) -> "PartedArray":
+        """All rows of an array, or those at ``rows``."""
+        is_whole, rows = rows is None, np.arange(len(array)) if rows is None else rows
+        return cls((array,), np.zeros_like(rows), rows, is_whole)
+
+    def at(self, indices: I64) -> "PartedArray":
+        """The rows at ``indices``."""
+        return PartedArray(self.arrays, self.owners[indices], self.rows[indices], is_whole=False)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of all arrays."""
+        return self.arrays[0].dtype
+
+    def shape(self, count: int) -> tuple[int, ...]:
+        """The shape of so many rows."""
+        return (count, *self.arrays[0].shape[1:])
 
     def pick(self, indices: I64) -> npt.NDArray[Any]:
         """A new array of the rows at ``indices``."""
@@ -32,26 +56,16 @@ class PartedArray:
         self.pick_into(picked, indices)
         return picked
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """That of all parts."""
-        return self._parts[0].dtype
-
-    def shape(self, count: int) -> tuple[int, ...]:
-        """The shape of so many rows."""
-        return (count, *self._parts[0].shape[1:])
-
     def pick_into(self, picked: npt.NDArray[Any], indices: I64) -> None:
         """Copy the rows at ``indices`` into an array of their shape, which is contiguous."""
-        parts = self._parts
-        if len(parts) == 1 or not len(indices):
-            np.take(parts[0], indices, axis=0, out=picked, mode="clip")  # any other mode makes a copy first
-        elif len(indices) == self._ends[-1] and (indices == np.arange(len(indices))).all():
-            np.concatenate(parts, out=picked)
+        if len(self.arrays) == 1 or not len(indices):
+            # any other mode makes a copy first
+            np.take(self.arrays[0], self.rows[indices], axis=0, out=picked, mode="clip")
+        elif self.is_whole and len(indices) == len(self.rows) and (indices == np.arange(len(indices))).all():
+            np.concatenate(self.arrays, out=picked)
         else:  # for wide rows, one Python object per row costs less than a second copy of the row
-            owners = self._ends.searchsorted(indices, "right")
-            rows = indices - self._ends[owners]  # negative: counted from the end of the part
-            views = [parts[owner][row] for owner, row in zip(owners.tolist(), rows.tolist(), strict=True)]
+            places = zip(self.owners[indices].tolist(), self.rows[indices].tolist(), strict=True)
+            views = [self.arrays[owner][row] for owner, row in places]
             np.concatenate(views, out=picked.reshape(-1, *picked.shape[2:]))
 
 
@@ -84,11 +98,19 @@ class PickedArray:
         self.column.pick_into(np.frombuffer(memory, self.dtype).reshape(self.shape), self.indices)
 
 
-def parted_array(parts: Sequence[npt.NDArray[Any] | None]) -> PartedArray | None:
-    """These arrays as one, if none is None, all have the same dtype and row shape, and the rows are wide."""
-    arrays = [part for part in parts if part is not None]
-    kinds = {(part.dtype, part.shape[1:]) for part in arrays}
-    if len(arrays) < len(parts) or len(kinds) != 1:
+def joined_array(parts: Sequence[PartedArray | None]) -> PartedArray | None:
+    """The rows of all parts, if none is None, all have the same dtype and row shape, and the rows are wide."""
+    present = [part for part in parts if part is not None]
+    kinds = {(array.dtype, array.shape[1:]) for part in present for array in part.arrays}
+    if len(present) < len(parts) or len(kinds) != 1:
         return None
     ((dtype, row_shape),) = kinds
-    return PartedArray(arrays) if dtype.itemsize * prod(row_shape) >= WIDE_BYTES else None
+    if dtype.itemsize * prod(row_shape) < WIDE_BYTES:
+        return None
+    firsts = np.cumsum([0, *(len(part.arrays) for part in present)]).tolist()
+    return PartedArray(
+        tuple(array for part in present for array in part.arrays),
+        np.concatenate([part.owners + first for part, first in zip(present, firsts, strict=False)]),
+        np.concatenate([part.rows for part in present]),
+        is_whole=all(part.is_whole for part in present),
+    )

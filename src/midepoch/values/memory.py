@@ -7,7 +7,7 @@ loop have the same size, and are gone soon. So the memory of some of them is kep
 import ctypes
 from contextlib import suppress
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ class Recycler:
 
     def __init__(self, most_kept: int = MOST_KEPT) -> None:
         self._most_kept = most_kept
-        self._kept: dict[int, list[npt.NDArray[Any]]] = {}  # by size
+        self._kept: dict[int, list[_Memory]] = {}  # by size
         self._bytes = 0
 
     def array(self, size: int) -> npt.NDArray[np.uint8]:
@@ -40,36 +40,42 @@ class Recycler:
             memory = self._kept[size].pop()
             self._bytes -= size
         except (KeyError, IndexError):
-            memory = np.empty(size, np.uint8)
+            new = np.empty(size, np.uint8)
+            memory = _Memory(new, new.__array_interface__)
         return np.asarray(_Loan(self, memory))
 
     def kept(self, size: int) -> int:
         """How many pieces of memory of a size wait for an array."""
         return len(self._kept.get(size, ()))
 
-    def take_back(self, memory: npt.NDArray[Any]) -> None:
+    def take_back(self, memory: "_Memory") -> None:
         """Keep memory for another array, unless much is kept already. Memory of other sizes is dropped first."""
-        kept = self._kept.setdefault(memory.nbytes, [])
-        if self._bytes + memory.nbytes > self._most_kept and len(kept) < 2:
-            self._drop_others(memory.nbytes)
-        if self._bytes + memory.nbytes <= self._most_kept or len(kept) < 2:
+        size = memory.array.nbytes
+        kept = self._kept.setdefault(size, [])
+        if self._bytes + size > self._most_kept and len(kept) < 2:
+            self._drop_others(size)
+        if self._bytes + size <= self._most_kept or len(kept) < 2:
             kept.append(memory)
-            self._bytes += memory.nbytes
+            self._bytes += size
 
     def _drop_others(self, size: int) -> None:
         for other in [other for other in self._kept if other != size]:
             self._bytes -= other * len(self._kept.pop(other))
 
 
+class _Memory(NamedTuple):
+    """Memory, and how NumPy describes it. To ask for that every time would take longer than everything else."""
+
+    array: npt.NDArray[Any]
+    description: dict[str, Any]
+
+
 class _Loan:
     """What an array belongs to. NumPy and torch keep it as long as something shows the memory."""
 
-    def __init__(self, recycler: Recycler, memory: npt.NDArray[Any]) -> None:
+    def __init__(self, recycler: Recycler, memory: _Memory) -> None:
         self._recycler, self._memory = recycler, memory
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        return self._memory.__array_interface__
+        self.__array_interface__ = memory.description
 
     def __del__(self) -> None:
         self._recycler.take_back(self._memory)

@@ -18,7 +18,7 @@ from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.values.arrow import arrow_batches, arrow_columns, even_array, is_list, without_copy
 from midepoch.values.collate import concat_batches
-from midepoch.values.gather import MAX_PARTS, PartedArray, PickedArray, parted_array
+from midepoch.values.gather import MAX_PARTS, PartedArray, PickedArray, joined_array
 from midepoch.values.origin import RowOrigin, undecodable
 from midepoch.values.take import take
 
@@ -48,8 +48,25 @@ def all_checks(checks: "Iterable[Check | None]") -> Check | None:
     return check_all
 
 
+@dataclass(frozen=True, slots=True)
+class ScatteredRows:
+    """Rows that lie scattered in a block which is a view of a file. They are copied once it is known what for."""
+
+    block: pa.RecordBatch
+    rows: I64
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the block."""
+        return self.block.schema
+
+    def batch(self) -> pa.RecordBatch:
+        """A copy of the rows."""
+        return take(self.block, self.rows)
+
+
 class RowPool:
-    """The rows of several parts, numbered through. A part is a record batch, or rows picked from another pool.
+    """The rows of several parts, numbered through: record batches, rows of them, or rows picked from another pool.
 
     Parts may be views of files, and their rows may be copied long after they were read. ``check`` raises if one of
     those files has changed since. It is called before rows are copied, because a map of a truncated file cannot be
@@ -59,17 +76,23 @@ class RowPool:
 
     def __init__(
         self,
-        parts: "Sequence[pa.RecordBatch | PickedRows]",
+        parts: "Sequence[pa.RecordBatch | ScatteredRows | PickedRows]",
         check: Check | None = None,
         origin: RowOrigin | None = None,
     ) -> None:
-        self._parts, self.file_check, self.origin = parts, check, origin
+        self._parts, self._check, self.origin = parts, check, origin
         self._batches: dict[tuple[str, ...], pa.RecordBatch] = {}
 
     def check(self) -> None:
         """Raise if a file of the parts has changed."""
         if self.file_check is not None:
             self.file_check()
+
+    @cached_property
+    def file_check(self) -> Check | None:
+        """What ``check`` calls, for pools from which parts are picked too; None if no part is a view of a file."""
+        pools = (part.pool for part in self._parts if isinstance(part, PickedRows))
+        return all_checks([self._check, *(pool.file_check for pool in pools)])
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -90,7 +113,7 @@ class RowPool:
         if wanted not in self._batches:
             batches: list[pa.RecordBatch] = [
                 part.batch(names) if isinstance(part, PickedRows) else part if names is None else part.select(names)
-                for part in self._parts
+                for part in self._copied_parts
             ]
             joined = batches[0] if self.is_view else concat_batches(batches)
             if not self.is_view:
@@ -106,12 +129,12 @@ class RowPool:
     @cached_property
     def wide_arrays(self) -> dict[str, PartedArray]:
         """The columns that are arrays of wide rows in every part, so any rows of them are too. Views of the parts."""
-        unchecked = self.file_check is None and not all(isinstance(part, PickedRows) for part in self._parts)
+        unchecked = self._check is None and not all(isinstance(part, PickedRows) for part in self._parts)
         if unchecked or len(self._parts) > MAX_PARTS:
             return {}
         self.check()
-        parts = [part.wide_arrays() if isinstance(part, PickedRows) else _even_lists(part) for part in self._parts]
-        columns = {name: parted_array([part.get(name) for part in parts]) for name in parts[0]}
+        parts = [part.parted_arrays() if isinstance(part, PickedRows) else _even_lists(part) for part in self._parts]
+        columns = {name: joined_array([part.get(name) for part in parts]) for name in parts[0]}
         return {name: column for name, column in columns.items() if column is not None}
 
     @cached_property
@@ -144,18 +167,24 @@ class RowPool:
         self.check()
         return rows
 
+    @cached_property
+    def _copied_parts(self) -> "Sequence[pa.RecordBatch | PickedRows]":
+        """The parts, with a copy of rows that lie scattered in their block."""
+        return [part.batch() if isinstance(part, ScatteredRows) else part for part in self._parts]
+
     @property
     def _convertible(self) -> "Sequence[pa.RecordBatch | PickedRows]":
         """The parts, joined if they are small: to convert a part has a cost that does not depend on its rows."""
-        batches = [part for part in self._parts if isinstance(part, pa.RecordBatch)]
-        if len(batches) < len(self._parts) or len(batches) < 2:
-            return self._parts
+        parts = self._copied_parts
+        batches = [part for part in parts if isinstance(part, pa.RecordBatch)]
+        if len(batches) < len(parts) or len(batches) < 2:
+            return parts
         rows = sum(batch.num_rows for batch in batches)
         small = rows < SMALL_PART * len(batches)
         if small and batches[0].num_rows:  # a guess from one part: to measure all would take as long
             row_bytes = batches[0].nbytes / batches[0].num_rows
             small = row_bytes * rows < SMALL_PART_BYTES * len(batches)
-        return [self.batch()] if small else self._parts
+        return [self.batch()] if small else parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +215,10 @@ class PickedRows:
         """The rows as columns of Python values."""
         pick = _picker(self.indices)
         return {name: list(pick(values)) for name, values in self.pool.lists.items()}
+
+    def parted_arrays(self) -> dict[str, PartedArray | None]:
+        """The columns of wide rows of numbers, not copied."""
+        return {name: column.at(self.indices) for name, column in self.pool.wide_arrays.items()}
 
     def wide_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The columns of wide rows of numbers, each as a new array."""
@@ -238,10 +271,12 @@ def _joined(lists: Iterable[Iterable[Any]]) -> list[Any]:
     return joined
 
 
-def _even_lists(batch: pa.RecordBatch) -> dict[str, npt.NDArray[Any] | None]:
+def _even_lists(part: pa.RecordBatch | ScatteredRows) -> dict[str, PartedArray | None]:
     """The list columns, as arrays where all lists of the column are equally long."""
-    lists = (field.name for field in batch.schema if is_list(getattr(field.type, "storage_type", field.type)))
-    return {name: even_array(batch.column(name)) for name in lists}
+    block, rows = (part.block, part.rows) if isinstance(part, ScatteredRows) else (part, None)
+    lists = (field.name for field in block.schema if is_list(getattr(field.type, "storage_type", field.type)))
+    arrays = {name: even_array(block.column(name)) for name in lists}
+    return {name: None if array is None else PartedArray.of(array, rows) for name, array in arrays.items()}
 
 
 def _picker(indices: I64) -> Callable[[list[Any]], Sequence[Any]]:

@@ -2,11 +2,15 @@
 
 import gc
 import random
+from collections import deque
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
+import midepoch as me
+from files import write
 from midepoch.values.memory import LARGE, Recycler, keep_memory, new_array
 
 
@@ -74,6 +78,28 @@ def test_arrays_in_use_never_overlap_whatever_is_dropped():
 def test_new_arrays_have_their_shape_and_dtype(shape):
     array = new_array(shape, np.dtype(np.int64))
     assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, np.int64, True)
+
+
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
+@pytest.mark.parametrize("held", [0, 1, 5, 100])
+def test_batches_that_a_loop_holds_are_never_overwritten(tmp_path, shuffled, held):
+    width = LARGE // 4
+    blocks = [
+        pa.record_batch({"tokens": pa.FixedSizeListArray.from_arrays(pa.array(values), width)})
+        for values in np.split(np.repeat(np.arange(60, dtype=np.int32), width), 6)
+    ]
+    dataset = me.read(write(tmp_path / "a.arrow", blocks)).with_format("torch")
+    dataset = (dataset.shuffle(seed=1, window=30) if shuffled else dataset).batch(4)
+    expected = [batch["tokens"][:, 0].tolist() for batch in dataset]
+    dataset.set_epoch(0)
+    kept, places = deque(maxlen=held), set()
+    for batch, numbers in zip(dataset, expected, strict=True):
+        assert batch["tokens"][:, 0].tolist() == numbers
+        places.add(batch["tokens"].data_ptr())
+        batch["tokens"][:] = -1 - numbers[0]
+        kept.append((batch["tokens"], -1 - numbers[0]))
+        assert all((tensor == value).all() for tensor, value in kept)
+    assert len(places) < len(expected) or held >= len(expected)
 
 
 def test_a_process_can_keep_its_memory():

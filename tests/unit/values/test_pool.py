@@ -13,7 +13,7 @@ from midepoch.values import pool
 from midepoch.values.arrow import arrow_columns
 from midepoch.values.collate import concat_batches
 from midepoch.values.gather import MAX_PARTS, WIDE_BYTES, PartedArray
-from midepoch.values.pool import PickedRows, RowPool
+from midepoch.values.pool import PickedRows, RowPool, ScatteredRows
 from midepoch.values.rows import Rows, concat
 
 WIDE = WIDE_BYTES // 4
@@ -52,14 +52,46 @@ def test_batches_of_picked_rows_equal_batches_of_one_record_batch(name, form, nu
 
 
 @pytest.mark.parametrize("form", ["numpy", "torch"])
-def test_wide_rows_are_copied_straight_into_the_batch(tmp_path, monkeypatch, form):
+@pytest.mark.parametrize(
+    "shuffle",
+    [lambda data: data.shuffle(seed=3, window=40), lambda data: data.shuffle(seed=3, level="row").lanes(3)],
+    ids=["whole blocks", "scattered rows"],
+)
+def test_wide_rows_are_copied_straight_into_the_batch(tmp_path, monkeypatch, form, shuffle):
     path = write(tmp_path / "a.arrow", [wide(start, start + 10) for start in range(0, 100, 10)])
     monkeypatch.setattr(RowPool, "batch", lambda *_: pytest.fail("the parts were copied together"))
-    dataset = me.read(path).shuffle(seed=3, window=40).with_format(form).batch(7)
+    monkeypatch.setattr(ScatteredRows, "batch", lambda _: pytest.fail("rows of a block were copied first"))
+    dataset = shuffle(me.read(path)).with_format(form).batch(7)
     batches = list(dataset)
     got = [row for batch in batches for row in batch["tokens"].tolist()]
     assert sorted(got) == [[number] * WIDE for number in range(100)]
     assert got != sorted(got)
+
+
+@pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
+def test_rows_that_lie_scattered_in_a_block_are_those_of_a_copy(form):
+    names = pa.array([f"row {number}" for number in range(10)])
+    first = wide(0, 10).append_column("name", names)
+    second = wide(10, 20).append_column("name", names)
+    scattered = [ScatteredRows(first.slice(2), np.array([5, 0, 3])), second, ScatteredRows(second, np.array([9]))]
+    copied = [part.batch() if isinstance(part, ScatteredRows) else part for part in scattered]
+    assert copied[0]["name"].to_pylist() == ["row 7", "row 2", "row 5"]
+    indices = np.array([13, 2, 0, 5, 1, 4])
+    got, expected = (Rows(PickedRows(RowPool(parts, lambda: None), indices), form) for parts in (scattered, copied))
+    assert all(map(same, got.batches(4), expected.batches(4)))
+    assert same(got.columns(), expected.columns())
+    assert all(map(same, got.items(), expected.items()))
+
+
+def test_a_pool_checks_the_files_of_the_pools_that_it_is_picked_from():
+    checks = []
+    inner = RowPool([wide(0, 4)], lambda: checks.append("inner"))
+    parts = [Rows(PickedRows(inner, np.array([3, 1])), "torch"), Rows(wide(4, 8), "torch", check=lambda: None)]
+    batches = concat(parts).batches(2)
+    assert next(batches)["tokens"][:, 0].tolist() == [3, 1]
+    before = len(checks)
+    assert next(batches)["tokens"][:, 0].tolist() == [4, 5]
+    assert len(checks) > before
 
 
 def test_many_parts_are_copied_together_first(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from exact import same
 from midepoch.delivery.layout import Destination, Layout, read_layout
 from midepoch.values import wire
-from midepoch.values.gather import PartedArray, PickedArray
+from midepoch.values.gather import PartedArray, PickedArray, joined_array
 from midepoch.values.wire import SMALL, dump, load
 
 LARGE = SMALL // 2 + 3
@@ -189,7 +189,7 @@ def test_small_tensors_that_lie_together_are_copied_together(shapes):
 @pytest.mark.parametrize("dtype", [np.int32, np.uint16, np.float16, np.uint8])
 def test_an_array_that_is_picked_where_it_is_sent_arrives_as_if_it_was_picked_before(form, dtype):
     parts = [np.arange(2000 * rows).reshape(rows, 2000).astype(dtype) for rows in (3, 1, 5)]
-    column, indices = PartedArray(parts), np.array([8, 0, 3, 3, 5])
+    column, indices = joined_array([*map(PartedArray.of, parts)]), np.array([8, 0, 3, 3, 5])
     picked, checks = column.pick(indices), []
     later = PickedArray(column, indices, form, lambda: checks.append("check"))
     item = {"x": later, "id": 7}
