@@ -28,6 +28,7 @@ class Contender:
     """A library: its module in ``contenders``, its name for people, and what its environment has.
 
     ``quick`` is False for those whose workers start as new interpreters, which takes seconds each time.
+    ``alone`` is True for those that only one process of a machine can use at a time.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Contender:
     packages: tuple[str, ...]
     requirements: tuple[str, ...] = ()
     quick: bool = True
+    alone: bool = False
 
     @property
     def python(self) -> Path:
@@ -61,7 +63,7 @@ class Contender:
             return
         print(f"making {self._folder} ...", flush=True)
         shutil.rmtree(self._folder, ignore_errors=True)
-        venv.create(self._folder, with_pip=wheels is None)
+        venv.create(self._folder, symlinks=True, with_pip=wheels is None)
         if wheels is None:
             command = [str(self.python), "-m", "pip", "install", "--quiet", *self.requirements]
         else:
@@ -139,6 +141,7 @@ CONTENDERS = (
         packages=("mosaicml-streaming",),
         # it wants an older NumPy and transformers, which wants older tokenizers
         requirements=(TORCH, "pyarrow", "pillow", "tokenizers", "mosaicml-streaming==0.13.0"),
+        alone=True,  # its shared memory has the same names for all
     ),
     Contender(
         name="grain",

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
+from math import inf
 from types import ModuleType
 from typing import Any
 
@@ -26,15 +27,15 @@ class RefusedError(Exception):
     """The library raised an error when its own state was loaded."""
 
 
-def speed(contender: ModuleType, view: View, *, seconds: float, per_row: int = 1) -> Figures:
+def speed(contender: ModuleType, view: View, *, ahead: int, seconds: float, per_row: int = 1) -> Figures:
     """Rows a second by the clock, and rows a second of processor time of the process and its workers.
 
     Both times ``per_row``. A busy machine changes the first and hardly the second.
 
-    Passes are timed from their first item to their last, until there are enough ``seconds`` of them. Nothing can be
-    ahead then but what was made beside the first item; a window later in the pass would count a full queue as speed. A
-    pass that takes twice as long as was asked for ends there: a loop that does nothing but receive has emptied all
-    queues by then.
+    Passes are timed to their end, until there are enough ``seconds`` of them. Of each, the first ``ahead`` rows are
+    left out, as many as libraries make ahead while their workers start: they would count as speed, and all queues are
+    empty behind them, because this loop does nothing but receive. A pass that takes twice as long as was asked for ends
+    there.
     """
     gc.collect()
     loader = contender.load(view)
@@ -42,11 +43,11 @@ def speed(contender: ModuleType, view: View, *, seconds: float, per_row: int = 1
     rows, clock, worked = 0, 0.0, 0.0
     while clock < seconds:
         items = iter(loader)
-        next(items)
+        _take(items, count, rows=ahead)
         before, begun = processor_seconds_of_tree(os.getpid()), time.perf_counter()
         received, ended = _take(items, count, seconds=LONGEST * seconds, least=TURNS * max(view.workers, 1))
         if not received:
-            raise RuntimeError("a pass has one item only")
+            raise RuntimeError(f"a pass has not more than {ahead} rows")
         rows, clock = rows + received, clock + ended - begun
         worked += processor_seconds_of_tree(os.getpid()) - before
     _close(loader, items)
@@ -57,8 +58,10 @@ def _one(_: Any) -> int:
     return 1
 
 
-def _take(items: Iterator[Any], count: Callable[[Any], int], *, seconds: float, least: int) -> tuple[int, float]:
-    """Take the items that are left until the time is over, and at least some.
+def _take(
+    items: Iterator[Any], count: Callable[[Any], int], *, rows: float = inf, seconds: float = inf, least: int = 1
+) -> tuple[int, float]:
+    """Take items until there are enough rows or the time is over, and at least some.
 
     Returns the number of rows that came, and when the last one came.
     """
@@ -67,7 +70,7 @@ def _take(items: Iterator[Any], count: Callable[[Any], int], *, seconds: float, 
     for number, item in enumerate(items, start=1):
         received += count(item)
         last = time.perf_counter()
-        if number >= least and last >= deadline:
+        if number >= least and (received >= rows or last >= deadline):
             break
     return received, last
 

@@ -1,9 +1,12 @@
 """Runs scenarios: every contender once in each round, in its own process, which is started once."""
 
+import fcntl
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from benchmarks import data
@@ -21,22 +24,27 @@ class Runner:
 
     def __init__(self, contenders: Sequence[Contender], unusable: Mapping[str, str]) -> None:
         self.contenders, self.unusable = contenders, unusable
-        logs = data.FOLDER / "peers" / "logs"
-        self._processes = {one.name: Process(one.name, one.python, logs / f"{one.name}.log") for one in contenders}
+        self._processes = {one.name: Process(one.name, one.python, self._log(one.name)) for one in contenders}
         self._folders: dict[tuple[str, str, int], dict[str, Any]] = {}
         self._answers: dict[tuple[str, str], Answers] = {}
 
     def prepare(self, asked: Iterable[Scenario]) -> None:
         """Write the data of these scenarios, and the contenders' own, on as many cores as there are.
 
-        The processes that did it end: LitData's writer changes how its process starts workers from then on.
+        The processes that write them measure nothing: LitData's writer changes how its process starts workers.
         """
         kinds = sorted({(case.view["kind"], case.rows) for one in asked for case in one.cases})
         with ProcessPoolExecutor(cores()) as processes:
             list(processes.map(source, *zip(*kinds, strict=True)))
+        groups = max(1, cores() // 4)  # of data, each written by a process of its own
+        writers = [
+            (Process(one.name, one.python, self._log(one.name)), kinds[group::groups])
+            for one in self.contenders
+            if one.name not in self.unusable
+            for group in range(groups)
+        ]
         with ThreadPoolExecutor(cores()) as threads:
-            list(threads.map(lambda one: [self._folder(one.name, *kind) for kind in kinds], self.contenders))
-        self.stop()
+            list(threads.map(self._write, *zip(*writers, strict=True)))
 
     def round(self, scenario: Scenario) -> None:
         """Measure everyone once."""
@@ -68,9 +76,13 @@ class Runner:
             process.stop()
 
     def _first_answers(self, case: Case) -> Answers:
-        """Nothing, or why a contender has no data."""
-        places = {one.name: self._folder(one.name, case.view["kind"], case.rows) for one in self.contenders}
-        return {name: [] if "folder" in place else [place] for name, place in places.items()}
+        """Nothing, or why a contender cannot be measured."""
+        answers: Answers = {}
+        for one in self.contenders:
+            missing = self.unusable.get(one.name)
+            place = {"error": missing} if missing else self._folders[one.name, case.view["kind"], case.rows]
+            answers[one.name] = [] if "folder" in place else [place]
+        return answers
 
     def _round(self, case: Case, answers: Answers) -> None:
         for name, got in answers.items():
@@ -79,37 +91,51 @@ class Runner:
             got.append(self._measure(name, case))
 
     def _measure(self, name: str, case: Case) -> dict[str, Any]:
-        if case.fresh:
-            self._processes[name].stop()
-        folder = self._folder(name, case.view["kind"], case.rows)["folder"]
-        options = {**case.options, **({"begun": time.monotonic()} if case.measure == "start" else {})}
-        request = {"do": case.measure, "view": {**case.view, "folder": folder}, "options": options}
-        return self._ask(name, request, ANSWER_SECONDS)
+        with self._turn(name):
+            if case.fresh:
+                self._processes[name].stop()
+            place = self._folders[name, case.view["kind"], case.rows]
+            options = {**case.options, **({"begun": time.monotonic()} if case.measure == "start" else {})}
+            request = {"do": case.measure, "view": {**case.view, **place}, "options": options}
+            return self._ask(name, request, ANSWER_SECONDS)
 
-    def _folder(self, name: str, kind: str, rows: int) -> dict[str, Any]:
-        """Where a contender finds its data, or why it has none."""
-        if name in self.unusable:
-            return {"error": self.unusable[name]}
-        if (name, kind, rows) not in self._folders:
-            self._folders[name, kind, rows] = self._prepare(name, kind, rows)
-        return self._folders[name, kind, rows]
+    @contextmanager
+    def _turn(self, name: str) -> Iterator[None]:
+        """Wait for other runs on this machine, where a contender cannot be used by two at a time."""
+        if not next(one for one in self.contenders if one.name == name).alone:
+            yield
+            return
+        with open(data.FOLDER / "peers" / f"{name}.lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
-    def _prepare(self, name: str, kind: str, rows: int) -> dict[str, Any]:
-        """Have the data written. What came of it is noted beside them, so that it need not be asked again."""
-        original = source(kind, rows)
-        folder = data.FOLDER / "peers" / name / f"{kind}-{rows}"
-        noted = folder.with_suffix(".json")
-        if noted.exists():
-            known: dict[str, Any] = json.loads(noted.read_text())
-            if known.get("folder") in (None, str(original)) or folder.exists():
-                return known
-        request = {"do": "prepare", "kind": kind, "rows": rows, "source": str(original), "folder": str(folder)}
-        answer = self._ask(name, request, PREPARE_SECONDS)
-        answer = answer or {"folder": str(original if not folder.exists() else folder)}
-        if "error" not in answer:
-            noted.parent.mkdir(parents=True, exist_ok=True)
-            noted.write_text(json.dumps(answer))
-        return answer
+    def _write(self, process: Process, kinds: Sequence[tuple[str, int]]) -> None:
+        try:
+            for kind, rows in kinds:
+                self._folders[process.name, kind, rows] = _written(process, kind, rows)
+        finally:
+            process.stop()
+
+    def _log(self, name: str) -> Path:
+        return data.FOLDER / "peers" / "logs" / f"{name}.log"
 
     def _ask(self, name: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         return self._processes[name].ask(request, seconds)
+
+
+def _written(process: Process, kind: str, rows: int) -> dict[str, Any]:
+    """Where a contender finds its data, or why it has none. It is noted beside them, and not asked again."""
+    original = source(kind, rows)
+    folder = data.FOLDER / "peers" / process.name / f"{kind}-{rows}"
+    noted = folder.with_suffix(".json")
+    if noted.exists():
+        known: dict[str, Any] = json.loads(noted.read_text())
+        if known.get("folder") in (None, str(original)) or folder.exists():
+            return known
+    request = {"do": "prepare", "kind": kind, "rows": rows, "source": str(original), "folder": str(folder)}
+    answer = process.ask(request, PREPARE_SECONDS)
+    answer = answer or {"folder": str(original if not folder.exists() else folder)}
+    if "error" not in answer:
+        noted.parent.mkdir(parents=True, exist_ok=True)
+        noted.write_text(json.dumps(answer))
+    return answer

@@ -141,11 +141,11 @@ class Clock:
             yield {"text": ["a", "b"]}
 
 
-def speed_of(passes, seconds=2.0, per_row=1):
+def speed_of(passes, ahead=1, seconds=2.0, per_row=1):
     """``passes`` makes the items of one pass each time."""
     loader = type("Loader", (), {"__iter__": lambda self: passes()})()
     contender = SimpleNamespace(load=lambda view: loader)
-    return measures.speed(contender, VIEW, seconds=seconds, per_row=per_row)
+    return measures.speed(contender, VIEW, ahead=ahead, seconds=seconds, per_row=per_row)
 
 
 def test_speed_counts_rows_and_not_batches_and_leaves_out_the_start_of_a_pass(monkeypatch):
@@ -175,9 +175,14 @@ def test_a_slow_pass_is_cut_but_not_before_every_worker_had_its_turns(monkeypatc
     assert clock.now == 100 * (1 + measures.TURNS)
 
 
-def test_a_pass_of_one_item_has_no_speed():
-    with pytest.raises(RuntimeError, match="one item"):
-        speed_of(lambda: iter([{"text": ["a"]}]))
+def test_rows_that_were_made_ahead_do_not_count_as_speed(monkeypatch):
+    clock = Clock(monkeypatch)
+    assert speed_of(lambda: clock.items(9.0, *[0.0] * 20, *[0.5] * 20), ahead=41)["value"] == 4
+
+
+def test_a_pass_that_was_all_made_ahead_has_no_speed():
+    with pytest.raises(RuntimeError, match="not more than 10 rows"):
+        speed_of(lambda: iter([{"text": ["a"]}]), ahead=10)
 
 
 def test_memory_is_counted_for_a_living_process_and_not_for_one_that_ended():
@@ -289,7 +294,7 @@ def test_a_broken_contender_does_not_stop_the_others(tmp_path, monkeypatch):
         measure="speed",
         rows=4000,
         view={"kind": "texts", "batch_size": None},
-        options={"seconds": 0.01},
+        options={"ahead": 1000, "seconds": 0.01},
     )
     chosen = [
         next(one for one in CONTENDERS if one.name == "pyarrow"),

@@ -18,6 +18,7 @@ from benchmarks.peers import work
 from benchmarks.peers.view import PACK, SEED, NotOfferedError, View
 
 STATES = "read"
+SHARDS = 64
 
 datasets.disable_progress_bars()
 
@@ -76,5 +77,5 @@ def _dataset(view: View) -> Any:
     dataset = datasets.concatenate_datasets([datasets.Dataset.from_file(name) for name in files])
     if view.shuffle == "row":
         return dataset
-    streamed = dataset.to_iterable_dataset(num_shards=max(4, len(files)))
+    streamed = dataset.to_iterable_dataset(num_shards=SHARDS)
     return streamed.shuffle(seed=SEED, buffer_size=1000, max_buffer_input_shards=1) if view.shuffle else streamed

@@ -16,6 +16,7 @@ import torch
 from lancedb.streaming import StreamingDataLoader, StreamingDataset
 
 from benchmarks.peers import work
+from benchmarks.peers.process import cores
 from benchmarks.peers.view import PACK, SEED, NotOfferedError, View
 
 STATES = "read"
@@ -117,6 +118,7 @@ def load(view: View) -> Any:
             shuffle=bool(view.shuffle),
             shuffle_seed=SEED,
             epoch=epoch,
+            transform_parallelism=cores(),  # its default counts cores that the process may not use too
             shuffle_clump_size=CLUMP if view.shuffle == "block" else None,
             **options,
         )
