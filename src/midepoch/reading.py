@@ -12,12 +12,14 @@ import pyarrow as pa
 
 from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch._common.once import log_once
+from midepoch._common.trust import trust_folder
 from midepoch.dataset import Dataset
 from midepoch.formats import MAX_RECORD_BYTES, file_suffixes
 from midepoch.index.build import open_index
 from midepoch.index.hive import HiveIndex, below_hive_folders
 from midepoch.index.index import Index
 from midepoch.index.numbers import NumberIndex
+from midepoch.index.saved import index_folder
 from midepoch.index.tokens import MEGATRON_DTYPES, TokenIndex, TokenLayout
 from midepoch.index.union import UnionIndex
 from midepoch.sources.files import FileRows
@@ -44,6 +46,7 @@ def read(
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: Size = CACHE,
     max_record_bytes: Size = MAX_RECORD_BYTES,
+    trust_shared: bool = False,
     executor: Executor | None = None,
 ) -> Dataset:
     """Open Arrow, Parquet, ORC, JSON and CSV files in place.
@@ -73,8 +76,14 @@ def read(
 
     ``max_record_bytes`` (default "512MiB") protects the memory from files that are small and become large: a record of
     text may have that many bytes, and so may a Parquet or Arrow block that grows a hundredfold when it is decompressed.
+
+    Indexes and cached blocks of other users are not used, because they could say anything about the rows. With
+    ``trust_shared=True`` they are, in ``index_dir`` and ``cache_dir``, and yours are made for them too. This process
+    remembers it; ``MIDEPOCH_TRUST_SHARED=1`` does the same for all folders.
     """
-    fetch = Fetch.of(read_ahead, cache_dir, cache_bytes)
+    fetch = Fetch.of(read_ahead, cache_dir, cache_bytes, trust_shared=trust_shared)
+    if trust_shared:
+        trust_folder(index_folder(index_dir))
     _warn_of_splits(source)
     if isinstance(columns, str):
         raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}].")

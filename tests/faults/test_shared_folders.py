@@ -1,6 +1,7 @@
 """Folders of indexes and caches that several users can write to."""
 
 import os
+import pickle
 import shutil
 import tempfile
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import midepoch as me
 from files import values, write_numbers
 from forking import in_a_forked_process
+from midepoch._common import trust
 from midepoch.formats import Scan
 from midepoch.index.encode import index_bytes
 from midepoch.index.saved import SavedIndexes
@@ -60,6 +62,48 @@ def test_two_users_who_trust_each_other_share_a_cache(shared, monkeypatch):
     assert as_user(ONE, lambda: got(shared)) == "[1, 2, 3]", "the other user did not remove it"
     assert as_user(OTHER, lambda: put(shared)) == "stored"
     assert (shared / f"a{SUFFIX}").stat().st_uid == OTHER
+
+
+@pytest.fixture
+def _forgetful(monkeypatch):
+    """Folders that this test trusts are forgotten after it."""
+    monkeypatch.setattr(trust, "_shared", set())
+
+
+def opened(data, shared, **options):
+    """The rows of a dataset whose index and cache are in a folder, and who made these, for another user's process."""
+    os.umask(0)
+    dataset = me.read(data, index_dir=shared / "index", cache_dir=shared / "cache", **options)
+    (index,) = (shared / "index").glob("*.index")
+    return values(dataset), index.stat().st_uid
+
+
+@needs_root
+@pytest.mark.parametrize("options", [{"trust_shared": True}, {}], ids=["trusted", "not trusted"])
+def test_users_may_trust_each_other_by_an_argument(shared, options):
+    write_numbers(shared / "data" / "a.arrow", 0, 12)
+    rows = list(range(12))
+    assert as_user(ONE, lambda: opened(shared / "data", shared, trust_shared=True)) == str((rows, ONE))
+    maker = ONE if options else OTHER
+    assert as_user(OTHER, lambda: opened(shared / "data", shared, **options)) == str((rows, maker))
+
+
+@needs_root
+@pytest.mark.usefixtures("_forgetful")
+def test_a_process_that_gets_a_dataset_trusts_the_folders_that_it_was_opened_with(tmp_path):
+    write_numbers(tmp_path / "data" / "a.arrow", 0, 12)
+    (trusting, careful) = (
+        pickle.dumps(me.read(tmp_path / "data", index_dir=tmp_path / name, cache_dir=tmp_path / name, **options))
+        for name, options in (("shared", {"trust_shared": True}), ("own", {}))
+    )
+    for path in tmp_path.glob("*/*.index"):
+        os.chown(path, ONE, ONE)
+    trust._shared.clear()
+    assert values(pickle.loads(trusting)) == list(range(12))
+    with pytest.raises(me.DataChangedError, match="it belongs to another user, number 12345"):
+        pickle.loads(careful)
+    assert trust.is_shared(tmp_path / "shared" / "a.block")
+    assert not trust.is_shared(tmp_path / "own" / "a.block")
 
 
 @needs_root

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from midepoch._common.world import trusts_shared_folders
+from midepoch._common.trust import is_shared
 
 Bytes = bytes | memoryview
 """Arrow's buffers too."""
@@ -43,7 +43,7 @@ def write_privately(path: Path, content: Bytes) -> None:
     temporary = temporary_name(path)
     try:
         make_private_folder(path.parent)
-        mode = 0o666 if trusts_shared_folders() else 0o600
+        mode = 0o666 if is_shared(path) else 0o600
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
             file.write(content)
         temporary.replace(path)
@@ -54,7 +54,7 @@ def write_privately(path: Path, content: Bytes) -> None:
 
 def make_private_folder(path: Path) -> None:
     """Make a folder, and those above it, that other users cannot read, unless it exists."""
-    mode = 0o777 if trusts_shared_folders() else 0o700
+    mode = 0o777 if is_shared(path) else 0o700
     for folder in reversed([path, *path.parents]):
         if not folder.is_dir():
             with contextlib.suppress(FileExistsError):
@@ -133,7 +133,7 @@ def _open_lock(path: Path) -> int:
     A link is not followed, a pipe does not block, and the content of a file stays as it is.
     """
     flags = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    mode = 0o666 if trusts_shared_folders() else 0o600
+    mode = 0o666 if is_shared(path) else 0o600
     try:
         lock = os.open(path, os.O_RDWR | flags, mode)
     except PermissionError:  # the lock of another user, which is enough to wait for

@@ -1,7 +1,8 @@
 """Files of midepoch in folders that other users can write to: only one's own are used, unless the user trusts all.
 
 Indexes and cached blocks say which rows are delivered. A file of another user could say anything, so it is used only
-with ``MIDEPOCH_TRUST_SHARED=1`` in the environment. Those of the superuser are always used.
+in folders for which the user has said ``trust_shared=True``, or with ``MIDEPOCH_TRUST_SHARED=1`` in the environment.
+Those of the superuser are always used.
 """
 
 import os
@@ -16,6 +17,19 @@ from midepoch._common.world import trusts_shared_folders
 
 FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 OPEN_FILES = "/proc/self/fd"
+HOW = "pass trust_shared=True to read, or set MIDEPOCH_TRUST_SHARED=1"
+
+_shared = set[Path]()
+
+
+def trust_folder(folder: Path) -> None:
+    """Trust all users who can write to a folder, in this process: use their files in it, and let them use ours."""
+    _shared.add(folder)
+
+
+def is_shared(path: Path) -> bool:
+    """Whether all users are trusted who can write to the folder of this file, or to this folder."""
+    return trusts_shared_folders() or (bool(_shared) and not _shared.isdisjoint([path, *path.parents]))
 
 
 class UntrustedFileError(OSError):
@@ -51,14 +65,12 @@ def _opened(path: Path) -> Iterator[int]:
 def _check(found: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise UntrustedFileError(f"{path.name} is no regular file")
-    if not hasattr(os, "geteuid") or trusts_shared_folders():
+    if not hasattr(os, "geteuid") or is_shared(path):
         return
     if found.st_uid not in (os.geteuid(), 0):
         raise UntrustedFileError(
             f"it belongs to another user, number {found.st_uid}. If you trust all users who can write to this folder, "
-            "set MIDEPOCH_TRUST_SHARED=1"
+            f"{HOW}"
         )
     if found.st_mode & stat.S_IWOTH:
-        raise UntrustedFileError(
-            "every user can write to it. If you trust them, set MIDEPOCH_TRUST_SHARED=1; else take the permission away"
-        )
+        raise UntrustedFileError(f"every user can write to it. If you trust them, {HOW}; else take the permission away")

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from midepoch._common.files import unframed
 from midepoch._common.lazy import cached_property
-from midepoch._common.trust import map_trusted
+from midepoch._common.trust import is_shared, map_trusted, trust_folder
 from midepoch._common.types import I64
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.errors import DataChangedError
@@ -105,7 +105,7 @@ class IndexView:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.saved_at is None:
             return _from_bytes, (self.root, self._content.to_pybytes())
-        return _from_file, (self.root, self.saved_at, self.checksum)
+        return _from_file, (self.root, self.saved_at, self.checksum, is_shared(Path(self.saved_at)))
 
     @cached_property
     def names(self) -> list[str]:
@@ -244,8 +244,10 @@ def _from_bytes(root: str, content: bytes) -> IndexView:
     return IndexView(root, pa.py_buffer(content))
 
 
-def _from_file(root: str, path: str, checksum: int) -> IndexView:
+def _from_file(root: str, path: str, checksum: int, trust_shared: bool = False) -> IndexView:
     """The index that was pickled in another process; raises if another one is in its place now."""
+    if trust_shared:
+        trust_folder(Path(path).parent)
     try:
         view = IndexView.load(root, path)
     except (OSError, ValueError) as error:

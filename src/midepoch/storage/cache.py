@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -32,7 +32,7 @@ from midepoch._common.files import (
 )
 from midepoch._common.hashing import digest
 from midepoch._common.lazy import cached_property
-from midepoch._common.trust import UntrustedFileError, map_trusted, read_trusted
+from midepoch._common.trust import UntrustedFileError, is_shared, map_trusted, read_trusted, trust_folder
 
 log = logging.getLogger("midepoch")
 
@@ -57,9 +57,15 @@ NextUse = Callable[[str], float | None]
 class BlockCache:
     """A folder of blocks with at most ``limit`` bytes."""
 
-    def __init__(self, folder: str | os.PathLike[str], limit: int) -> None:
+    def __init__(self, folder: str | os.PathLike[str], limit: int, *, trust_shared: bool = False) -> None:
+        """A folder, of which other users are trusted with ``trust_shared``."""
         self.folder, self.limit = Path(folder).expanduser().absolute(), limit
         self._warned = False
+        if trust_shared:
+            trust_folder(self.folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self.folder, self.limit, is_shared(self.folder))
 
     def __repr__(self) -> str:
         return f"BlockCache({str(self.folder)!r}, {self.limit:,} bytes)"
@@ -160,6 +166,11 @@ class BlockCache:
             os.unlink(self._path(block.key))
             used -= block.nbytes
         return used
+
+
+def _opened(folder: Path, limit: int, trust_shared: bool) -> BlockCache:
+    """A cache of another process."""
+    return BlockCache(folder, limit, trust_shared=trust_shared)
 
 
 class _Stored(NamedTuple):

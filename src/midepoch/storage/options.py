@@ -19,8 +19,16 @@ class Fetch:
     cache: BlockCache | None = None
 
     @classmethod
-    def of(cls, read_ahead: Size | None, cache_dir: str | os.PathLike[str] | None, cache_bytes: Size = CACHE) -> Self:
+    def of(
+        cls,
+        read_ahead: Size | None,
+        cache_dir: str | os.PathLike[str] | None,
+        cache_bytes: Size = CACHE,
+        *,
+        trust_shared: bool = False,
+    ) -> Self:
         """The options from the arguments that users pass."""
         ahead = READ_AHEAD if read_ahead is None else parse_size("read_ahead", read_ahead)
         limit = parse_size("cache_bytes", cache_bytes)
-        return cls(read_ahead=ahead, cache=None if cache_dir is None else BlockCache(cache_dir, limit))
+        cache = None if cache_dir is None else BlockCache(cache_dir, limit, trust_shared=trust_shared)
+        return cls(read_ahead=ahead, cache=cache)

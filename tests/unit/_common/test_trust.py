@@ -5,6 +5,7 @@ import stat
 
 import pytest
 
+from midepoch._common import trust
 from midepoch._common.files import exclusive_lock, make_private_folder, write_privately
 from midepoch._common.trust import UntrustedFileError, map_trusted, read_trusted
 
@@ -79,3 +80,10 @@ def test_links_and_pipes_are_not_read(path, read):
         read(link)
     with pytest.raises(UntrustedFileError, match="pipe is no regular file"):
         read(pipe)
+
+
+def test_a_folder_is_trusted_with_all_below_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(trust, "_shared", set())
+    assert not trust.is_shared(tmp_path / "a")
+    trust.trust_folder(tmp_path / "a")
+    assert [trust.is_shared(tmp_path / name) for name in ("a", "a/b/c", "ab", ".")] == [True, True, False, False]
