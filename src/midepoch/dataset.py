@@ -29,7 +29,7 @@ from midepoch.pipeline.cache import cache_pipeline
 from midepoch.pipeline.own_lengths import with_own_lengths
 from midepoch.pipeline.survey import survey_pipeline
 from midepoch.pipeline.units import checked_version
-from midepoch.sources.edits import without_rows
+from midepoch.pipeline.without import without
 from midepoch.stages.arguments import with_arguments
 from midepoch.stages.batch import WHOLE_LANE, Batch, MapBatches, MapBatchesOneToOne
 from midepoch.stages.filter_batches import FilterBatches
@@ -155,9 +155,10 @@ class Dataset(TableDataset):
             dataset = dataset.without([("part-0007.parquet", 1234)])
             dataset = dataset.without(steps=range(41_200, 41_260), of=loader)
 
-        ``rows`` are pairs of a file and a row, or a table of ``Loader.trace``. ``steps`` are steps of the present epoch
-        of the Loader ``of``, whose rows are left out. Every other row comes exactly once; edits add up. A state from
-        before the edit loads, and a log line names the edit; an epoch under way keeps its lanes. Call it after
+        ``rows`` are pairs of a file and a row, or a table of ``Loader.trace``. In a mixture, rows of files that several
+        parts have are named by part, file and row. ``steps`` are steps of the present epoch of the Loader ``of``, as
+        its ``trace`` counts them, whose rows are left out. Every other row comes exactly once; edits add up. A state
+        from before the edit loads, and a log line names the edit; an epoch under way keeps its lanes. Call it after
         everything that acts on the order of rows. Functions, ``batch`` and ``filter`` may come before or after it. A
         state that was taken inside a window of packs is refused; one between windows, or in the next epoch, is not.
         """
@@ -165,8 +166,7 @@ class Dataset(TableDataset):
             raise ValueError("Pass rows=..., or steps=... together with of=loader.")
         if steps is not None:
             rows = pa.concat_tables([of.trace(step) for step in steps])
-        source = without_rows(self.file_rows("without"), rows)
-        return self.with_plan(replace(self.plan, pipeline=replace(self.plan.pipeline, source=source)))
+        return self.with_plan(replace(self.plan, pipeline=without(self.plan.pipeline, rows)))
 
     def select(self, indices: Iterable[int]) -> Self:
         """Keep the rows at these positions of the order, in the order of ``indices``. No row is read for this.

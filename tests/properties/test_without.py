@@ -165,11 +165,9 @@ def test_what_cannot_be_left_out_is_said(files, rows, message):
         me.read(files).without(rows)
 
 
-def test_a_selection_after_a_shuffle_and_a_mixture_are_refused(files):
+def test_a_selection_after_a_shuffle_is_refused(files):
     with pytest.raises(ValueError, match="Select rows before shuffle"):
         me.read(files).shuffle(1).take(20).without(named({1}))
-    with pytest.raises(TypeError, match="not possible on a mixture"):
-        me.mix([me.read(files), me.read(files).shuffle(1)], weights=[1, 1]).without(named({1}))
 
 
 def test_a_cursor_that_is_not_moved_would_be_seen(files):

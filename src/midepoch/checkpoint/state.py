@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from midepoch.checkpoint import migrations
 from midepoch.checkpoint.checksum import checksum, fingerprint_digest
 from midepoch.checkpoint.consistency import check_consistent, check_neighbours
+from midepoch.checkpoint.edits import Edits, read_edits, write_edits
 from midepoch.checkpoint.history import History, read_history
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
 from midepoch.checkpoint.migrations import shortened, upgrade
@@ -26,8 +27,6 @@ MOST_ITEM_ROWS = 1 << 40
 """More rows than any batch has."""
 MOST_APPENDED = 16
 """How often files may be appended to one epoch."""
-MOST_EDITS = 1 << 10
-"""How often one epoch may be edited."""
 MOST_APART = 4
 """How many epochs one reader may be ahead of another when their states are merged."""
 
@@ -116,7 +115,7 @@ class State:
     reader_progress: ReaderProgress | None = None
     appended: AppendedFiles = ()
     windows: Windows = "blocks"
-    edits: int = 0
+    edits: Edits = 0
     """How many edits of the pipeline, its last ones, came after the epoch was cut into lanes."""
     earlier: tuple["State", ...] = ()
     """This reader's states at the end of the last epochs, oldest first: other ranks may still be in those epochs."""
@@ -182,7 +181,7 @@ class State:
         if self.windows != "blocks":
             values["windows"] = self.windows
         if self.edits:
-            values["edits"] = self.edits
+            values["edits"] = write_edits(self.edits)
         return values
 
     @classmethod
@@ -220,7 +219,7 @@ class State:
             reader_progress=None if values["part"] is None else _read_reader_progress(values["part"]),
             appended=_read_appended(values.get("grown", ())),
             windows="rows" if _one_of(values.get("windows", "blocks"), ("blocks", "rows")) == "rows" else "blocks",
-            edits=_integer(values.get("edits", 0), most=MOST_EDITS),
+            edits=read_edits(values.get("edits", 0)),
         )
         check_consistent(state)
         if "digest" in values:

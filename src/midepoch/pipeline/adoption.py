@@ -1,13 +1,14 @@
 """Accepting a checkpoint: is it of this pipeline, and which of its positions must be moved?"""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from midepoch._common.text import count
 from midepoch.checkpoint.consistency import check_scale
+from midepoch.checkpoint.edits import Edits
 from midepoch.checkpoint.fingerprint import pipeline_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
@@ -21,7 +22,7 @@ log = logging.getLogger("midepoch")
 
 def adopt(pipeline: Pipeline, state: State, then: Any) -> State:
     """A state with the fingerprint ``then``, as a state of ``pipeline``. Raises if it is of another."""
-    move, _, changes, edits = adoption(pipeline, then)
+    move, _, changes, edits, move_edits = adoption(pipeline, then)
     check_scale(state, rows_of(pipeline.fingerprint["data"]))
     width = len(pipeline.begin)
     if move is not None:
@@ -31,8 +32,8 @@ def adopt(pipeline: Pipeline, state: State, then: Any) -> State:
                 "states of all ranks with merge_states, or those of a StatefulDataLoader's workers with "
                 "from_stateful_dataloader. Then load the result into the mixture as it was, and save its state."
             )
-        later = tuple(_with_moved_cursors(one, move) for one in state.later)
-        state = replace(_with_moved_cursors(state, move), earlier=(), later=later)
+        later = tuple(_with_moved_cursors(one, move, move_edits) for one in state.later)
+        state = replace(_with_moved_cursors(state, move, move_edits), earlier=(), later=later)
     epochs = (*state.earlier, state, *state.later)
     cursors = [position.cursor for one in epochs for _, position in one.positions.runs]
     for progress in (one.reader_progress for one in epochs if one.reader_progress is not None):
@@ -44,7 +45,7 @@ def adopt(pipeline: Pipeline, state: State, then: Any) -> State:
         )
     if edits:
         state = with_edits(pipeline, state, edits)
-        log.warning("The run was edited since the checkpoint: %s. All others come exactly once.", changes[-1])
+        log.warning("The run was edited since the checkpoint: %s. All others come exactly once.", "; ".join(changes))
     elif changes:
         log.warning("The mixture resumes with changes: %s.", "; ".join(changes))
     return state
@@ -69,7 +70,7 @@ def adoption(pipeline: Pipeline, then: Any) -> AdoptedCheckpoint:
     if not isinstance(then, Mapping) or not {"data", "pipeline"} <= set(then):
         raise CheckpointMismatchError("The state is damaged: it has no fingerprint. Load an earlier checkpoint.")
     try:
-        move, described, changes, edits = pipeline.source.adopt(then)
+        move, described, changes, edits, move_edits = pipeline.source.adopt(then)
         difference = pipeline_difference(described, pipeline.fingerprint["pipeline"])
     except CheckpointMismatchError:
         raise
@@ -82,7 +83,8 @@ def adoption(pipeline: Pipeline, then: Any) -> AdoptedCheckpoint:
             f"The pipeline is not the one of the checkpoint: {difference}. "
             "Build it as it was, or start over without the state."
         )
-    return AdoptedCheckpoint(None if move is None else partial(_moved, pipeline, move), described, changes, edits)
+    move = None if move is None else partial(_moved, pipeline, move)
+    return AdoptedCheckpoint(move, described, changes, edits, move_edits)
 
 
 def _moved(pipeline: Pipeline, move: MoveCursor, cursor: Cursor) -> Cursor:
@@ -98,7 +100,7 @@ def _moved(pipeline: Pipeline, move: MoveCursor, cursor: Cursor) -> Cursor:
     return (*move(of_source), *of_groups)
 
 
-def _with_moved_cursors(state: State, move: MoveCursor) -> State:
+def _with_moved_cursors(state: State, move: MoveCursor, move_edits: Callable[[Edits], Edits] | None) -> State:
     """A complete state of a mixture that has changed."""
     if not state.positions.in_step:
         raise CheckpointMismatchError(
@@ -106,4 +108,5 @@ def _with_moved_cursors(state: State, move: MoveCursor) -> State:
             "there. Resume with the mixture as it was, and change it at a later checkpoint."
         )
     moved = ((lanes, LanePosition(move(position.cursor))) for lanes, position in state.positions.runs)
-    return replace(state, positions=LanePositions.pack(moved), history=())
+    edits = state.edits if move_edits is None else move_edits(state.edits)
+    return replace(state, positions=LanePositions.pack(moved), edits=edits, history=())

@@ -34,6 +34,11 @@ class PartPosition(NamedTuple):
     """The part's own cursor."""
 
 
+def join_positions(positions: Sequence[PartPosition]) -> Cursor:
+    """The positions in all parts as one cursor."""
+    return tuple(number for drawn, times_ended, cursor in positions for number in (drawn, times_ended, *cursor))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartInput:
     """One part, as a lane draws from it."""

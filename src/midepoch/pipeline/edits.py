@@ -1,42 +1,58 @@
 """Leaving rows out of a run under way: the state before an edit, as a state after it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 
 from midepoch._common.hashing import hash_keys
-from midepoch.checkpoint.lanes import LanePosition
+from midepoch.checkpoint.edits import Edits, add_edits, edits_of_part
+from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.row_digest import CHANGED, RowDigest, added
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.without import Without
+from midepoch.pipeline.draws import PartPosition, join_positions
 from midepoch.pipeline.lanes import cut_of
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.sources.files import FileRows
+from midepoch.sources.files import FileRows, FileRowsLanes
+from midepoch.sources.source import EpochCut
 
 
-def with_edits(pipeline: Pipeline, state: State, edits: int) -> State:
+class Parts(Protocol):
+    """What is known of a mixture."""
+
+    @property
+    def parts(self) -> Sequence[Pipeline]:
+        """The pipelines."""
+
+    def part_epoch(self, epoch: int, times_ended: int) -> int:
+        """The epoch of a pass over a part."""
+
+    def part_positions(self, cursor: Cursor) -> list[PartPosition]:
+        """The position in each part that a cursor of the mixture holds."""
+
+
+def with_edits(pipeline: Pipeline, state: State, edits: Edits) -> State:
     """A state of the pipeline before its last ``edits`` edits, as one of the edited pipeline.
 
     An epoch under way keeps its lanes, and rows are left out of them. A cursor moves back by the rows before it that
     are left out: these are delivered already.
     """
-    rows = pipeline.source
-    assert isinstance(rows, FileRows)
-    later = tuple(_edited_epoch(rows, one, edits, uniform=pipeline.uniform) for one in state.later)
-    return replace(_edited_epoch(rows, state, edits, uniform=pipeline.uniform), later=later, history=())
+    later = tuple(_edited_epoch(pipeline, one, edits) for one in state.later)
+    return replace(_edited_epoch(pipeline, state, edits), later=later, history=())
 
 
-def _edited_epoch(rows: FileRows, state: State, edits: int, *, uniform: bool) -> State:
+def _edited_epoch(pipeline: Pipeline, state: State, edits: Edits) -> State:
     if state.lanes is None:
         return state
-    cursors = [position.cursor for _, position in state.positions.runs]
     reason = None
     if state.reader_progress is not None or state.earlier:
         reason = "it holds what one of several readers delivered: merge the states of all ranks with merge_states"
     elif not state.positions.in_step:
         reason = "some readers of a lane were ahead of others: resume without the edit, and edit at a later checkpoint"
-    elif any(any(cursor[1:]) for cursor in cursors):
+    elif any(_is_in_group(pipeline, position.cursor, edits) for _, position in state.positions.runs):
         reason = (
             "it was taken inside a group of rows, such as a window of packs, whose layout would change: resume without "
             "the edit, and edit at the next checkpoint that is between two windows, or in the next epoch"
@@ -45,23 +61,76 @@ def _edited_epoch(rows: FileRows, state: State, edits: int, *, uniform: bool) ->
         reason = "files were appended to its epoch: edit in the next epoch"
     if reason is not None:
         raise CheckpointMismatchError(f"Rows cannot be left out of the run from this checkpoint on, because {reason}.")
-    old = replace(rows, steps=rows.steps[:-edits]).cut(cut_of(state))
-    steps = [step for step in rows.steps[-edits:] if isinstance(step, Without)]
-    positions, delivered = [], []
-    for lane, position in enumerate(state.positions.expand()):
-        order = old.order(lane)
-        cursor = min(position.cursor[0], order.size)
-        lost = 0
-        for step in steps:
+    cursors = EditedCursors(pipeline, cut_of(state), edits)
+    moved = [cursors.move(lane, position.cursor) for lane, position in enumerate(state.positions.expand())]
+    digest = state.digest and RowDigest(unknown=CHANGED)
+    if pipeline.uniform:
+        digest = _edited_digest(state.digest, [lost for _, lost in moved])
+    positions = LanePositions.pack((1, LanePosition(cursor)) for cursor, _ in moved)
+    return replace(state, edits=add_edits(state.edits, edits), positions=positions, digest=digest)
+
+
+def _is_in_group(pipeline: Pipeline, cursor: Cursor, edits: Edits) -> bool:
+    """True if a cursor is inside a group of rows that a stage makes, and the rows of the group are edited."""
+    if not edits:
+        return False
+    width, source = len(pipeline.source.begin), pipeline.source
+    if any(cursor[width:]):
+        return True
+    if isinstance(source, FileRows):
+        return False
+    mixture: Any = source
+    positions = mixture.part_positions(cursor[:width])
+    return any(
+        _is_in_group(part, position.cursor, edits_of_part(edits, number))
+        for number, (part, position) in enumerate(zip(mixture.parts, positions, strict=True))
+    )
+
+
+class EditedCursors:
+    """How the cursors of the lanes of an epoch move when the last edits of a pipeline leave rows out."""
+
+    def __init__(self, pipeline: Pipeline, cut: EpochCut, edits: Edits) -> None:
+        self._pipeline, self._cut, self._edits = pipeline, cut, edits
+        self._width = len(pipeline.source.begin)
+        self._before: FileRowsLanes | None = None
+        self._steps: list[Without] = []
+        self._parts: dict[tuple[int, int], EditedCursors] = {}
+        if isinstance(rows := pipeline.source, FileRows) and isinstance(edits, int) and edits:
+            self._before = replace(rows, steps=rows.steps[:-edits]).cut(cut)
+            self._steps = [step for step in rows.steps[-edits:] if isinstance(step, Without)]
+
+    def move(self, lane: int, cursor: Cursor) -> tuple[Cursor, int]:
+        """The cursor after the edits, and the sum of the hashes of the rows before it that are left out."""
+        if not self._edits:
+            return cursor, 0
+        if self._before is None:
+            return self._of_parts(lane, cursor), 0
+        order = self._before.order(lane)
+        position, lost = min(cursor[0], order.size), 0
+        for step in self._steps:
             gone = step.positions(order)
-            before = gone[: np.searchsorted(gone, cursor)]
+            before = gone[: np.searchsorted(gone, position)]
             lost += int(hash_keys(order.rows(before)).sum(dtype=np.uint64))
-            cursor -= len(before)
+            position -= len(before)
             order = step.apply(order)
-        delivered.append(lost)
-        positions.append((1, LanePosition((cursor, *position.cursor[1:]))))
-    digest = _edited_digest(state.digest, delivered) if uniform else state.digest and RowDigest(unknown=CHANGED)
-    return replace(state, edits=state.edits + edits, positions=LanePositions.pack(positions), digest=digest)
+        return (position, *cursor[1:]), lost
+
+    def _of_parts(self, lane: int, cursor: Cursor) -> Cursor:
+        mixture: Any = self._pipeline.source
+        moved = []
+        for number, position in enumerate(mixture.part_positions(cursor[: self._width])):
+            epoch = mixture.part_epoch(self._cut.epoch, position.times_ended)
+            of_part, _ = self._part(mixture, number, epoch).move(lane, position.cursor)
+            moved.append(position._replace(cursor=of_part))
+        return (*join_positions(moved), *cursor[self._width :])
+
+    def _part(self, mixture: Parts, number: int, epoch: int) -> "EditedCursors":
+        if (number, epoch) not in self._parts:
+            cut = replace(self._cut, epoch=epoch, edits=edits_of_part(self._cut.edits, number))
+            edits = edits_of_part(self._edits, number)
+            self._parts[number, epoch] = EditedCursors(mixture.parts[number], cut, edits)
+        return self._parts[number, epoch]
 
 
 def _edited_digest(digest: RowDigest | None, delivered: list[int]) -> RowDigest | None:

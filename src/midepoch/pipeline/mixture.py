@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self, get_args
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
+from midepoch.checkpoint.edits import Edits, edits_of_part, join_edits
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.survey import Survey
@@ -20,7 +21,7 @@ from midepoch.pipeline.adoption import adoption
 from midepoch.pipeline.changing_schedule import ChangingSchedule
 from midepoch.pipeline.counted_draws import CountedDraws
 from midepoch.pipeline.counted_part import CountedPart
-from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop
+from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop, join_positions
 from midepoch.pipeline.in_turn import InTurn
 from midepoch.pipeline.lane_origins import DrawOrigins
 from midepoch.pipeline.lanes import PipelineLanes
@@ -154,12 +155,19 @@ class Mixture:
             }
         ]
 
+    def part_epoch(self, epoch: int, times_ended: int) -> int:
+        """The epoch of a pass over a part. One that starts over does so in its next epoch, with another shuffle."""
+        return epoch + (times_ended if self.stop == "never" else 0)
+
     def cut(self, cut: EpochCut, survey: FindSurvey = no_survey) -> "MixtureLanes":
         """The lanes of an epoch. They are counted with the surveys of the parts."""
-        if cut.appended or cut.edits:
+        if cut.appended:
             raise CheckpointMismatchError(
-                "The state is damaged: it says that files were appended to a mixture, or that it was edited. Load an "
-                "earlier checkpoint."
+                "The state is damaged: it says that files were appended to a mixture. Load an earlier checkpoint."
+            )
+        if cut.edits and (isinstance(cut.edits, int) or len(cut.edits) != len(self.parts)):
+            raise CheckpointMismatchError(
+                "The state is damaged: its edits are not those of the parts of a mixture. Load an earlier checkpoint."
             )
         return MixtureLanes(self, cut)
 
@@ -198,7 +206,9 @@ class Mixture:
             moved = partial(self._moved, saved, saved_numbers, moves, bool(changes))
         for name, part in zip(self.names, parts, strict=True):
             changes += [f"in {name}, {change}" for change in (part.changes if part is not None else ())]
-        return AdoptedCheckpoint(moved, [*self.describe(), *stages], tuple(changes))
+        edits = join_edits([0 if part is None else part.edits for part in parts])
+        move_edits = partial(_moved_edits, saved_numbers, parts)
+        return AdoptedCheckpoint(moved, [*self.describe(), *stages], tuple(changes), edits, move_edits)
 
     def _adopt_part(self, part: int, saved: "SavedMixture", saved_number: int | None) -> AdoptedCheckpoint | None:
         """Accept the checkpoint's part of the same name, or raise if it has changed; None for a new part."""
@@ -206,12 +216,7 @@ class Mixture:
             return None
         then = {"data": saved.data[saved_number], "pipeline": saved.pipelines[saved_number]}
         try:
-            adopted = adoption(self.parts[part], then)
-            if adopted.edits:
-                raise CheckpointMismatchError(
-                    "Rows were left out of it by without(), which a mixture accepts only at the beginning of a run."
-                )
-            return adopted
+            return adoption(self.parts[part], then)
         except CheckpointMismatchError as error:
             raise CheckpointMismatchError(
                 f"The part {self.names[part]!r} of the mixture is not the one of the checkpoint. {error} "
@@ -330,11 +335,12 @@ class MixtureLanes:
         return self._origins[lane]
 
     def _cut_part(self, part: int, epoch: int) -> PipelineLanes:
-        return PipelineLanes(self._mixture.parts[part], replace(self._cut, epoch=epoch))
+        edits = edits_of_part(self._cut.edits, part)
+        return PipelineLanes(self._mixture.parts[part], replace(self._cut, epoch=epoch, edits=edits))
 
     def _part_lanes(self, part: int, times_ended: int) -> PipelineLanes:
-        """The lanes of a part. One that starts over does so in its next epoch, with another shuffle."""
-        return self._cached_lanes(part, self._cut.epoch + (times_ended if self._mixture.stop == "never" else 0))
+        """The lanes of a pass over a part."""
+        return self._cached_lanes(part, self._mixture.part_epoch(self._cut.epoch, times_ended))
 
     def size(self, lane: int) -> int:
         return sum(self._part_lanes(part, 0).size(lane) for part in range(len(self._mixture.parts)))
@@ -421,6 +427,15 @@ class MixtureLanes:
         ]
 
 
+def _moved_edits(saved_numbers: Sequence[int | None], parts: Sequence[AdoptedCheckpoint | None], edits: Edits) -> Edits:
+    """The edits of the parts of a checkpoint as those of the present parts."""
+    moved = []
+    for number, part in zip(saved_numbers, parts, strict=True):
+        of_part = 0 if number is None else edits_of_part(edits, number)
+        moved.append(of_part if part is None or part.move_edits is None else part.move_edits(of_part))
+    return join_edits(moved)
+
+
 def _no_row(key: int) -> tuple[str, int]:
     raise LookupError(key)  # a key does not say of which part it is
 
@@ -430,11 +445,6 @@ def _in_words(weight: Any) -> str:
     if isinstance(weight, Mapping):
         return ", ".join(f"{of_item:g} from item {items}" for items, of_item in weight["at"])
     return f"{weight:g}"
-
-
-def join_positions(positions: Sequence[PartPosition]) -> Cursor:
-    """The positions in all parts as one cursor."""
-    return tuple(number for drawn, times_ended, cursor in positions for number in (drawn, times_ended, *cursor))
 
 
 def _split_cursor(cursor: Cursor, widths: Sequence[int]) -> list[PartPosition]:

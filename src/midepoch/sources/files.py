@@ -282,9 +282,9 @@ class FileRows:
         rows = self.with_windows(cut.windows)
         if not cut.edits:
             return FileRowsLanes(rows, cut, survey)
-        if cut.edits > self.edits or cut.appended:
+        if not isinstance(cut.edits, int) or cut.edits > self.edits or cut.appended:
             raise CheckpointMismatchError(
-                f"The state is damaged: it says that its epoch was edited {count('time', cut.edits)}, and the dataset "
+                f"The state is damaged: it says that its epoch was edited {cut.edits} times, and the dataset "
                 f"has {count('edit', self.edits)}. Load an earlier checkpoint."
             )
         before = replace(rows, steps=rows.steps[: -cut.edits])

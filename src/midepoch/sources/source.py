@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import pyarrow as pa
 
 from midepoch._common.types import I64
+from midepoch.checkpoint.edits import Edits
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles, Windows
 from midepoch.index.survey import Survey
@@ -31,7 +32,7 @@ class EpochCut:
     """The files that the epoch had before others were appended."""
     windows: Windows = "blocks"
     """What cuts the windows of a shuffle."""
-    edits: int = 0
+    edits: Edits = 0
     """How many of the last edits came after the epoch was cut: they leave rows out of the lanes that there were."""
 
 
@@ -65,8 +66,10 @@ class AdoptedCheckpoint(NamedTuple):
     """Its description of the pipeline, as the present source would write it."""
     changes: tuple[str, ...] = ()
     """What has changed since the checkpoint, in words."""
-    edits: int = 0
+    edits: Edits = 0
     """How many edits of the source are new since the checkpoint."""
+    move_edits: Callable[[Edits], Edits] | None = None
+    """Turns the edits of a checkpoint into those of the present source; None if they are valid unchanged."""
 
 
 class OpenSource(Protocol):

@@ -127,7 +127,7 @@ def test_a_state_records_columns_and_order_and_the_last_seed(source):
 
 def test_a_checkpoint_of_the_same_files_fits_and_others_raise(source, tmp_path):
     then = {"data": source.fingerprint, "pipeline": []}
-    assert source.adopt(then) == (None, [], (), 0)
+    assert source.adopt(then) == (None, [], (), 0, None)
     other = FileRows(index=open_index(write_files(tmp_path / "other", [13, 0, 41, 7], ["parquet"], block=5)))
     with pytest.raises(CheckpointMismatchError, match="part-0002"):
         other.adopt(then)

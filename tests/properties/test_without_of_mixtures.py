@@ -1,0 +1,231 @@
+"""Rows that are left out of a mixture under way: they do not come any more, and all others come exactly once."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import midepoch as me
+from counted import is_kept
+from midepoch.dataset import Dataset
+from midepoch.order.without import Without
+from midepoch.testing import RankRun, assert_elastic, assert_resumes
+from surveys import surveyed
+
+PARTS = {"a": 40, "b": 25, "c": 9}
+"""The rows of each part. They are numbered from ``FIRST_IDS`` on."""
+FIRST_IDS = {"a": 100, "b": 200, "c": 300}
+LAYOUTS = st.tuples(st.integers(1, 3), st.integers(1, 2))
+GONE = st.sets(st.sampled_from([(part, row) for part, rows in PARTS.items() for row in range(rows)]), max_size=14)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parts")
+    for part, rows in PARTS.items():
+        numbers = range(FIRST_IDS[part], FIRST_IDS[part] + rows)
+        tokens = pa.array([[number] * (number % 7 + 1) for number in numbers], pa.list_(pa.int32()))
+        table = pa.table({"id": range(rows), "number": numbers, "input_ids": tokens})
+        with pa.OSFile(str(folder / f"{part}.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            for batch in table.to_batches(max_chunksize=4):
+                writer.write_batch(batch)
+    return folder
+
+
+def mixture(folder, *, stop="all", filtered=(), nested=False, counted=True, level="block"):
+    def part(name):
+        rows = me.read(folder / f"{name}.arrow")
+        rows = rows if level is None else rows.shuffle(3, level=level)
+        rows = rows.filter(is_kept) if name in filtered else rows
+        return surveyed(rows) if counted else rows
+
+    if nested:
+        inner = me.mix({"b": part("b"), "c": part("c")}, weights=[2, 1], stop="all", seed=4)
+        return me.mix({"a": part("a"), "inner": inner}, weights=[1, 1], stop=stop, seed=2)
+    return me.mix({name: part(name) for name in PARTS}, weights=[3, 2, 1], stop=stop, seed=2)
+
+
+def ids_of(item):
+    return [int(number) for number in item["number"]] if isinstance(item["number"], list) else [item["number"]]
+
+
+def named(gone):
+    return [(f"{part}.arrow", row) for part, row in gone]
+
+
+def ids_gone(gone):
+    return {FIRST_IDS[part] + row for part, row in gone}
+
+
+def on(dataset, ranks, rank):
+    return Dataset(replace(dataset.plan, ranks=ranks, rank=rank))
+
+
+def leg(dataset, layout, state, steps):
+    """What a part of a run delivers, and the state after it; None if ranks have different numbers of items."""
+    ranks, workers = layout
+    adopted = on(dataset, 1, 0)
+    adopted.load_state_dict(state)
+    state = adopted.state_dict()
+    runs = [RankRun(on(dataset, ranks, rank), state, workers) for rank in range(ranks)]
+    delivered = [list(run.deliver(steps)) for run in runs]
+    together = len({len(one) for one in delivered}) == 1
+    state = me.merge_states([json.loads(json.dumps(run.state_dict())) for run in runs]) if together else None
+    return [number for one in delivered for _, item in one for number in ids_of(item)], state
+
+
+@settings(max_examples=25)
+@given(
+    options=st.fixed_dictionaries(
+        {
+            "filtered": st.sampled_from([(), ("a",), ("b", "c")]),
+            "nested": st.booleans(),
+            "counted": st.booleans(),
+            "level": st.sampled_from([None, "row", "block"]),
+        }
+    ),
+    batch=st.sampled_from([None, 3]),
+    lanes=st.integers(1, 3),
+    layouts=st.tuples(LAYOUTS, LAYOUTS, LAYOUTS),
+    steps=st.tuples(st.integers(0, 6), st.integers(0, 4)),
+    gone=st.tuples(GONE, GONE),
+)
+def test_everything_else_comes_exactly_once(folder, options, batch, lanes, layouts, steps, gone):
+    dataset = mixture(folder, **options).lanes(lanes)
+    everything = [number for item in mixture(folder, **options) for number in ids_of(item)]
+    dataset = dataset.batch(batch) if batch else dataset
+    before, state = leg(dataset, layouts[0], dataset.state_dict(), steps[0])
+    if state is None or state["epoch"]:
+        return
+    edited = dataset.without(named(gone[0]))
+    between, state = leg(edited, layouts[1], state, steps[1])
+    assert not set(between) & ids_gone(gone[0])
+    if state is None or state["epoch"]:
+        return
+    twice = edited.without(named(gone[1] - gone[0]))
+    after, _ = leg(twice, layouts[2], state, None)
+    lost = ids_gone(gone[0] | gone[1])
+    assert not set(after) & lost
+    expected = [number for number in everything if number not in lost]
+    late = [number for number in before + between if number in lost]
+    assert sorted(before + between + after) == sorted(expected + late)
+    twice.set_epoch(1)
+    assert sorted(number for item in twice for number in ids_of(item)) == sorted(expected)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_every_pass_of_an_endless_mixture_goes_on_without_the_rows(folder, counted):
+    dataset = mixture(folder, stop="never", counted=counted, filtered=("b",)).lanes(2)
+    items = iter(dataset)
+    first = [next(items)["number"] for _ in range(61)]
+    gone = {("a", 3), ("a", 39), ("b", 1), ("c", 0), ("c", 8)}
+    edited = dataset.without(named(gone))
+    edited.load_state_dict(dataset.state_dict())
+    items = iter(edited)
+    rest = [next(items)["number"] for _ in range(400)]
+    assert not set(rest) & ids_gone(gone)
+    whole = Counter(first + rest)
+    kept = [number for number in whole if number not in ids_gone(gone)]
+    for part, rows in PARTS.items():
+        times = {whole[number] for number in kept if FIRST_IDS[part] <= number < FIRST_IDS[part] + rows}
+        assert max(times) - min(times) <= 2, "each of two lanes is in one pass over its rows of a part"
+    resumed = mixture(folder, stop="never", counted=counted, filtered=("b",)).lanes(2).without(named(gone))
+    resumed.load_state_dict(edited.state_dict())
+    assert [row["number"] for _, row in zip(range(50), resumed, strict=False)] == [
+        next(items)["number"] for _ in range(50)
+    ]
+
+
+def test_steps_of_a_mixture_are_left_out_and_a_log_line_names_the_edit(folder, caplog):
+    dataset = mixture(folder, counted=False, filtered=("b",))
+    loader = me.Loader(dataset, batch_size=4)
+    batches = iter(loader)
+    first = [number for _ in range(3) for number in next(batches)["number"]]
+    loader.load_state_dict(loader.state_dict())
+    edited = dataset.without(steps=range(1, 3), of=loader)
+    poisoned = [FIRST_IDS[line["part"]] + line["row"] for step in (1, 2) for line in loader.trace(step).to_pylist()]
+    again = me.Loader(edited, batch_size=4, num_workers=1)
+    again.load_state_dict(loader.state_dict())
+    assert "The run was edited since the checkpoint: in a, it goes on without" in caplog.text
+    rest = [number for batch in again for number in batch["number"]]
+    everything = [
+        FIRST_IDS[part] + row for part, rows in PARTS.items() for row in range(rows) if part != "b" or row % 3
+    ]
+    assert len(poisoned) == 8
+    assert sorted(first + rest + poisoned) == everything
+    assert_resumes(edited, every=15)
+    assert_elastic(edited.lanes(2), [(2, 1), (1, 2), (3, 1)])
+
+
+def test_a_part_that_was_edited_before_mixing_is_adopted_too_and_parts_may_change_order(folder):
+    dataset = mixture(folder, level=None).lanes(2)
+    items = iter(dataset)
+    first = [next(items)["number"] for _ in range(20)]
+    state = dataset.state_dict()
+    gone = {("a", 30), ("a", 2), ("c", 7)}
+    once = mixture(folder, level=None).lanes(2).without(named(gone))
+    once.load_state_dict(state)
+    items = iter(once)
+    between = [next(items)["number"] for _ in range(10)]
+    state = once.state_dict()
+    assert state["edits"] == [1, 0, 1]
+    rows = {part: me.read(folder / f"{part}.arrow") for part in PARTS}
+    edited = {
+        "b": rows["b"].without([("b.arrow", 20)]),
+        "a": rows["a"].without([("a.arrow", 2), ("a.arrow", 30)]),
+        "c": rows["c"].without([("c.arrow", 7)]),
+    }
+    again = me.mix(edited, weights=[5, 1, 1], stop="all", seed=2).lanes(2)
+    again.load_state_dict(state)
+    assert again.state_dict()["edits"] == [1, 1, 1]
+    rest = [row["number"] for row in again]
+    lost = ids_gone(gone | {("b", 20)}) - set(first + between)
+    everything = {FIRST_IDS[part] + row for part, rows in PARTS.items() for row in range(rows)}
+    assert sorted(first + between + rest) == sorted(everything - lost)
+
+
+def test_what_cannot_be_left_out_of_a_mixture_is_said(folder):
+    dataset = mixture(folder)
+    with pytest.raises(ValueError, match="which no part of the mixture has"):
+        dataset.without([("z.arrow", 1)])
+    with pytest.raises(ValueError, match="the part 'z', which the mixture does not have: a, b, c"):
+        dataset.without([("z", "a.arrow", 1)])
+    with pytest.raises(TypeError, match="a part, a file and a row"):
+        dataset.without("a.arrow")
+    rows = me.read(folder / "a.arrow")
+    both = me.mix({"x": rows, "y": rows.shuffle(1)}, weights=[1, 1], stop="all")
+    with pytest.raises(ValueError, match=r"several parts of the mixture have: x, y\. Name the part too: \('x', "):
+        both.without([("a.arrow", 1)])
+    ids = sorted(row["number"] for row in both.without([("y", "a.arrow", 1)]))
+    assert Counter(ids)[101] == 1
+    assert len(ids) == 79
+
+
+def test_a_damaged_number_of_edits_is_refused(folder):
+    dataset = mixture(folder)
+    next(iter(dataset))
+    state = {key: value for key, value in dataset.state_dict().items() if key != "checksum"}
+    for edits in (1, [1, 0], [0, 0, 0], [1, 0, 0], [[1], 0, 0]):
+        with pytest.raises(me.CheckpointMismatchError):
+            dataset.load_state_dict({**state, "edits": edits})
+
+
+def test_a_cursor_of_a_part_that_is_not_moved_would_be_seen(folder):
+    def run():
+        dataset = mixture(folder, level=None).lanes(1)
+        items = iter(dataset)
+        first = [next(items)["number"] for _ in range(20)]
+        edited = dataset.without(named({("a", 2), ("a", 3), ("b", 20)}))
+        edited.load_state_dict(dataset.state_dict())
+        return sorted(first + [row["number"] for row in edited])
+
+    expected = sorted({FIRST_IDS[part] + row for part, rows in PARTS.items() for row in range(rows)} - {220})
+    assert run() == expected
+    right = Without.positions
+    with patch.object(Without, "positions", lambda self, inner: right(self, inner)[:0]):
+        assert run() != expected

@@ -1,0 +1,36 @@
+"""The edits of an epoch, and of the parts of a mixture."""
+
+import json
+
+import pytest
+
+from midepoch.checkpoint.edits import add_edits, edits_of_part, join_edits, read_edits, write_edits
+
+
+def test_edits_of_parts_are_joined_and_added():
+    assert join_edits([0, 0]) == 0
+    assert join_edits([0, (1, 0)]) == (0, (1, 0))
+    assert edits_of_part((2, (1, 0)), 1) == (1, 0)
+    assert edits_of_part(0, 5) == 0
+    assert add_edits(1, 2) == 3
+    assert add_edits(0, (1, 0)) == (1, 0)
+    assert add_edits((1, (0, 2)), (1, 0)) == (2, (0, 2))
+
+
+@pytest.mark.parametrize("edits", [0, 3, (1, 0), (0, (2, 1))])
+def test_edits_are_written_as_plain_values_and_read_back(edits):
+    assert read_edits(json.loads(json.dumps(write_edits(edits)))) == edits
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 11, "1", True, None, [], [0, 0], [1, -1], [[]], 1.0])
+def test_edits_that_no_run_has_written_are_refused(value):
+    with pytest.raises(ValueError, match="expected at most 1024 edits"):
+        read_edits(value)
+
+
+def test_a_state_that_is_nested_without_end_is_refused():
+    value = 1
+    for _ in range(40):
+        value = [value]
+    with pytest.raises(ValueError, match="expected at most"):
+        read_edits(value)
