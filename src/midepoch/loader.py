@@ -131,6 +131,8 @@ class Loader(DataLoader[Any]):
                 "A Loader delivers the order of its dataset. Shuffle the dataset instead: "
                 "Loader(dataset.shuffle(seed=42), ...)."
             )
+        num_workers = check_integer("num_workers", num_workers)
+        batch_size = None if batch_size is None else check_integer("batch_size", batch_size, least=1)
         checked_device = check_device(device, pin_memory=pin_memory)
         batch_size, batches_per_step = micro_batches(batch_size, global_batch_size, micro_batch_size)
         options = LoaderOptions(

@@ -86,7 +86,8 @@ def read(
         trust_folder(index_folder(index_dir))
     _warn_of_splits(source)
     if isinstance(columns, str):
-        raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass [{columns!r}].")
+        names = [name.strip() for name in columns.split(",")]
+        raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass {names}.")
     if partitioning not in (None, "hive"):
         raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive', or left out.")
     if partitioning == "hive":

@@ -410,7 +410,7 @@ def test_even_needs_a_known_number_of_items(build):
     [
         ({"even": "yes"}, ValueError, "'yes'; it can be 'auto', 'pad', 'drop' or None"),
         ({"drop_last": True}, ValueError, "drop_last needs a batch_size"),
-        ({"batch_size": 0}, ValueError, "at least 1, got 0|batch_size should be a positive"),
+        ({"batch_size": 0}, ValueError, "batch_size is 0; it must be at least 1"),
     ],
 )
 def test_wrong_arguments_are_refused(build, options, error, message):

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import midepoch as me
 import s3
 from midepoch.storage.named_files import NamedFiles
 from midepoch.storage.ranges import LEAST_BYTES
+from midepoch.storage.retry import RetryPolicy
 from midepoch.testing import assert_resumes
 from objects import find
 from worlds import FORMATS, TEXTS, ids, plus_one, write_files
@@ -530,3 +532,44 @@ def test_a_whole_object(s3_port, proxy):
     )
     with pytest.raises(me.NoDataError, match=r"s3://small/a/c\.json does not exist"):
         files.read("s3://small/a/c.json")
+
+
+def test_a_wrong_bucket_and_a_wrong_name_are_different_mistakes(s3_port, proxy):
+    s3.put_all(s3_port, "spelling", {"deep/data/a.parquet": parquet(0, 10)})
+    for url, message in (
+        ("s3://speling/deep/data", r"There is no bucket 'speling': check its name, and the endpoint"),
+        ("s3://speling/deep/*.parquet", r"There is no bucket 'speling'"),
+        ("s3://spelling/deep/date", r"s3://spelling/deep does, so check the name after it"),
+        ("s3://spelling/deep/data/b.parquet", r"s3://spelling/deep/data does, so check"),
+        ("s3://spelling/dep/data/*.parquet", r"s3://spelling does, so check the name after it"),
+        ("s3://spelling/deep/data/*.csv", r"matches no object below s3://spelling/deep/data\. Check the pattern"),
+    ):
+        with pytest.raises(me.NoDataError, match=message):
+            me.read(url, storage_options=proxy.options)
+
+
+def test_a_bucket_that_may_not_be_looked_into_is_not_said_to_be_missing(s3_port, proxy):
+    s3.put_all(s3_port, "private", {"data/a.parquet": parquet(0, 10)})
+    proxy.spoil = lambda request: 404 if request.key else 403
+    with pytest.raises(me.MidepochError) as raised:
+        me.read("s3://private/date", storage_options=proxy.options)
+    assert "no bucket" not in str(raised.value)
+
+
+def test_a_store_that_does_not_answer_is_named_by_its_address(s3_port, proxy, monkeypatch):
+    monkeypatch.setattr("midepoch.storage.store.RetryPolicy", lambda: RetryPolicy(attempts=2, first=0.001))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        for options in (
+            {"endpoint_url": f"http://{address}"},
+            {"client_kwargs": {"endpoint_url": f"http://{address}"}},
+            {"endpoint": f"http://{address}"},
+        ):
+            with pytest.raises(me.StoreError) as raised:
+                me.read("s3://bucket/data", storage_options={"key": "a-key-id", "secret": "a-secret-key", **options})
+            message = str(raised.value)
+            assert address in message
+            assert "Check the endpoint and the network" in message
+            assert "resume" not in message, "nothing was running yet"
+            assert "a-secret-key" not in message

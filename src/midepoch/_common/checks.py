@@ -16,7 +16,8 @@ Size = int | str
 def check_integer(name: str, value: Any, *, least: int | None = 0, most: int | None = None) -> int:
     """The value as an int; ``TypeError`` if it is not an integer, ``ValueError`` if it is out of bounds."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
+        text = isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", value)
+        raise TypeError(f"{name} must be an integer, got {value!r}." + (f" Pass {int(value)}." if text else ""))
     number = int(value.__index__())
     if least is not None and number < least:
         raise ValueError(f"{name} is {number}; it must be at least {least}.")

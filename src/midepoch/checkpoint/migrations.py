@@ -5,6 +5,7 @@ version before it. Functions that are there are never changed: released states d
 """
 
 import copy
+import os
 import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,6 +30,15 @@ MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _wind
 """For each older version, the function that returns a state of it as one of the next version."""
 
 
+def _instead(values: Any) -> str:
+    """What to pass instead of something that is not a state."""
+    if isinstance(values, str | os.PathLike):
+        return "Load the file first: load_state_dict(torch.load(path, weights_only=True))."
+    if isinstance(values, list | tuple) and values and all(map(_is_state, values)):
+        return "These are states of several ranks: load_state_dict(midepoch.merge_states(states))."
+    return "Pass what state_dict() returned."
+
+
 def upgrade(values: Any) -> dict[str, Any]:
     """The state as one of the present version, if it is as it was saved. The argument is not changed.
 
@@ -43,7 +53,7 @@ def upgrade(values: Any) -> dict[str, Any]:
             )
         raise CheckpointMismatchError(
             f"This is not a midepoch state: expected a dict with the key 'version', got {shortened(values)}. "
-            "Pass what state_dict() returned."
+            + _instead(values)
         )
     version = values["version"]
     if type(version) is not int or not 1 <= version <= VERSION:

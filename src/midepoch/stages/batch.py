@@ -227,9 +227,10 @@ def call_on_columns(call: Call, group: RowRun, removed: tuple[str, ...], context
     if isinstance(result, pa.RecordBatch):
         return Rows(result, group.rows.form)
     if not isinstance(result, Mapping):
+        kind = type(result).__name__
         raise TypeError(
             f"{call.stage}(batched=True) needs a function that returns a dict of columns (or an Arrow batch), "
-            f"but it returned {type(result).__name__}."
+            f"but it returned {'None. Does it end without a return statement?' if result is None else kind + '.'}"
         )
     kept = {} if isinstance(columns, pa.RecordBatch) else without(columns, removed)
     merged = {**kept, **{name: as_column(column, group.rows.form) for name, column in result.items()}}

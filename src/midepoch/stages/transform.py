@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import pyarrow as pa
 
@@ -58,8 +58,18 @@ class Filter(FunctionStage):
         call = self.call
         if self.checks:
             return inputs.with_single_items(self._checked(inputs.as_single_items(), context))
-        kept = (single for single in inputs.as_single_items() if call(single[0], single[2], context))
+        kept = (
+            single
+            for single in inputs.as_single_items()
+            if (is_kept := call(single[0], single[2], context)) or (is_kept is None and self._refuse(single, context))
+        )
         return inputs.with_single_items(kept)
+
+    def _refuse(self, single: SingleItem, context: Context) -> NoReturn:
+        raise TypeError(
+            f"The function of {self.name} returned None for {context.name(single[2])}. It must return True to keep the "
+            "row, or False. Does it end without a return statement?"
+        )
 
     def _checked(self, inputs: Iterator[SingleItem], context: Context) -> Iterator[SingleItem]:
         for single in inputs:

@@ -1,5 +1,6 @@
 """The files that a source names: a file, a folder, a glob or a list of those, on this machine or in a store."""
 
+import contextlib
 import logging
 import os
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from midepoch._common.text import count
-from midepoch.errors import NoDataError
+from midepoch.errors import MidepochError, NoDataError
 from midepoch.storage.clients import HTTP, ObjectInfo
 from midepoch.storage.foreign import foreign_layout
 from midepoch.storage.hub import pinned
@@ -77,20 +78,41 @@ def _as_paths(source: Any) -> list[str]:
     """The paths and URLs that a source names. Raises on rows in memory, and says what to do with them."""
     if isinstance(source, str | os.PathLike):
         return [os.fspath(source)]
-    if hasattr(source, "cache_files") and hasattr(source, "features"):
-        raise TypeError(
-            "This is a dataset of Hugging Face `datasets`, not a path. Open it with midepoch.from_hf(dataset)."
-        )
+    if (opened := _opened(source)) is not None:
+        raise TypeError(opened)
     sources = list(source) if isinstance(source, Iterable) and not isinstance(source, Mapping) else [source]
-    kind, one = type(source).__name__, next((one for one in sources if not isinstance(one, str | os.PathLike)), None)
-    if one is not None or hasattr(source, "columns"):  # a DataFrame iterates over the names of its columns
-        item = "" if one is None or one is source else f" with a {type(one).__name__} in it"
+    kind, others = type(source).__name__, [one for one in sources if not isinstance(one, str | os.PathLike)]
+    if others or hasattr(source, "columns"):  # a DataFrame iterates over the names of its columns
+        item = f" with a {type(others[0]).__name__} in it" if others and others[0] is not source else ""
         raise TypeError(
             f"The source is a {kind}{item}; it must be a path, a URL, a glob, or a list of those. Write rows in memory "
             "to a file first: frame.to_parquet('data.parquet'), or pyarrow.parquet.write_table(pyarrow.Table."
             "from_pylist(rows), 'data.parquet')."
         )
     return [os.fspath(one) for one in sources]
+
+
+def _opened(source: Any) -> str | None:
+    """What to do with a source that is a dataset already; None if it is none."""
+    theirs = type(source).__module__.partition(".")[0] == "datasets"
+    if theirs and isinstance(source, Mapping):
+        return f"This is a {type(source).__name__} of `datasets`. Open one split: midepoch.from_hf(dataset['train'])."
+    if hasattr(source, "cache_files") and hasattr(source, "features"):
+        return "This is a dataset of Hugging Face `datasets`, not a path. Open it with midepoch.from_hf(dataset)."
+    if theirs:
+        return (
+            f"This is a {type(source).__name__} of `datasets`, a stream without files to resume in. Open what it "
+            "reads: midepoch.read(files), or midepoch.fast_load_iterable_dataset(...) as you called load_dataset."
+        )
+    if hasattr(source, "state_dict") and hasattr(source, "plan"):
+        return "This is an open midepoch dataset, not a path. Use it as it is."
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__") and "torch.utils.data" in _modules(source):
+        return f"This is a {type(source).__name__} of torch, not a path. Open it with midepoch.from_indexable(dataset)."
+    return None
+
+
+def _modules(source: Any) -> str:
+    return " ".join(kind.__module__ for kind in type(source).__mro__)
 
 
 def _find_files(source: str, suffixes: tuple[str, ...]) -> tuple[str, list[str]]:
@@ -210,7 +232,9 @@ def _find_object(store: Store, url: str, info: ObjectInfo, suffixes: tuple[str, 
         ]
         return info.url, [objects[path] for path in _data_files(info.url, visible, suffixes)]
     if not WILDCARDS.search(url):
-        raise NoDataError(f"{url} does not exist. Pass the URL of an object, a folder or a glob.")
+        raise NoDataError(
+            f"{url} does not exist. {_last_existing(store, url)}Pass the URL of an object, a folder or a glob."
+        )
     root, pattern, deep = split_glob(url)
     if root.endswith((":", ":/")):
         raise NoDataError(f"{url} has a glob in place of the bucket. Name the bucket.")
@@ -223,7 +247,10 @@ def _find_object(store: Store, url: str, info: ObjectInfo, suffixes: tuple[str, 
             "a folder. Pass a list of URLs, one for each file."
         )
     if not matches:
-        raise NoDataError(f"{url} matches no object below {root}. Check the pattern, or pass the folder itself.")
+        missing = _last_existing(store, root) if above.kind is None else ""
+        raise NoDataError(
+            f"{url} matches no object below {root}. {missing}Check the pattern, or pass the folder itself."
+        )
     if store.scheme in HTTP:  # a page of links does not say how large the files are
         matches = store.stat([one.url for one in matches])
     return above.url, sorted(matches, key=lambda one: one.url.split("/"))
@@ -245,3 +272,18 @@ def _refuse_repeats(paths: list[str]) -> None:
         if path in seen:
             raise ValueError(f"The sources name {path} twice; each of its rows would be delivered twice. Name it once.")
         seen.add(path)
+
+
+def _last_existing(store: Store, url: str) -> str:
+    """A sentence that says which part of a URL exists: a wrong bucket and a wrong name are different mistakes."""
+    if not store.bucket:
+        return ""
+    bucket = f"{store.scheme}://{store.bucket}"
+    with contextlib.suppress(MidepochError):  # whoever may not look into the bucket learns no more
+        above = url.rpartition("/")[0]
+        while len(above) >= len(bucket):
+            if store.stat([above])[0].kind is not None:
+                return f"{above} does, so check the name after it. "
+            above = above.rpartition("/")[0]
+        return f"There is no bucket {store.bucket!r}: check its name, and the endpoint in storage_options. "
+    return ""

@@ -35,6 +35,6 @@ def check_unchanged(path: str, indexed: FileStamp) -> None:
         now = FileStamp(status.st_size, status.st_mtime_ns)
         what = f"{indexed.size:,} bytes then, {now.size:,} now" if now.size != indexed.size else "same size"
         raise DataChangedError(
-            f"{path} was changed while it was in use ({what}). Rows of two versions must not be mixed: "
-            "restore the file and resume from the last checkpoint, or open the dataset again and start over."
+            f"{path} was changed while it was in use ({what}). Rows of two versions must not be mixed: open the "
+            "dataset again and start over. To resume from a checkpoint, restore the file first."
         )

@@ -149,8 +149,8 @@ class StoredFile:
 
     def _changed(self, what: str) -> DataChangedError:
         return DataChangedError(
-            f"{self._url} was changed while it was in use ({what}). Rows of two versions must not be mixed: restore "
-            "the object and resume from the last checkpoint, or open the dataset again and start over."
+            f"{self._url} was changed while it was in use ({what}). Rows of two versions must not be mixed: open the "
+            "dataset again and start over. To resume from a checkpoint, restore the object first."
         )
 
 

@@ -197,7 +197,8 @@ def _error(url: str, kind: ErrorKind, text: str) -> MidepochError:
         )
     if kind == "temporary":
         return StoreError(
-            f"The store does not answer for {url}: {text}. When it does, resume from the last checkpoint."
+            f"The store does not answer for {url}: {text}. Check the endpoint and the network, and start again: from a "
+            "checkpoint, if there is one."
         )
     return StoreError(f"{url} cannot be read from the store: {text}.")
 
@@ -206,7 +207,8 @@ def _leaves(options: Any) -> Iterator[str]:
     """All strings in the options that are long enough to be a secret, in each form in which a message may have them."""
     if isinstance(options, Mapping):
         for name, value in options.items():
-            if name not in ADDRESSES or "@" in str(value):
+            is_address = name in ADDRESSES or "endpoint" in str(name).lower()
+            if not is_address or re.search("[@?]", str(value)):
                 yield from _leaves(value)
     elif isinstance(options, list | tuple | set):
         for value in options:

@@ -43,8 +43,10 @@ def test_secrets_are_redacted_in_every_form_and_addresses_are_shown():
     assert store.redact(" ".join(texts)) == " ".join([REDACTED] * len(texts))
     assert store.redact("http://minio.local:9000 does not answer") == "http://minio.local:9000 does not answer"
     assert Store("abfs://c/x", {"key": b"by\xffte"}).redact(f"{b'by' + bytes([255]) + b'te'!r}") == f"b'{REDACTED}'"
-    hidden = Store("abfs://c/x", {"endpoint_url": "http://me:hush@host"})
-    assert "hush" not in hidden.redact("http://me:hush@host/x")
+    named = Store("oss://c/x", {"endpoint": "http://oss.local", "config": {"s3_endpoint": "http://other.local"}})
+    assert named.redact("http://oss.local http://other.local") == "http://oss.local http://other.local"
+    for hidden in ("http://me:hush@host", "http://host?sig=hush"):
+        assert "hush" not in Store("abfs://c/x", {"endpoint_url": hidden}).redact(f"{hidden}/x")
 
 
 def test_stores_with_other_endpoints_have_another_identity():

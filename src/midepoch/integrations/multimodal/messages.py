@@ -52,7 +52,13 @@ class Messages:
 
     def __call__(self, row: Mapping[str, Any], *rng: Any) -> Any:
         """The processor's result for a row; ``rng`` is a random generator, if the processor takes one."""
-        return self.processor(self.sample(_object(row["line"]) if self.of_lines else row), *rng)
+        result = self.processor(self.sample(_object(row["line"]) if self.of_lines else row), *rng)
+        if result is None:
+            raise TypeError(
+                "The processor returned None. It must return a dict of arrays with input_ids. Does it end without a "
+                "return statement?"
+            )
+        return result
 
     def sample(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The row with plain messages, and with lists of decoded "images", "audios" and "videos" in their order."""
