@@ -89,4 +89,11 @@ def test_the_oldest_versions_are_the_same_everywhere():
     assert supported == {**oldest, "Python": project["requires-python"].removeprefix(">=")}
     words = (ROOT / "README.md").read_text()
     assert f"pyarrow {oldest['pyarrow']}, numpy {oldest['numpy']}, torch {oldest['torch']} or newer" in words
-    assert f"pyarrow=={oldest['pyarrow']}.0.0" in (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(
+        f"'{name}=={version}.0'" in makefile or f"'{name}=={version}.0.0'" in makefile
+        for name, version in oldest.items()
+    )
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    assert "make test-floor" in workflow
+    assert "make test-pythons" in workflow
