@@ -18,7 +18,8 @@ from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.rows import Rows
 from midepoch.values.wire import Pickled, TensorRuns, load
 
-EMPTY_TURN, PICKLED, ROWS = range(3)
+EMPTY_TURN, PICKLED, ROWS, PLAIN = range(4)
+"""Kinds of turns. A plain item is pickled too: when its tensors are where they belong, it is finished."""
 ALIGNED = 64
 RECENT_SECONDS = 0.01
 """Files that were checked so recently are not checked again before a copy."""
@@ -82,7 +83,8 @@ class Layout:
                 self._view[start : self.used] = memory
             places += (start, self.used)
         # Only now is it part of the message: a file of which it is a copy may have changed.
-        self._numbers.extend([PICKLED, len(cursor), *cursor, item.arrays, 1 + len(item.memory), *places])
+        kind = PLAIN if item.is_plain else PICKLED
+        self._numbers.extend([kind, len(cursor), *cursor, item.arrays, 1 + len(item.memory), *places])
         self.items += 1
 
     def _write_picked(self, picked: PickedArray, start: int) -> None:
@@ -136,7 +138,7 @@ class Destination(NamedTuple):
     new_tensor: Callable[[Any], Any] | None = None
     """Copies a tensor of bytes, which is a view of shared memory. It may be the memory of several small tensors."""
     finish: Callable[[Any], Any] | None = None
-    """Changes every item, if there is such a function."""
+    """Changes every item that is not plain, if there is such a function."""
 
 
 def read_layout(view: memoryview, layout: tuple[int, int], destination: Destination) -> list[Chunk]:
@@ -149,11 +151,11 @@ def read_layout(view: memoryview, layout: tuple[int, int], destination: Destinat
         kind = numbers[at]
         if kind == EMPTY_TURN:
             chunk, at = Chunk([EMPTY], ()), at + 1
-        elif kind == PICKLED:
+        elif kind in (PICKLED, PLAIN):
             chunk, at = _read_pickled(view, numbers, at + 1, destination.new_tensor)
         else:
             chunk, at = _read_rows(view, numbers, at + 1)
-        if destination.finish is not None and chunk.cursors:
+        if destination.finish is not None and chunk.cursors and kind != PLAIN:
             chunk.items[:] = map(destination.finish, chunk.items)
         if chunks and bool(chunks[-1].cursors) == bool(chunk.cursors):
             chunks[-1] = Chunk(chunks[-1].items + chunk.items, [*chunks[-1].cursors, *chunk.cursors])

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from io import BytesIO
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from midepoch.values.forms import torch_module
 from midepoch.values.gather import PickedArray
 from midepoch.values.memory import LARGE, RECYCLER, new_array
 
+WITHOUT_TENSORS = (np.ndarray, np.generic, np.dtype, type, FunctionType, BuiltinFunctionType)
+"""What is pickled of arrays besides their memory. None of it is moved to a device."""
 BYTES = np.dtype(np.uint8)
 SMALL = 512
 """Arrays of fewer bytes are part of the pickle, which is faster. For tensors it is slower, also for small ones."""
@@ -31,6 +34,8 @@ class Pickled(NamedTuple):
     """That of arrays and tensors, by their numbers in the pickle; then that of other objects, in pickle's order."""
     arrays: int
     """How many of them are arrays and tensors."""
+    is_plain: bool = False
+    """True if there is nothing else that could have tensors: only Python's own values, in lists, tuples and dicts."""
 
 
 def dump(item: Any) -> Pickled:
@@ -38,7 +43,8 @@ def dump(item: Any) -> Pickled:
     file, others = BytesIO(), list[pickle.PickleBuffer]()
     pickler = _Pickler(file, others)
     pickler.dump(item)
-    return Pickled(file.getvalue(), [*pickler.arrays, *(other.raw() for other in others)], len(pickler.arrays))
+    memory = [*pickler.arrays, *(other.raw() for other in others)]
+    return Pickled(file.getvalue(), memory, len(pickler.arrays), pickler.is_plain)
 
 
 def load(head: Any, memory: Sequence[memoryview], arrays: int, tensors: Callable[[int], Any] | None = None) -> Any:
@@ -102,6 +108,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, protocol=5, buffer_callback=others.append)
         self.arrays: list[memoryview | PickedArray] = []
         self._torch = sys.modules.get("torch")
+        self.is_plain = True
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is np.ndarray and value.nbytes >= SMALL and not value.dtype.hasobject:
@@ -110,6 +117,7 @@ class _Pickler(pickle.Pickler):
             return self._picked(value)
         if self._torch is not None and type(value) is self._torch.Tensor and self._is_plain(value):
             return _tensor_here, self._tensor(value)
+        self.is_plain = self.is_plain and isinstance(value, WITHOUT_TENSORS)
         return NotImplemented
 
     def _add(self, values: Any) -> int:
@@ -177,7 +185,8 @@ class _Unpickler(pickle.Unpickler):
         if self._tensors is None:
             tensor = copied(torch.frombuffer(self._arrays[number], dtype=getattr(torch, dtype))).view(shape)
         else:
-            tensor = self._tensors(number).view(getattr(torch, dtype)).view(shape)
+            tensor = self._tensors(number).view(getattr(torch, dtype))
+            tensor = tensor if len(shape) == 1 else tensor.view(shape)
         return tensor if order is None else tensor.permute(tuple(np.argsort(order).tolist()))
 
 

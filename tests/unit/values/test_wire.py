@@ -1,7 +1,10 @@
 """Items as bytes: what arrives is what was sent, down to its types, and shares no memory with it."""
 
 import pickle
+from collections import OrderedDict
+from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +23,7 @@ LARGE = SMALL // 2 + 3
 
 
 def sent(item):
-    head, memory, arrays = dump(item)
+    head, memory, arrays, _ = dump(item)
     copied = [memoryview(bytearray(one)) for one in memory]
     arrived = load(head, copied, arrays)
     for one in copied:  # as the next message would
@@ -166,7 +169,7 @@ def test_small_tensors_that_lie_together_are_copied_together(shapes):
         copies.append(len(tensor))
         return tensor.clone()
 
-    head, memory, arrays = dump(item)
+    head, memory, arrays, _ = dump(item)
     starts = np.cumsum([0, *(-(-len(part) // 64) * 64 for part in memory)])
     spans = [(int(start), int(start) + len(part)) for start, part in zip(starts[:-1], memory, strict=True)]
     view = memoryview(bytearray(int(starts[-1])))
@@ -206,3 +209,25 @@ def test_an_array_that_is_picked_where_it_is_sent_arrives_as_if_it_was_picked_be
     expected = torch.from_numpy(picked) if form == "torch" else picked
     assert (type(got["x"]), got["x"].dtype, got["id"]) == (type(expected), expected.dtype, 7)
     got["x"][0] = 0
+
+
+@dataclass
+class Holder:
+    tensor: Any
+
+
+@pytest.mark.parametrize(
+    ("item", "is_plain"),
+    [
+        ({"x": torch.ones(3), "text": "a", "number": 1.5}, True),
+        ([1, (torch.ones(2000), None), {"x": [torch.ones(2)] * 3}], True),
+        ({"x": np.ones(3), "wide": np.ones(2000), "one": np.float32(2), "objects": np.array([None])}, True),
+        (OrderedDict(x=torch.ones(2)), False),
+        (Holder(torch.ones(2)), False),
+        ({"x": torch.empty(0)}, False),
+        ({"x": torch.nn.Parameter(torch.ones(2))}, False),
+        ({"x": [torch.ones(2).to_sparse()]}, False),
+    ],
+)
+def test_only_what_has_no_other_tensors_is_plain(item, is_plain):
+    assert dump(item).is_plain == is_plain
