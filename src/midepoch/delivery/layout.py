@@ -16,6 +16,7 @@ from midepoch.values.gather import PickedArray
 from midepoch.values.pool import Check
 from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.rows import Rows
+from midepoch.values.tensor_lists import TensorList
 from midepoch.values.wire import Pickled, TensorRuns, load
 
 EMPTY_TURN, PICKLED, ROWS, PLAIN = range(4)
@@ -77,20 +78,21 @@ class Layout:
         places: list[int] = []
         for memory in (memoryview(item.head), *item.memory):
             start = self._next(len(memory))
-            if isinstance(memory, PickedArray):
-                self._write_picked(memory, start)
-            else:
+            if isinstance(memory, memoryview):
                 self._view[start : self.used] = memory
+            else:
+                self._write_later(memory, start)
             places += (start, self.used)
         # Only now is it part of the message: a file of which it is a copy may have changed.
         kind = PLAIN if item.is_plain else PICKLED
         self._numbers.extend([kind, len(cursor), *cursor, item.arrays, 1 + len(item.memory), *places])
         self.items += 1
 
-    def _write_picked(self, picked: PickedArray, start: int) -> None:
-        if picked.check is not None:
-            self._checks.before(picked.check)
-        picked.write_to(self._view[start : self.used])
+    def _write_later(self, values: PickedArray | TensorList, start: int) -> None:
+        """Write what is copied only here."""
+        if isinstance(values, PickedArray) and values.check is not None:
+            self._checks.before(values.check)
+        values.write_to(self._view[start : self.used])
 
     def add_rows(self, batches: Sequence[pa.RecordBatch], size: int | None, cursors: Sequence[Sequence[int]]) -> None:
         """Write rows that make one item for each of the ``cursors``: the first of each batch, then the second, …"""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 LARGE = 64 << 10
-"""Arrays of fewer bytes are left to the system. Tensors of fewer are copied together with others to a device."""
+"""Arrays of fewer bytes are left to the system."""
 MOST_KEPT = 64 << 20
 """The most bytes that are kept while nobody uses them, or two arrays that are larger."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

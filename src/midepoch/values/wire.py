@@ -16,12 +16,15 @@ import numpy as np
 from midepoch.values.forms import torch_module
 from midepoch.values.gather import PickedArray
 from midepoch.values.memory import LARGE, RECYCLER, new_array
+from midepoch.values.tensor_lists import TensorList, cut_up, with_tensor_lists
 
 WITHOUT_TENSORS = (np.ndarray, np.generic, np.dtype, type, FunctionType, BuiltinFunctionType)
 """What is pickled of arrays besides their memory. None of it is moved to a device."""
 BYTES = np.dtype(np.uint8)
 SMALL = 512
 """Arrays of fewer bytes are part of the pickle, which is faster. For tensors it is slower, also for small ones."""
+RUN_PART = 256 << 10
+"""Tensors of fewer bytes are copied together with others that lie beside them."""
 RUN_BYTES = 1 << 20
 """So many bytes are copied together at most. Who keeps a tensor keeps all of them."""
 
@@ -30,7 +33,7 @@ class Pickled(NamedTuple):
     """An item: its pickle, and the memory that is sent beside it."""
 
     head: bytes
-    memory: list[memoryview | PickedArray]
+    memory: list[memoryview | PickedArray | TensorList]
     """That of arrays and tensors, by their numbers in the pickle; then that of other objects, in pickle's order."""
     arrays: int
     """How many of them are arrays and tensors."""
@@ -42,7 +45,7 @@ def dump(item: Any) -> Pickled:
     """An item as bytes. Its memory is not copied."""
     file, others = BytesIO(), list[pickle.PickleBuffer]()
     pickler = _Pickler(file, others)
-    pickler.dump(item)
+    pickler.dump(item if pickler.torch is None else with_tensor_lists(item))
     memory = [*pickler.arrays, *(other.raw() for other in others)]
     return Pickled(file.getvalue(), memory, len(pickler.arrays), pickler.is_plain)
 
@@ -79,8 +82,8 @@ class TensorRuns:
         import torch
 
         start, stop = self._spans[number]
-        for begin, end in self._spans[number + 1 :] if stop - start < LARGE else ():
-            if end - begin >= LARGE or end - start > RUN_BYTES:
+        for begin, end in self._spans[number + 1 :] if stop - start < RUN_PART else ():
+            if end - begin >= RUN_PART or end - start > RUN_BYTES:
                 break
             stop = end
         self._start, self._stop = start, stop
@@ -106,8 +109,8 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: BytesIO, others: list[pickle.PickleBuffer]) -> None:
         super().__init__(file, protocol=5, buffer_callback=others.append)
-        self.arrays: list[memoryview | PickedArray] = []
-        self._torch = sys.modules.get("torch")
+        self.arrays: list[memoryview | PickedArray | TensorList] = []
+        self.torch: Any = sys.modules.get("torch")
         self.is_plain = True
 
     def reducer_override(self, value: Any) -> Any:
@@ -115,7 +118,10 @@ class _Pickler(pickle.Pickler):
             return _array_here, self._array(value)
         if type(value) is PickedArray:
             return self._picked(value)
-        if self._torch is not None and type(value) is self._torch.Tensor and self._is_plain(value):
+        if type(value) is TensorList:
+            self.arrays.append(value)
+            return _tensors_here, (len(self.arrays) - 1, value.dtype, value.lengths)
+        if self.torch is not None and type(value) is self.torch.Tensor and self._is_plain(value):
             return _tensor_here, self._tensor(value)
         self.is_plain = self.is_plain and isinstance(value, WITHOUT_TENSORS)
         return NotImplemented
@@ -142,7 +148,7 @@ class _Pickler(pickle.Pickler):
         """True for tensors that are numbers in memory and nothing else."""
         return (
             tensor.device.type == "cpu"
-            and tensor.layout is self._torch.strided  # type: ignore[union-attr]
+            and tensor.layout is self.torch.strided
             and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
             and not tensor.__dict__
             and tensor.numel() > 0
@@ -153,8 +159,15 @@ class _Pickler(pickle.Pickler):
         if not tensor.is_contiguous():  # such as images whose channels come last
             order = tuple(sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis)))
             tensor = tensor.permute(order).contiguous()
-        flat = tensor.reshape(-1).view(self._torch.uint8).numpy()  # type: ignore[union-attr]
-        return self._add(flat), str(tensor.dtype).partition(".")[2], tuple(tensor.shape), order
+        flat = tensor.reshape(-1)
+        if flat.stride(0) != 1:  # one value, which has any stride
+            flat = flat.clone(memory_format=self.torch.contiguous_format)
+        return (
+            self._add(flat.view(self.torch.uint8).numpy()),
+            str(tensor.dtype).partition(".")[2],
+            tuple(tensor.shape),
+            order,
+        )
 
 
 class _Unpickler(pickle.Unpickler):
@@ -168,7 +181,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module == __name__:
-            return {"_array_here": self._array, "_tensor_here": self._tensor}[name]
+            return {"_array_here": self._array, "_tensor_here": self._tensor, "_tensors_here": self._list}[name]
         return super().find_class(module, name)
 
     def _array(self, number: int, dtype: Any, shape: tuple[int, ...], order: Any, writeable: bool) -> Any:
@@ -189,6 +202,13 @@ class _Unpickler(pickle.Unpickler):
             tensor = tensor if len(shape) == 1 else tensor.view(shape)
         return tensor if order is None else tensor.permute(tuple(np.argsort(order).tolist()))
 
+    def _list(self, number: int, dtype: str, lengths: list[int]) -> list[Any]:
+        import torch
+
+        own = self._tensors is None
+        memory = torch.frombuffer(self._arrays[number], dtype=torch.uint8) if own else self._tensors(number)  # type: ignore[misc]
+        return cut_up(memory.view(getattr(torch, dtype)), lengths, own=own)
+
 
 @cache
 def _torch_name(dtype: np.dtype[Any]) -> str:
@@ -198,6 +218,10 @@ def _torch_name(dtype: np.dtype[Any]) -> str:
 
 def _array_here(*what: Any) -> Any:
     raise TypeError("An array that is sent beside its pickle is loaded by midepoch.values.wire.load.")
+
+
+def _tensors_here(*what: Any) -> Any:
+    raise TypeError("Tensors that are sent beside their pickle are loaded by midepoch.values.wire.load.")
 
 
 def _tensor_here(*what: Any) -> Any:

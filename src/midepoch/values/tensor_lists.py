@@ -1,0 +1,88 @@
+"""Lists of tensors, such as the packs of a batch: each list is sent, copied and cut up as one piece of memory.
+
+To send and receive a small tensor takes longer than to copy it, and a batch of packs has dozens of them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from midepoch.values.forms import torch_module
+
+VALUES = (int, float, bool, str, bytes, type(None), np.ndarray, np.generic)
+"""What an item may have beside tensors and lists of them: nothing in which one of these tensors could be again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorList:
+    """Tensors of numbers of one type and one dimension, which are in no other place of their item."""
+
+    tensors: list[Any]
+
+    @property
+    def dtype(self) -> str:
+        """The name that torch has for the type of the numbers."""
+        return str(self.tensors[0].dtype).partition(".")[2]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The number of values of each tensor."""
+        return [len(tensor) for tensor in self.tensors]
+
+    def __len__(self) -> int:
+        """The number of bytes."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def write_to(self, memory: memoryview) -> None:
+        """Copy the tensors into memory of their size, one after the other."""
+        uint8 = torch_module().uint8
+        parts = [tensor.view(uint8).numpy() for tensor in self.tensors if len(tensor)]
+        np.concatenate(parts, out=np.frombuffer(memory, np.uint8))
+
+
+def with_tensor_lists(item: Any) -> Any:
+    """An item whose lists of tensors are each a ``TensorList``; the item itself if it has none, or other values too."""
+    if type(item) is not dict:
+        return item
+    lists = {name: TensorList(value) for name, value in item.items() if type(value) is list and _is_joined(value)}
+    if not lists:
+        return item
+    tensors = [tensor for one in lists.values() for tensor in one.tensors]
+    for name, value in item.items():
+        if name not in lists and type(value) is torch_module().Tensor:
+            tensors.append(value)
+        elif name not in lists and not _has_no_tensors(value):
+            return item
+    is_once = len({id(tensor) for tensor in tensors}) == len(tensors)  # pickle sends one object once
+    return {**item, **lists} if is_once else item
+
+
+def cut_up(memory: Any, lengths: list[int], *, own: bool) -> list[Any]:
+    """The tensors of a list, from one that holds them all: views of it, or with ``own`` each in memory of its own."""
+    parts = memory.split(lengths)
+    return [part.clone() for part in parts] if own else list(parts)
+
+
+def _is_joined(values: list[Any]) -> bool:
+    torch = torch_module()
+    return (
+        len(values) > 1
+        and all(
+            type(value) is torch.Tensor
+            and value.dtype == values[0].dtype
+            and value.dim() == 1
+            and value.device.type == "cpu"
+            and value.layout is torch.strided
+            and (value.stride(0) == 1 or not len(value))
+            and not (value.requires_grad or value.is_quantized or value.is_conj() or value.is_neg() or value.__dict__)
+            for value in values
+        )
+        and any(map(len, values))
+    )
+
+
+def _has_no_tensors(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(one, VALUES) for one in value)
+    return isinstance(value, VALUES) and not (isinstance(value, np.ndarray) and value.dtype.hasobject)
