@@ -50,6 +50,8 @@ def join(folders: Sequence[Path], note: str) -> tuple[dict[str, Any], dict[str, 
     runs = [read(folder) for folder in folders]
     about = {**runs[-1][0], "minutes": max(about["minutes"] for about, _ in runs)}
     about["rounds"] = max(about["rounds"] for about, _ in runs)
+    for key in ("versions", "missing"):
+        about[key] = {name: value for run, _ in runs for name, value in run[key].items()}
     if note:
         about["note"] = note
     return about, {key: table for _, tables in runs for key, table in tables.items()}

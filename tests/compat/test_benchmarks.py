@@ -340,13 +340,12 @@ def test_a_report_can_be_read_back():
 def test_reports_of_one_machine_can_be_joined(tmp_path):
     about = {"date": "", "cores": 2, "machine": "m", "note": "old", "versions": {}, "missing": {}, "rounds": 1}
     first, second = ({"rows": {"midepoch": Cell(values=(value,))}} for value in (1.0, 2.0))
-    page.write(
-        tmp_path / "a", {**about, "minutes": 3.0}, scenarios(WHOLE), {"01-text-rows": first, "05-parquet": first}
-    )
+    tried = {**about, "minutes": 3.0, "versions": {"litdata": {"litdata": "1"}}}
+    page.write(tmp_path / "a", tried, scenarios(WHOLE), {"01-text-rows": first, "05-parquet": first})
     page.write(tmp_path / "b", {**about, "minutes": 2.0}, scenarios(WHOLE), {"01-text-rows": second})
     joined, tables = page.join([tmp_path / "a", tmp_path / "b"], "new")
     assert tables == {"01-text-rows": second, "05-parquet": first}
-    assert (joined["minutes"], joined["note"]) == (3.0, "new")
+    assert (joined["minutes"], joined["note"], list(joined["versions"])) == (3.0, "new", ["litdata"])
     text = (tmp_path / "a" / "README.md").read_text()
     assert text.index("## Text rows, one process") < text.index("## Parquet in place")
     assert "![Parquet in place](05-parquet.png)" in text
