@@ -10,7 +10,7 @@ from benchmarks.peers.view import PACK
 
 BATCH = 64
 PER_CORE = "(per core)"
-AHEAD = 600  # rows for each worker: Grain reads 500 ahead, LanceDB 512, each with batches on top
+AHEAD = 1200  # rows for each worker: Grain reads 1,024 ahead, LanceDB 512, each with batches on top
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ def scenarios(sizes: Sizes) -> tuple[Scenario, ...]:
     """All of them, in the order of the report."""
 
     def speed(label: str, kind: str, rows: int, per_row: int = 1, **view: Any) -> Case:
-        ahead = min(AHEAD * max(2, view.get("workers", 0)), rows // 4)
+        ahead = min(AHEAD * max(2, view.get("workers", 0)), rows // 3)
         options = {"ahead": ahead, "seconds": sizes.seconds, "per_row": per_row}
         return Case(
             label=label,

@@ -32,7 +32,8 @@ def decode(jpeg: bytes) -> Any:
 
     with Image.open(io.BytesIO(jpeg)) as image:
         pixels = np.array(image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR))
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+    # in order: torch takes longer to stack tensors that are not than to decode them
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
 def rows_of(batch: Any) -> int:
