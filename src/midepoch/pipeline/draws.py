@@ -79,6 +79,10 @@ class Draws:
         self._salts = [self._salt(part) for part in range(len(positions))]
         self._schedule = schedule(self._times_ended)
 
+    def passes(self, weights: Sequence[int]) -> int:
+        """How often all parts that have a weight have ended."""
+        return min((ended for ended, weight in zip(self._times_ended, weights, strict=True) if weight), default=0)
+
     def _salt(self, part: int) -> int:
         """Separates the keys of one pass over a part from those of other parts and passes."""
         return part_salt(self._inputs[part].name, self._times_ended[part])

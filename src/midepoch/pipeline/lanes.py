@@ -184,6 +184,7 @@ class PipelineLanes:
             origins = self.origins[lane] = LaneOrigins(self.source.origins(lane))
         flow = replace(self.source.flow(opened, lane, cursor[:width], stride), deferred=deferred)
         context = self.pipeline.context(self.cut.epoch)
+        passes = flow.passes
         for number, stage in enumerate(self.pipeline.stages):
             if number == self._recorded_after:
                 flow = self._record(lane, flow)
@@ -192,6 +193,7 @@ class PipelineLanes:
             flow = make(flow, cursor[:width], context)
             if stage.length_column is not None:
                 flow = self.packs.count(flow)
+            flow = flow if passes is None else replace(flow, passes=passes)
         return self._record(lane, flow) if self._recorded_after == len(self.pipeline.stages) else flow
 
 

@@ -367,9 +367,10 @@ class MixtureLanes:
         positions = mixture.part_positions(cursor)
         draws = Draws(inputs, positions, stop=mixture.stop, schedule=partial(self._schedule, lane))
         form, batched = mixture.item_spec
+        passes = partial(draws.passes, mixture.integer_weights) if mixture.stop == "never" else None
         if mixture.schema is not None:
-            return Flow(row_runs=draws.row_runs(), form=form)
-        return Flow(single_items=draws.single_items(), form=form, batched=batched)
+            return Flow(row_runs=draws.row_runs(), form=form, passes=passes)
+        return Flow(single_items=draws.single_items(), form=form, batched=batched, passes=passes)
 
     def first_passes(self) -> list[PipelineLanes]:
         """The lanes of each part in its first pass."""

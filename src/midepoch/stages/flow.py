@@ -135,6 +135,8 @@ class Flow:
     """The items that a stage before skipped because of errors; None if no stage does that."""
     deferred: bool = False
     """True if items go to another process: rows that no function of this one needs are then ``RowItems``."""
+    passes: Callable[[], int] | None = None
+    """How often all parts of a mixture that never ends have ended so far; None of everything else."""
 
     def as_single_items(self) -> Iterator[SingleItem]:
         """The outputs one by one."""

@@ -11,6 +11,7 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
+from midepoch.stages.idle import Idle
 from midepoch.stages.kept import Kept, rejected_row
 from midepoch.stages.stage import FunctionStage, Stage
 from midepoch.values.forms import Form
@@ -58,6 +59,8 @@ class Filter(FunctionStage):
         call = self.call
         if self.checks:
             return inputs.with_single_items(self._checked(inputs.as_single_items(), context))
+        if inputs.passes is not None:
+            return inputs.with_single_items(self._watched(inputs, context))
         kept = (
             single
             for single in inputs.as_single_items()
@@ -70,6 +73,16 @@ class Filter(FunctionStage):
             f"The function of {self.name} returned None for {context.name(single[2])}. It must return True to keep the "
             "row, or False. Does it end without a return statement?"
         )
+
+    def _watched(self, inputs: Flow, context: Context) -> Iterator[SingleItem]:
+        idle = Idle(inputs.passes, "filter kept no row")
+        for single in inputs.as_single_items():
+            is_kept = self.call(single[0], single[2], context)
+            if is_kept is None:
+                self._refuse(single, context)
+            idle.note(bool(is_kept))
+            if is_kept:
+                yield single
 
     def _checked(self, inputs: Iterator[SingleItem], context: Context) -> Iterator[SingleItem]:
         for single in inputs:

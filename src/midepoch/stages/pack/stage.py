@@ -26,6 +26,7 @@ from midepoch.stages.flow import (
     resume_groups,
     single_groups,
 )
+from midepoch.stages.idle import Idle
 from midepoch.stages.origins import Origins
 from midepoch.stages.pack.documents import (
     Documents,
@@ -43,6 +44,8 @@ from midepoch.stages.skipped import check_groups, delivered_of
 from midepoch.stages.stage import Stage
 from midepoch.values.collate import join_others
 from midepoch.values.forms import Form
+
+NO_TOKENS = "pack got no tokens to pack, because documents are empty, or too long with overlong='drop',"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +87,13 @@ class PackWindows(Stage):
     def _packs(self, inputs: Flow, cursor: Cursor, context: Context, form: Form) -> Iterator[SingleItem]:
         spec = self.spec
         inputs, cursor, checks = check_groups(inputs, cursor, self.window, spec.number, context)
+        idle = Idle(inputs.passes, NO_TOKENS)
         windows = single_groups(runs_of_windows(inputs, self.window, spec, context), self.window)
         for window, start, delivered in resume_groups(windows, cursor):
             documents = read_documents(window, spec, context)
             packs = pack(documents.lengths, length=spec.length, strategy=self.strategy, overlong=spec.overlong)
             check_delivered(delivered, len(packs))
+            idle.note(len(packs) > 0)
             cursors, keys = cursors_and_keys(window, start, len(packs))
             checks.mark(cursors, len(window), self.window)
             cursor_and_key = list(zip(map(tuple, cursors.tolist()), keys.tolist(), strict=True))
@@ -177,6 +182,7 @@ class PackStream(Stage):
         inputs, cursor, checks = check_groups(inputs, cursor, 1, spec.number, context)
         *start, delivered = cursor
         cursor_before = np.array([start], np.int64)
+        idle = Idle(inputs.passes, NO_TOKENS)
         for run in runs_of_stream(inputs, delivered, spec, context):
             documents = read_documents(run, spec, context)
             before = np.concatenate([cursor_before, run.cursors[:-1]])
@@ -184,6 +190,7 @@ class PackStream(Stage):
             kept = documents.lengths > 0
             if spec.overlong == "drop":
                 kept &= documents.lengths <= spec.length
+            idle.note(bool(kept.any()))
             if delivered:
                 check_delivered(delivered, int(documents.lengths[0]) if kept[0] else 0)
             if not kept.all():
