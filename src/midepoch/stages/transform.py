@@ -36,8 +36,8 @@ class Map(FunctionStage):
                 result = {**(without(item, removed) if removed else item), **result}
             elif result is None and isinstance(item, Mapping):
                 raise TypeError(
-                    f"The function of {self.name} returned None for {context.name(key)}. It must return the row, or a "
-                    "dict of the columns that it changes. Does it end without a return statement?"
+                    f"The function of {self.name} returned None{_for_row(self, key, context)}. It must return the row, "
+                    "or a dict of the columns that it changes. Does it end without a return statement?"
                 )
             yield result, cursor, key
 
@@ -70,8 +70,8 @@ class Filter(FunctionStage):
 
     def _refuse(self, single: SingleItem, context: Context) -> NoReturn:
         raise TypeError(
-            f"The function of {self.name} returned None for {context.name(single[2])}. It must return True to keep the "
-            "row, or False. Does it end without a return statement?"
+            f"The function of {self.name} returned None{_for_row(self, single[2], context)}. It "
+            "must return True to keep the row, or False. Does it end without a return statement?"
         )
 
     def _watched(self, inputs: Flow, context: Context) -> Iterator[SingleItem]:
@@ -109,6 +109,11 @@ class Filter(FunctionStage):
 
     def describe(self) -> dict[str, Any] | None:
         return self.call.describe()
+
+
+def _for_row(stage: FunctionStage, key: int, context: Context) -> str:
+    """Names the row that a function got, where its key says which it is: of a mixture it does not."""
+    return context.name_row(stage.call.number, key, single=True).replace(", at ", " for ", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

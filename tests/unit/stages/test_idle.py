@@ -62,3 +62,11 @@ def test_passes_are_counted_from_the_last_fruitful_one():
         idle.note(number == 20 or number < 15)
     with pytest.raises(ValueError, match=rf"nothing came in {IDLE_PASSES} passes"):
         idle.note(False)
+
+
+def test_a_function_that_returns_nothing_is_named_after_a_mixture_too(tmp_path):
+    for stop in ("never", "all"):
+        mixture = me.mix([documents(tmp_path / f"{stop}-{n}.parquet", [[1]]) for n in (0, 1)], stop=stop)
+        for changed in (mixture.filter(lambda row: None), mixture.map(lambda row: None)):
+            with pytest.raises(TypeError, match=r"returned None\. It must return"):
+                list(changed)
