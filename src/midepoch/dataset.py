@@ -159,8 +159,8 @@ class Dataset(TableDataset):
         parts have are named by part, file and row. ``steps`` are steps of the present epoch of the Loader ``of``, as
         its ``trace`` counts them, whose rows are left out. Every other row comes exactly once; edits add up. A state
         from before the edit loads, and a log line names the edit; an epoch under way keeps its lanes. Call it after
-        everything that acts on the order of rows. Functions, ``batch`` and ``filter`` may come before or after it. A
-        state that was taken inside a window of packs is refused; one between windows, or in the next epoch, is not.
+        everything that acts on the order of rows. Functions, ``batch`` and ``filter`` may come before or after it. If
+        windows of packs are under way, their layout stays and the rows are left out of the packs that are left.
         """
         if (rows is None) == (steps is None) or (steps is None) != (of is None):
             raise ValueError("Pass rows=..., or steps=... together with of=loader.")

@@ -470,7 +470,8 @@ class Loader(DataLoader[Any]):
         if self._plan.even is not None and not session.counted:
             log_once(
                 "Ranks may have different numbers of batches in this epoch, because the state that was loaded holds "
-                "what one of several ranks delivered, or lanes of whole files. Iterate over "
+                "what one of several ranks delivered, lanes of whole files, or windows of packs out of which rows were "
+                "left. Iterate over "
                 "midepoch.distributed.in_step(loader). To have the batches counted, load merge_states of all ranks' "
                 "states into all ranks."
             )

@@ -139,18 +139,6 @@ def test_a_state_of_an_edited_run_does_not_load_without_the_edit(files):
         other.load_state_dict(edited.state_dict())
 
 
-def test_a_state_inside_a_window_of_packs_is_refused_and_one_between_windows_is_not(files):
-    packs = me.read(files).pack(12, window=20)
-    items = iter(packs)
-    next(items)
-    edited = packs.without(named({30}))
-    with pytest.raises(me.CheckpointMismatchError, match="inside a group of rows"):
-        edited.load_state_dict(packs.state_dict())
-    tokens = [token for item in packs for token in item["input_ids"]]
-    edited.load_state_dict(packs.state_dict())  # of the next epoch
-    assert sorted(t for item in edited for t in item["input_ids"]) == sorted(t for t in tokens if t != 30)
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

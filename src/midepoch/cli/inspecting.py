@@ -130,7 +130,10 @@ def next_rows(found: FoundState, arguments: Namespace, number: int) -> list[dict
     dataset = dataset_of_state(arguments.data, found.values, found.state, pipeline=arguments.pipeline)
     if (reason := dataset.plan.why_not_counted()) is not None:
         raise ValueError(f"The next rows are known only by reading: {reason}.")
-    steps = steps_of(run_of_state(dataset, found.state, ranks=1).progress().session)
+    session = run_of_state(dataset, found.state, ranks=1).progress().session
+    if not session.counted:
+        raise ValueError("The next rows are known only by reading, until the next epoch: use midepoch trace 0.")
+    steps = steps_of(session)
     rows: list[dict[str, Any]] = []
     for step in count_from(0):
         item = steps.at(0, step)

@@ -75,7 +75,7 @@ def _with_digest(pipeline: Pipeline, state: State, start: State, *, continues: b
 
 def _remembering(pipeline: Pipeline, start: State, ranks: int) -> State:
     """The start of a session, with a history that has it, if ranks deliver items by counts alone."""
-    counted = pipeline.uniform or (pipeline.counted and start.mode == "example")
+    counted = pipeline.uniform or (pipeline.counted and start.mode == "example" and not start.masked)
     if start.lanes is None or not counted or start.earlier or start.appended or not start.positions.in_step:
         return replace(start, history=())
     balanced = pipeline.balanced or 0
@@ -113,7 +113,7 @@ def session_from(pipeline: Pipeline, start: State, readers: int, delivered: Read
 
     A reader that has reported cursors continues to do so, even if its pipeline is counted by now, also in the next
     epochs: other readers may still be in an earlier one. Lanes of whole files stay with their readers, so that no file
-    is read by two of them.
+    is read by two of them. If rows are masked, a pack may lose all of its documents, which only reading tells.
     """
     reports_cursors = bool(start.earlier) or (delivered is not None and delivered.reader is not None)
     if not pipeline.counted and any(stage.length_column is not None for stage in pipeline.stages):
@@ -122,7 +122,7 @@ def session_from(pipeline: Pipeline, start: State, readers: int, delivered: Read
             "steps, and the state of any one rank restores all.",
             logging.INFO,
         )
-    if pipeline.uniform or not pipeline.counted or start.mode == "file" or reports_cursors:
+    if pipeline.uniform or not pipeline.counted or start.mode == "file" or start.masked or reports_cursors:
         _check_not_balanced(pipeline)
         return Session(pipeline, start, readers)
     return (CountedSession if pipeline.balanced is None else BalancedSession)(pipeline, start, readers)

@@ -120,7 +120,8 @@ def _is_replayed(run: Pass, epoch: int, ranks: int | None) -> bool:
             "Steps of other epochs, or of other numbers of ranks, cannot be traced where items are not counted: "
             f"{reason}."
         )
-    return reason is not None
+    is_here = epoch == run.epoch and ranks is None
+    return reason is not None or (is_here and not run.progress().session.counted)
 
 
 def traced_sessions(run: Pass, epoch: int, ranks: int | None = None) -> list[TracedSession]:

@@ -108,5 +108,6 @@ def _with_moved_cursors(state: State, move: MoveCursor, move_edits: Callable[[Ed
             "there. Resume with the mixture as it was, and change it at a later checkpoint."
         )
     moved = ((lanes, LanePosition(move(position.cursor))) for lanes, position in state.positions.runs)
-    edits = state.edits if move_edits is None else move_edits(state.edits)
-    return replace(state, positions=LanePositions.pack(moved), edits=edits, history=())
+    if move_edits is not None:
+        state = replace(state, edits=move_edits(state.edits), masked=move_edits(state.masked))
+    return replace(state, positions=LanePositions.pack(moved), history=())

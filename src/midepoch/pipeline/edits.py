@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from midepoch._common.hashing import hash_keys
-from midepoch.checkpoint.edits import Edits, add_edits, edits_of_part
+from midepoch.checkpoint.edits import Edits, add_edits, edits_of_part, join_edits
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.row_digest import CHANGED, RowDigest, added
 from midepoch.checkpoint.state import LanePositions, State
@@ -15,6 +15,7 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.order.without import Without
 from midepoch.pipeline.draws import PartPosition, join_positions
 from midepoch.pipeline.lanes import cut_of
+from midepoch.pipeline.masking import masked_edits
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows, FileRowsLanes
 from midepoch.sources.source import EpochCut
@@ -38,7 +39,8 @@ def with_edits(pipeline: Pipeline, state: State, edits: Edits) -> State:
     """A state of the pipeline before its last ``edits`` edits, as one of the edited pipeline.
 
     An epoch under way keeps its lanes, and rows are left out of them. A cursor moves back by the rows before it that
-    are left out: these are delivered already.
+    are left out: these are delivered already. Where a window of packs is under way, its layout must stay. So the rest
+    of the epoch keeps its windows as they are, and the rows are left out of the packs.
     """
     later = tuple(_edited_epoch(pipeline, one, edits) for one in state.later)
     return replace(_edited_epoch(pipeline, state, edits), later=later, history=())
@@ -52,39 +54,32 @@ def _edited_epoch(pipeline: Pipeline, state: State, edits: Edits) -> State:
         reason = "it holds what one of several readers delivered: merge the states of all ranks with merge_states"
     elif not state.positions.in_step:
         reason = "some readers of a lane were ahead of others: resume without the edit, and edit at a later checkpoint"
-    elif any(_is_in_group(pipeline, position.cursor, edits) for _, position in state.positions.runs):
-        reason = (
-            "it was taken inside a group of rows, such as a window of packs, whose layout would change: resume without "
-            "the edit, and edit at the next checkpoint that is between two windows, or in the next epoch"
-        )
     elif state.appended:
         reason = "files were appended to its epoch: edit in the next epoch"
     if reason is not None:
         raise CheckpointMismatchError(f"Rows cannot be left out of the run from this checkpoint on, because {reason}.")
-    cursors = EditedCursors(pipeline, cut_of(state), edits)
+    masked = masked_edits(pipeline, [position.cursor for _, position in state.positions.runs], edits, state.masked)
+    cursors = EditedCursors(pipeline, cut_of(state), _without_masked(edits, masked))
     moved = [cursors.move(lane, position.cursor) for lane, position in enumerate(state.positions.expand())]
     digest = state.digest and RowDigest(unknown=CHANGED)
     if pipeline.uniform:
         digest = _edited_digest(state.digest, [lost for _, lost in moved])
-    positions = LanePositions.pack((1, LanePosition(cursor)) for cursor, _ in moved)
-    return replace(state, edits=add_edits(state.edits, edits), positions=positions, digest=digest)
-
-
-def _is_in_group(pipeline: Pipeline, cursor: Cursor, edits: Edits) -> bool:
-    """True if a cursor is inside a group of rows that a stage makes, and the rows of the group are edited."""
-    if not edits:
-        return False
-    width, source = len(pipeline.source.begin), pipeline.source
-    if any(cursor[width:]):
-        return True
-    if isinstance(source, FileRows):
-        return False
-    mixture: Any = source
-    positions = mixture.part_positions(cursor[:width])
-    return any(
-        _is_in_group(part, position.cursor, edits_of_part(edits, number))
-        for number, (part, position) in enumerate(zip(mixture.parts, positions, strict=True))
+    return replace(
+        state,
+        edits=add_edits(state.edits, edits),
+        masked=add_edits(state.masked, masked),
+        positions=LanePositions.pack((1, LanePosition(cursor)) for cursor, _ in moved),
+        digest=digest,
     )
+
+
+def _without_masked(edits: Edits, masked: Edits) -> Edits:
+    """The edits that move cursors. The new edits of a source are all of one kind."""
+    if not masked:
+        return edits
+    if isinstance(edits, int) or isinstance(masked, int):
+        return 0
+    return join_edits([_without_masked(*both) for both in zip(edits, masked, strict=True)])
 
 
 class EditedCursors:
@@ -127,7 +122,8 @@ class EditedCursors:
 
     def _part(self, mixture: Parts, number: int, epoch: int) -> "EditedCursors":
         if (number, epoch) not in self._parts:
-            cut = replace(self._cut, epoch=epoch, edits=edits_of_part(self._cut.edits, number))
+            late, masked = edits_of_part(self._cut.edits, number), edits_of_part(self._cut.masked, number)
+            cut = replace(self._cut, epoch=epoch, edits=late, masked=masked)
             edits = edits_of_part(self._edits, number)
             self._parts[number, epoch] = EditedCursors(mixture.parts[number], cut, edits)
         return self._parts[number, epoch]

@@ -1,6 +1,5 @@
 """Which rows of files the items of a lane are made of, found by reading them: through stages and parts of mixtures."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,8 @@ from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.pipeline.draws import LOW_BITS, part_salt
 from midepoch.sources.source import RowOrigins
-from midepoch.stages.flow import Context, Flow, ItemRun, RowRun, SingleItem
+from midepoch.stages.flow import Context, Flow
+from midepoch.stages.noting import noting
 from midepoch.stages.origins import Origins, Pieces
 from midepoch.stages.stage import Stage
 from midepoch.stages.traced import WHOLE, TracedRows, join_traced
@@ -120,30 +120,3 @@ class DrawOrigins:
             rows = of_part.trace(drawn[items, 1]).within(part)
             traced.append(rows.with_columns(items=items[rows.items]))
         return join_traced(traced)
-
-
-def noting(flow: Flow, note: Callable[[I64], None]) -> Flow:
-    """The same flow. The keys of everything that passes are noted."""
-    if flow.row_runs is not None:
-        return replace(flow, row_runs=_rows(flow.row_runs, note))
-    if flow.item_runs is not None:
-        return replace(flow, item_runs=_items(flow.item_runs, note))
-    return flow.with_single_items(_single_items(flow.as_single_items(), note))
-
-
-def _rows(runs: Iterator[RowRun], note: Callable[[I64], None]) -> Iterator[RowRun]:
-    for run in runs:
-        note(run.keys)
-        yield run
-
-
-def _items(runs: Iterator[ItemRun], note: Callable[[I64], None]) -> Iterator[ItemRun]:
-    for run in runs:
-        note(run.keys)
-        yield run
-
-
-def _single_items(items: Iterator[SingleItem], note: Callable[[I64], None]) -> Iterator[SingleItem]:
-    for single in items:
-        note(np.array([single[2]], np.int64))
-        yield single

@@ -35,6 +35,7 @@ def cut_of(state: State) -> EpochCut:
         appended=state.appended,
         windows=state.windows,
         edits=state.edits,
+        masked=state.masked,
     )
 
 
@@ -66,6 +67,8 @@ class PipelineLanes:
         self.origins: dict[int, LaneOrigins] = {}
         """For each lane that was opened since ``note_origins``, the rows of its items."""
         self._noting_stages: int | None = None
+        self.left_out: dict[int, set[int]] = {}
+        """For each lane that was opened, the keys of the masked rows that were read, if there are any."""
         self.source = pipeline.source.cut(cut, lambda: pipeline.known_survey)
 
     @classmethod
@@ -169,10 +172,14 @@ class PipelineLanes:
         path = None
         if survey is not None and survey.folder is not None:
             described = self.pipeline.source.describe(), [stage.describe() for stage in stages[:last]]
-            key = [COUNTS_FORMAT, survey.digest, self.pipeline.source.fingerprint, described, asdict(self.cut)]
+            key = [COUNTS_FORMAT, survey.digest, self.pipeline.source.fingerprint, described, self._described_cut()]
             path = counts_path(survey.folder, digest(json.dumps(key, sort_keys=True).encode(), size=16).hex())
         size = stages[last - 1].group_size
         return GroupCounts(path, lanes=self.cut.lanes, lane_rows=self.source.size(0), size=size)
+
+    def _described_cut(self) -> dict[str, Any]:
+        """The cut as keys of counts have it. Epochs with masked rows are not counted."""
+        return {name: value for name, value in asdict(self.cut).items() if name != "masked"}
 
     def flow(
         self, opened: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS, *, deferred: bool = False
@@ -182,8 +189,12 @@ class PipelineLanes:
         origins, noting = None, self._noting_stages
         if noting is not None:
             origins = self.origins[lane] = LaneOrigins(self.source.origins(lane))
-        flow = replace(self.source.flow(opened, lane, cursor[:width], stride), deferred=deferred)
         context = self.pipeline.context(self.cut.epoch)
+        if self.cut.masked:
+            left_out = self.left_out.setdefault(lane, set())  # one for all flows of the lane
+            self.source.note_masked(lane, left_out)
+            context = replace(context, left_out=left_out)
+        flow = replace(self.source.flow(opened, lane, cursor[:width], stride), deferred=deferred)
         passes = flow.passes
         for number, stage in enumerate(self.pipeline.stages):
             if number == self._recorded_after:

@@ -5,7 +5,7 @@ since the schedule began, how often the part has come to its end, and the part's
 function of the weights, the seed, the lane and those counts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Self, get_args
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self, get_args
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
+from midepoch._common.types import I64
 from midepoch.checkpoint.edits import Edits, edits_of_part, join_edits
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
@@ -21,7 +22,7 @@ from midepoch.pipeline.adoption import adoption
 from midepoch.pipeline.changing_schedule import ChangingSchedule
 from midepoch.pipeline.counted_draws import CountedDraws
 from midepoch.pipeline.counted_part import CountedPart
-from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop, join_positions
+from midepoch.pipeline.draws import LOW_BITS, Draws, PartInput, PartPosition, Stop, join_positions, part_salt
 from midepoch.pipeline.in_turn import InTurn
 from midepoch.pipeline.lane_origins import DrawOrigins
 from midepoch.pipeline.lanes import PipelineLanes
@@ -43,6 +44,7 @@ from midepoch.sources.source import (
 )
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow
+from midepoch.stages.noting import noting
 
 STOPS: tuple[str, ...] = get_args(Stop)
 EPOCHS_KEPT = 4
@@ -165,7 +167,9 @@ class Mixture:
             raise CheckpointMismatchError(
                 "The state is damaged: it says that files were appended to a mixture. Load an earlier checkpoint."
             )
-        if cut.edits and (isinstance(cut.edits, int) or len(cut.edits) != len(self.parts)):
+        if any(
+            edits and (isinstance(edits, int) or len(edits) != len(self.parts)) for edits in (cut.edits, cut.masked)
+        ):
             raise CheckpointMismatchError(
                 "The state is damaged: its edits are not those of the parts of a mixture. Load an earlier checkpoint."
             )
@@ -328,6 +332,10 @@ class MixtureLanes:
         self._cached_lanes = lru_cache(maxsize=EPOCHS_KEPT * len(mixture.parts))(self._cut_part)
         self._changing: dict[int, ChangingSchedule] = {}
         self._origins: dict[int, DrawOrigins] = {}
+        self._left_out: dict[int, set[int]] = {}
+
+    def note_masked(self, lane: int, left_out: set[int]) -> None:
+        self._left_out[lane] = left_out
 
     def origins(self, lane: int) -> DrawOrigins:
         """What knows the rows of the items of a lane that is read next. It is noted what each item was drawn from."""
@@ -335,8 +343,8 @@ class MixtureLanes:
         return self._origins[lane]
 
     def _cut_part(self, part: int, epoch: int) -> PipelineLanes:
-        edits = edits_of_part(self._cut.edits, part)
-        return PipelineLanes(self._mixture.parts[part], replace(self._cut, epoch=epoch, edits=edits))
+        edits, masked = edits_of_part(self._cut.edits, part), edits_of_part(self._cut.masked, part)
+        return PipelineLanes(self._mixture.parts[part], replace(self._cut, epoch=epoch, edits=edits, masked=masked))
 
     def _part_lanes(self, part: int, times_ended: int) -> PipelineLanes:
         """The lanes of a pass over a part."""
@@ -399,12 +407,16 @@ class MixtureLanes:
         return Period(schedule, self._weights(times_ended)) if isinstance(schedule, Schedule) else schedule
 
     def _open(self, opened: OpenMixture, lane: int, part: int, times_ended: int, cursor: Cursor) -> Flow:
-        lanes, drawn = self._part_lanes(part, times_ended), self._origins.get(lane)
-        if drawn is None:
-            return lanes.flow(opened.parts[part], lane, cursor)
-        lanes.note_origins(len(lanes.pipeline.stages))
+        lanes, drawn, name = self._part_lanes(part, times_ended), self._origins.get(lane), self._mixture.names[part]
+        if drawn is not None:
+            lanes.note_origins(len(lanes.pipeline.stages))
         flow = lanes.flow(opened.parts[part], lane, cursor)
-        return drawn.record(self._mixture.names[part], times_ended, lanes.origins[lane], flow)
+        if drawn is not None:
+            flow = drawn.record(name, times_ended, lanes.origins[lane], flow)
+        if lane in self._left_out and lane in lanes.left_out:
+            mask = partial(_note_masked, self._left_out[lane], lanes.left_out[lane], part_salt(name, times_ended))
+            flow = noting(flow, mask)
+        return flow
 
     def _schedule(self, lane: int, times_ended: Sequence[int]) -> Schedule | ChangingSchedule | InTurn | None:
         """The order of draws among the parts that have not ended; None if all have."""
@@ -435,6 +447,11 @@ def _moved_edits(saved_numbers: Sequence[int | None], parts: Sequence[AdoptedChe
         of_part = 0 if number is None else edits_of_part(edits, number)
         moved.append(of_part if part is None or part.move_edits is None else part.move_edits(of_part))
     return join_edits(moved)
+
+
+def _note_masked(left_out: set[int], of_part: Set[int], salt: int, keys: I64) -> None:
+    """Add the keys that the mixture gives to those items of a part that are masked."""
+    left_out.update((key ^ salt) & LOW_BITS for key in keys.tolist() if key in of_part)
 
 
 def _no_row(key: int) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +56,7 @@ from midepoch.sources.where import matching
 from midepoch.stages.counted import CountedItems, Wanted
 from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.stages.kept import Kept
+from midepoch.stages.noting import noting
 from midepoch.stages.traced import TracedRows
 from midepoch.storage.options import Fetch
 
@@ -282,14 +284,18 @@ class FileRows:
         rows = self.with_windows(cut.windows)
         if not cut.edits:
             return FileRowsLanes(rows, cut, survey)
-        if not isinstance(cut.edits, int) or cut.edits > self.edits or cut.appended:
+        known = isinstance(cut.edits, int) and isinstance(cut.masked, int) and cut.masked <= cut.edits <= self.edits
+        if not known or cut.appended:
             raise CheckpointMismatchError(
                 f"The state is damaged: it says that its epoch was edited {cut.edits} times, and the dataset "
                 f"has {count('edit', self.edits)}. Load an earlier checkpoint."
             )
+        assert isinstance(cut.edits, int)
+        assert isinstance(cut.masked, int)
         before = replace(rows, steps=rows.steps[: -cut.edits])
-        late = tuple(step for step in rows.steps[-cut.edits :] if isinstance(step, Without))
-        return FileRowsLanes(before, cut, survey, late)
+        edits = tuple(step for step in rows.steps[-cut.edits :] if isinstance(step, Without))
+        late = len(edits) - cut.masked
+        return FileRowsLanes(before, cut, survey, edits[:late], edits[late:])
 
     @property
     def edits(self) -> int:
@@ -383,9 +389,18 @@ class FileRows:
 class FileRowsLanes:
     """The lanes of one epoch of rows of files."""
 
-    def __init__(self, source: FileRows, cut: EpochCut, survey: FindSurvey, late: tuple[Without, ...] = ()) -> None:
-        """``late`` edits leave rows out of lanes that were cut before."""
+    def __init__(
+        self,
+        source: FileRows,
+        cut: EpochCut,
+        survey: FindSurvey,
+        late: tuple[Without, ...] = (),
+        masked: tuple[Without, ...] = (),
+    ) -> None:
+        """``late`` edits leave rows out of lanes that were cut before; ``masked`` ones only out of packs."""
         self._source, self._cut, self._survey, self._late = source, cut, survey, late
+        self._masked = np.unique(np.concatenate([np.empty(0, np.int64), *(edit.rows for edit in masked)]))
+        self._left_out: dict[int, set[int]] = {}
         if cut.appended:
             generations(cut.appended, len(source.index.view.names))  # a damaged state raises here, not at the first row
             if source.where is not None or not all(isinstance(step, Shuffle) for step in source.steps):
@@ -436,7 +451,14 @@ class FileRowsLanes:
     def flow(self, opened: OpenFiles, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
         rows, size = self._rows(opened, lane), self.size(lane)
         runs = rows.runs(cursor[0], size, rows=stride.rows, phase=stride.phase, stride=stride.stride)
-        return self._matching(opened, runs)
+        flow = self._matching(opened, runs)
+        return noting(flow, partial(self._note_masked, self._left_out[lane])) if lane in self._left_out else flow
+
+    def note_masked(self, lane: int, left_out: set[int]) -> None:
+        self._left_out[lane] = left_out
+
+    def _note_masked(self, left_out: set[int], keys: I64) -> None:
+        left_out.update(keys[np.isin(keys, self._masked)].tolist())
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
         rows = CountedFileRows(self, lane, cursor[0], self._survey())

@@ -34,6 +34,8 @@ class EpochCut:
     """What cuts the windows of a shuffle."""
     edits: Edits = 0
     """How many of the last edits came after the epoch was cut: they leave rows out of the lanes that there were."""
+    masked: Edits = 0
+    """How many of these, the last ones, leave no row out of the lanes: the rows come, and are left out of packs."""
 
 
 class RowStride(NamedTuple):
@@ -107,6 +109,9 @@ class Lanes(Protocol):
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
         """The same items, counted without reading. Only of what is counted."""
+
+    def note_masked(self, lane: int, left_out: set[int]) -> None:
+        """Add the keys of masked rows to ``left_out``, whenever they are read in a lane that is opened from now on."""
 
     def origins(self, lane: int) -> RowOrigins:
         """What knows which rows of files the items of a lane are, by their keys, when the lane is read next."""

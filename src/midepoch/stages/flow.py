@@ -9,7 +9,7 @@ A flow has one of three forms. Rows pass as columns (``RowRun``) for as long as 
 Finished items that were made together stay together (``ItemRun``). Others pass as they are made (``SingleItem``).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol
@@ -96,6 +96,8 @@ class Context:
     """What processes know of the windows of the lane that is counted; None if no lane is."""
     origins: Origins | None = None
     """What the stage notes the keys of its outputs and inputs to; None unless rows are traced by reading."""
+    left_out: Set[int] = frozenset()
+    """The keys of rows that come only to keep the layout of packs, and are left out of these. More may be added."""
 
     def name_row(self, stage: int, key: int, *, single: bool = False) -> str:
         """Say where an input of a stage comes from, as far as its key says.

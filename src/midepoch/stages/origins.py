@@ -6,6 +6,7 @@ A stage that makes groups, such as ``pack``, gives its outputs keys of their own
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from midepoch._common.types import I64
 from midepoch.stages.traced import WHOLE
@@ -41,8 +42,23 @@ class Origins:
         self._noted: dict[int, tuple[Noted, int]] = {}
         self._kept: I64 | None = None
 
-    def note(self, keys: I64, bounds: I64, inputs: I64, *, starts: I64 | None = None, stops: I64 | None = None) -> None:
-        """Note the keys of outputs, and those of the inputs of each; of packs also which tokens of each input."""
+    def note(
+        self,
+        keys: I64,
+        bounds: I64,
+        inputs: I64,
+        *,
+        starts: I64 | None = None,
+        stops: I64 | None = None,
+        kept: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Note the keys of outputs, and those of the inputs of each; of packs also which tokens of each input.
+
+        Inputs that are not ``kept`` are left out of their outputs.
+        """
+        if kept is not None:
+            bounds, inputs = np.concatenate([[0], np.cumsum(kept)])[bounds], inputs[kept]
+            starts, stops = (None if column is None else column[kept] for column in (starts, stops))
         whole = np.full(len(inputs), WHOLE, np.int64)
         noted = Noted(bounds, inputs, whole if starts is None else starts, whole if stops is None else stops)
         self._noted.update((key, (noted, number)) for number, key in enumerate(keys.tolist()))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from midepoch.pipeline.draws import LOW_BITS, part_salt
-from midepoch.pipeline.lane_origins import BatchMembers, DrawOrigins, LaneOrigins, noting
+from midepoch.pipeline.lane_origins import BatchMembers, DrawOrigins, LaneOrigins
 from midepoch.stages.flow import Flow, ItemRun, RowRun
 from midepoch.stages.traced import TracedRows
 from midepoch.values.rows import Rows
@@ -22,19 +22,6 @@ def flows(keys):
     yield Flow(row_runs=iter([RowRun(Rows({"id": list(keys)}), numbers[:, None], numbers)]))
     yield Flow(item_runs=iter([ItemRun(list(keys), numbers[:, None], numbers)]))
     yield Flow(single_items=iter([(key, (key,), key) for key in keys]))
-
-
-def test_the_keys_of_every_kind_of_flow_are_noted_and_pass():
-    for flow in flows([3, 1, 2]):
-        noted = []
-        assert [
-            key for _, _, key in noting(flow, lambda keys, to=noted: to.extend(keys.tolist())).as_single_items()
-        ] == [
-            3,
-            1,
-            2,
-        ]
-        assert noted == [3, 1, 2]
 
 
 def test_a_batch_is_its_first_input_and_those_after_it():

@@ -5,15 +5,16 @@ how many of its packs are delivered. The cursor in a stream has the same shape: 
 document, and how many of its tokens are delivered.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch._common.hashing import key_of, mix64
-from midepoch._common.types import I64
+from midepoch._common.types import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.stages.counted import CountedItems
@@ -30,6 +31,7 @@ from midepoch.stages.idle import Idle
 from midepoch.stages.origins import Origins
 from midepoch.stages.pack.documents import (
     Documents,
+    Values,
     check_same_dtype,
     document_lengths,
     read_documents,
@@ -97,20 +99,25 @@ class PackWindows(Stage):
             cursors, keys = cursors_and_keys(window, start, len(packs))
             checks.mark(cursors, len(window), self.window)
             cursor_and_key = list(zip(map(tuple, cursors.tolist()), keys.tolist(), strict=True))
+            kept = _not_left_out(window.keys[packs.documents], context)
             if context.origins is not None:
                 inputs_of = window.keys[packs.documents]
-                context.origins.note(keys, packs.bounds, inputs_of, starts=packs.starts, stops=packs.stops)
+                context.origins.note(keys, packs.bounds, inputs_of, starts=packs.starts, stops=packs.stops, kept=kept)
             begins = (np.cumsum(documents.lengths) - documents.lengths)[packs.documents]
             starts, stops = (packs.starts + begins).tolist(), (packs.stops + begins).tolist()
             sizes, bounds = packs.stops - packs.starts, packs.bounds.tolist()
             for number in range(delivered, len(packs)):
                 first, last = bounds[number], bounds[number + 1]
+                here = range(first, last) if kept is None else [piece for piece in range(first, last) if kept[piece]]
+                if not here:
+                    continue
                 pieces = {
-                    name: [column[starts[piece] : stops[piece]] for piece in range(first, last)]
+                    name: [column[starts[piece] : stops[piece]] for piece in here]
                     for name, column in documents.columns.items()
                 }
-                item = make_pack(pieces, cumulative(sizes[first:last]), spec, form)
-                inside = packs.documents[first:last].tolist()
+                picked = slice(first, last) if kept is None else here
+                item = make_pack(pieces, cumulative(sizes[picked]), spec, form)
+                inside = packs.documents[picked].tolist()
                 for name, values in documents.others.items():
                     item[name] = join_others(name, [values[document] for document in inside], form)
                 yield item, *cursor_and_key[number]
@@ -214,14 +221,19 @@ class PackStream(Stage):
         document_ends = np.cumsum(run.documents.lengths)
         firsts = np.searchsorted(document_ends, bounds[:-1], "right")
         lasts = np.searchsorted(document_ends, bounds[1:], "left")
+        kept = _not_left_out(run.keys, context)
         if context.origins is not None:
-            run.note_pieces(context.origins, keys, bounds, firsts, lasts)
+            run.note_pieces(context.origins, keys, bounds, (firsts, lasts), kept)
         for number, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
             begin, end = bounds[number], bounds[number + 1]
             seqlens = np.empty(last - first + 2, np.int32)
             seqlens[0], seqlens[-1] = 0, end - begin
             seqlens[1:-1] = document_ends[first:last] - begin
             pieces = {name: [column[begin:end]] for name, column in run.documents.columns.items()}
+            if kept is not None and not kept[first : last + 1].all():
+                if not kept[first : last + 1].any():
+                    continue
+                pieces, seqlens = _kept_pieces(pieces, seqlens, kept[first : last + 1])
             yield make_pack(pieces, seqlens, self.spec, form), *cursor_and_key[number]
 
     def _is_ragged(self, name: str) -> bool:
@@ -294,8 +306,16 @@ class DocumentRun:
         hashes = np.fromiter(map(key_of, self.keys[documents].tolist()), np.uint64, len(documents))
         return mix64(hashes + inside.astype(np.uint64)).astype(np.int64)
 
-    def note_pieces(self, origins: Origins, keys: I64, bounds: Sequence[int], firsts: I64, lasts: I64) -> None:
+    def note_pieces(
+        self,
+        origins: Origins,
+        keys: I64,
+        bounds: Sequence[int],
+        ends: tuple[I64, I64],
+        kept: npt.NDArray[np.bool_] | None,
+    ) -> None:
         """Note the documents of packs from each bound to the next, by the numbers of their first and last document."""
+        firsts, lasts = ends
         documents = np.concatenate([np.arange(first, last + 1) for first, last in zip(firsts, lasts, strict=True)])
         of_packs = np.cumsum([0, *(lasts - firsts + 1)])
         packs = np.searchsorted(of_packs, np.arange(len(documents)), "right") - 1
@@ -303,7 +323,23 @@ class DocumentRun:
         limits, lengths, offsets = np.array(bounds), self.documents.lengths[documents], self.offsets[documents]
         starts = np.maximum(limits[packs] - begins, 0) + offsets
         stops = np.minimum(limits[packs + 1] - begins, lengths) + offsets
-        origins.note(keys, of_packs, self.keys[documents], starts=starts, stops=stops)
+        kept = None if kept is None else kept[documents]
+        origins.note(keys, of_packs, self.keys[documents], starts=starts, stops=stops, kept=kept)
+
+
+def _not_left_out(keys: I64, context: Context) -> npt.NDArray[np.bool_] | None:
+    """Which documents go into packs; None for all of them. The others keep their places in the layout."""
+    kept = np.array([key not in context.left_out for key in keys.tolist()], np.bool_) if context.left_out else None
+    return None if kept is None or kept.all() else kept
+
+
+def _kept_pieces(
+    pieces: Mapping[str, Sequence[Values]], ends: I32, kept: npt.NDArray[np.bool_]
+) -> tuple[dict[str, list[Values]], I32]:
+    """A pack of consecutive documents without those that are left out: their tokens, and where each ends."""
+    spans = [(begin, end) for begin, end, keep in zip(ends[:-1], ends[1:], kept, strict=True) if keep]
+    remaining = {name: [column[begin:end] for begin, end in spans] for name, [column] in pieces.items()}
+    return remaining, cumulative(np.array([end - begin for begin, end in spans], np.int64))
 
 
 def _join(runs: Sequence[DocumentRun]) -> DocumentRun:

@@ -1,0 +1,233 @@
+"""Rows that are left out while windows of packs are under way: the layout stays, and all other tokens come once."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import midepoch as me
+from counted import ROWS, are_kept, is_kept, is_odd, length_of
+from midepoch.dataset import Dataset
+from midepoch.stages.pack import stage
+from midepoch.testing import RankRun, assert_elastic, assert_resumes
+
+FIRST_ROWS = {"0.arrow": 0, "2.arrow": 17, "3.arrow": 48}
+LAYOUTS = st.tuples(st.integers(1, 3), st.integers(1, 2))
+GONE = st.sets(st.integers(0, ROWS - 1), max_size=15)
+
+
+def named(ids, part=None):
+    pairs = []
+    for number in sorted(ids):
+        file = next(name for name in ("3.arrow", "2.arrow", "0.arrow") if number >= FIRST_ROWS[name])
+        pairs.append((file, number - FIRST_ROWS[file]) if part is None else (part, file, number - FIRST_ROWS[file]))
+    return pairs
+
+
+def on(dataset, ranks, rank):
+    return Dataset(replace(dataset.plan, ranks=ranks, rank=rank))
+
+
+def tokens_of(item):
+    """The tokens of a pack, or of a batch of packs."""
+    rows = item["input_ids"]
+    return [int(token) for row in (rows if hasattr(rows[0], "__len__") else [rows]) for token in row]
+
+
+def leg(dataset, layout, state, steps):
+    """The items that a part of a run delivers, and the state after it; None if ranks have different numbers of them."""
+    ranks, workers = layout
+    adopted = on(dataset, 1, 0)
+    adopted.load_state_dict(state)
+    state = adopted.state_dict()
+    runs = [RankRun(on(dataset, ranks, rank), state, workers) for rank in range(ranks)]
+    delivered = [list(run.deliver(steps)) for run in runs]
+    together = len({len(one) for one in delivered}) == 1
+    state = me.merge_states([json.loads(json.dumps(run.state_dict())) for run in runs]) if together else None
+    return [token for one in delivered for _, item in one for token in tokens_of(item)], state
+
+
+def packs(files, strategy, filtered, mixed, window, batch):
+    rows = me.read(files).shuffle(3, level="row")
+    rows = rows.filter(is_kept) if filtered else rows
+    if mixed:
+        rows = me.mix({"x": rows.filter(is_odd), "y": me.read(files).filter(is_even)}, weights=[1, 2], stop="all")
+    options = {} if strategy == "concat" else {"window": window}
+    dataset = rows.pack(16, strategy=strategy, **options)
+    return dataset.batch(batch) if batch else dataset
+
+
+def is_even(row):
+    return row["id"] % 2 == 0
+
+
+def parts_of(ids, mixed):
+    if not mixed:
+        return named(ids)
+    return named({one for one in ids if one % 2}, "x") + named({one for one in ids if one % 2 == 0}, "y")
+
+
+@settings(max_examples=30)
+@given(
+    strategy=st.sampled_from(["best_fit", "concat", "balanced"]),
+    filtered=st.booleans(),
+    mixed=st.booleans(),
+    window=st.integers(2, 20),
+    batch=st.sampled_from([None, 2]),
+    lanes=st.integers(1, 3),
+    layouts=st.tuples(LAYOUTS, LAYOUTS, LAYOUTS),
+    steps=st.tuples(st.integers(0, 4), st.integers(0, 3)),
+    gone=st.tuples(GONE, GONE),
+)
+def test_all_other_tokens_come_exactly_once(
+    files, strategy, filtered, mixed, window, batch, lanes, layouts, steps, gone
+):
+    dataset = packs(files, strategy, filtered, mixed, window, batch).lanes(lanes)
+    whole = Counter(
+        token for item in packs(files, strategy, filtered, mixed, window, None) for token in tokens_of(item)
+    )
+    assert whole == Counter({one: length_of(one) for one in whole})
+    before, state = leg(dataset, layouts[0], dataset.state_dict(), steps[0])
+    if state is None or state["epoch"]:
+        return
+    edited = dataset.without(parts_of(gone[0], mixed))
+    between, state = leg(edited, layouts[1], state, steps[1])
+    assert not set(between) & gone[0]
+    if state is None or state["epoch"]:
+        return
+    twice = edited.without(parts_of(gone[1] - gone[0], mixed))
+    after, _ = leg(twice, layouts[2], state, None)
+    lost = gone[0] | gone[1]
+    assert not set(after) & lost
+    came = Counter(before) + Counter(between) + Counter(after)
+    assert {one: came[one] for one in whole if one not in lost} == {one: whole[one] for one in whole if one not in lost}
+    assert all(came[one] <= whole[one] for one in came)
+    twice.set_epoch(1)
+    expected = {one: count for one, count in whole.items() if one not in lost}
+    assert Counter(token for item in twice for token in tokens_of(item)) == expected
+
+
+@pytest.mark.parametrize("strategy", ["best_fit", "concat"])
+@pytest.mark.parametrize("surveyed", [True, False])
+def test_the_layout_of_the_epoch_stays_and_the_places_of_the_rows_are_left_out(files, strategy, surveyed):
+    options = {} if strategy == "concat" else {"window": 25}
+    rows = me.read(files).shuffle(3, level="row")
+    rows = rows if surveyed else rows.filter(is_kept)
+    dataset = rows.pack(16, strategy=strategy, **options)
+    whole = [tokens_of(item) for item in dataset]
+    dataset.set_epoch(0)
+    items = iter(dataset)
+    came = [tokens_of(next(items)) for _ in range(3)]
+    while not dataset.state_dict()["cursors"][0][1][-1]:  # until it is inside a window, or inside a document
+        came.append(tokens_of(next(items)))
+    rest_of_epoch = whole[len(came) :]
+    # All documents of one pack, some of others, and some that are delivered already.
+    gone = {*rest_of_epoch[2], rest_of_epoch[1][-1], whole[0][0], whole[-1][0]}
+    edited = dataset.without(named(gone))
+    edited.load_state_dict(dataset.state_dict())
+    expected = [[token for token in pack if token not in gone] for pack in rest_of_epoch]
+    rest = list(edited)
+    assert [tokens_of(item) for item in rest] == [pack for pack in expected if pack]
+    assert all(item["cu_seqlens"][-1] == len(tokens_of(item)) for item in rest)
+    edited.load_state_dict(dataset.state_dict())
+    loader = me.Loader(edited)
+    loader.load_state_dict(edited.state_dict())
+    for step, item in enumerate(rest):
+        lines = loader.trace(step).to_pylist()
+        numbers = [FIRST_ROWS[line["file"]] + line["row"] for line in lines for _ in range(line["start"], line["stop"])]
+        assert numbers == tokens_of(item)
+    edited.set_epoch(0)
+    assert_resumes(edited, every=2)
+
+
+def test_a_loader_goes_on_inside_a_window_without_the_rows_of_a_step_and_traces_what_comes(files, caplog):
+    dataset = me.read(files).shuffle(3).filter(is_kept).pack(16, window=25)
+    loader = me.Loader(dataset, batch_size=2)
+    first = [tokens_of(batch) for _, batch in zip(range(2), loader, strict=False)]
+    loader.load_state_dict(loader.state_dict())
+    state, poisoned = (
+        loader.state_dict(),
+        {FIRST_ROWS[line["file"]] + line["row"] for line in loader.trace(1).to_pylist()},
+    )
+    edited = dataset.without(steps=[1], of=loader)
+    again = me.Loader(edited, batch_size=2, num_workers=1)
+    again.load_state_dict(state)
+    assert f"it goes on without {len(poisoned)} rows. All others come exactly once" in caplog.text
+    assert isinstance(again.state_dict()["edits"], dict)
+    rest = [tokens_of(batch) for batch in again]
+    came = Counter(token for batch in first + rest for token in batch)
+    assert not {token for batch in rest for token in batch} & poisoned
+    wanted = {one for one in range(ROWS) if one % 3 and length_of(one)} - poisoned
+    assert {one: came[one] for one in wanted} == {one: length_of(one) for one in wanted}
+    again.load_state_dict(state)
+    for step, tokens in enumerate(rest):
+        lines = again.trace(step).to_pylist()
+        assert [
+            number
+            for line in lines
+            for number in [FIRST_ROWS[line["file"]] + line["row"]] * (line["stop"] - line["start"])
+        ] == tokens
+    assert_elastic(edited.lanes(2), [(2, 1), (1, 2), (3, 1)])
+
+
+def test_windows_of_a_part_keep_their_layout_while_rows_of_others_are_left_out(files):
+    rows = me.read(files)
+    parts = {
+        "packs": rows.filter(is_odd).pack(16, window=20),
+        "stream": rows.filter(is_even).pack(9, strategy="concat"),
+    }
+    dataset = me.mix(parts, weights=[1, 1], stop="all", seed=1).lanes(2)
+    items = iter(dataset)
+    before = [token for _ in range(7) for token in tokens_of(next(items))]
+    gone = set(range(0, 60, 4)) | {3, 31, 57}
+    edited = dataset.without(
+        named({one for one in gone if one % 2}, "packs") + named({one for one in gone if one % 2 == 0}, "stream")
+    )
+    edited.load_state_dict(dataset.state_dict())
+    after = [token for item in edited for token in tokens_of(item)]
+    assert not set(after) & gone
+    came = Counter(before + after)
+    assert all(came[one] == length_of(one) for one in range(ROWS) if one not in gone)
+
+
+def test_a_group_that_is_no_window_of_packs_is_refused(files):
+    dataset = me.read(files).filter(are_kept, batched=True)
+    items = iter(dataset)
+    next(items)
+    with pytest.raises(me.CheckpointMismatchError, match=r"inside a group of rows that map\(batched=True\)"):
+        dataset.without(named({30})).load_state_dict(dataset.state_dict())
+
+
+def test_documents_that_are_not_left_out_would_be_seen(files):
+    dataset = me.read(files).filter(is_kept).pack(16, window=25)
+    next(iter(dataset))
+    state = dataset.state_dict()
+    gone = {40, 41, 55}
+
+    def rest():
+        edited = dataset.without(named(gone))
+        edited.load_state_dict(state)
+        return {token for item in edited for token in tokens_of(item)}
+
+    assert not rest() & gone
+    with patch.object(stage, "_not_left_out", lambda keys, context: None):
+        assert rest() & gone
+
+
+def test_an_endless_mixture_that_is_packed_goes_on_without_the_rows_in_every_pass(files):
+    parts = {"x": me.read(files).shuffle(1).filter(is_odd), "y": me.read(files).shuffle(2).filter(is_even)}
+    dataset = me.mix(parts, weights=[1, 1], stop="never", seed=1).pack(16, window=9).lanes(1)
+    items = iter(dataset)
+    for _ in range(5):
+        next(items)
+    gone = {1, 11, 31, 4, 22, 58}
+    edited = dataset.without(parts_of(gone, mixed=True))
+    edited.load_state_dict(dataset.state_dict())
+    rest = [tokens_of(pack) for _, pack in zip(range(120), edited, strict=False)]
+    assert not {token for pack in rest for token in pack} & gone
+    whole = [[token for token in tokens_of(next(items)) if token not in gone] for _ in range(130)]
+    assert rest == [pack for pack in whole if pack][:120], "the layout stays, in all passes over the parts"
