@@ -65,8 +65,8 @@ def pytest_runtest_call(item):
     """Skip a test that needs torch where it is not installed, as with a Python that has no build of it."""
     try:
         return (yield)
-    except MissingExtraError as error:
-        if "needs torch" in str(error) and find_spec("torch") is None:
+    except (MissingExtraError, ModuleNotFoundError) as error:
+        if "torch" in str(error) and find_spec("torch") is None:
             pytest.skip("torch is not installed")
         raise
 

@@ -50,7 +50,7 @@ log = logging.getLogger("midepoch")
 Mode = Literal["auto", "file", "example"]
 FILTER_ROWS = 1000
 SHORT_FORMS: dict[Any, Form | Library] = {
-    **{None: "python", "np": "numpy", "pt": "torch", "pa": "arrow"},
+    **{None: "python", "np": "numpy", "pt": "torch", "pytorch": "torch", "pa": "arrow", "pyarrow": "arrow"},
     **{"pd": "pandas", "pl": "polars"},
 }
 SplitDataset = TypeVar("SplitDataset", bound="Dataset")
@@ -96,14 +96,19 @@ class Dataset(TableDataset):
         constant memory, for memory-mapped Arrow. ``seed`` is an integer; by default it is 0, so that all ranks agree.
 
         As in `datasets`, ``buffer_size`` is accepted for ``window``, and a ``generator`` of NumPy or torch for the
-        seed. A generator must be in the same state on all ranks.
+        seed. A generator must be in the same state on all ranks. With ``buffer_size=0`` only the files are permuted.
         """
         if generator is not None:
             seed = seed_of(generator, seed)
         if buffer_size is not None:
             if window != WINDOW:
                 raise ValueError("buffer_size is another name of window. Pass one of them.")
-            window = check_integer("buffer_size", buffer_size, least=1)
+            if check_integer("buffer_size", buffer_size) == 0:
+                if level == "row":
+                    raise ValueError("level='row' has no buffer: leave out buffer_size, or pass level='file'.")
+                level = "file"
+            else:
+                window = int(buffer_size)
         if level not in ("file", "block", "row"):
             raise ValueError(f"level is {level!r}; it can be 'file', 'block' or 'row'.")
         step = Shuffle(
@@ -195,8 +200,8 @@ class Dataset(TableDataset):
 
             validation, train = dataset.slice(stop="10%"), dataset.slice("10%")
 
-        Both are numbers of rows, which count from the end if they are negative, or percents such as "10%", which are
-        rounded to the nearest row. After a shuffle these are other rows in every epoch.
+        Both are numbers of rows, which count from the end if they are negative, or percents such as "10%" or shares
+        such as 0.1, which are rounded to the nearest row. After a shuffle these are other rows in every epoch.
         """
         rows = self.with_order_step("slice", Slice(start=0, stop=None)).file_rows("slice").size
         first, end = slice_bounds(start, stop, rows)
@@ -458,14 +463,16 @@ class Dataset(TableDataset):
         )
         return packed.with_plan(replace(packed.plan, pipeline=with_own_lengths(packed.plan.pipeline)))
 
-    def with_format(self, type: Form | Library | Literal["np", "pt", "pa", "pd", "pl"] | None = None) -> Self:
+    def with_format(
+        self, type: Form | Library | Literal["np", "pt", "pytorch", "pa", "pyarrow", "pd", "pl"] | None = None
+    ) -> Self:
         """Yield "python", "numpy" or "torch" values, or Arrow record batches ("arrow"), from this stage on.
 
             dataset = midepoch.read("data/*.parquet", columns=["x"]).with_format("torch").batch(32)
 
         ``type`` is one of these names; None is "python". "pandas" and "polars" yield frames, of one row for each item
         or of the rows of a batch; "jax" yields arrays of jax. Functions after it get such objects too. The library must
-        be installed. The short names of `datasets` are known: "np", "pt", "pa", "pd" and "pl".
+        be installed. The other names of `datasets` are known: "np", "pt", "pytorch", "pa", "pyarrow", "pd" and "pl".
         """
         form: Any = SHORT_FORMS.get(type, type)
         if form in LIBRARIES:

@@ -32,7 +32,10 @@ def test_keyword_names_of_datasets(dataset):
     assert list(again) == list(plain), "the next epoch"
 
 
-@pytest.mark.parametrize(("short", "form"), [("np", "numpy"), ("pt", "torch"), ("pa", "arrow"), (None, "python")])
+@pytest.mark.parametrize(
+    ("short", "form"),
+    [("np", "numpy"), ("pt", "torch"), ("pytorch", "torch"), ("pa", "arrow"), ("pyarrow", "arrow"), (None, "python")],
+)
 def test_short_names_of_formats(dataset, short, form):
     one, other = next(iter(dataset.with_format(type=short))), next(iter(dataset.with_format(form)))
     assert type(one) is type(other)
@@ -44,8 +47,11 @@ def test_a_buffer_size_is_the_window(dataset):
     assert ids(dataset.shuffle(seed=3, buffer_size=5, window_blocks=1)) == expected
     with pytest.raises(ValueError, match="buffer_size is another name of window"):
         dataset.shuffle(buffer_size=5, window=6)
-    with pytest.raises(ValueError, match="buffer_size is 0"):
-        dataset.shuffle(buffer_size=0)
+    assert ids(dataset.shuffle(seed=3, buffer_size=0)) == ids(dataset.shuffle(seed=3, level="file"))
+    with pytest.raises(ValueError, match="buffer_size is -1"):
+        dataset.shuffle(buffer_size=-1)
+    with pytest.raises(ValueError, match="level='row' has no buffer"):
+        dataset.shuffle(level="row", buffer_size=0)
 
 
 def test_a_generator_is_a_seed(dataset):
@@ -255,6 +261,10 @@ def test_groups_of_all_rows_and_without_the_last(dataset):
         ((70, None), []),
         ((50, 90), range(50, 60)),
         (("33.3%", "50%"), range(20, 30)),
+        ((0.1, 0.2), range(6, 12)),
+        ((None, 0.29), range(17)),
+        ((-0.1, None), range(54, 60)),
+        ((0.0, 1.0), range(60)),
     ],
 )
 def test_slices(dataset, bounds, expected):
@@ -265,7 +275,11 @@ def test_wrong_slices(dataset):
     for wrong in ("10", "101%", "x%"):
         with pytest.raises(ValueError, match=f"start is '{wrong}'; pass a number of rows, or percents"):
             dataset.slice(wrong)
+    with pytest.raises(ValueError, match=r"start is 1\.5; as a float it is a share of the rows"):
+        dataset.slice(1.5)
+    with pytest.raises(ValueError, match="start is nan; as a float"):
+        dataset.slice(float("nan"))
     with pytest.raises(TypeError, match="start must be an integer"):
-        dataset.slice(0.1)
+        dataset.slice([1])
     with pytest.raises(ValueError, match="slice after shard is not possible"):
         dataset.shard(2, 0).slice(3)

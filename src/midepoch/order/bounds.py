@@ -1,12 +1,12 @@
-"""The bounds of a slice of rows: numbers, also negative ones, or percents of all rows. Pure functions."""
+"""The bounds of a slice of rows: numbers, also negative ones, or shares or percents of all rows. Pure functions."""
 
 import re
 from typing import Any
 
 from midepoch._common.checks import check_integer
 
-Bound = int | str
-"""A number of rows, or percents such as "10%"."""
+Bound = int | float | str
+"""A number of rows, a share of them such as 0.1, or percents such as "10%"."""
 
 PERCENT = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*%\s*")
 
@@ -29,6 +29,10 @@ def clipped(row: int, rows: int) -> int:
 
 
 def _row(name: str, bound: Any, rows: int) -> int:
+    if isinstance(bound, float):
+        if not -1 <= bound <= 1:
+            raise ValueError(f"{name} is {bound}; as a float it is a share of the rows, between -1.0 and 1.0.")
+        return clipped(percent_of(bound * 100, rows), rows)
     if not isinstance(bound, str):
         return clipped(check_integer(name, bound, least=None), rows)
     match = PERCENT.fullmatch(bound)
