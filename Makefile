@@ -26,7 +26,8 @@ test-floor:
 	test -x $(FLOOR)/bin/python || $(PYTHON) -m venv $(FLOOR)
 	$(FLOOR)/bin/python -m pip install --quiet 'pyarrow==19.0.0' 'numpy==1.26.0' 'torch==2.3.0'
 	PYTHONPATH=src $(FLOOR)/bin/python -c 'import midepoch.reading, midepoch.loader'
-	$(FLOOR)/bin/python -m pip install --quiet 'numpy==1.26.0' 'pandas<3' pytest pytest-timeout hypothesis fsspec
+	$(FLOOR)/bin/python -m pip install --quiet 'numpy==1.26.0' 'pandas<3' \
+	  $$(grep -E '^(pytest|pytest-timeout|hypothesis|fsspec)==' constraints.txt)
 	PYTHONPATH=src $(FLOOR)/bin/python -m pytest -q -p no:cacheprovider $(FLOOR_TESTS) \
 	  $(FLOOR_IGNORED:%=--ignore=tests/unit/%) \
 	  -k 'not (parquet and (view or (nulls and (fixed_size_list or matrix)))) and not types[float16]'
