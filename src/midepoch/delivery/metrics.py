@@ -12,6 +12,7 @@ from midepoch.delivery.passes import Pass
 from midepoch.delivery.progress import Progress
 from midepoch.delivery.tally import Tally, tally_of
 from midepoch.pipeline.mixture import Mixture
+from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.pack.stage import PackStream, PackWindows
 
 Metrics = dict[str, float]
@@ -103,8 +104,8 @@ class Meter:
             "cache_misses": tally.cache_misses,
             "retries": tally.retries,
         }
-        if pipeline.uniform:
-            figures["rows_per_second"] = figures["batches_per_second"] * pipeline.item_rows
+        if (rows := rows_of_item(pipeline)) is not None:
+            figures["rows_per_second"] = figures["batches_per_second"] * rows
         if tally.packs:
             lengths = [stage.spec.length for stage in pipeline.stages if isinstance(stage, PackWindows | PackStream)]
             figures["tokens_per_second"] = tally.tokens / seconds if seconds else 0.0
@@ -125,3 +126,14 @@ def _shares(mixture: Mixture, progress: Progress) -> Metrics:
         for part, position in enumerate(mixture.part_positions(cursor[: len(mixture.begin)])):
             drawn[part] += position.drawn
     return {f"share_{name}": own / sum(drawn) for name, own in zip(mixture.names, drawn, strict=True) if sum(drawn)}
+
+
+def rows_of_item(pipeline: Pipeline) -> int | None:
+    """The rows of a whole item; None if items have different numbers of rows, such as packs."""
+    if any(stage.many_outputs and not stage.keeps_rows for stage in pipeline.stages):
+        return None
+    rows: int | None = 1
+    if isinstance(pipeline.source, Mixture):
+        of_parts = {rows_of_item(part) for part in pipeline.source.parts}
+        rows = of_parts.pop() if len(of_parts) == 1 else None
+    return None if rows is None else rows * pipeline.item_rows

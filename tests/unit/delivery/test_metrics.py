@@ -8,7 +8,7 @@ import pytest
 import midepoch as me
 from counted import write_files
 from files import write_numbers
-from midepoch.delivery.metrics import Meter
+from midepoch.delivery.metrics import Meter, rows_of_item
 
 
 class Clock:
@@ -65,11 +65,12 @@ def test_a_loader_counts_the_batches_of_its_last_loop(dataset):
     assert pickle.loads(pickle.dumps(loader)).metrics() == {}
 
 
-def test_epochs_of_one_loop_add_up_and_rows_are_unknown_where_they_vary(dataset):
+def test_epochs_of_one_loop_add_up_and_rows_count_as_those_of_whole_batches(dataset):
     loader = me.Loader(dataset.filter(lambda row: row["x"] % 2 == 0).repeat(2), batch_size=7)
     assert sum(1 for _ in loader) == 10
     assert loader.metrics()["batches"] == 10
-    assert "rows_per_second" not in loader.metrics()
+    figures = loader.metrics()
+    assert figures["rows_per_second"] == 7 * figures["batches_per_second"]
 
 
 def test_a_loop_that_is_left_is_closed_as_before(dataset):
@@ -145,3 +146,19 @@ def test_a_state_between_two_reports_counts_what_the_loop_has(dataset):
     first = [next(batches)["x"] for _ in range(3)]
     loader.load_state_dict(loader.state_dict())
     assert first + [batch["x"] for batch in loader] == [batch["x"] for batch in me.Loader(dataset, batch_size=4)]
+
+
+def test_the_rows_of_an_item_are_known_unless_stages_make_other_rows(dataset, tmp_path):
+    def rows(one):
+        return rows_of_item(one.plan.pipeline)
+
+    assert rows(dataset) == 1
+    assert rows(dataset.filter(bool).batch(4)) == 4
+    assert rows(dataset.filter(len, batched=True).batch(4).batch(2)) == 8
+    assert rows(me.mix([dataset, dataset.shuffle(1).filter(bool)], weights=[1, 1]).batch(3)) == 3
+    assert rows(me.mix([dataset.batch(2), dataset.shuffle(1).batch(2)], weights=[1, 1]).batch(3)) == 6
+    assert rows(me.mix([dataset.batch(2), dataset.shuffle(1).batch(3)], weights=[1, 1])) is None
+    assert rows(dataset.map(len, batched=True)) is None
+    (tmp_path / "tokens").mkdir()
+    write_files(tmp_path / "tokens")
+    assert rows(me.read(tmp_path / "tokens").pack(8).batch(2)) is None
