@@ -11,6 +11,7 @@ from typing import Any
 
 import grain
 import numpy as np
+from absl import flags
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from benchmarks.peers import work
@@ -18,6 +19,7 @@ from benchmarks.peers.view import PACK, SEED, NotOfferedError, View
 
 STATES = "read"
 ENDS = True
+flags.FLAGS.mark_as_parsed()  # workers ask for them; a program that is run by absl.app has parsed them
 LEFT: list[Any] = []
 
 

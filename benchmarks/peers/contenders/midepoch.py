@@ -6,6 +6,7 @@ import midepoch as me
 from benchmarks import data
 from benchmarks.peers import work
 from benchmarks.peers.view import PACK, SEED, View
+from midepoch.checkpoint.checksum import signed
 
 STATES = "computed"
 
@@ -41,4 +42,4 @@ def resume_point(view: View, loader: Any, rows: int) -> dict[str, Any]:
     """The state of a loader in this process after a number of rows, without reading them."""
     next(iter(loader))
     batches = rows // (view.batch_size or 1)
-    return {**loader.state_dict(), "turn": batches, "cursors": [[1, batches]]}
+    return signed({**loader.state_dict(), "turn": batches, "cursors": [[1, batches]]})
