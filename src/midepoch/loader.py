@@ -149,7 +149,7 @@ class Loader(DataLoader[Any]):
         if num_workers and multiprocessing_context is None and not plan.pipeline.source.survives_fork:
             multiprocessing_context = _context_without_fork()
         super().__init__(
-            dataset,  # type: ignore[arg-type]
+            dataset,
             batch_size=batch_size,
             num_workers=num_workers,
             collate_fn=collate_fn,

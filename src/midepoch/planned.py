@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from midepoch._common.checks import check_integer
 from midepoch._common.world import asking_dataloader, is_starting_a_process, launched_rank, torch_worker
@@ -30,8 +30,15 @@ from midepoch.sources.source import Source
 from midepoch.stages.stage import Stage
 from midepoch.values.collate import standalone
 
+if TYPE_CHECKING:  # type checkers see what isinstance says; torch is not imported for it
+    from torch.utils.data import IterableDataset
 
-class PlannedDataset:
+    Base = IterableDataset[Any]
+else:
+    Base = object
+
+
+class PlannedDataset(Base):
     """A frozen plan, and the position of its iterations, which is the only thing that changes."""
 
     def __init__(self, plan: Plan) -> None:

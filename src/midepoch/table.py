@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -208,9 +208,12 @@ class TableDataset(PlannedDataset):
             raise SchemaMismatchError(f"There is no column {column!r}. There are: {', '.join(known)}.")
         return Column(_one_epoch(self if known is None else self.select_columns(column), self.epoch), (column,))
 
-    def __getattr__(self, name: str) -> Any:
-        hint = NOT_HERE.get(name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{'. ' + hint if hint else ''}")
+    if not TYPE_CHECKING:  # it would make type checkers accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            hint = NOT_HERE.get(name)
+            hint = f". {hint}" if hint else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def to_list(self) -> list[Any]:
         """All items of the present epoch, in memory.
