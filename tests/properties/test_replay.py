@@ -129,8 +129,8 @@ def test_the_rows_of_an_endless_mixture_are_traced_and_not_searched(files):
         find(run, "0.arrow", 0)
 
 
-def later(self, keys, bounds, inputs, *, starts=None, stops=None):
-    return right_note(self, keys, bounds, np.roll(inputs, 1), starts=starts, stops=stops)
+def later(self, keys, bounds, inputs, **tokens):
+    return right_note(self, keys, bounds, np.roll(inputs, 1), **tokens)
 
 
 def one_off(self, numbers):

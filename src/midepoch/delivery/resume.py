@@ -132,8 +132,9 @@ def _check_not_balanced(pipeline: Pipeline) -> None:
     """Raise if ranks should get equal costs, but the state is not one of which all ranks know what was delivered."""
     if pipeline.balanced is not None:
         raise CheckpointMismatchError(
-            "balance='cost' cannot continue this state: it holds what one of several readers delivered, or lanes of "
-            "whole files. Load merge_states of the states of all ranks, or finish the epoch without balance."
+            "balance='cost' cannot continue this state: it holds what one of several readers delivered, lanes of whole "
+            "files, or windows of packs out of which rows were left. Load merge_states of the states of all ranks, or "
+            "finish the epoch without balance."
         )
 
 
