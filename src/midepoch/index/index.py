@@ -244,19 +244,41 @@ def _from_bytes(root: str, content: bytes) -> IndexView:
     return IndexView(root, pa.py_buffer(content))
 
 
-def _from_file(root: str, path: str, checksum: int, trust_shared: bool = False) -> IndexView:
-    """The index that was pickled in another process; raises if another one is in its place now."""
+class GoneView:
+    """In place of an index that a new process cannot open: whatever is asked of it raises why.
+
+    A process that fails while it unpickles its arguments ends without a word to its parent. A process that fails when
+    it reads can report the error.
+    """
+
+    def __init__(self, error: DataChangedError) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GoneView, (self._error,)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._error
+
+
+def _from_file(root: str, path: str, checksum: int, trust_shared: bool = False) -> "IndexView | GoneView":
+    """The index that was pickled in another process; a ``GoneView`` if it or what it indexed is not there any more."""
     if trust_shared:
         trust_folder(Path(path).parent)
     try:
         view = IndexView.load(root, path)
     except (OSError, ValueError) as error:
-        raise DataChangedError(
-            f"The index of {root} is gone from {path} ({error}). Open the dataset again; if this is another machine, "
-            "with an index_dir that all machines share."
-        ) from error
+        return GoneView(
+            DataChangedError(
+                f"The index of {root} is gone from {path} ({error}). It is removed when a file has changed. Open the "
+                "dataset again; if this is another machine, with an index_dir that all machines share."
+            )
+        )
     if view.checksum != checksum:
-        raise DataChangedError(f"The files below {root} changed and were indexed again. Open the dataset again.")
+        changed = f"The files below {root} changed and were indexed again. Open the dataset again."
+        return GoneView(DataChangedError(changed))
     return view
 
 

@@ -46,15 +46,24 @@ def test_a_pickled_index_is_not_taken_for_another(folder, kept):
     open_index(folder, index_dir=kept)
     newest = max(kept.glob("*.index"), key=lambda one: one.stat().st_mtime_ns)
     newest.replace(path)
+    again = pickle.loads(pickled)
     with pytest.raises(me.DataChangedError, match="changed and were indexed again"):
-        pickle.loads(pickled)
+        _ = again.rows
 
 
 def test_a_pickled_index_whose_file_is_gone_says_so(folder, kept):
     pickled = pickle.dumps(me.read(folder, index_dir=kept))
     index_file(kept).unlink()
+    again = pickle.loads(pickle.dumps(pickle.loads(pickled)))
     with pytest.raises(me.DataChangedError, match=r"The index of .*data is gone from .*\.index"):
-        pickle.loads(pickled)
+        next(iter(again))
+
+
+def test_a_worker_that_starts_after_the_index_was_removed_says_why(folder, kept):
+    loader = me.Loader(me.read(folder, index_dir=kept), num_workers=1, multiprocessing_context="forkserver")
+    index_file(kept).unlink()
+    with pytest.raises(me.DataChangedError, match=r"The index of .*data is gone from .*\.index"):
+        next(iter(loader))
 
 
 def test_rows_and_blocks_are_found_by_number(folder, kept):
