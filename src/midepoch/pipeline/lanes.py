@@ -20,6 +20,7 @@ from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Flow, SingleItem
 from midepoch.stages.kept import without_others
 from midepoch.stages.pack.planned import PlannedWindows
+from midepoch.stages.stacked import StackedRun
 from midepoch.stages.stage import Stage
 
 COUNTS_FORMAT = 1
@@ -48,7 +49,15 @@ class PackCounts:
 
     def count(self, flow: Flow) -> Flow:
         """The same packs, counted."""
+        if flow.stacked_runs is not None:
+            return replace(flow, stacked_runs=self._counted_runs(flow.stacked_runs))
         return flow.with_single_items(self._counted(flow.as_single_items()))
+
+    def _counted_runs(self, runs: Iterator[StackedRun]) -> Iterator[StackedRun]:
+        for run in runs:
+            self.packs += len(run)
+            self.tokens += sum(int(ends[-1]) for ends in run.ragged["cu_seqlens"])
+            yield run
 
     def _counted(self, packs: Iterator[SingleItem]) -> Iterator[SingleItem]:
         for single in packs:

@@ -16,6 +16,7 @@ import numpy as np
 from midepoch._common.hashing import hash_keys
 from midepoch._common.types import I64, U64
 from midepoch.stages.flow import Flow, ItemRun, RowRun, SingleItem
+from midepoch.stages.stacked import StackedRun
 
 
 class Grouping(NamedTuple):
@@ -44,6 +45,8 @@ class Ledger:
             return replace(flow, row_runs=self._row_runs(flow.row_runs))
         if flow.item_runs is not None:
             return replace(flow, item_runs=self._item_runs(flow.item_runs))
+        if flow.stacked_runs is not None:
+            return replace(flow, stacked_runs=self._stacked_runs(flow.stacked_runs))
         return flow.with_single_items(self._single_items(flow.as_single_items()))
 
     def _row_runs(self, runs: Iterator[RowRun]) -> Iterator[RowRun]:
@@ -57,6 +60,11 @@ class Ledger:
             self.note(run.keys)
             yield run
             del run
+
+    def _stacked_runs(self, runs: Iterator[StackedRun]) -> Iterator[StackedRun]:
+        for run in runs:
+            self.note(np.array(run.keys, np.int64))
+            yield run
 
     def _single_items(self, items: Iterator[SingleItem]) -> Iterator[SingleItem]:
         note = self._single.append

@@ -5,14 +5,15 @@ group's start plus the number of the group's outputs delivered; after the group'
 at the group's end. To resume, the input is opened there, the group is formed again, and its delivered outputs are
 dropped.
 
-A flow has one of three forms. Rows pass as columns (``RowRun``) for as long as no function needs them one by one.
-Finished items that were made together stay together (``ItemRun``). Others pass as they are made (``SingleItem``).
+A flow has one of four forms. Rows pass as columns (``RowRun``) for as long as no function needs them one by one.
+Finished items that were made together stay together (``ItemRun``), and so do arrays of items (``StackedRun``). Others
+pass as they are made (``SingleItem``).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.stages.origins import Origins
 from midepoch.stages.skipped import SkippedInputs
+from midepoch.stages.stacked import StackedRun
 from midepoch.values.collate import collate
 from midepoch.values.forms import Form
 from midepoch.values.row_items import row_items
@@ -120,10 +122,12 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """The outputs of a stage, in exactly one of the three forms, and what is known of every item."""
+    """The outputs of a stage, in exactly one of the four forms, and what is known of every item."""
 
     row_runs: Iterator[RowRun] | None = None
     item_runs: Iterator[ItemRun] | None = None
+    stacked_runs: Iterator[StackedRun] | None = None
+    """Only of items that are NumPy arrays or tensors."""
     single_items: Iterator[SingleItem] | None = None
     form: Form = "python"
     """The values that items hold: Python, NumPy, torch or Arrow."""
@@ -144,8 +148,11 @@ class Flow:
         """The outputs one by one."""
         if self.single_items is not None:
             return self.single_items
+        if self.stacked_runs is not None:
+            form: Literal["numpy", "torch"] = "torch" if self.form == "torch" else "numpy"
+            return chain.from_iterable(run.single_items(form) for run in self.stacked_runs)
         item_runs = self.as_item_runs()
-        assert item_runs is not None, "a flow has one of its three forms"
+        assert item_runs is not None, "a flow has one of its four forms"
         return chain.from_iterable(map(ItemRun.single_items, item_runs))
 
     def as_item_runs(self) -> Iterator[ItemRun] | None:
@@ -160,7 +167,7 @@ class Flow:
 
     def with_single_items(self, items: Iterator[SingleItem]) -> "Flow":
         """A flow of other items, one by one, of which the same is known."""
-        return replace(self, row_runs=None, item_runs=None, single_items=items)
+        return replace(self, row_runs=None, item_runs=None, stacked_runs=None, single_items=items)
 
 
 def _regroup(runs: Iterator[RowRun], size: int) -> Iterator[RowRun]:

@@ -166,6 +166,8 @@ class Convert(Stage):
         if inputs.row_runs is not None:
             runs = (RowRun(run.rows.to(self.form), run.cursors, run.keys) for run in inputs.row_runs)
             return Flow(row_runs=runs, form=self.form, schema=inputs.schema, deferred=inputs.deferred)
+        if inputs.stacked_runs is not None and self.form in ("numpy", "torch"):
+            return replace(inputs, form=self.form)
         convert = convert_batch if inputs.batched else convert_item
         items = ((convert(item, self.form), cursor, key) for item, cursor, key in inputs.as_single_items())
         return replace(inputs.with_single_items(items), form=self.form)

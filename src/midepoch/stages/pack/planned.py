@@ -20,9 +20,10 @@ from midepoch.errors import DataChangedError, SurveyMismatchError
 from midepoch.stages.counted import CHUNK, CountedItems, Groups, Wanted
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, concat_runs
 from midepoch.stages.pack.documents import Documents, read_documents, row_run_of, select_pack_columns
-from midepoch.stages.pack.items import make_pack, pack_form
+from midepoch.stages.pack.items import StreamCuts, make_pack, pack_form, stacked_packs
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.strategies import Packs, Strategy, cumulative, pack
+from midepoch.stages.stacked import StackedRun
 from midepoch.stages.traced import TracedRows, join_traced
 from midepoch.values.collate import join_others
 from midepoch.values.forms import Form
@@ -322,10 +323,9 @@ class PlannedStream(CountedItems):
                 yield jobs[-1].documents
 
         flow = self._inputs.flow(opened, inputs())
-        form = pack_form(flow)
         runs = _runs_of_jobs(flow, jobs, lambda job: len(job.documents), self._spec, self._context)
-        packs = (item for job, run in runs for item in self._packs(job, run, form))
-        return Flow(single_items=packs, form=form, ragged=lambda name: name == "cu_seqlens")
+        packs = (stacked for job, run in runs for stacked in self._packs(job, run))
+        return Flow(stacked_runs=packs, form=pack_form(flow), ragged=lambda name: name == "cu_seqlens")
 
     def _job(self, numbers: I64) -> StreamJob:
         """The documents that hold the tokens of these packs."""
@@ -384,21 +384,24 @@ class PlannedStream(CountedItems):
             keys.append(np.array(_pack_keys(documents, job.starts - job.begins[firsts])))
         return np.concatenate(keys)
 
-    def _packs(self, job: StreamJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
+    def _packs(self, job: StreamJob, run: RowRun) -> Iterator[StackedRun]:
         documents = _read_checked(run, job.lengths, self._inputs, job.documents, self._spec, self._context)
         ends_in_stream = job.begins + job.lengths
         shifts = np.cumsum(job.lengths) - ends_in_stream  # from the stream to what was read of it
         firsts = np.searchsorted(ends_in_stream, job.starts, "right")
         lasts = np.searchsorted(ends_in_stream, job.stops, "left")
-        reads = zip((job.starts + shifts[firsts]).tolist(), (job.stops + shifts[lasts]).tolist(), strict=True)
+        begins, ends = (job.starts + shifts[firsts]).tolist(), (job.stops + shifts[lasts]).tolist()
         keys = _pack_keys(run.keys[firsts], job.starts - job.begins[firsts])
-        packs = zip(job.starts.tolist(), firsts.tolist(), lasts.tolist(), reads, keys, strict=True)
-        for start, first, last, (begin, end), key in packs:
+        all_seqlens = []
+        for start, stop, first, last in zip(
+            *map(np.ndarray.tolist, (job.starts, job.stops, firsts, lasts)), strict=True
+        ):
             seqlens = np.empty(last - first + 2, np.int32)
-            seqlens[0], seqlens[-1] = 0, end - begin
+            seqlens[0], seqlens[-1] = 0, stop - start
             seqlens[1:-1] = ends_in_stream[first:last] - start
-            arrays = {name: [column[begin:end]] for name, column in documents.columns.items()}
-            yield make_pack(arrays, seqlens, self._spec, form), (), key
+            all_seqlens.append(seqlens)
+        cuts = StreamCuts(begins, ends, all_seqlens, [()] * len(keys), keys)
+        yield from stacked_packs(documents.columns, cuts, self._spec)
 
 
 def _pack_keys(documents: I64, numbers: I64) -> list[int]:

@@ -38,11 +38,12 @@ from midepoch.stages.pack.documents import (
     runs_of_stream,
     runs_of_windows,
 )
-from midepoch.stages.pack.items import make_pack, pack_form
+from midepoch.stages.pack.items import StreamCuts, make_pack, pack_form, stacked_pack, stacked_packs
 from midepoch.stages.pack.planned import PlannedStream, PlannedWindows
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.strategies import ASSIGN, Strategy, cumulative, pack
 from midepoch.stages.skipped import check_groups, delivered_of
+from midepoch.stages.stacked import StackedRun
 from midepoch.stages.stage import Stage
 from midepoch.values.collate import join_others
 from midepoch.values.forms import Form
@@ -157,9 +158,8 @@ class PackStream(Stage):
             )
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        form = pack_form(inputs)
-        packs = self._packs(inputs, cursor, context, form)
-        return Flow(single_items=packs, form=form, ragged=self._is_ragged)
+        packs = self._packs(inputs, cursor, context)
+        return Flow(stacked_runs=packs, form=pack_form(inputs), ragged=self._is_ragged)
 
     @property
     def length_column(self) -> str:
@@ -168,7 +168,7 @@ class PackStream(Stage):
     def document_lengths(self, inputs: Flow, context: Context) -> Iterator[tuple[I64, I64]]:
         return document_lengths(inputs, self.spec, context)
 
-    def _packs(self, inputs: Flow, cursor: Cursor, context: Context, form: Form) -> Iterator[SingleItem]:
+    def _packs(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[StackedRun]:
         length = self.spec.length
         waiting: list[DocumentRun] = []
         tokens = 0
@@ -178,10 +178,10 @@ class PackStream(Stage):
             if tokens >= length:
                 joined = _join(waiting)
                 bounds = range(0, tokens + 1, length)
-                yield from self._packs_between(bounds, joined, context, form)
+                yield from self._packs_between(bounds, joined, context)
                 waiting, tokens = [joined.after(bounds[-1])], tokens - bounds[-1]
         if tokens:
-            yield from self._packs_between((0, tokens), _join(waiting), context, form)
+            yield from self._packs_between((0, tokens), _join(waiting), context)
 
     def _document_runs(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator["DocumentRun"]:
         """The documents that have tokens to pack, from the cursor on."""
@@ -212,29 +212,31 @@ class PackStream(Stage):
                 "over without the state."
             )
 
-    def _packs_between(
-        self, bounds: Sequence[int], run: "DocumentRun", context: Context, form: Form
-    ) -> Iterator[SingleItem]:
+    def _packs_between(self, bounds: Sequence[int], run: "DocumentRun", context: Context) -> Iterator[StackedRun]:
         """A pack from each bound, in tokens of the run, to the next."""
         cursors, keys = run.cursors_at(bounds[1:]), run.keys_at(bounds[:-1])
-        cursor_and_key = list(zip(map(tuple, cursors.tolist()), keys.tolist(), strict=True))
         document_ends = np.cumsum(run.documents.lengths)
         firsts = np.searchsorted(document_ends, bounds[:-1], "right")
         lasts = np.searchsorted(document_ends, bounds[1:], "left")
         kept = _not_left_out(run.keys, context)
         if context.origins is not None:
             run.note_pieces(context.origins, keys, bounds, (firsts, lasts), kept)
+        all_seqlens = []
         for number, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
-            begin, end = bounds[number], bounds[number + 1]
             seqlens = np.empty(last - first + 2, np.int32)
-            seqlens[0], seqlens[-1] = 0, end - begin
-            seqlens[1:-1] = document_ends[first:last] - begin
-            pieces = {name: [column[begin:end]] for name, column in run.documents.columns.items()}
-            if kept is not None and not kept[first : last + 1].all():
-                if not kept[first : last + 1].any():
-                    continue
-                pieces, seqlens = _kept_pieces(pieces, seqlens, kept[first : last + 1])
-            yield make_pack(pieces, seqlens, self.spec, form), *cursor_and_key[number]
+            seqlens[0], seqlens[-1] = 0, bounds[number + 1] - bounds[number]
+            seqlens[1:-1] = document_ends[first:last] - bounds[number]
+            all_seqlens.append(seqlens)
+        cuts = StreamCuts(bounds[:-1], bounds[1:], all_seqlens, list(map(tuple, cursors.tolist())), keys.tolist())
+        if kept is None:
+            yield from stacked_packs(run.documents.columns, cuts, self.spec)
+            return
+        for number, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
+            if kept[first : last + 1].any():
+                begin, end = bounds[number], bounds[number + 1]
+                pieces = {name: [column[begin:end]] for name, column in run.documents.columns.items()}
+                remaining, seqlens = _kept_pieces(pieces, all_seqlens[number], kept[first : last + 1])
+                yield stacked_pack(remaining, seqlens, cuts.cursors[number], cuts.keys[number], self.spec)
 
     def _is_ragged(self, name: str) -> bool:
         # Packs are equally long, but for the last of a lane. Only the number of documents in them differs.
