@@ -6,7 +6,7 @@ import pytest
 
 import midepoch as me
 from files import write
-from midepoch.values.take import keep, take
+from midepoch.values.take import LONG_BYTES, keep, take
 
 PAIR = pa.list_(pa.list_(pa.int16(), 2), 2)
 
@@ -53,6 +53,46 @@ def test_take_and_keep_pick_the_rows_of_the_slice(name, start):
         assert take(data, indices).to_pylist() == [rows[index] for index in indices]
         assert keep(data, mask).to_pylist() == rows[::2]
         assert take(data, indices).schema == whole.schema
+
+
+@pytest.mark.parametrize("start", [0, 3])
+@pytest.mark.parametrize("bytes_of_a_list", [LONG_BYTES // 4, LONG_BYTES * 4])
+@pytest.mark.parametrize("value", ["int8", "uint16", "int32", "int64", "uint64", "halffloat", "double"])
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list], ids=["list", "large list"])
+def test_long_lists_are_picked_as_arrow_picks_them(kind, value, bytes_of_a_list, start):
+    rng, dtype = np.random.default_rng(1), pa.type_for_alias(value)
+    items = bytes_of_a_list * 8 // dtype.bit_width
+    lengths = rng.integers(items // 2, items * 2, 40) * (rng.random(40) > 0.2)
+    values = [rng.integers(0, 100, length).astype(dtype.to_pandas_dtype()) for length in lengths]
+    column = pa.array(values, kind(pa.field("token", dtype, nullable=False)))
+    schema = pa.schema([pa.field("v", column.type, nullable=False, metadata={"a": "b"}), ("id", pa.int8())], {"c": "d"})
+    batch = pa.RecordBatch.from_arrays([column, pa.array(range(40), pa.int8())], schema=schema).slice(start)
+    for indices in (rng.permutation(len(batch)), np.array([2, 2, 0]), np.array([5]), np.empty(0, np.int64)):
+        taken = take(batch, indices)
+        taken.validate(full=True)
+        assert taken.equals(batch.take(pa.array(indices)), check_metadata=True)
+
+
+@pytest.mark.parametrize("hole", ["list", "value"])
+def test_long_lists_with_nulls_are_picked_as_arrow_picks_them(hole):
+    values = [list(range(LONG_BYTES)) for _ in range(5)]
+    if hole == "list":
+        values[2] = None
+    else:
+        values[2][7] = None
+    batch = pa.record_batch({"v": pa.array(values, pa.list_(pa.int32()))})
+    indices = np.array([4, 2, 0])
+    assert take(batch, indices).equals(batch.take(pa.array(indices)))
+
+
+def test_a_copy_of_long_lists_shares_no_memory_with_the_block():
+    memory = np.arange(4 * LONG_BYTES, dtype=np.int32)
+    offsets = pa.array(np.arange(5, dtype=np.int32) * LONG_BYTES)
+    batch = pa.record_batch({"v": pa.ListArray.from_arrays(offsets, pa.array(memory))})
+    taken = take(batch, np.array([1]))
+    memory[:] = -1
+    assert batch["v"][1].as_py()[0] == -1
+    assert taken["v"][0].as_py()[0] == LONG_BYTES
 
 
 def plain(value):
