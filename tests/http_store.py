@@ -16,6 +16,7 @@ class HttpStore:
     spoil: Callable[[int], int | None] = lambda _: None
     before: Callable[[str], None] = lambda _: None
     """Called with the method of a request before it is answered."""
+    knows_ranges: bool = True
     shortens: Callable[[int], bool] = lambda _: False
     """Whether the answer to the request of a number has half of its bytes, as if these were all."""
     requests: int = 0
@@ -53,7 +54,7 @@ def _handler(store: HttpStore) -> type[BaseHTTPRequestHandler]:
                 return
             content, headers = store.objects[self.path]
             wanted = self.headers.get("Range")
-            if wanted:
+            if wanted and store.knows_ranges:
                 begin, _, end = wanted.removeprefix("bytes=").partition("-")
                 part = content[int(begin) : int(end) + 1 if end else None]
                 self.send_response(206)

@@ -181,3 +181,9 @@ def test_a_short_answer_of_a_web_server_is_asked_for_again(kind, headers):
         server.shortens = lambda number: True
         with pytest.raises(me.StoreError, match=r"got [\d,]+ of [\d,]+ bytes"):
             list(dataset)
+
+
+def test_small_files_of_a_web_server_that_knows_no_ranges(kind):
+    with http_store() as server:
+        server.knows_ranges = False
+        assert list(me.read(server.put(f"x.{kind}", content(kind), ETag='"a"'))) == rows_of(kind)

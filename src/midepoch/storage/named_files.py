@@ -62,6 +62,8 @@ class NamedFiles:
                 f"A row names the file {name!r}. Rows may name only files in data_folder, and none was given. Pass "
                 "data_folder=, the folder that the files are in."
             )
+        if "\0" in name:
+            raise NotAllowedError(f"A row names the file {name!r}, which no file can be named.")
         path = os.path.realpath(os.path.join(self._folder, name))
         if os.path.commonpath([self._folder, path]) != self._folder:
             raise NotAllowedError(

@@ -156,3 +156,9 @@ def test_options_go_only_to_the_origins_they_were_given_for(stores):
 def test_what_is_no_origin_is_refused(url):
     with pytest.raises(ValueError, match="must be a scheme and a host or bucket"):
         NamedFiles(allow_urls=[url])
+
+
+@pytest.mark.parametrize("name", ["x\0", "file://{folder}/x%00y"])
+def test_a_name_that_no_file_has(folder, name):
+    with pytest.raises(NotAllowedError, match="which no file can be named"):
+        NamedFiles(folder).read(name.format(folder=folder))
