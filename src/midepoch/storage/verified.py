@@ -165,7 +165,9 @@ def _credentials(options: Mapping[str, Any]) -> Callable[[], Any] | None:
 
     try:
         return Boto3CredentialProvider()
-    except ValueError:
+    except (
+        Exception
+    ):  # there are none, or a profile or a file is wrong: pyarrow looks for itself, and its errors are known
         return None
 
 

@@ -1,5 +1,6 @@
 """Verified reads: when obstore is used, with which options, and what an answer says of its version."""
 
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -16,7 +17,7 @@ KEYS = {"key": "k", "secret": "s", "endpoint": "http://127.0.0.1:9", "region": "
 def _no_keys(monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setitem(__import__("sys").modules, "boto3", None)
+    monkeypatch.setitem(sys.modules, "boto3", None)
 
 
 def s3(**options):
@@ -64,6 +65,17 @@ def test_a_token_of_the_environment_is_not_used_with_keys_of_the_options(monkeyp
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-other-keys")
     credentials = verified._credentials(known_options("s3", KEYS))
     assert credentials() == {"access_key_id": "k", "secret_access_key": "s", "token": None, "expires_at": None}
+
+
+def test_boto3_finds_the_keys_of_a_profile(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "boto3")
+    (tmp_path / "keys").write_text("[mine]\naws_access_key_id = k\naws_secret_access_key = s\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for profile, expected in (("mine", VerifiedClient), ("no-such-profile", ArrowClient)):
+        monkeypatch.setenv("AWS_PROFILE", profile)
+        assert isinstance(s3(region="us-east-1"), expected)
 
 
 MONDAY = "Mon, 05 Jan 2026 10:00:00 GMT"
