@@ -24,7 +24,7 @@ def folders(tmp_path):
         folder = tmp_path / "pictures" / source
         folder.mkdir(parents=True)
         for row in range(ROWS):
-            Image.new("RGB", (2, 2), tuple(10 * row if part == number else 0 for part in range(3))).save(
+            Image.new("RGB", (2, 2), tuple(10 * row + 9 if part == number else 0 for part in range(3))).save(
                 folder / f"{row}.png"
             )
         rows = [
@@ -49,7 +49,7 @@ def test_rows_of_each_source_name_files_in_its_folder(folders):
         assert sorted(item["id"] for item in items) == [100 * part + row for part in range(3) for row in range(ROWS)]
         for item in items:
             source, row = divmod(item["id"], 100)
-            assert item["input_ids"] == [10 * row if part == source else 0 for part in range(3)]
+            assert item["input_ids"] == [10 * row + 9 if part == source else 0 for part in range(3)]
 
 
 def test_the_order_of_sources_is_that_of_the_list(folders):
