@@ -330,11 +330,12 @@ class Loader(DataLoader[Any]):
         ``waited`` are the seconds in which the loop waited for batches, ``waited_share`` is their share of all
         ``seconds``. ``read``, ``processed`` and ``transported`` say what took them: reading rows, making items of rows
         by functions, batches and packs, and sending items from workers. They are sums over all workers of this rank;
-        ``workers_idle`` are the seconds in which workers were as far ahead as they may be. ``rows_per_second`` counts
-        whole batches, of this rank, where batches have a fixed number of rows; ``rows_read`` all rows that were read,
-        also ahead. Packs have ``tokens_per_second`` and ``pack_fill``, the share of their places that are not padding,
-        mixtures the share of each part, as ``share_name``. ``cache_hits``, ``cache_misses`` and ``retries`` are those
-        of object stores.
+        ``workers_idle`` are the seconds in which workers were as far ahead as they may be. ``functions`` are the
+        seconds in your functions, ``fetched`` and ``decoded`` those of requests to a store and of decoding, in all
+        threads. ``rows_per_second`` counts whole batches, of this rank, where batches have a fixed number of rows;
+        ``rows_read`` all rows that were read, also ahead. Packs have ``tokens_per_second`` and ``pack_fill``, the share
+        of their places that are not padding, mixtures the share of each part, as ``share_name``. ``cache_hits``,
+        ``cache_misses`` and ``retries`` are those of object stores.
 
         A Loader with ``on_metrics`` calls that function with the metrics after each ``metrics_every`` batches, and at
         the end of a loop.

@@ -8,10 +8,12 @@ from typing import Any
 
 from midepoch._common.once import log_once
 from midepoch._common.text import count
+from midepoch._common.thread_clock import FUNCTIONS
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment
 from midepoch.delivery.balanced import BalancedSession, take_shares
 from midepoch.delivery.counted import CountedSession, take_items
 from midepoch.delivery.progress import EMPTY, Progress, Turns
+from midepoch.delivery.session import Session
 from midepoch.delivery.sums import ReadSums, Sums
 from midepoch.pipeline.ledger import Ledgers
 from midepoch.sources.source import OpenSource
@@ -30,7 +32,7 @@ def take_turns(
     ``workers``-th. With ``deferred``, items that are rows of files may be ``RowItems``.
     """
     sums = ReadSums(progress.session, progress.reader, progress.turns_taken + worker, workers)
-    all_turns = _turns_of(progress, sums.ledgers, worker, workers, deferred=deferred)
+    all_turns = _timed(_turns_of(progress, sums.ledgers, worker, workers, deferred=deferred), progress.session)
     return _with_sums(all_turns, sums) if progress.session.pipeline.digest else all_turns
 
 
@@ -63,6 +65,21 @@ def _turns_of(
         flows.append(session.lanes.open(opened, lane, position, skip, stride, deferred=deferred))
     ledgers.update(session.lanes.pop_ledgers())
     return _interleaved(flows, opened)
+
+
+def _timed(all_turns: Generator[Turns, None, None], session: Session) -> Generator[Turns, None, None]:
+    """The same turns. The session notes how long functions of the user took for them."""
+    with closing(all_turns):
+        while True:
+            before = FUNCTIONS.seconds
+            try:
+                turns = next(all_turns)
+            except StopIteration:
+                return
+            finally:
+                session.function_seconds += FUNCTIONS.seconds - before
+            yield turns
+            del turns  # so that the next items are made in their memory, which is still in the cache
 
 
 def _with_sums(all_turns: Generator[Turns, None, None], sums: Sums) -> Generator[Turns, None, None]:

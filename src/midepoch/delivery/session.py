@@ -37,6 +37,8 @@ class Session:
         self.assignment = LaneAssignment(lanes=start.lanes, turn=start.turn, readers=readers)
         self.positions: list[LanePosition] = start.positions.expand()
         self._opened: list[OpenSource] = []
+        self.function_seconds = 0.0
+        """How long functions of the user have taken in this process."""
 
     def open_source(self, lanes: int) -> OpenSource:
         """What this process holds open to read so many lanes."""

@@ -11,7 +11,13 @@ class Tally(NamedTuple):
     """Seconds and counts of one or more processes."""
 
     read: float = 0.0
-    """Seconds in which rows were fetched and decoded."""
+    """Seconds in which readers waited for rows to be fetched and decoded."""
+    fetched: float = 0.0
+    """Seconds of requests to a store, in all threads."""
+    decoded: float = 0.0
+    """Seconds in which blocks were decoded, in all threads."""
+    functions: float = 0.0
+    """Seconds in functions of the user."""
     rows: float = 0.0
     cache_hits: float = 0.0
     cache_misses: float = 0.0
@@ -54,6 +60,9 @@ def tally_of(session: Session) -> Tally:
     counts, packs = session.read_counts(), session.lanes.packs
     return Tally(
         read=counts.seconds,
+        fetched=counts.fetched,
+        decoded=counts.decoded,
+        functions=session.function_seconds,
         rows=counts.rows,
         cache_hits=counts.cache_hits,
         cache_misses=counts.cache_misses,

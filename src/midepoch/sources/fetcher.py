@@ -2,18 +2,20 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import cache, partial
 from threading import Event, Lock
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
+from midepoch._common.thread_clock import REQUESTS
 from midepoch._common.types import F64, I64
 from midepoch._common.world import usable_cores
 from midepoch.errors import DataFormatError, StaleIteratorError
@@ -91,6 +93,7 @@ class BlockFetcher:
         self._reserved_bytes = 0
         self._process = os.getpid()
         self.cache_hits = self.cache_misses = 0
+        self.fetched = self.decoded = 0.0  # seconds of all threads
         """How many blocks were in the cache, and how many were not."""
         self._used: dict[str, int] = {}
         """The keys of the blocks that were read through the cache in this epoch, with their numbers."""
@@ -236,7 +239,7 @@ class BlockFetcher:
         file, block = self.blocks.block(number)
         try:
             reader = self._reader(file)
-            data = reader.read(block)
+            data = self._timed(reader.read, block)
         except DataFormatError:
             self.index.check(file)  # a file that is being rewritten looks broken
             raise
@@ -280,8 +283,19 @@ class BlockFetcher:
     def _fetched(self, missing: Mapping[int, tuple[int, Block]]) -> Iterator[tuple[int, ReadBlock]]:
         if missing:
             reader = self._reader(next(iter(missing.values()))[0])
-            for number, data in zip(missing, read_all(reader, [block for _, block in missing.values()]), strict=True):
-                yield number, ReadBlock(_as_batch(data), False)
+            read = iter(read_all(reader, [block for _, block in missing.values()]))
+            for number in missing:
+                yield number, ReadBlock(_as_batch(self._timed(next, read)), False)
+
+    def _timed(self, read: Callable[..., Data], what: Any) -> Data:
+        """Read a block. How long the thread waits for requests is noted, and the rest, which is decoding."""
+        begun, waited = time.perf_counter(), REQUESTS.seconds
+        data = read(what)
+        waited = REQUESTS.seconds - waited
+        with self._lock:
+            self.fetched += waited
+            self.decoded += time.perf_counter() - begun - waited
+        return data
 
     def plan(self, epoch: int, next_uses: Callable[[I64], F64 | None]) -> None:
         """Let the cache know how late in the next epoch the blocks that begin at some rows are needed.

@@ -107,9 +107,15 @@ class OpenFiles:
         return self._counts.timed(runs)
 
     def counts(self) -> ReadCounts:
-        retries = 0 if self._store is None else self._store.retries - self._earlier_retries
         fetcher = self.fetcher
-        return replace(self._counts, retries=retries, cache_hits=fetcher.cache_hits, cache_misses=fetcher.cache_misses)
+        return replace(
+            self._counts,
+            fetched=fetcher.fetched,
+            decoded=fetcher.decoded,
+            retries=0 if self._store is None else self._store.retries - self._earlier_retries,
+            cache_hits=fetcher.cache_hits,
+            cache_misses=fetcher.cache_misses,
+        )
 
     def close(self) -> None:
         self.fetcher.close()

@@ -13,6 +13,10 @@ class ReadCounts:
 
     seconds: float = 0.0
     """In which rows were fetched and decoded, while the reader waited for them."""
+    fetched: float = 0.0
+    """Seconds of requests to a store, in all threads: they can be more than the reader waited."""
+    decoded: float = 0.0
+    """Seconds in which blocks were decoded, in all threads."""
     rows: float = 0.0
     cache_hits: float = 0.0
     cache_misses: float = 0.0

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from midepoch._common.text import count
+from midepoch._common.thread_clock import FUNCTIONS
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.counted import Batches, CountedItems
 from midepoch.stages.flow import (
@@ -101,10 +102,11 @@ class Batch(Stage):
 
     def _of_items(self, inputs: Flow) -> Iterator[SingleItem]:
         single_items = inputs.as_single_items()
+        collate_fn = None if self.collate is None else FUNCTIONS.timed(self.collate)
         while group := list(islice(single_items, self.size)):
             if len(group) == self.size or not self.drop_last:
                 items = [item for item, _, _ in group]
-                batch = self.collate(items) if self.collate else collate(items, inputs.form, inputs.ragged)
+                batch = collate_fn(items) if collate_fn else collate(items, inputs.form, inputs.ragged)
                 yield batch, group[-1][1], group[0][2]
 
     def count(self, inputs: int) -> int | None:
@@ -138,7 +140,7 @@ class Collate(Stage):
         return (self.function,)
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        function = self.function
+        function = FUNCTIONS.timed(self.function)
         items = ((function(item), cursor, key) for item, cursor, key in inputs.as_single_items())
         return Flow(single_items=items, form=inputs.form)
 

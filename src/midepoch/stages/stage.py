@@ -1,5 +1,6 @@
 """What callers know of a stage, and how a stage calls a user function."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from midepoch._common.thread_clock import FUNCTIONS
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MidepochError
@@ -157,11 +159,14 @@ class Call:
             more.append(key if keys is None else keys.tolist())
         if self.with_rng:
             more.append(context.rng(self.salt, key))
+        begun = time.perf_counter()
         try:
             return self.function(item, *more)
         except Exception as error:
             error.add_note(f"midepoch: in {self.stage}({name_of(self.function)}){context.name_row(self.number, key)}")
             raise
+        finally:
+            FUNCTIONS.seconds += time.perf_counter() - begun
 
     def describe(self, **parameters: Any) -> dict[str, Any]:
         """The stage, the function's name, and the parameters that are set."""

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from midepoch._common.hashing import digest
+from midepoch._common.thread_clock import REQUESTS
 from midepoch.errors import MidepochError, NoDataError, StoreError
 from midepoch.storage.clients import BUCKETS, Client, Handle, ObjectInfo, known_options
 from midepoch.storage.retry import ErrorKind, OtherVersionError, RetryPolicy, ShortReadError, with_retries
@@ -113,14 +114,15 @@ class Store:
         if self.scheme in BUCKETS:
             in_flight.add(token)
         try:
-            return with_retries(
-                lambda: action(self._client()),
-                lambda kind, text: _error(url, kind, text),
-                self.redact,
-                self._policy,
-                getattr(self._helpers, "stop", None),
-                self._note_retry,
-            )
+            with REQUESTS.running():
+                return with_retries(
+                    lambda: action(self._client()),
+                    lambda kind, text: _error(url, kind, text),
+                    self.redact,
+                    self._policy,
+                    getattr(self._helpers, "stop", None),
+                    self._note_retry,
+                )
         finally:
             in_flight.discard(token)
 
@@ -149,7 +151,8 @@ class Store:
             stop = getattr(self._helpers, "stop", None)
             pool = ThreadPoolExecutor(SIDE_BY_SIDE, "midepoch-requests", self.stop_with, (stop,))
             self._helpers.of_process = os.getpid(), pool
-        return list(pool.map(action, arguments))
+        with REQUESTS.running():
+            return list(pool.map(action, arguments))
 
     def _client(self) -> Client:
         """This process's client. One from before a fork is kept but not used, because closing it here could hang.

@@ -3,12 +3,15 @@
 import gc
 import pickle
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
 from counted import write_files
 from files import write_numbers
 from midepoch.delivery.metrics import Meter, rows_of_item
+from objects import put
 
 
 class Clock:
@@ -95,7 +98,7 @@ def test_what_all_processes_did_is_counted(dataset, workers):
     figures = loader.metrics()
     assert figures["rows_read"] == 60
     assert figures["read"] > 0
-    assert figures["processed"] > 0
+    assert figures["processed"] > figures["functions"] > 0
     assert (figures["transported"] > 0) == (workers > 0)
     assert figures["retries"] == figures["cache_hits"] == figures["cache_misses"] == 0
     assert all(isinstance(value, int | float) for value in figures.values())
@@ -162,3 +165,41 @@ def test_the_rows_of_an_item_are_known_unless_stages_make_other_rows(dataset, tm
     (tmp_path / "tokens").mkdir()
     write_files(tmp_path / "tokens")
     assert rows(me.read(tmp_path / "tokens").pack(8).batch(2)) is None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        (lambda dataset: dataset.map(half), {}),
+        (lambda dataset: dataset.map(dict, batched=True), {}),
+        (lambda dataset: dataset.filter(bool), {}),
+        (lambda dataset: me.mix([dataset.map(half), dataset.map(half)], stop="first"), {}),
+        (lambda dataset: dataset, {"collate_fn": list}),
+    ],
+)
+def test_functions_are_timed_wherever_they_are_called(dataset, workers, change, options):
+    loader = me.Loader(change(dataset), batch_size=10, num_workers=workers, **options)
+    assert list(loader)
+    assert loader.metrics()["functions"] > 0
+
+
+def test_functions_of_another_loop_are_not_counted(dataset):
+    plain, mapped = me.Loader(dataset, batch_size=10), me.Loader(dataset.map(half), batch_size=10)
+    assert len(list(zip(plain, mapped, strict=True))) == 6
+    assert plain.metrics()["functions"] == 0
+    assert mapped.metrics()["functions"] > 0
+
+
+def test_fetching_is_told_from_decoding(tmp_path, dataset):
+    table = pa.table({"x": range(1000)})
+    pq.write_table(table, tmp_path / "0.parquet", row_group_size=100)
+    local = me.Loader(me.read(tmp_path / "0.parquet"), batch_size=10)
+    list(local)
+    assert local.metrics()["decoded"] > 0
+    assert local.metrics()["fetched"] == 0
+    put("metrics/0.parquet", (tmp_path / "0.parquet").read_bytes())
+    stored = me.Loader(me.read("memory://metrics/0.parquet", index_dir=tmp_path / "index"), batch_size=10)
+    assert [batch["x"] for batch in stored] == [batch["x"] for batch in local]
+    assert stored.metrics()["decoded"] > 0
+    assert stored.metrics()["fetched"] > 0
