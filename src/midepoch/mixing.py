@@ -109,8 +109,12 @@ def _parts(function: str, datasets: Any) -> tuple[list[Dataset], tuple[str, ...]
 
 def _check_part(function: str, part: Any) -> None:
     if not isinstance(part, Dataset):
-        remedy = "midepoch.from_hf(dataset)" if type(part).__module__.startswith("datasets.") else "midepoch.read(...)"
-        raise TypeError(f"{function} takes midepoch datasets, got {type(part).__name__}. Make one with {remedy}.")
+        remedy, kind = "midepoch.read(...)", type(part)
+        if kind.__module__.startswith("datasets.") and kind.__name__ == "IterableDataset":
+            remedy += " of its files: a stream has none to resume in"
+        elif kind.__module__.startswith("datasets."):
+            remedy = "midepoch.from_hf(dataset)"
+        raise TypeError(f"{function} takes midepoch datasets, got {kind.__name__}. Make one with {remedy}.")
     part.plan.pipeline.check_form(function)
     for value, default, method in (
         (1 if part.plan.sharded_by == "launcher" else part.plan.ranks, 1, "shard"),

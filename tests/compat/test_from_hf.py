@@ -219,3 +219,12 @@ def test_a_table_in_other_batches_raises():
     cut = pa.concat_tables([table(0, 25), table(25, 35)])
     with pytest.raises(me.CheckpointMismatchError, match="table-0-"):
         me.from_hf(datasets.Dataset(cut)).shuffle(1).load_state_dict(state)
+
+
+@pytest.mark.parametrize("join", [me.mix, me.concat])
+def test_datasets_of_hugging_face_are_not_mixed_as_they_are(join):
+    prepared = datasets.Dataset.from_dict({"x": [1]})
+    with pytest.raises(TypeError, match=r"got Dataset\. Make one with midepoch\.from_hf\(dataset\)"):
+        join([prepared])
+    with pytest.raises(TypeError, match=r"got IterableDataset.*of its files: a stream has none to resume in"):
+        join([prepared.to_iterable_dataset()])
