@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.formats import Block, BlockReader, read_all
-from midepoch.index.index import Index, IndexView
-from midepoch.storage.store import Store
+from midepoch.index.index import Index
+from midepoch.index.wrapped import WrappedIndex
 
 FIELD_ID = b"PARQUET:field_id"
 
 
-class FieldIdIndex:
+class FieldIdIndex(WrappedIndex):
     """An index whose files have the columns of a table. Columns and fields of structs are found by their ids.
 
     So a column may be renamed, moved and widened; one that a file lacks is null. Files without ids are read by name:
@@ -22,22 +22,11 @@ class FieldIdIndex:
     """
 
     def __init__(self, inner: Index, table: pa.Schema, names: Mapping[str, int] | None = None) -> None:
-        self._inner, self._table, self._names = inner, table, dict(names or {})
+        super().__init__(inner)
+        self._table, self._names = table, dict(names or {})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FieldIdIndex, (self._inner, self._table, self._names)
-
-    @property
-    def view(self) -> IndexView:
-        return self._inner.view
-
-    @property
-    def store(self) -> Store | None:
-        return self._inner.store
-
-    @property
-    def layout(self) -> Mapping[str, Any]:
-        return self._inner.layout
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         missing = [name for name in columns or () if name not in self._table.names]
@@ -46,9 +35,6 @@ class FieldIdIndex:
                 f"The table has no column {missing[0]!r}. It has: {', '.join(self._table.names)}."
             )
         return self._table if columns is None else pa.schema([self._table.field(name) for name in columns])
-
-    def constants(self, file: int) -> Mapping[str, pa.Scalar]:
-        return self._inner.constants(file)
 
     def stored_name(self, file: int, name: str) -> str | None:
         source = self._source(file, self._table.field(name))
@@ -59,9 +45,6 @@ class FieldIdIndex:
         stored = [source for source in sources if source is not None]
         inner = self._inner.open(file, pa.schema(stored)) if stored else None
         return TableBlocks(inner, sources, wanted, self.view.path(file))
-
-    def check(self, file: int) -> None:
-        self._inner.check(file)
 
     def _source(self, file: int, field: pa.Field) -> pa.Field | None:
         """The column of a file that a column of the table is."""

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,9 +12,9 @@ import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
 from midepoch.formats import Block, BlockReader, read_all
-from midepoch.index.index import Index, IndexView
+from midepoch.index.index import Index
+from midepoch.index.wrapped import WrappedIndex
 from midepoch.storage.listing import Listing
-from midepoch.storage.store import Store
 from midepoch.storage.urls import is_url
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -23,16 +22,14 @@ INTEGER = re.compile(r"-?[0-9]+")
 Constants = Mapping[str, pa.Scalar]
 
 
-class HiveIndex:
+class HiveIndex(WrappedIndex):
     """Another index, whose files get the columns that their folders name.
 
     These columns come last. Where a file has a column of the same name, the value of the folder is taken.
     """
 
-    layout: Mapping[str, Any] = MappingProxyType({"partitioning": "hive"})
-
     def __init__(self, inner: Index) -> None:
-        self._inner = inner
+        super().__init__(inner)
         first_files = {name.rpartition("/")[0]: name for name in reversed(self.view.names)}
         texts = {folder: _pairs(folder, name) for folder, name in first_files.items()}
         self._types = _types(texts, first_files, self.view.root)
@@ -45,12 +42,8 @@ class HiveIndex:
         return HiveIndex, (self._inner,)
 
     @property
-    def view(self) -> IndexView:
-        return self._inner.view
-
-    @property
-    def store(self) -> Store | None:
-        return self._inner.store
+    def layout(self) -> Mapping[str, Any]:
+        return {"partitioning": "hive"}
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         in_files = None if columns is None else [name for name in columns if name not in self._types]
@@ -63,17 +56,11 @@ class HiveIndex:
     def constants(self, file: int) -> Constants:
         return self._constants[self.view.names[file].rpartition("/")[0]]
 
-    def stored_name(self, file: int, name: str) -> str | None:
-        return self._inner.stored_name(file, name)
-
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         """A file, whose blocks get the columns of its folders. If no others are wanted, it is not even opened."""
         own = [field for field in wanted if field.name not in self._types]
         inner = self._inner.open(file, pa.schema(own, wanted.metadata)) if own else None
         return WithConstants(inner, self.constants(file), wanted)
-
-    def check(self, file: int) -> None:
-        self._inner.check(file)
 
 
 def below_hive_folders(listing: Listing) -> Listing:

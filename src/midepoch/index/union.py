@@ -1,41 +1,30 @@
 """The union of columns: files that lack a column have nulls in it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
 from midepoch.formats import BlockReader
-from midepoch.index.hive import Constants, WithConstants
+from midepoch.index.hive import WithConstants
 from midepoch.index.index import Index, IndexView
 from midepoch.index.promotion import promoted
 from midepoch.index.schemas import file_schemas, schema_of
-from midepoch.storage.store import Store
+from midepoch.index.wrapped import WrappedIndex
 
 
-class UnionIndex:
+class UnionIndex(WrappedIndex):
     """An index whose files have all columns that any of them has, or those of a given schema."""
 
     def __init__(self, inner: Index, given: pa.Schema | None = None) -> None:
-        self._inner, self._given = inner, given
+        super().__init__(inner)
+        self._given = given
         if given is not None:
             _check_given(inner.view, given)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return UnionIndex, (self._inner, self._given)
-
-    @property
-    def view(self) -> IndexView:
-        return self._inner.view
-
-    @property
-    def store(self) -> Store | None:
-        return self._inner.store
-
-    @property
-    def layout(self) -> Mapping[str, Any]:
-        return self._inner.layout
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         if self._given is None:
@@ -47,12 +36,6 @@ class UnionIndex:
             )
         return self._given if columns is None else pa.schema([self._given.field(name) for name in columns])
 
-    def constants(self, file: int) -> Constants:
-        return self._inner.constants(file)
-
-    def stored_name(self, file: int, name: str) -> str | None:
-        return self._inner.stored_name(file, name)
-
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         own = self.view.schemas[file]
         lacking = [field for field in wanted if own is None or field.name not in own.names]
@@ -61,9 +44,6 @@ class UnionIndex:
         present = [field for field in wanted if field not in lacking]
         inner = self._inner.open(file, pa.schema(present, wanted.metadata)) if present else None
         return WithConstants(inner, {field.name: pa.scalar(None, field.type) for field in lacking}, wanted)
-
-    def check(self, file: int) -> None:
-        self._inner.check(file)
 
 
 def _check_given(view: IndexView, given: pa.Schema) -> None:
