@@ -1,7 +1,7 @@
 """Loader: a torch DataLoader that knows what it has delivered.
 
 The state moves when the loop receives a batch, so what is prefetched and never received is not consumed.
-:mod:`midepoch.worker_pool` has what the workers run.
+:mod:`midepoch.workers.pool` has what the workers run.
 """
 
 import logging
@@ -40,8 +40,8 @@ try:
     import torch.multiprocessing
     from torch.utils.data import DataLoader
 
-    from midepoch.device import check_device, copies_to, one_ahead, start_copies, start_copies_of_turns
-    from midepoch.worker_pool import WorkerPool, pinned, pins
+    from midepoch.workers.device import check_device, copies_to, one_ahead, start_copies, start_copies_of_turns
+    from midepoch.workers.pool import WorkerPool, pinned, pins
 except ImportError as error:
     raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
 

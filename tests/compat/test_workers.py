@@ -138,7 +138,7 @@ def test_what_was_received_stays_when_the_memory_is_used_again(folder):
 
 
 def test_a_timeout_is_reported_and_a_worker_that_does_not_end_is_stopped(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("midepoch.worker_pool.GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("midepoch.workers.pool.GRACE_SECONDS", 0.1)
     os.mkfifo(tmp_path / "never")
 
     def wait_for_ever(row):

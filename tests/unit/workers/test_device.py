@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import midepoch as me
-from midepoch import device as devices
 from midepoch import loader as loaders
-from midepoch import worker_pool
 from midepoch.delivery import transport
 from midepoch.delivery.progress import EMPTY, Turns
-from midepoch.device import CudaCopies, check_device, copies_to, one_ahead, start_copies
 from midepoch.errors import StaleIteratorError
+from midepoch.workers import device as devices
+from midepoch.workers import pool
+from midepoch.workers.device import CudaCopies, check_device, copies_to, one_ahead, start_copies
 from worlds import write_files
 
 CPU = torch.device("cpu")
@@ -109,7 +109,7 @@ def test_batches_equal_those_of_the_processor(dataset, workers):
 def test_shared_memory_is_used_again_only_when_its_copies_are_done(dataset, monkeypatch, workers, ahead):
     """Messages of one item, and memory for few of them: it is used again many times."""
     late = LateCopies()
-    monkeypatch.setattr(worker_pool, "copies_to", lambda device: late)
+    monkeypatch.setattr(pool, "copies_to", lambda device: late)
     for name, small in {"MESSAGE_BYTES": 4096, "AHEAD_BYTES": 20_000, "MESSAGE_ITEMS": 1}.items():
         monkeypatch.setattr(transport, name, small)
     loader = me.Loader(dataset, num_workers=workers, device="cpu", prefetch_factor=ahead)

@@ -1,7 +1,7 @@
 """The workers of a Loader: how the main process starts them, and receives what they send.
 
 Workers take a rank's turns in parallel and send, with each item, the cursor after it. A worker sends an empty turn, at
-a lane that has run out, without an item, which keeps the workers in step. :mod:`midepoch.worker_process` has what a
+a lane that has run out, without an item, which keeps the workers in step. :mod:`midepoch.workers.process` has what a
 worker runs.
 """
 
@@ -28,11 +28,11 @@ from midepoch.delivery.progress import Progress, Turns
 from midepoch.delivery.ring import SharedMemory
 from midepoch.delivery.tally import Tally
 from midepoch.delivery.transport import AHEAD_BYTES, AHEAD_MESSAGES, PLACE, message_size, receive
-from midepoch.device import Copies, Mark, copies_to, start_copies
 from midepoch.errors import StaleIteratorError
 from midepoch.stages.stage import name_of
 from midepoch.values.wire import copied
-from midepoch.worker_process import (
+from midepoch.workers.device import Copies, Mark, copies_to, start_copies
+from midepoch.workers.process import (
     CHECK_SECONDS,
     COUNT,
     END,
