@@ -56,8 +56,10 @@ def recorded_run(dataset, layouts, all_steps, workers):
 
 
 def check_replayed(dataset, layouts, steps, workers, *, finds=True):
+    if dataset.plan.pipeline.counted:  # which has other tests, and needs no merged states
+        return
     recorded = recorded_run(dataset, layouts, steps, workers)
-    if dataset.plan.pipeline.counted or recorded is None or not any(recorded[0]):
+    if recorded is None or not any(recorded[0]):
         return
     received, run = recorded
     lines = []

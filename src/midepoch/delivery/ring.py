@@ -17,6 +17,13 @@ from midepoch._common.text import count
 
 STEP = 1 << 20
 """Memory grows by multiples of this number of bytes."""
+LENGTH = 256 << 20
+"""The length of the file from the beginning, which takes no memory: so a process maps it only once. To map it again
+would cost a fault for each page that was in use."""
+
+
+BLOCK = 512
+"""The unit in which a system says how much of a file there is."""
 
 
 class SharedMemory:
@@ -24,10 +31,13 @@ class SharedMemory:
 
     def __init__(self) -> None:
         self._file: int | None = _nameless_file()
+        with suppress(OSError):  # a limit of file sizes
+            os.ftruncate(self._file, LENGTH)
         self._map: mmap.mmap | None = None
         self.pin: Callable[[memoryview], Callable[[], None]] | None = None
-        """Called whenever this process maps the bytes; what it returns is called before they are unmapped."""
+        """Called with the bytes that this process uses; what it returns is called before there are more or none."""
         self._unpin: Callable[[], None] = _nothing
+        self._pinned = 0
         self.size = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -37,7 +47,7 @@ class SharedMemory:
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._file, self._map, self.size = values["file"].detach(), None, 0
-        self.pin, self._unpin = None, _nothing
+        self.pin, self._unpin, self._pinned = None, _nothing, 0
 
     def grow(self, size: int) -> None:
         """Have at least ``size`` bytes. Raises if the machine has no room for them."""
@@ -59,12 +69,15 @@ class SharedMemory:
 
     def view(self, start: int, stop: int) -> memoryview:
         """Some of the bytes, not copied."""
+        assert self._file is not None
         if self._map is None or len(self._map) < stop:
-            assert self._file is not None
             self._unpin()
-            self._map, self._unpin = mmap.mmap(self._file, os.fstat(self._file).st_size), _nothing
-            if self.pin is not None:
-                self._unpin = self.pin(memoryview(self._map))
+            self._unpin, self._pinned = _nothing, 0
+            self._map = mmap.mmap(self._file, os.fstat(self._file).st_size)
+        if self.pin is not None and stop > self._pinned:
+            self._unpin()
+            self._pinned = min(max(stop, os.fstat(self._file).st_blocks * BLOCK), len(self._map))
+            self._unpin = self.pin(memoryview(self._map)[: self._pinned])
         return memoryview(self._map)[start:stop]
 
     def free(self) -> None:
@@ -73,7 +86,7 @@ class SharedMemory:
             self._unpin()
             os.ftruncate(self._file, 0)
             os.close(self._file)
-            self._file, self._map, self._unpin = None, None, _nothing
+            self._file, self._map, self._unpin, self._pinned = None, None, _nothing, 0
 
 
 class Places:
@@ -112,14 +125,15 @@ def _nothing() -> None:
 
 def _allocate(file: int, size: int) -> None:
     """Let a file have ``size`` bytes, for which there is room; some systems only notice later that there is none."""
+    if os.fstat(file).st_size < size:
+        os.ftruncate(file, size)
     try:
         os.posix_fallocate(file, 0, size)
     except AttributeError:
-        os.ftruncate(file, size)
+        pass
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
-        os.ftruncate(file, size)
 
 
 def _nameless_file() -> int:

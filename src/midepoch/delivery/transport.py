@@ -29,7 +29,7 @@ LARGE_ITEMS = 8
 """So many large items are sent together, if they do not have more bytes: to receive a message takes time."""
 MESSAGE_ITEMS = 1024
 """The most items of a message."""
-AHEAD_BYTES = 64 << 20
+AHEAD_BYTES = 32 << 20
 """How far a worker is ahead, unless the user says how many items: what it has made and nobody has received."""
 MOST_AHEAD_BYTES = 512 << 20
 """How far it is ahead at most: more than AHEAD_BYTES only if all that was taken while it made the next window."""

@@ -66,7 +66,7 @@ def test_its_memory_is_given_back_although_others_inherited_the_file():
     memory = SharedMemory()
     memory.grow(STEP)
     inherited = os.dup(memory._file)
-    assert os.fstat(inherited).st_size == STEP
+    assert os.fstat(inherited).st_blocks > 0
     memory.free()
     assert os.fstat(inherited).st_size == 0
     os.close(inherited)
