@@ -1,7 +1,6 @@
 """Rows that are left out of a run under way: they do not come any more, and everything else comes exactly once."""
 
-import json
-from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -10,9 +9,9 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from counted import is_kept
-from midepoch.dataset import Dataset
+from legs import run_leg
 from midepoch.order.without import Without
-from midepoch.testing import RankRun, assert_resumes
+from midepoch.testing import assert_resumes
 
 FIRST_ROWS = {"0.arrow": 0, "2.arrow": 17, "3.arrow": 48}
 LAYOUTS = st.tuples(st.integers(1, 4), st.integers(1, 2))
@@ -27,26 +26,11 @@ def named(ids):
     return pairs
 
 
-def on(dataset, ranks, rank):
-    return Dataset(replace(dataset.plan, ranks=ranks, rank=rank))
-
-
 def ids_of(item):
     return list(item["id"]) if isinstance(item["id"], list) else [item["id"]]
 
 
-def leg(dataset, layout, state, steps):
-    """What a part of a run delivers, in the order of its turns, and the state after it; None if it ended."""
-    ranks, workers = layout
-    adopted = on(dataset, 1, 0)
-    adopted.load_state_dict(state)
-    state = adopted.state_dict()
-    runs = [RankRun(on(dataset, ranks, rank), state, workers) for rank in range(ranks)]
-    delivered = [list(run.deliver(steps)) for run in runs]
-    got = [ids_of(item) for one in delivered for _, item in one]
-    together = len({len(one) for one in delivered}) == 1
-    state = me.merge_states([json.loads(json.dumps(run.state_dict())) for run in runs]) if together else None
-    return [number for ids in got for number in ids], state
+leg = partial(run_leg, values_of=ids_of)
 
 
 def build(files, level, batch, filtered):

@@ -1,8 +1,7 @@
 """Rows that are left out while windows of packs are under way: the layout stays, and all other tokens come once."""
 
-import json
 from collections import Counter
-from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -11,9 +10,9 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from counted import ROWS, are_kept, is_kept, is_odd, length_of
-from midepoch.dataset import Dataset
+from legs import run_leg
 from midepoch.stages.pack import stage
-from midepoch.testing import RankRun, assert_elastic, assert_resumes
+from midepoch.testing import assert_elastic, assert_resumes
 
 FIRST_ROWS = {"0.arrow": 0, "2.arrow": 17, "3.arrow": 48}
 LAYOUTS = st.tuples(st.integers(1, 3), st.integers(1, 2))
@@ -28,27 +27,13 @@ def named(ids, part=None):
     return pairs
 
 
-def on(dataset, ranks, rank):
-    return Dataset(replace(dataset.plan, ranks=ranks, rank=rank))
-
-
 def tokens_of(item):
     """The tokens of a pack, or of a batch of packs."""
     rows = item["input_ids"]
     return [int(token) for row in (rows if hasattr(rows[0], "__len__") else [rows]) for token in row]
 
 
-def leg(dataset, layout, state, steps):
-    """The items that a part of a run delivers, and the state after it; None if ranks have different numbers of them."""
-    ranks, workers = layout
-    adopted = on(dataset, 1, 0)
-    adopted.load_state_dict(state)
-    state = adopted.state_dict()
-    runs = [RankRun(on(dataset, ranks, rank), state, workers) for rank in range(ranks)]
-    delivered = [list(run.deliver(steps)) for run in runs]
-    together = len({len(one) for one in delivered}) == 1
-    state = me.merge_states([json.loads(json.dumps(run.state_dict())) for run in runs]) if together else None
-    return [token for one in delivered for _, item in one for token in tokens_of(item)], state
+leg = partial(run_leg, values_of=tokens_of)
 
 
 def packs(files, strategy, filtered, mixed, window, batch):

@@ -1,8 +1,7 @@
 """Rows that are left out of a mixture under way: they do not come any more, and all others come exactly once."""
 
-import json
 from collections import Counter
-from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -12,9 +11,9 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from counted import is_kept
-from midepoch.dataset import Dataset
+from legs import run_leg
 from midepoch.order.without import Without
-from midepoch.testing import RankRun, assert_elastic, assert_resumes
+from midepoch.testing import assert_elastic, assert_resumes
 from surveys import surveyed
 
 PARTS = {"a": 40, "b": 25, "c": 9}
@@ -62,21 +61,7 @@ def ids_gone(gone):
     return {FIRST_IDS[part] + row for part, row in gone}
 
 
-def on(dataset, ranks, rank):
-    return Dataset(replace(dataset.plan, ranks=ranks, rank=rank))
-
-
-def leg(dataset, layout, state, steps):
-    """What a part of a run delivers, and the state after it; None if ranks have different numbers of items."""
-    ranks, workers = layout
-    adopted = on(dataset, 1, 0)
-    adopted.load_state_dict(state)
-    state = adopted.state_dict()
-    runs = [RankRun(on(dataset, ranks, rank), state, workers) for rank in range(ranks)]
-    delivered = [list(run.deliver(steps)) for run in runs]
-    together = len({len(one) for one in delivered}) == 1
-    state = me.merge_states([json.loads(json.dumps(run.state_dict())) for run in runs]) if together else None
-    return [number for one in delivered for _, item in one for number in ids_of(item)], state
+leg = partial(run_leg, values_of=ids_of)
 
 
 @settings(max_examples=25)
