@@ -81,6 +81,8 @@ def read(
     ``trust_shared=True`` they are, in ``index_dir`` and ``cache_dir``, and yours are made for them too. This process
     remembers it; ``MIDEPOCH_TRUST_SHARED=1`` does the same for all folders.
     """
+    if not isinstance(trust_shared, bool):  # "no" would be true, and other users would be trusted
+        raise TypeError(f"trust_shared must be True or False, got {trust_shared!r}.")
     fetch = Fetch.of(read_ahead, cache_dir, cache_bytes, trust_shared=trust_shared)
     if trust_shared:
         trust_folder(index_folder(index_dir))

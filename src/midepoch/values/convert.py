@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
 from midepoch.values.arrow import object_array, tensor_of, to_numpy, to_torch
-from midepoch.values.forms import Form, torch_module
+from midepoch.values.forms import Form, is_plain_tensor, torch_module
 from midepoch.values.memory import LARGE, RECYCLER, new_array
 
 
@@ -119,14 +119,7 @@ def _stack_torch(column: Any) -> Any:
 def _stack_tensors(tensors: list[Any]) -> Any:
     """Tensors of one shape as one: in memory that is used again, if they are numbers of one type and nothing else."""
     torch, first = torch_module(), tensors[0]
-    is_plain = all(
-        type(tensor) is torch.Tensor
-        and tensor.dtype == first.dtype
-        and tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not (tensor.requires_grad or tensor.is_quantized)
-        for tensor in tensors
-    )
+    is_plain = all(is_plain_tensor(tensor) and tensor.dtype == first.dtype for tensor in tensors)
     if not is_plain or len(tensors) * first.nbytes < LARGE:
         return torch.stack(tensors)
     memory = torch.from_numpy(RECYCLER.array(len(tensors) * first.nbytes))

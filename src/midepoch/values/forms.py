@@ -15,3 +15,14 @@ def torch_module() -> Any:
     except ImportError as error:
         raise MissingExtraError("torch", "torch", "The form 'torch'") from error
     return torch
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """True for tensors that are numbers in the processor's memory and nothing else."""
+    torch = torch_module()
+    return (
+        type(value) is torch.Tensor
+        and value.device.type == "cpu"
+        and value.layout is torch.strided
+        and not (value.requires_grad or value.is_quantized or value.is_conj() or value.is_neg() or value.__dict__)
+    )

@@ -30,7 +30,6 @@ class Recycler:
     def __init__(self, most_kept: int = MOST_KEPT) -> None:
         self._most_kept = most_kept
         self._kept: dict[int, list[_Memory]] = {}  # by size
-        self._bytes = 0
 
     def array(self, size: int) -> npt.NDArray[np.uint8]:
         """An array of bytes with any values."""
@@ -38,7 +37,6 @@ class Recycler:
             return np.empty(size, np.uint8)
         try:
             memory = self._kept[size].pop()
-            self._bytes -= size
         except (KeyError, IndexError):
             new = np.empty(size, np.uint8)
             memory = _Memory(new, new.__array_interface__)
@@ -49,18 +47,19 @@ class Recycler:
         return len(self._kept.get(size, ()))
 
     def take_back(self, memory: "_Memory") -> None:
-        """Keep memory for another array, unless much is kept already. Memory of other sizes is dropped first."""
+        """Keep memory for another array, unless much is kept already. Memory of other sizes is dropped first.
+
+        Any thread may be the last that uses an array, so each step is one that no other thread can interrupt.
+        """
         size = memory.array.nbytes
         kept = self._kept.setdefault(size, [])
-        if self._bytes + size > self._most_kept and len(kept) < 2:
-            self._drop_others(size)
-        if self._bytes + size <= self._most_kept or len(kept) < 2:
+        is_much = size + sum(other * len(more) for other, more in list(self._kept.items())) > self._most_kept
+        if is_much and len(kept) < 2:
+            for other in list(self._kept):
+                if other != size:
+                    self._kept.pop(other, None)
+        if not is_much or len(kept) < 2:
             kept.append(memory)
-            self._bytes += size
-
-    def _drop_others(self, size: int) -> None:
-        for other in [other for other in self._kept if other != size]:
-            self._bytes -= other * len(self._kept.pop(other))
 
 
 class _Memory(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from midepoch.values.forms import torch_module
+from midepoch.values.forms import is_plain_tensor, torch_module
 
 VALUES = (int, float, bool, str, bytes, type(None), np.ndarray, np.generic)
 """What an item may have beside tensors and lists of them: nothing in which one of these tensors could be again."""
@@ -65,17 +65,13 @@ def cut_up(memory: Any, lengths: list[int], *, own: bool) -> list[Any]:
 
 
 def _is_joined(values: list[Any]) -> bool:
-    torch = torch_module()
     return (
         len(values) > 1
         and all(
-            type(value) is torch.Tensor
+            is_plain_tensor(value)
             and value.dtype == values[0].dtype
             and value.dim() == 1
-            and value.device.type == "cpu"
-            and value.layout is torch.strided
             and (value.stride(0) == 1 or not len(value))
-            and not (value.requires_grad or value.is_quantized or value.is_conj() or value.is_neg() or value.__dict__)
             for value in values
         )
         and any(map(len, values))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from midepoch.values.forms import torch_module
+from midepoch.values.forms import is_plain_tensor, torch_module
 from midepoch.values.gather import PickedArray
 from midepoch.values.memory import LARGE, RECYCLER, new_array
 from midepoch.values.tensor_lists import TensorList, cut_up, with_tensor_lists
@@ -121,7 +121,7 @@ class _Pickler(pickle.Pickler):
         if type(value) is TensorList:
             self.arrays.append(value)
             return _tensors_here, (len(self.arrays) - 1, value.dtype, value.lengths)
-        if self.torch is not None and type(value) is self.torch.Tensor and self._is_plain(value):
+        if self.torch is not None and is_plain_tensor(value) and value.numel():
             return _tensor_here, self._tensor(value)
         self.is_plain = self.is_plain and isinstance(value, WITHOUT_TENSORS)
         return NotImplemented
@@ -143,16 +143,6 @@ class _Pickler(pickle.Pickler):
         order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
         number = self._add(array.ravel(order).view(np.uint8))  # no copy if the array is contiguous
         return number, array.dtype, array.shape, order, array.flags.writeable
-
-    def _is_plain(self, tensor: Any) -> bool:
-        """True for tensors that are numbers in memory and nothing else."""
-        return (
-            tensor.device.type == "cpu"
-            and tensor.layout is self.torch.strided
-            and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-            and not tensor.__dict__
-            and tensor.numel() > 0
-        )
 
     def _tensor(self, tensor: Any) -> tuple[Any, ...]:
         order = None

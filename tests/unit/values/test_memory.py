@@ -2,6 +2,7 @@
 
 import gc
 import random
+import threading
 from collections import deque
 
 import numpy as np
@@ -105,3 +106,24 @@ def test_batches_that_a_loop_holds_are_never_overwritten(tmp_path, shuffled, hel
 def test_a_process_can_keep_its_memory():
     keep_memory()  # of this process too: it changes nothing that can be seen
     assert np.ones(1 << 20).sum() == 1 << 20
+
+
+def test_threads_that_drop_arrays_of_many_sizes_disturb_nobody():
+    recycler, errors = Recycler(most_kept=3 * LARGE), []
+
+    def work(seed):
+        draw = random.Random(seed)
+        try:
+            for number in range(500):
+                array = recycler.array(LARGE * draw.randint(1, 5))
+                array[:] = number % 251
+                assert (array == number % 251).all()
+        except BaseException as error:  # in a thread nobody would see it
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
