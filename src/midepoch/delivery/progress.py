@@ -149,10 +149,10 @@ class Progress:
 
     def _settle_sums(self) -> None:
         """Add the sums of the turns that are taken to those of their lanes."""
-        turns = np.arange(self._turns_summed, self.turns_taken)
-        if self._sums is None or not len(turns):
+        first, self._turns_summed = self._turns_summed, self.turns_taken
+        if self._sums is None or first == self._turns_summed:
             return
-        self._turns_summed += len(turns)
+        turns = np.arange(first, self._turns_summed)
         lanes, _ = self.session.items_at(self.reader, turns)
         np.add.at(self._own_sums, lanes, self._sums.take(len(turns)))
 
