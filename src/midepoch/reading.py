@@ -12,14 +12,13 @@ import pyarrow as pa
 
 from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch._common.once import log_once
-from midepoch._common.trust import trust_folder
 from midepoch.dataset import Dataset
 from midepoch.formats import MAX_RECORD_BYTES, file_suffixes
 from midepoch.index.build import open_index
 from midepoch.index.hive import HiveIndex, below_hive_folders
 from midepoch.index.index import Index
 from midepoch.index.numbers import NumberIndex
-from midepoch.index.saved import index_folder
+from midepoch.index.saved import trusted_index_folder
 from midepoch.index.tokens import MEGATRON_DTYPES, TokenIndex, TokenLayout
 from midepoch.index.union import UnionIndex
 from midepoch.sources.files import FileRows
@@ -81,11 +80,8 @@ def read(
     ``trust_shared=True`` they are, in ``index_dir`` and ``cache_dir``, and yours are made for them too. This process
     remembers it; ``MIDEPOCH_TRUST_SHARED=1`` does the same for all folders.
     """
-    if not isinstance(trust_shared, bool):  # "no" would be true, and other users would be trusted
-        raise TypeError(f"trust_shared must be True or False, got {trust_shared!r}.")
+    trusted_index_folder(index_dir, trust_shared)
     fetch = Fetch.of(read_ahead, cache_dir, cache_bytes, trust_shared=trust_shared)
-    if trust_shared:
-        trust_folder(index_folder(index_dir))
     _warn_of_splits(source)
     if isinstance(columns, str):
         names = [name.strip() for name in columns.split(",")]

@@ -1,6 +1,7 @@
 """IcebergDataset against a real catalog in SQLite and a real table of Parquet files."""
 
 import json
+import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
+from midepoch._common import trust
 from worlds import ids
 
 pytest.importorskip("pyiceberg")
@@ -59,6 +61,22 @@ def create(config, table="db.events", **options):
 
 def opened(config, table, **options):
     return me.IcebergDataset(table, config, **{"rank": 0, "num_ranks": 1, **options})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can be several users")
+@pytest.mark.parametrize("open_table", [opened, create], ids=["dataset", "loader"])
+def test_the_index_of_another_user_is_used_if_that_user_is_trusted(config, open_table, tmp_path, monkeypatch):
+    monkeypatch.setattr(trust, "_shared", set())
+    options = {"index_dir": tmp_path / "kept", "cache_dir": tmp_path / "blocks"}
+    open_table(config, table="db.events", **options)
+    (index,) = (tmp_path / "kept").glob("*.index")
+    os.chown(index, 12345, 12345)
+    open_table(config, table="db.events", **options, trust_shared=True)
+    assert index.stat().st_uid == 12345
+    assert trust.is_shared(tmp_path / "blocks" / "a")
+    trust._shared.clear()
+    open_table(config, table="db.events", **options)
+    assert index.stat().st_uid == 0
 
 
 def test_an_executor_scans_the_files(config):

@@ -107,6 +107,65 @@ def test_a_process_that_gets_a_dataset_trusts_the_folders_that_it_was_opened_wit
     assert not trust.is_shared(tmp_path / "own" / "a.block")
 
 
+def read(data, **options):
+    me.read(data, **options)
+
+
+def structured(data, **options):
+    me.StructuredDataset(data, "parquet", **options)
+
+
+def structured_loader(data, **options):
+    me.StructuredDataset.create_dataloader(data, "parquet", **options)
+
+
+def arrow_files(data, **options):
+    me.SimpleArrowIterableDataset(data, **options)
+
+
+def huggingface(data, **options):
+    files = {"data_files": str(data / "*.parquet"), "cache_dir": str(data.parent / "hf"), "split": "train"}
+    me.fast_load_iterable_dataset("parquet", **files, **options)
+
+
+def multimodal(data, index_dir, **options):
+    os.environ["MIDEPOCH_INDEX_DIR"] = str(index_dir)  # which the fixture takes back
+    me.MultiModalIterableDataset(data, processor=dict, messages_column="x", **options)
+
+
+@needs_root
+@pytest.mark.usefixtures("_forgetful")
+@pytest.mark.parametrize(
+    "door", [read, structured, structured_loader, arrow_files, huggingface, multimodal], ids=lambda door: door.__name__
+)
+def test_every_way_to_open_files_can_trust_other_users(tmp_path, monkeypatch, door):
+    monkeypatch.setenv("MIDEPOCH_INDEX_DIR", "")
+    write_numbers(tmp_path / "data" / "a.parquet", 0, 12, "parquet")
+    with_cache = {"cache_dir": tmp_path / "blocks"} if door in (read, structured, structured_loader) else {}
+    options = {"index_dir": tmp_path / "kept", **with_cache}
+    door(tmp_path / "data", **options)
+    shared = [*tmp_path.glob("kept/*.index"), *tmp_path.glob("kept/*.json")]
+    assert len(shared) == 1 + (door is huggingface)
+    for path in shared:
+        os.chown(path, ONE, ONE)
+    door(tmp_path / "data", **options, trust_shared=True)
+    assert [path.stat().st_uid for path in shared] == [ONE] * len(shared), "they are used"
+    assert [trust.is_shared(folder / "a") for folder in options.values()] == [True] * len(options)
+    trust._shared.clear()
+    door(tmp_path / "data", **options)
+    assert [path.stat().st_uid for path in shared] == [0] * len(shared), "they are made again"
+    with pytest.raises(TypeError, match="trust_shared must be True or False, got 'no'"):
+        door(tmp_path / "data", **options, trust_shared="no")
+
+
+def test_a_source_that_is_open_already_is_not_trusted_later(tmp_path):
+    write_numbers(tmp_path / "a.arrow", 0, 12)
+    with pytest.raises(ValueError, match=r"this source is open already\. Pass it to read"):
+        me.MultiModalIterableDataset(
+            me.read(tmp_path / "a.arrow"), processor=dict, messages_column="x", trust_shared=True
+        )
+
+
 @needs_root
 def test_the_blocks_of_another_user_are_neither_used_nor_removed(shared, caplog):
     assert as_user(ONE, lambda: put(shared)) == "stored"

@@ -17,7 +17,7 @@ from midepoch._common.world import trusts_shared_folders
 
 FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 OPEN_FILES = "/proc/self/fd"
-HOW = "pass trust_shared=True to read, or set MIDEPOCH_TRUST_SHARED=1"
+HOW = "pass trust_shared=True where it is opened, or set MIDEPOCH_TRUST_SHARED=1"
 
 _shared = set[Path]()
 
@@ -25,6 +25,13 @@ _shared = set[Path]()
 def trust_folder(folder: Path) -> None:
     """Trust all users who can write to a folder, in this process: use their files in it, and let them use ours."""
     _shared.add(folder)
+
+
+def check_trust(trust_shared: bool) -> bool:
+    """The argument of this name, if it is True or False. A text such as "no" would be true, and trust all users."""
+    if not isinstance(trust_shared, bool):
+        raise TypeError(f"trust_shared must be True or False, got {trust_shared!r}.")
+    return trust_shared
 
 
 def is_shared(path: Path) -> bool:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from midepoch._common.files import exclusive_lock, remove, remove_folder, write_privately
 from midepoch._common.hashing import digest
+from midepoch._common.trust import check_trust, trust_folder
 from midepoch._common.world import default_index_dir
 from midepoch.index.index import IndexView
 from midepoch.storage.listing import Listing
@@ -123,6 +124,14 @@ def forget(saved_at: str | None) -> None:
 def index_folder(chosen: str | os.PathLike[str] | None) -> Path:
     """The chosen folder for indexes, else ``MIDEPOCH_INDEX_DIR``, else one in the user's cache."""
     return (default_index_dir() if chosen is None else Path(chosen).expanduser()).absolute()
+
+
+def trusted_index_folder(chosen: str | os.PathLike[str] | None, trust_shared: bool) -> Path:
+    """The same folder. With ``trust_shared`` all users are trusted who can write to it."""
+    folder = index_folder(chosen)
+    if check_trust(trust_shared):
+        trust_folder(folder)
+    return folder
 
 
 def digest_of(text: str) -> str:

@@ -24,6 +24,7 @@ from midepoch.formats import file_suffixes
 from midepoch.index.build import open_index
 from midepoch.index.field_ids import FieldIdIndex
 from midepoch.index.index import IndexView
+from midepoch.index.saved import trusted_index_folder
 from midepoch.integrations.structured.dataset import StructuredDataset
 from midepoch.integrations.structured.options import OutputFormat, StructuredOptions, dataset_options, loader_options
 from midepoch.order.deletes import Deletes
@@ -72,8 +73,9 @@ class Snapshot:
     def open(self, options: StructuredOptions) -> Dataset:
         """The rows of the data files under the columns of the table, without those that are deleted."""
         listing = find(self.paths, options.storage_options, suffixes=file_suffixes("parquet"))
+        trusted_index_folder(options.index_dir, options.trust_shared)
         index = open_index(listing, format="parquet", index_dir=options.index_dir, executor=options.executor)
-        fetch = Fetch.of(options.read_ahead, options.cache_dir, options.cache_bytes)
+        fetch = Fetch.of(options.read_ahead, options.cache_dir, options.cache_bytes, trust_shared=options.trust_shared)
         by_id = FieldIdIndex(index, self.columns, self._names)
         return self.without_deleted(read_index(by_id, options.columns, options.filters, fetch))
 
@@ -150,6 +152,7 @@ class IcebergDataset(StructuredDataset):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
+        trust_shared: bool = False,
         executor: Executor | None = None,
     ) -> None:
         """Open a snapshot. :meth:`create_dataloader` explains the arguments, which mean the same there.
@@ -158,7 +161,8 @@ class IcebergDataset(StructuredDataset):
         names of one filter. By default ``columns`` are all of the table. ``output_format`` is that of each row; the
         default, "dict", has Python values. ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``,
         ``split_rows``, ``split_strategy``, ``num_ranks``, ``rank``, ``storage_options``, ``read_ahead``, ``cache_dir``,
-        ``cache_bytes``, ``index_dir`` and ``executor`` are those of :class:`midepoch.StructuredDataset`.
+        ``cache_bytes``, ``index_dir``, ``trust_shared`` and ``executor`` are those of
+        :class:`midepoch.StructuredDataset`.
         """
         arguments = locals()
         snapshot = Snapshot(table, catalog_config, snapshot_id)
@@ -208,6 +212,7 @@ class IcebergDataset(StructuredDataset):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
+        trust_shared: bool = False,
         executor: Executor | None = None,
     ) -> "tuple[StructuredLoader, Self]":
         """A loader of batches, and its dataset. The two share one position, so a state of either resumes both.
@@ -225,8 +230,8 @@ class IcebergDataset(StructuredDataset):
         ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``, ``split_strategy``,
         ``num_ranks`` and ``rank``. About workers: ``num_workers``, ``pin_memory``, ``prefetch_factor``,
         ``persistent_workers``, ``multiprocessing_context``, ``worker_init_fn`` and ``timeout``. About files:
-        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir`` and ``executor``. And about
-        the progress bar: ``show_progress`` and ``progress_interval_sec``.
+        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
+        ``executor``. And about the progress bar: ``show_progress`` and ``progress_interval_sec``.
         """
         arguments = locals()
         dataset = cls(

@@ -17,7 +17,7 @@ from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
 from midepoch.errors import DataChangedError, NoDataError
 from midepoch.index.build import SCAN_THREADS, open_index
-from midepoch.index.saved import index_folder
+from midepoch.index.saved import trusted_index_folder
 from midepoch.index.tables import HeldTable, TableIndex
 from midepoch.integrations.huggingface.cache import LoadArguments, SplitFiles, saved_splits, split_files
 from midepoch.integrations.huggingface.splits import Term, row_ranges, select_terms
@@ -39,6 +39,7 @@ def fast_load_iterable_dataset(
     force_reindex: bool = False,
     num_proc: int | None = None,
     index_dir: str | os.PathLike[str] | None = None,
+    trust_shared: bool = False,
     executor: Executor | None = None,
     **load_dataset_kwargs: Any,
 ) -> "SimpleArrowIterableDataset":
@@ -53,8 +54,9 @@ def fast_load_iterable_dataset(
 
     ``split`` can be an expression such as "train[10%:20%]+test"; by default it is the only split. ``force_reindex``
     asks `datasets` again and scans all files again. ``num_proc`` is for the preparation by `datasets` and for the scan.
-    ``index_dir`` is the folder of the index; ``executor`` scans the files, as in :func:`midepoch.read`. All other
-    arguments, ``load_dataset_kwargs``, are those of ``load_dataset``; those that can change the data are part of the
+    ``index_dir`` is the folder of the index; with ``trust_shared=True`` the records and indexes of other users in it
+    are used too; ``executor`` scans the files: all three as in :func:`midepoch.read`. All other arguments,
+    ``load_dataset_kwargs``, are those of ``load_dataset``; those that can change the data are part of the
     index's key. ``streaming`` and ``keep_in_memory`` are not possible.
     """
     for refused, why in (
@@ -64,11 +66,12 @@ def fast_load_iterable_dataset(
         if load_dataset_kwargs.get(refused):
             raise ValueError(f"{refused}={load_dataset_kwargs[refused]!r} is not possible: {why}.")
         load_dataset_kwargs.pop(refused, None)
+    folder = trusted_index_folder(index_dir, trust_shared)
     path = os.fspath(path)
     saved = saved_splits(path)
     if saved is None:
         load = LoadArguments(path=path, name=name, data_files=data_files, revision=revision, others=load_dataset_kwargs)
-        splits = split_files(load, index_folder(index_dir), reload=force_reindex, num_proc=num_proc)
+        splits = split_files(load, folder, reload=force_reindex, num_proc=num_proc)
     else:
         splits = saved
         given = {"name": name, "data_files": data_files, "revision": revision, **load_dataset_kwargs}
@@ -137,13 +140,15 @@ class SimpleArrowIterableDataset(Dataset):
         arrow_files: PathSpec,
         *,
         index_dir: str | os.PathLike[str] | None = None,
+        trust_shared: bool = False,
         executor: Executor | None = None,
     ) -> None:
         """Open Arrow files. :func:`midepoch.fast_load_iterable_dataset` finds those of a dataset.
 
-        ``arrow_files`` is a file, a folder, a glob, or a list of those. ``index_dir`` and ``executor`` are those of
-        :func:`midepoch.read`.
+        ``arrow_files`` is a file, a folder, a glob, or a list of those. ``index_dir``, ``trust_shared`` and
+        ``executor`` are those of :func:`midepoch.read`.
         """
+        trusted_index_folder(index_dir, trust_shared)
         index = open_index(arrow_files, index_dir=index_dir, executor=executor)
         super().__init__(Plan(pipeline=Pipeline(source=FileRows(index=index))))
         _ = self.schema  # raises now, not at the first row, if the files disagree

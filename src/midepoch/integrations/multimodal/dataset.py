@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, cast
 
 from midepoch._common.checks import Size, check_integer
+from midepoch._common.trust import check_trust
 from midepoch.dataset import Dataset
 from midepoch.delivery.passes import Pass
 from midepoch.errors import DataFormatError, SchemaMismatchError
@@ -62,6 +63,7 @@ class MultiModalIterableDataset(Dataset):
         on_error: OnError = "raise",
         max_skipped: int | float | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        trust_shared: bool = False,
         num_ranks: int | None = None,
         rank: int | None = None,
     ) -> None:
@@ -73,11 +75,12 @@ class MultiModalIterableDataset(Dataset):
         in ``data_folder``, which can be the URL of an object store, and URLs of the origins in ``allow_urls``, such as
         "https://example.com". Each has at most ``max_file_bytes``. If ``source`` is a list of paths, ``data_folder``
         may be a dict with a folder, or None, for each of them. ``storage_options`` go to the origins of the source and
-        of the folder, to no other. ``messages_column`` names the column of messages, by default "messages".
-        ``image_column``, ``audio_column`` and ``video_column``, by default "images", "audios" and "videos", name those
-        of the files that messages refer to in order; a default one need not exist. ``video_frames`` evenly spaced
-        frames of a video are decoded; by default all. With ``with_rng=True`` the processor also gets a NumPy generator
-        that depends only on seed, epoch and row.
+        of the folder, to no other. ``trust_shared``, for paths, is that of :func:`midepoch.read`.
+
+        ``messages_column`` names the column of messages, by default "messages". ``image_column``, ``audio_column``
+        and ``video_column``, by default "images", "audios" and "videos", name those of the files that messages refer to
+        in order; a default one need not exist. ``video_frames`` evenly spaced frames of a video are decoded; by default
+        all. With ``with_rng=True`` the processor also gets a NumPy generator that depends only on seed, epoch and row.
 
         ``shuffle`` permutes blocks and rows with ``shuffle_seed``, as :meth:`midepoch.Dataset.shuffle` does.
         ``data_seed`` is another name for the seed.
@@ -111,7 +114,7 @@ class MultiModalIterableDataset(Dataset):
             raise ValueError(f"rank is {rank!r} and num_ranks is {num_ranks!r}; pass both, or neither.")
         columns = {"image": image_column, "audio": audio_column, "video": video_column}
         folders = folders_of(source, data_folder) if isinstance(data_folder, Mapping) else None
-        rows, of_lines = _open_rows(source, storage_options)
+        rows, of_lines = _open_rows(source, storage_options=storage_options, trust_shared=check_trust(trust_shared))
         if not of_lines:
             _check_columns(rows, {"messages": messages_column, **columns})
         frames = None if video_frames is None else check_integer("video_frames", video_frames, least=1)
@@ -196,18 +199,19 @@ def _named_by(source: Any) -> list[str]:
     return [os.fspath(one) for one in sources if isinstance(one, str | os.PathLike)]
 
 
-def _open_rows(source: Any, storage_options: Mapping[str, Any] | None) -> tuple[Dataset, bool]:
+def _open_rows(source: Any, **options: Any) -> tuple[Dataset, bool]:
     """The rows of a source, and True if each row is a line of JSON text."""
-    if isinstance(source, Dataset):
-        return source, False
-    if hasattr(source, "cache_files") or hasattr(source, "features"):
-        return from_hf(source), False
+    is_open = isinstance(source, Dataset)
+    if is_open or hasattr(source, "cache_files") or hasattr(source, "features"):
+        if options["trust_shared"]:
+            raise ValueError("trust_shared=True is for paths, and this source is open already. Pass it to read.")
+        return (source if is_open else from_hf(source)), False
     try:
-        return read(source, storage_options=storage_options), False
+        return read(source, **options), False
     except DataFormatError as error:
         # Arrow has no type for a content that is text in one message and a list of parts in another.
         try:
-            lines = read(source, format="lines", storage_options=storage_options)
+            lines = read(source, format="lines", **options)
         except DataFormatError:
             raise error from None
         log.info("JSON lines are parsed one by one: %s", error)

@@ -58,6 +58,7 @@ class StructuredDataset(Dataset):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
+        trust_shared: bool = False,
         executor: Executor | None = None,
     ) -> None:
         """Open files. :meth:`create_dataloader` explains the arguments, which mean the same there.
@@ -66,7 +67,7 @@ class StructuredDataset(Dataset):
         what is read of them. ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``
         and ``split_strategy`` are about the order of rows, ``num_ranks`` and ``rank`` about the shard.
         ``output_format`` is that of each row; the default, "dict", has Python values. ``storage_options``,
-        ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir`` and ``executor`` are those of
+        ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and ``executor`` are those of
         :func:`midepoch.read`.
         """
         options = StructuredOptions.of(locals())
@@ -114,6 +115,7 @@ class StructuredDataset(Dataset):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
+        trust_shared: bool = False,
         executor: Executor | None = None,
     ) -> "tuple[StructuredLoader, Self]":
         """A loader of batches, and its dataset. The two share one position, so a state of either resumes both.
@@ -138,9 +140,10 @@ class StructuredDataset(Dataset):
         default from ``torch.distributed`` or the launcher's environment. ``show_progress`` shows a progress bar on a
         terminal, drawn every ``progress_interval_sec`` seconds.
 
-        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir`` and ``executor`` are those of
-        :func:`midepoch.read`. ``num_workers``, ``even``, ``pin_memory``, ``prefetch_factor``, ``persistent_workers``,
-        ``multiprocessing_context``, ``worker_init_fn`` and ``timeout`` are those of :class:`midepoch.Loader`.
+        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
+        ``executor`` are those of :func:`midepoch.read`. ``num_workers``, ``even``, ``pin_memory``,
+        ``prefetch_factor``, ``persistent_workers``, ``multiprocessing_context``, ``worker_init_fn`` and ``timeout`` are
+        those of :class:`midepoch.Loader`.
         """
         arguments = locals()
         return cls(path, format, **dataset_options(arguments))._with_loader(**loader_options(arguments))

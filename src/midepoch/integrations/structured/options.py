@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
 from midepoch._common.checks import Size, check_integer, parse_size
+from midepoch._common.trust import check_trust
 from midepoch.dataset import Dataset
 from midepoch.formats import file_suffixes
 from midepoch.index.index import IndexView
@@ -61,12 +62,14 @@ class StructuredOptions:
     cache_dir: str | os.PathLike[str] | None = None
     cache_bytes: Size = CACHE
     index_dir: str | os.PathLike[str] | None = None
+    trust_shared: bool = False
     executor: Executor | None = None
 
     def __post_init__(self) -> None:
         if self.output_format not in get_args(OutputFormat):
             known = ", ".join(map(repr, get_args(OutputFormat)))
             raise ValueError(f"output_format is {self.output_format!r}; it can be {known}.")
+        check_trust(self.trust_shared)
         if self.partitioning not in (None, "hive"):
             raise ValueError(f"partitioning is {self.partitioning!r}; it can be 'hive' or None.")
         if self.split_strategy is not None:
@@ -106,6 +109,7 @@ class StructuredOptions:
             cache_dir=self.cache_dir,
             cache_bytes=self.cache_bytes,
             index_dir=self.index_dir,
+            trust_shared=self.trust_shared,
             executor=self.executor,
         )
 

@@ -58,6 +58,7 @@ def test_the_loader_options_are_those_of_the_loader(call):
     [
         ("output_format", "pandas", "output_format is 'pandas'; it can be 'torch', 'numpy', 'arrow', 'dict'"),
         ("partitioning", "directory", "partitioning is 'directory'; it can be 'hive' or None"),
+        ("trust_shared", "no", "trust_shared must be True or False, got 'no'"),
         ("split_bytes", "many", "split_bytes is 'many'"),
         ("split_bytes", 0, "split_bytes is 0; it must be at least 1"),
         ("split_rows", 0, "split_rows is 0; it must be at least 1"),
