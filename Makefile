@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: test test-fast test-floor test-pythons check demo bench bench-quick bench-own docs format clean
 
-# All tests: about 25 minutes on two cores. Many start, kill and wait for processes. Those that failed run once more, one
+# All tests: about 20 minutes on two cores. Many start, kill and wait for processes. Those that failed run once more, one
 # at a time, to tell a defect from a machine that was too busy. Both runs are printed, and the second decides.
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal || { \

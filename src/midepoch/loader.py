@@ -404,7 +404,11 @@ class Loader(DataLoader[Any]):
         return find(self._start_point.latest(self._plan), file, row, epoch=epoch, ranks=ranks)
 
     def __len__(self) -> int:
-        """The number of batches that this rank gets in a loop, known without reading."""
+        """The number of batches that this rank gets in a loop, known without reading.
+
+        It is that of an epoch from its beginning, as the dataset is now. After a resume, also with rows that
+        :meth:`midepoch.Dataset.without` has taken out of an epoch under way, :attr:`batches_left` is what is left.
+        """
         return self._plan.length(self._start_point.epoch)
 
     def __bool__(self) -> bool:

@@ -69,22 +69,29 @@ def _parser() -> ArgumentParser:
     diff.add_argument("first", type=_path, metavar="CHECKPOINT_A")
     diff.add_argument("second", type=_path, metavar="CHECKPOINT_B")
     trace = add("trace", "tracing", "list the rows of a step of an epoch on all ranks")
-    trace.add_argument("step", type=_integer(0), metavar="STEP", help="counted from 0 in the epoch")
+    trace.add_argument(
+        "step", type=_integer(0, "midepoch trace STEP --data PATH"), metavar="STEP", help="counted from 0 in the epoch"
+    )
     _run(trace)
     find = add("find", "tracing", "say when a row comes")
     find.add_argument("file", type=_path, metavar="FILE")
-    find.add_argument("row", type=_integer(0), metavar="ROW", help="counted from 0 in the file")
+    find.add_argument(
+        "row", type=_integer(0, "midepoch find FILE ROW --data PATH"), metavar="ROW", help="counted from 0 in the file"
+    )
     _run(find)
     _prepare(add("survey", "files", "count what filters and packs make of each row"), needs_folder=False)
     _prepare(add("cache", "files", "make all rows once, as Arrow files in a folder"), needs_folder=True)
     return parser
 
 
-def _integer(least: int) -> Callable[[str], int]:
-    """What reads an integer of at least so much."""
+def _integer(least: int, call: str | None = None) -> Callable[[str], int]:
+    """What reads an integer of at least so much. ``call`` is shown where something else stands in its place."""
 
     def integer(text: str) -> int:
-        number = int(text)
+        try:
+            number = int(text)
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is no integer{f'; call {call}' if call else ''}") from None
         if number < least:
             raise ArgumentTypeError(f"{number} is too small; it must be at least {least}")
         return number

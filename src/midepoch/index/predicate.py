@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from midepoch._common.hashing import digest
 from midepoch._common.lazy import cached_property
 from midepoch.errors import SchemaMismatchError
+from midepoch.index.schemas import hive_advice
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -28,12 +29,15 @@ class Predicate:
     """The columns it needs."""
 
     @classmethod
-    def of(cls, filters: Any, schema: pa.Schema) -> "Predicate":
-        """The predicate that ``filters`` states; raises if it cannot be computed from the columns of a schema."""
+    def of(cls, filters: Any, schema: pa.Schema, file: str = "") -> "Predicate":
+        """The predicate that ``filters`` states; raises if it cannot be computed from the columns of a schema.
+
+        ``file`` is one of the files, whose folders may be named like a column that is missing.
+        """
         expression = _expression(filters)
         text = str(expression)
         named = [field for field in schema if field.name in text]
-        kind = _type(expression, named, schema.names)
+        kind = _type(expression, named, schema.names, file)
         if not pa.types.is_boolean(kind):
             raise TypeError(
                 f"filters must be true or false for each row, but {expression} is of type {kind}. "
@@ -103,7 +107,7 @@ def _computed(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
     return wanted.to_table(use_threads=False).column(0)
 
 
-def _type(expression: pc.Expression, fields: Sequence[pa.Field], names: Sequence[str]) -> pa.DataType:
+def _type(expression: pc.Expression, fields: Sequence[pa.Field], names: Sequence[str], file: str) -> pa.DataType:
     """The type of the values of the expression; an error names the missing column."""
     if "FieldPath(" in str(expression):
         raise ValueError(f"filters names a column by its number: {expression}. Use its name, as in pc.field('x').")
@@ -115,6 +119,7 @@ def _type(expression: pc.Expression, fields: Sequence[pa.Field], names: Sequence
             name = ".".join(re.findall(r"Name\((.*?)\)", missing[1])) or missing[1]
             raise SchemaMismatchError(
                 f"filters names the column {name!r}, which does not exist. There are: {', '.join(names)}."
+                f"{hive_advice(file, name)}"
             ) from error
         raise SchemaMismatchError(
             f"filters {expression} does not fit the types of these columns: {error}. "

@@ -48,7 +48,7 @@ class Where:
     def of(cls, index: Index, filters: Any) -> "Where":
         """The rows of an index that ``filters`` keeps."""
         schema = _filterable(index)
-        predicate = Predicate.of(filters, schema)
+        predicate = Predicate.of(filters, schema, index.view.names[0])
         needed = pa.schema([schema.field(name) for name in predicate.columns])
         return cls(predicate=predicate, blocks=blocks_that_may_match(index, predicate, needed))
 

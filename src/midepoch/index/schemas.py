@@ -103,9 +103,14 @@ def _check_names(one: FileSchema, columns: Sequence[str] | None) -> None:
 
 
 def _no_column(one: FileSchema, name: str) -> SchemaMismatchError:
-    is_key = any(folder.startswith(f"{name}=") for folder in one.name.split("/")[:-1])
-    advice = f" Its folder is named {name}=…: pass partitioning='hive' to read that as a column." if is_key else ""
-    return SchemaMismatchError(f"{one.name} has no column {name!r}. It has: {', '.join(one.schema.names)}.{advice}")
+    columns = ", ".join(one.schema.names)
+    return SchemaMismatchError(f"{one.name} has no column {name!r}. It has: {columns}.{hive_advice(one.name, name)}")
+
+
+def hive_advice(file: str, column: str) -> str:
+    """What to do if a missing column is the key of a folder of this file; else nothing."""
+    is_key = any(folder.startswith(f"{column}=") for folder in file.split("/")[:-1])
+    return f" Its folder is named {column}=…: pass partitioning='hive' to read that as a column." if is_key else ""
 
 
 def _merge(one: Column, other: Column) -> Column:

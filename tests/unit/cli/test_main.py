@@ -227,6 +227,20 @@ def test_verify_finds_a_function_that_is_not_the_same_after_a_resume(home, capsy
     assert "differs from the uninterrupted run in 'calls'" in found["failed"]
 
 
+@pytest.mark.parametrize(
+    ("line", "right"),
+    [
+        ("trace data/part-0.parquet 3", "'data/part-0.parquet' is no integer; call midepoch trace STEP --data PATH"),
+        ("find 3 data/part-0.parquet", "'data/part-0.parquet' is no integer; call midepoch find FILE ROW --data PATH"),
+        ("head data -n many", "'many' is no integer\n"),
+    ],
+)
+def test_arguments_in_another_order_are_answered_with_the_right_call(capsys, line, right):
+    with pytest.raises(SystemExit):
+        main(shlex.split(line))
+    assert right in capsys.readouterr().err
+
+
 def test_trace_and_find_agree_with_the_run(home, capsys):
     received = [batch["id"] for batch in me.read("data").shuffle(seed=42).batch(4)]
     for step in (2, 7, 20):

@@ -52,6 +52,16 @@ def test_folders_are_columns_with_types(root):
     assert len(dataset) == 16
 
 
+@pytest.mark.parametrize("filters", [field("year") == 2024, [("year", "==", 2024)]], ids=["expression", "list"])
+def test_a_filter_on_a_key_says_how_folders_become_columns(root, filters):
+    with pytest.raises(
+        SchemaMismatchError, match=r"the column 'year'.*folder is named year=…: pass partitioning='hive'"
+    ):
+        me.read(root, filters=filters)
+    with pytest.raises(SchemaMismatchError, match=r"the column 'month', which does not exist\. There are: id\.$"):
+        me.read(root, filters=field("month") == 2)
+
+
 @pytest.mark.parametrize("kinds", [FORMATS, ["orc"], ["jsonl"], ["csv"]])
 def test_files_of_every_format_get_the_columns_of_their_folders(tmp_path, kinds):
     for year in (1, 2):
