@@ -1,9 +1,12 @@
-"""Parquet against pyarrow's own scanner on all cores: ``python -m benchmarks.decoding [--quick]``."""
+"""Parquet against pyarrow's own scanner on all cores, and JPEG: ``python -m benchmarks.decoding [--quick]``."""
 
 import argparse
+import io
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +14,7 @@ import pyarrow.dataset as pd
 import pyarrow.parquet as pq
 
 import midepoch as me
-from benchmarks.measure import Figure, at_least, best_apart, exhaust, figure, show
+from benchmarks.measure import Figure, at_least, best_apart, exhaust, figure, in_turn, processor_seconds, show
 
 GROUP, BATCH, FILES = 2_000, 2_000, 4
 WORDS = np.array([f"word{number}" for number in range(5_000)])
@@ -46,14 +49,49 @@ def scanning(folder: Path, rows: int, repeats: int) -> Iterator[Figure]:
         yield figure(f"{name}: rows/s", rows / taken)
 
 
+def photos(width: int, number: int) -> list[bytes]:
+    """JPEG files with some detail, as wide as given."""
+    import PIL.Image
+
+    rng, files = np.random.default_rng(0), []
+    for _ in range(number):
+        noise = PIL.Image.fromarray(rng.integers(0, 255, (30, 40, 3), dtype=np.uint8))
+        file = io.BytesIO()
+        noise.resize((width, width * 3 // 4), PIL.Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+        files.append(file.getvalue())
+    return files
+
+
+def images(folder: Path, width: int, number: int, repeats: int) -> Iterator[Figure]:
+    """The decoders of ``Dataset.decode``: whole pictures, and in 224 × 224 pixels. In processor time."""
+    path = folder / f"photos-{width}.parquet"
+    pq.write_table(pa.table({"jpeg": photos(width, number)}), path)
+    dataset = me.read(path, index_dir=folder / "index")
+
+    def pixels(**options: Any) -> list[Any]:
+        return [np.asarray(row["jpeg"]) for row in dataset.decode("jpeg", **options)]
+
+    for size in (None, 224):
+        ways = {name: partial(pixels, decoder=name, size=size) for name in ("pillow", "turbo")}
+        times = in_turn({name: partial(processor_seconds, way) for name, way in ways.items()}, repeats)
+        best = {name: min(taken) for name, taken in times.items()}
+        apart = np.abs(ways["pillow"]()[0].astype(int) - ways["turbo"]()[0])
+        what = f"from {width} × {width * 3 // 4}, " + ("whole" if size is None else f"to {size} × {size}")
+        yield from (figure(f"{what}: {name}", number / taken, "images/s") for name, taken in best.items())
+        yield figure(f"{what}: turbo / pillow", best["pillow"] / best["turbo"], "×")
+        yield figure(f"{what}: most difference of a pixel", apart.max(), "of 255")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small data, to see that everything runs")
-    rows, repeats = (20_000, 2) if parser.parse_args().quick else (400_000, 5)
+    rows, pictures, repeats = (20_000, 5, 2) if parser.parse_args().quick else (400_000, 40, 5)
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), rows)
         show(f"Parquet with zstd, row groups of {GROUP:,}", scanning(Path(folder), rows, repeats))
+        for width in (256, 480, 1600):
+            show(f"JPEG {width} pixels wide, a second of one core", images(Path(folder), width, pictures, repeats))
 
 
 if __name__ == "__main__":

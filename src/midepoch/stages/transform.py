@@ -1,7 +1,7 @@
 """Stages that work on one item at a time: map, filter, select_columns and with_format."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -23,6 +23,8 @@ class Map(FunctionStage):
     """Call a function on each item. A dict that it returns updates the item; any other value replaces the item."""
 
     remove_columns: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What a state remembers beside the function, if it is set."""
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         outputs = self._outputs(inputs.as_single_items(), context)
@@ -45,7 +47,7 @@ class Map(FunctionStage):
         return schema if getattr(self.call.function, "keeps_columns", False) else None
 
     def describe(self) -> dict[str, Any] | None:
-        return self.call.describe(remove_columns=list(self.remove_columns))
+        return self.call.describe(remove_columns=list(self.remove_columns), **self.parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,5 @@
 """Decoding images, audio and video from the bytes or paths that datasets hold."""
 
-import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ import pyarrow as pa
 
 from midepoch.errors import MissingExtraError
 from midepoch.values.features import Feature, Features
+from midepoch.values.images import ImageDecoder, opened_bytes
 
 DECODED_KINDS = ("Image", "Audio")
-IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "TGA", "ICO", "DIB")
-"""What bytes are decoded as images. Pillow knows more, some of which start other programs."""
+PIL_IMAGES = ImageDecoder()
 VIDEO_FORMATS = (
     "asf",
     "avi",
@@ -47,11 +46,12 @@ class Decode:
 
     features: Features
     files: Files
+    images: ImageDecoder
     keeps_columns = True
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The decoded columns of a row."""
-        return {name: decoded(row[name], feature, self.files) for name, feature in self.features.items()}
+        return {name: decoded(row[name], feature, self.files, self.images) for name, feature in self.features.items()}
 
 
 def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) -> Features:
@@ -86,35 +86,19 @@ def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) ->
     return chosen
 
 
-def decoded(value: Any, feature: Any, files: Files) -> Any:
+def decoded(value: Any, feature: Any, files: Files, images: ImageDecoder = PIL_IMAGES) -> Any:
     """A value with the images and audio that its feature names decoded. Everything else is unchanged."""
     if value is None:
         return None
     if isinstance(feature, Mapping):
-        return {name: decoded(value[name], inner, files) for name, inner in feature.items()}
+        return {name: decoded(value[name], inner, files, images) for name, inner in feature.items()}
     if feature.kind == "Image":
-        return image(_content(value, files), mode=feature.parameters.get("mode"))
+        return images(_content(value, files), mode=feature.parameters.get("mode"))
     if feature.kind == "Audio":
         return audio(_content(value, files))
     if _holds_media(feature):
-        return [decoded(inner, feature.feature, files) for inner in value]
+        return [decoded(inner, feature.feature, files, images) for inner in value]
     return value
-
-
-def image(value: Any, *, mode: str | None = None) -> Any:
-    """A PIL image from bytes. Its pixels are decoded now, not at first use."""
-    try:
-        import PIL.ExifTags
-        import PIL.Image
-        import PIL.ImageOps
-    except ImportError as error:
-        raise MissingExtraError("Pillow", "image", "Decoding images") from error
-    PIL.Image.init()
-    formats = [name for name in IMAGE_FORMATS if name in PIL.Image.OPEN]
-    with PIL.Image.open(_opened(value), formats=formats) as opened:
-        opened.load()
-        turned = PIL.ImageOps.exif_transpose(opened) if PIL.ExifTags.Base.Orientation in opened.getexif() else opened
-        return turned.convert(mode) if mode else turned
 
 
 def audio(value: Any) -> dict[str, Any]:
@@ -126,7 +110,7 @@ def audio(value: Any) -> dict[str, Any]:
         import soundfile
     except ImportError as error:
         raise MissingExtraError("soundfile", "audio", "Decoding audio") from error
-    samples, rate = soundfile.read(_opened(value), dtype="float32")
+    samples, rate = soundfile.read(opened_bytes(value), dtype="float32")
     return {"array": samples.T, "sampling_rate": int(rate)}
 
 
@@ -140,7 +124,7 @@ def video(value: Any, *, frames: int | None = None) -> Any:
     except ImportError as error:
         raise MissingExtraError("av", "video", "Decoding videos") from error
     known = {"format_whitelist": ",".join(VIDEO_FORMATS)}
-    with av.open(_opened(value), mode="r", options=known) as container:
+    with av.open(opened_bytes(value), mode="r", options=known) as container:
         if not container.streams.video:
             raise ValueError("The file has no video in it.")
         total = container.streams.video[0].frames or sum(1 for packet in container.demux(video=0) if packet.size)
@@ -148,7 +132,7 @@ def video(value: Any, *, frames: int | None = None) -> Any:
         raise ValueError("The video has no frames.")
     wanted = range(total) if frames is None else np.linspace(0, max(0, total - 1), frames).round().astype(int).tolist()
     kept: dict[int, Any] = {}
-    with av.open(_opened(value), mode="r", options=known) as container:
+    with av.open(opened_bytes(value), mode="r", options=known) as container:
         for number, frame in enumerate(container.decode(video=0)):
             if number in wanted:
                 kept[number] = frame.to_ndarray(format="rgb24")
@@ -165,12 +149,6 @@ def _content(value: Any, files: Files) -> Any:
     if isinstance(value, Mapping):
         value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
     return files.read(value) if isinstance(value, str | os.PathLike) else value
-
-
-def _opened(value: Any) -> io.BytesIO:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return io.BytesIO(value)
-    raise TypeError(f"Expected bytes, a path, or a dict with 'bytes' or 'path', got {type(value).__name__}.")
 
 
 def _holds_media(feature: Any, *kinds: str) -> bool:

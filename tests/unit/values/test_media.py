@@ -16,7 +16,8 @@ import midepoch as me
 from media import film
 from midepoch.storage.named_files import NamedFiles
 from midepoch.values.features import Feature, features_of
-from midepoch.values.media import decoded, image, video
+from midepoch.values.images import image
+from midepoch.values.media import decoded, video
 
 SIZE = (5, 3)
 

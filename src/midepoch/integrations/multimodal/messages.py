@@ -14,7 +14,8 @@ from typing import Any
 
 from midepoch.stages.skip_errors import FILE_NOTE
 from midepoch.storage.named_files import NamedFiles
-from midepoch.values.media import audio, image, video
+from midepoch.values.images import image
+from midepoch.values.media import audio, video
 
 KINDS = {
     "image": "image",
