@@ -1,32 +1,49 @@
 """Columns by field id: files as a table has them now, whatever their columns were called when they were written."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
+from midepoch._common.lazy import cached_property
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.formats import Block, BlockReader, read_all
+from midepoch.index.field_names import NamedField, fields_inside, have_ids, id_of, with_ids
 from midepoch.index.index import Index
+from midepoch.index.promotion import BYTES, TEXT
 from midepoch.index.wrapped import WrappedIndex
 
-FIELD_ID = b"PARQUET:field_id"
+
+@dataclass(frozen=True, kw_only=True)
+class TableColumns:
+    """The columns of a table, with their ids, and what they are in files that lack them."""
+
+    schema: pa.Schema
+    names: Mapping[str, NamedField] | None = None
+    """The ids of the columns of files without ids, by the names that they may have there. None: there are no such."""
+    defaults: Mapping[int, pa.Scalar] = field(default_factory=dict)
+    """The values, by id, of columns and fields of structs in files that lack them. Others are null."""
+    required: frozenset[int] = frozenset()
+    """The ids of columns and fields that are never null."""
 
 
 class FieldIdIndex(WrappedIndex):
     """An index whose files have the columns of a table. Columns and fields of structs are found by their ids.
 
-    So a column may be renamed, moved and widened; one that a file lacks is null. Files without ids are read by name:
-    ``names`` has the ids of other names under which such files may have a column.
+    So a column may be renamed, moved and widened. ``values`` has, for each file, the values by id of columns that it
+    may lack because all its rows have the same.
     """
 
-    def __init__(self, inner: Index, table: pa.Schema, names: Mapping[str, int] | None = None) -> None:
+    def __init__(self, inner: Index, table: TableColumns, values: Sequence[Mapping[int, pa.Scalar]] = ()) -> None:
         super().__init__(inner)
-        self._table, self._names = table, dict(names or {})
+        self._columns, self._values = table, values
+        self._table = table.schema
+        _ = self._distinct  # raises now if a file has no ids
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FieldIdIndex, (self._inner, self._table, self._names)
+        return FieldIdIndex, (self._inner, self._columns, self._values)
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         missing = [name for name in columns or () if name not in self._table.names]
@@ -37,31 +54,70 @@ class FieldIdIndex(WrappedIndex):
         return self._table if columns is None else pa.schema([self._table.field(name) for name in columns])
 
     def stored_name(self, file: int, name: str) -> str | None:
-        source = self._source(file, self._table.field(name))
+        source = _find(self._own(file), self._table.field(name))
         return None if source is None else str(source.name)
 
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
-        sources = [self._source(file, field) for field in wanted]
+        sources = [_find(self._own(file), one) for one in wanted]
         stored = [source for source in sources if source is not None]
         inner = self._inner.open(file, pa.schema(stored)) if stored else None
-        return TableBlocks(inner, sources, wanted, self.view.path(file))
+        defaults = {**self._columns.defaults, **(self._values[file] if self._values else {})}
+        missing = Missing(defaults=defaults, required=self._columns.required)
+        return TableBlocks(inner, sources, wanted, self.view.path(file), missing)
 
-    def _source(self, file: int, field: pa.Field) -> pa.Field | None:
-        """The column of a file that a column of the table is."""
-        own = list(self.view.schemas[file] or ())
-        if any(_id(one) is not None for one in own):
-            return _find(own, field)
-        same = (one for one in own if self._names.get(one.name, _id(field)) == _id(field))
-        return next((one for one in same if one.name == field.name or one.name in self._names), None)
+    def _own(self, file: int) -> Sequence[pa.Field]:
+        number = self.view.schema_numbers[file]
+        return () if number < 0 else self._distinct[number]
+
+    @cached_property
+    def _distinct(self) -> list[Sequence[pa.Field]]:
+        """The columns, with ids, of each of the distinct schemas of files."""
+        return [self._with_ids(number, list(own)) for number, own in enumerate(self.view.distinct_schemas)]
+
+    def _with_ids(self, number: int, own: Sequence[pa.Field]) -> Sequence[pa.Field]:
+        if have_ids(own):
+            return own
+        if self._columns.names is None:
+            raise DataFormatError(
+                f"{self.view.path(self.view.schema_numbers.index(number))} has columns without ids, and the table does "
+                "not say which of its columns they are. Set schema.name-mapping.default in the table's properties."
+            )
+        return with_ids(own, self._columns.names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """What columns and fields are, by id, in a file that lacks them."""
+
+    defaults: Mapping[int, pa.Scalar] = field(default_factory=dict)
+    required: frozenset[int] = frozenset()
+
+    def column(self, rows: int, wanted: pa.Field) -> pa.Array:
+        """The column in place of one that is missing."""
+        number = id_of(wanted)
+        value = None if number is None else self.defaults.get(number)
+        if value is not None:
+            return pa.repeat(value, rows)
+        if number in self.required:
+            raise pa.ArrowInvalid(
+                f"it lacks {wanted.name!r}, which is never null in the table and has no default value"
+            )
+        return pa.nulls(rows, wanted.type)
 
 
 class TableBlocks:
     """The blocks of another reader with the columns of a table. ``sources`` are their columns in the file, if any."""
 
     def __init__(
-        self, inner: BlockReader | None, sources: Sequence[pa.Field | None], wanted: pa.Schema, path: str
+        self,
+        inner: BlockReader | None,
+        sources: Sequence[pa.Field | None],
+        wanted: pa.Schema,
+        path: str,
+        missing: Missing,
     ) -> None:
         self._inner, self._sources, self._wanted, self._path = inner, sources, wanted, path
+        self._missing = missing
 
     def read(self, block: Block) -> pa.Table | pa.RecordBatch:
         return next(self.read_all([block]))
@@ -75,18 +131,25 @@ class TableBlocks:
 
     def _complete(self, block: Block, own: pa.Table | pa.RecordBatch | None) -> pa.Table | pa.RecordBatch:
         columns = [
-            pa.nulls(block.rows, field.type)
+            self._lacking(block.rows, field)
             if own is None or source is None
             else self._converted(own.column(source.name), source, field)
             for source, field in zip(self._sources, self._wanted, strict=True)
         ]
         return (pa.RecordBatch if own is None else type(own)).from_arrays(columns, schema=self._wanted)
 
+    def _lacking(self, rows: int, field: pa.Field) -> pa.Array:
+        try:
+            return self._missing.column(rows, field)
+        except pa.ArrowException as error:
+            raise DataFormatError(f"{self._path}: {error}. Rewrite the file with the columns of the table.") from error
+
     def _converted(self, column: pa.Array | pa.ChunkedArray, source: pa.Field, field: pa.Field) -> Any:
         try:
             if isinstance(column, pa.ChunkedArray):
-                return pa.chunked_array([_as_field(one, source, field) for one in column.chunks], field.type)
-            return _as_field(column, source, field)
+                chunks = [_as_field(one, source, field, self._missing) for one in column.chunks]
+                return pa.chunked_array(chunks, field.type)
+            return _as_field(column, source, field, self._missing)
         except pa.ArrowException as error:
             raise DataFormatError(
                 f"{self._path} has the column {source.name!r} as {source.type}, which does not become {field.type}: "
@@ -94,57 +157,82 @@ class TableBlocks:
             ) from error
 
 
-def _as_field(column: pa.Array, own: pa.Field, field: pa.Field) -> pa.Array:
+def _as_field(column: pa.Array, own: pa.Field, field: pa.Field, lacking: Missing) -> pa.Array:
     """A column of a file as a field of the table: the fields of structs are found by id too."""
     if _is_same(own, field):
         return column
     kind = field.type
     if not pa.types.is_nested(kind):
-        return column.cast(kind)
+        return _cast(column, kind)
+    if pa.types.is_fixed_size_list(own.type):
+        column = column.cast(pa.list_(own.type.value_field))
     if column.offset:  # the arrays inside would not be those of these rows
         column = pa.concat_arrays([column, column.slice(0, 0)])
     missing = column.is_null() if column.null_count else None
     if pa.types.is_struct(kind):
-        children = [_child(column, own.type, child) for child in kind]
+        children = [_child(column, own.type, child, lacking) for child in kind]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
     if pa.types.is_map(kind):
-        keys = _as_field(column.keys, own.type.key_field, kind.key_field)
-        items = _as_field(column.items, own.type.item_field, kind.item_field)
+        keys = _as_field(column.keys, own.type.key_field, kind.key_field, lacking)
+        items = _as_field(column.items, own.type.item_field, kind.item_field, lacking)
         return pa.MapArray.from_arrays(column.offsets, keys, items, type=kind, mask=missing)
-    values = _as_field(column.values, own.type.value_field, kind.value_field)
+    values = _as_field(column.values, own.type.value_field, kind.value_field, lacking)
     if pa.types.is_large_list(kind):
         return pa.LargeListArray.from_arrays(column.offsets.cast(pa.int64()), values, type=kind, mask=missing)
     return pa.ListArray.from_arrays(column.offsets.cast(pa.int32()), values, type=kind, mask=missing)
 
 
-def _child(column: pa.StructArray, own: pa.StructType, field: pa.Field) -> pa.Array:
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column as another type of the same kind. Times lose what is below the table's unit; nothing else is lost."""
+    own = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_timestamp(own) and pa.types.is_timestamp(kind):
+        return column.cast(kind, safe=False)
+    if not _is_wider(own, kind):
+        raise pa.ArrowInvalid("values of one are not values of the other")
+    return column.cast(kind)
+
+
+def _is_wider(own: pa.DataType, kind: pa.DataType) -> bool:
+    """True if a cast to a type gives the same values, or raises if one is too large for it."""
+    if pa.types.is_floating(own) and pa.types.is_floating(kind):
+        return bool(own.bit_width <= kind.bit_width)
+    return pa.types.is_null(own) or any(of_kind(own) and of_kind(kind) for of_kind in KINDS)
+
+
+def _is_text_or_bytes(kind: pa.DataType) -> bool:
+    return any(is_kind(kind) for is_kind in (*TEXT, *BYTES, pa.types.is_fixed_size_binary))
+
+
+def _is_day(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+KINDS = (
+    pa.types.is_integer,
+    pa.types.is_decimal,
+    pa.types.is_time,
+    pa.types.is_boolean,
+    _is_day,
+    _is_text_or_bytes,
+)
+"""A cast between two types of the same kind keeps values as they are."""
+
+
+def _child(column: pa.StructArray, own: pa.StructType, field: pa.Field, lacking: Missing) -> pa.Array:
     fields = [own.field(number) for number in range(own.num_fields)]
     source = _find(fields, field)
     if source is None:
-        return pa.nulls(len(column), field.type)
-    return _as_field(column.field(fields.index(source)), source, field)
+        return lacking.column(len(column), field)
+    return _as_field(column.field(fields.index(source)), source, field, lacking)
 
 
 def _find(fields: Sequence[pa.Field], wanted: pa.Field) -> pa.Field | None:
-    """The field with the same id, or the same name where fields have no ids."""
-    if any(_id(one) is not None for one in fields):
-        return next((one for one in fields if _id(one) == _id(wanted)), None)
-    return next((one for one in fields if one.name == wanted.name), None)
+    """The field with the same id."""
+    return next((one for one in fields if id_of(one) == id_of(wanted)), None)
 
 
 def _is_same(one: pa.Field, other: pa.Field) -> bool:
     """True if values of one field are values of the other as they are."""
-    if not one.type.equals(other.type) or (_id(one) not in (None, _id(other))):
+    if not one.type.equals(other.type) or id_of(one) != id_of(other):
         return False
-    return all(map(_is_same, _inside(one.type), _inside(other.type)))
-
-
-def _inside(kind: pa.DataType) -> list[pa.Field]:
-    if pa.types.is_map(kind):
-        return [kind.key_field, kind.item_field]
-    return [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
-
-
-def _id(field: pa.Field) -> int | None:
-    text = (field.metadata or {}).get(FIELD_ID)
-    return None if text is None else int(text)
+    return all(map(_is_same, fields_inside(one.type), fields_inside(other.type)))

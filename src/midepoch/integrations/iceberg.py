@@ -1,124 +1,21 @@
-"""IcebergDataset: the data files of one snapshot of an Iceberg table, without the rows deleted in it."""
+"""IcebergDataset: the rows of one snapshot of an Iceberg table."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from midepoch._common.checks import Size
-from midepoch._common.types import I64
-from midepoch.dataset import Dataset
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
-from midepoch.errors import (
-    CheckpointMismatchError,
-    DataFormatError,
-    MissingExtraError,
-    NoDataError,
-)
-from midepoch.formats import file_suffixes
-from midepoch.index.build import open_index
-from midepoch.index.field_ids import FieldIdIndex
-from midepoch.index.index import IndexView
-from midepoch.index.saved import trusted_index_folder
+from midepoch.errors import CheckpointMismatchError
+from midepoch.integrations.iceberg_snapshot import Snapshot
 from midepoch.integrations.structured.dataset import StructuredDataset
 from midepoch.integrations.structured.options import OutputFormat, StructuredOptions, dataset_options, loader_options
-from midepoch.order.deletes import Deletes
-from midepoch.reading import read_index
-from midepoch.storage.listing import find
-from midepoch.storage.options import CACHE, Fetch
-from midepoch.storage.urls import local_path
+from midepoch.storage.options import CACHE
 
 if TYPE_CHECKING:
     from midepoch.integrations.structured.loader import StructuredLoader
-
-
-class Snapshot:
-    """A snapshot of a table: its files in a fixed order, the rows deleted in each, its columns."""
-
-    def __init__(self, table: Any, catalog_config: Mapping[str, Any] | None, snapshot_id: int | None) -> None:
-        opened = _table(table, catalog_config)
-        current = opened.current_snapshot() if snapshot_id is None else opened.snapshot_by_id(snapshot_id)
-        name = ".".join(opened.name())
-        if current is None:
-            missing = "snapshot yet" if snapshot_id is None else f"snapshot {snapshot_id}"
-            raise NoDataError(f"The table {name} has no {missing}. Write rows to it, or name one of its snapshots.")
-        self.id = int(current.snapshot_id)
-        # The current snapshot is read by the current schema, which may be newer; an older one by its own.
-        scan = opened.scan() if snapshot_id is None else opened.scan(snapshot_id=self.id)
-        self.schema, self._io = scan.projection(), opened.io
-        self.columns = _arrow_schema(self.schema)
-        self._names = _mapped_names(opened)
-        tasks = sorted(scan.plan_files(), key=lambda task: str(task.file.file_path))
-        if not tasks:
-            raise NoDataError(f"Snapshot {self.id} of the table {name} has no data files. Write rows to it.")
-        for task in tasks:
-            if task.file.file_format.name != "PARQUET":
-                raise DataFormatError(
-                    f"{task.file.file_path} has the format {task.file.file_format.name}. Only Iceberg tables of "
-                    "Parquet files can be read. Rewrite the table as Parquet."
-                )
-        self.urls = [str(task.file.file_path) for task in tasks]
-        self._delete_files = {str(file.file_path): file for task in tasks for file in task.delete_files}
-
-    @property
-    def paths(self) -> list[str]:
-        """The local paths or URLs of the data files."""
-        return [_path(url) for url in self.urls]
-
-    def open(self, options: StructuredOptions) -> Dataset:
-        """The rows of the data files under the columns of the table, without those that are deleted."""
-        listing = find(self.paths, options.storage_options, suffixes=file_suffixes("parquet"))
-        trusted_index_folder(options.index_dir, options.trust_shared)
-        index = open_index(listing, format="parquet", index_dir=options.index_dir, executor=options.executor)
-        fetch = Fetch.of(options.read_ahead, options.cache_dir, options.cache_bytes, trust_shared=options.trust_shared)
-        by_id = FieldIdIndex(index, self.columns, self._names)
-        return self.without_deleted(read_index(by_id, options.columns, options.filters, fetch))
-
-    def without_deleted(self, dataset: Dataset) -> Dataset:
-        """The dataset of the snapshot's files, without the rows that the snapshot deletes."""
-        rows = dataset.file_rows("deletes")
-        view = rows.index.view
-        deleted = self._deleted(view)
-        if not len(deleted):
-            return dataset
-        if rows.where is not None:  # the order has no blocks that the filter rules out
-            deleted = deleted[rows.where.blocks[np.searchsorted(view.block_starts, deleted, "right") - 1]]
-        return dataset.with_order_step("deletes", Deletes(rows=deleted))
-
-    def _deleted(self, index: IndexView) -> I64:
-        """The rising row numbers, in an index of the data files, of the deleted rows."""
-        starts = dict(zip(self.urls, index.file_starts[:-1].tolist(), strict=True))
-        deleted = [np.empty(0, np.int64)]
-        for url, delete_file in sorted(self._delete_files.items()):
-            content, form = delete_file.content.name, delete_file.file_format.name
-            if content != "POSITION_DELETES" or form != "PARQUET":
-                raise DataFormatError(
-                    f"{url} deletes rows by {content.lower().replace('_', ' ')} in a file of format {form}; only "
-                    "position deletes in Parquet files can be applied without reading the table. Compact the table, "
-                    "so that its deletes are written into its data files."
-                )
-            with self._io.new_input(url).open() as file:
-                table = pq.read_table(file, columns=["file_path", "pos"]).combine_chunks()
-            for paths, positions in zip(table["file_path"].chunks, table["pos"].chunks, strict=True):
-                encoded = paths.dictionary_encode()
-                first_rows = np.array([starts.get(path, -1) for path in encoded.dictionary.to_pylist()], np.int64)
-                first_row = first_rows[encoded.indices.to_numpy()]
-                deleted.append((first_row + positions.to_numpy())[first_row >= 0])
-        return np.unique(np.concatenate(deleted))
-
-    def filters(self, scan_filter: Any) -> Any:
-        """A filter on the table, as an Arrow expression."""
-        from pyiceberg.expressions import parser
-        from pyiceberg.expressions.visitors import bind
-        from pyiceberg.io.pyarrow import expression_to_pyarrow
-
-        parsed = parser.parse(scan_filter) if isinstance(scan_filter, str) else scan_filter
-        return expression_to_pyarrow(bind(self.schema, parsed, case_sensitive=True))
 
 
 class IcebergDataset(StructuredDataset):
@@ -291,42 +188,3 @@ def _arrow_filter(snapshot: Snapshot, scan_filter: Any, filters: Any) -> Any:
         return filters
     wanted = filters if scan_filter is None else scan_filter
     return None if wanted is None else snapshot.filters(wanted)
-
-
-def _table(table: Any, catalog_config: Mapping[str, Any] | None) -> Any:
-    """The table, opened in the catalog if it is given by name."""
-    try:
-        from pyiceberg.catalog import load_catalog
-    except ImportError as error:
-        raise MissingExtraError("pyiceberg", "iceberg", "IcebergDataset") from error
-    if not isinstance(table, str | tuple):
-        return table
-    if catalog_config is None:
-        raise ValueError(f"The table {table!r} is a name in a catalog; pass catalog_config too, or pass an open table.")
-    options = dict(catalog_config)
-    return load_catalog(options.pop("name", None), **options).load_table(table)
-
-
-def _arrow_schema(schema: Any) -> pa.Schema:
-    """The columns of a table in Arrow, with their field ids. Columns of an extension type are read as what it holds."""
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
-
-    fields = (field.with_type(getattr(field.type, "storage_type", field.type)) for field in schema_to_pyarrow(schema))
-    return pa.schema([field.with_nullable(True) for field in fields])
-
-
-def _mapped_names(table: Any) -> dict[str, int]:
-    """The ids of columns by the names that they may have in files without ids."""
-    mapping = table.name_mapping()
-    fields = [] if mapping is None else mapping.root
-    return {name: field.field_id for field in fields for name in field.names if field.field_id is not None}
-
-
-def _path(url: str) -> str:
-    """The path of a file:// URL; any other URL is returned unchanged.
-
-    Names of partition folders are quoted, and that is how writers call the folders.
-    """
-    path = local_path(url)
-    as_written = url.partition("://")[2]
-    return url if path is None else as_written if os.path.exists(as_written) else path

@@ -11,7 +11,8 @@ from files import write
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.formats import Block
 from midepoch.index.build import open_index
-from midepoch.index.field_ids import FIELD_ID, FieldIdIndex, TableBlocks
+from midepoch.index.field_ids import FieldIdIndex, Missing, TableBlocks, TableColumns
+from midepoch.index.field_names import FIELD_ID, NamedField
 from midepoch.index.pruning import Where
 from midepoch.reading import read_index
 from midepoch.storage.options import Fetch
@@ -35,7 +36,7 @@ def index(tmp_path):
     """Columns that were called a and b: they exchanged their names, became wider and got one between them."""
     write(tmp_path / "0.parquet", [batch(OLD, [1, 2], [10, 20]), batch(OLD, [3, 4], [30, 40])], "parquet")
     write(tmp_path / "1.parquet", batch(NEW, [5], ["x"], [50]), "parquet")
-    return FieldIdIndex(open_index(tmp_path), pa.schema(NEW))
+    return FieldIdIndex(open_index(tmp_path), TableColumns(schema=pa.schema(NEW)))
 
 
 def rows(index, columns=None, filters=None):
@@ -61,9 +62,29 @@ def test_statistics_are_those_of_the_column_and_not_of_its_name(index):
 def test_files_without_ids_are_read_by_name(tmp_path):
     write(tmp_path / "0.parquet", pa.record_batch({"a": [1], "old": [2], "other": [3]}), "parquet")
     table = pa.schema([field("a", pa.int64(), 1), field("new", pa.int64(), 2)])
-    assert rows(FieldIdIndex(open_index(tmp_path), table)) == [{"a": 1, "new": None}]
-    assert rows(FieldIdIndex(open_index(tmp_path), table, {"a": 1, "old": 2})) == [{"a": 1, "new": 2}]
-    assert rows(FieldIdIndex(open_index(tmp_path), table, {"a": 9})) == [{"a": None, "new": None}]
+
+    def named(**ids):
+        names = {name: NamedField(number, {}) for name, number in ids.items()}
+        return rows(FieldIdIndex(open_index(tmp_path), TableColumns(schema=table, names=names)))
+
+    assert named(a=1, new=2) == [{"a": 1, "new": None}]
+    assert named(a=1, old=2, new=2) == [{"a": 1, "new": 2}]
+    assert named(a=9) == [{"a": None, "new": None}]
+    with pytest.raises(DataFormatError, match=r"0\.parquet has columns without ids"):
+        FieldIdIndex(open_index(tmp_path), TableColumns(schema=table))
+
+
+def test_columns_that_a_file_lacks_have_a_value_of_the_file_a_default_or_null(tmp_path):
+    write(tmp_path / "0.parquet", batch([field("a", pa.int64(), 1)], [1, 2]), "parquet")
+    write(tmp_path / "1.parquet", batch([field("a", pa.int64(), 1)], [3]), "parquet")
+    fields = [field(name, pa.int64(), number) for number, name in enumerate("abcd", 1)]
+    table = TableColumns(schema=pa.schema(fields), defaults={2: pa.scalar(7), 3: pa.scalar(8)}, required=frozenset([4]))
+    index = FieldIdIndex(open_index(tmp_path), table, [{3: pa.scalar(9)}, {}])
+    expected = [{"a": 1, "b": 7, "c": 9}, {"a": 2, "b": 7, "c": 9}, {"a": 3, "b": 7, "c": 8}]
+    assert rows(index, ["a", "b", "c"]) == rows(pickle.loads(pickle.dumps(index)), ["a", "b", "c"]) == expected
+    assert rows(index, ["b"], pc.field("c") == 8) == [{"b": 7}]
+    with pytest.raises(DataFormatError, match=r"0\.parquet: it lacks 'd', which is never null in the table"):
+        rows(index, ["d"])
 
 
 def test_slices_of_nested_columns_keep_their_rows_and_nulls():
@@ -78,7 +99,7 @@ def test_slices_of_nested_columns_keep_their_rows_and_nulls():
         def read(self, block):
             return batch([own], lists).slice(2, 7)
 
-    read = TableBlocks(Sliced(), [own], pa.schema([wanted]), "file").read(Block(0, 0, 0, 7))
+    read = TableBlocks(Sliced(), [own], pa.schema([wanted]), "file", Missing()).read(Block(0, 0, 0, 7))
     expected = [
         None if one is None else [v and {"y": v["y"], "z": None, "w": v["x"]} for v in one] for one in lists[2:9]
     ]
@@ -89,5 +110,5 @@ def test_slices_of_nested_columns_keep_their_rows_and_nulls():
 def test_a_type_that_does_not_fit_is_named(tmp_path):
     write(tmp_path / "0.parquet", batch([field("a", pa.string(), 1)], ["x"]), "parquet")
     with pytest.raises(DataFormatError, match=r"0\.parquet has the column 'a' as string, which does not become int64"):
-        rows(FieldIdIndex(open_index(tmp_path), pa.schema([field("a", pa.int64(), 1)])))
+        rows(FieldIdIndex(open_index(tmp_path), TableColumns(schema=pa.schema([field("a", pa.int64(), 1)]))))
     assert len(me.read(tmp_path)) == 1
