@@ -15,7 +15,7 @@ from math import gcd, lcm
 import numpy as np
 
 from midepoch._common.hashing import key_of
-from midepoch._common.types import I32
+from midepoch._common.types import I32, I64
 
 EXACT = 1 << 32
 """The largest sum of integer weights. Beyond it weights are rounded."""
@@ -23,6 +23,8 @@ COUNTED = 1 << 20
 """The longest period of draws for which a mixture is counted."""
 REMEMBERED = 1 << 14
 """The longest period of draws that is kept in memory."""
+DRAWN_TOGETHER = 1024
+"""How many draws are found together, at most."""
 
 
 def integer_weights(weights: Sequence[float]) -> tuple[int, ...]:
@@ -66,7 +68,7 @@ class Schedule:
         """The parts of the first ``sum(weights)`` draws, which repeat for ever."""
         if len(self._known) and self._known.min() >= 0:
             return self._known
-        parts = np.array(self._drawn_one_by_one([0] * len(self._all_weights), self._all_weights, self._total), np.int32)
+        parts = self._next_draws([0] * len(self._all_weights), self._total)
         if len(self._known):
             self._known = parts
         return parts
@@ -95,22 +97,77 @@ class Schedule:
 
     def draws(self, drawn: Sequence[int], available: Sequence[int], most: int) -> I32:
         """The parts of the next draws: at most ``most``, and from no part more than it has available."""
-        if not len(self._known):
-            return np.array(self._drawn_one_by_one(drawn, available, most), np.int32)
-        numbers = np.arange(sum(drawn), sum(drawn) + most) % self._total
-        known = self._known[numbers]
-        if known.min() < 0 or known[0] != self.draw(drawn):  # the counts of a damaged state may be off the schedule
-            parts = np.array(self._drawn_one_by_one(drawn, available, most), np.int32)
-            self._known[numbers[: len(parts)]] = parts
+        if len(self._known):
+            numbers = np.arange(sum(drawn), sum(drawn) + most) % self._total
+            parts = self._known[numbers]
+            if parts.min() < 0 or parts[0] != self.draw(drawn):  # the counts of a damaged state may be off the schedule
+                parts = self._known[numbers] = self._next_draws(drawn, most)
+        else:
+            parts = self._next_draws(drawn, most)
+        if (np.bincount(parts, minlength=len(available)) <= available).all():
             return parts
-        taken = (known[:, None] == np.arange(len(available))).cumsum(axis=0)
-        too_many = (taken > np.asarray(available)).any(axis=1)
-        return known[: int(too_many.argmax())] if too_many.any() else known
+        taken = (parts[:, None] == np.arange(len(available))).cumsum(axis=0)
+        return parts[: int((taken > np.asarray(available)).any(axis=1).argmax())]
 
-    def _drawn_one_by_one(self, drawn: Sequence[int], available: Sequence[int], most: int) -> list[int]:
-        counts, left, parts = list(drawn), list(available), list[int]()
-        while len(parts) < most and left[part := self.draw(counts)]:
-            counts[part] += 1
-            left[part] -= 1
-            parts.append(part)
-        return parts
+    def _next_draws(self, drawn: Sequence[int], count: int) -> I32:
+        """The parts of the next ``count`` draws."""
+        counts, parts = np.array(drawn, np.int64), [np.empty(0, np.int32)]
+        for first in range(0, count, DRAWN_TOGETHER):
+            some = self._drawn_together(counts.tolist(), min(DRAWN_TOGETHER, count - first))
+            counts += np.bincount(some, minlength=len(counts))
+            parts.append(some)
+        return np.concatenate(parts)
+
+    def _drawn_together(self, drawn: Sequence[int], count: int) -> I32:
+        """The same for so few draws that all numbers fit 64 bits.
+
+        Every item of a part is due from some draw on, and late after some other. Both follow from the item's number.
+        Each draw takes, of the items that are due, the one that is late first, as ``draw`` does.
+        """
+        unit, draws = self._slack * self._total, sum(drawn)
+        due, late, parts = [], [], []
+        for part, weight in self._weights:
+            missing = self._total - self._phases[part] + unit * drawn[part] - self._slack * weight * draws
+            most = min(count, (self._slack * weight * count - missing) // unit + 1)  # those after them are due later
+            items = missing + unit * np.arange(max(0, most))
+            due.append(-(-items // (self._slack * weight)))
+            late.append(_parts_of_quotients(items + (self._slack - 2) * self._total, weight))
+            parts.append(np.full(len(items), part, np.int32))
+        order = np.lexsort(np.hstack(late))
+        return np.concatenate(parts)[order[_first_due(np.concatenate(due)[order], count)]]
+
+
+def _parts_of_quotients(numbers: I64, divisor: int) -> I64:
+    """Quotients as rows of integers, the most important last: 31 more bits of fractions, 31 bits, and whole numbers.
+
+    Fractions with different divisors, which add up to ``EXACT`` at most, differ in their first 62 bits.
+    """
+    whole, rest = np.divmod(numbers, divisor)
+    high, rest = np.divmod(rest << 31, divisor)
+    return np.stack([(rest << 31) // divisor, high, whole])
+
+
+def _first_due(due: I64, count: int) -> I64:
+    """For each draw, counted from 1, the first number that is due by then and was not taken before."""
+    taken = np.arange(count)
+    is_early = due[:count] > taken + 1
+    if not is_early.any():
+        return taken
+    due_draws, end = due.tolist(), 0
+    for first in np.flatnonzero(is_early).tolist():
+        if first < end:
+            continue
+        # Numbers that come too early wait, and others come before them, until none waits: then all are in order again.
+        waiting, following, end = [first], first + 1, first
+        while waiting and end < count:
+            end += 1
+            number = next((number for number in waiting if due_draws[number] <= end), None)
+            if number is not None:
+                waiting.remove(number)
+            else:
+                while due_draws[following] > end:
+                    waiting.append(following)
+                    following += 1
+                number, following = following, following + 1
+            taken[end - 1] = number
+    return taken

@@ -3,11 +3,12 @@
 from fractions import Fraction
 from itertools import islice
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.pipeline.schedule import EXACT, REMEMBERED, Schedule, integer_weights
+from midepoch.pipeline.schedule import EXACT, REMEMBERED, Schedule, _parts_of_quotients, integer_weights
 
 positive = st.one_of(
     st.just(1.0),
@@ -79,6 +80,42 @@ def test_many_draws_at_a_time_are_those_drawn_one_by_one(weights, key, data):
         for number in drawn:
             counts[number] += 1
         at += len(drawn)
+
+
+alike = st.lists(st.sampled_from([1, 2**31 - 1, 2**31, 2**31 + 1]), min_size=2, max_size=5)
+rare = st.lists(st.sampled_from([1e-12, 3e-12, 1.0, 2.0]), min_size=2, max_size=30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(many_weights, alike, rare), keys, st.integers(0, 2**40), st.integers(1, 90), st.randoms())
+def test_many_draws_are_those_drawn_one_by_one_from_any_counts(weights, key, draws, most, random):
+    """Also where items of parts with tiny weights are due, which is once in millions of draws, and where parts tie."""
+    whole = integer_weights(weights)
+    drawn = [weight * draws // sum(whole) for weight in whole]
+    weighted = [part for part, weight in enumerate(whole) if weight]
+    for part in random.choices(weighted, k=draws - sum(drawn)):
+        drawn[part] += 1
+    schedule, counts = Schedule(whole, *key), list(drawn)
+    for part in Schedule(whole, *key).draws(drawn, [most] * len(whole), most).tolist():
+        assert part == schedule.draw(counts)
+        counts[part] += 1
+    assert sum(counts) == sum(drawn) + most
+
+
+def test_more_draws_than_are_found_together_are_the_same():
+    whole = integer_weights([0.31837, 0.2, 0.44881, 0.0, 0.03282])
+    expected = list(islice(drawn_one_by_one(Schedule(whole, 1), 5), 3000))
+    assert Schedule(whole, 1).draws([0] * 5, [3000] * 5, 3000).tolist() == expected
+
+
+@quick
+@given(st.integers(2, EXACT // 2 - 1), st.lists(st.integers(-(2**50), 2**50), min_size=1, max_size=20))
+def test_quotients_are_in_the_order_of_exact_fractions(divisor, numbers):
+    """Of two neighbouring divisors, so that fractions differ by as little as they can."""
+    divisors = [divisor, divisor + 1]
+    exact = [Fraction(number, by) for by in divisors for number in [*numbers, 1, divisor - 1]]
+    rows = [_parts_of_quotients(np.array([*numbers, 1, divisor - 1]), by) for by in divisors]
+    assert np.lexsort(np.hstack(rows)).tolist() == sorted(range(len(exact)), key=exact.__getitem__)
 
 
 def test_a_period_gives_every_source_its_weight_exactly_and_repeats():
