@@ -17,6 +17,7 @@ from midepoch.pipeline.draws import (
     RUN_ROWS,
     PartPosition,
     Stop,
+    WaitingRows,
     interleaved,
 )
 from midepoch.pipeline.period import DrawTable
@@ -325,11 +326,11 @@ class _Draws:
 
     def row_runs(self) -> Iterator[RowRun]:
         flows = [self._runs(part) for part in range(self._items.part_count)]
-        waiting: list[list[RowRun]] = [[] for _ in flows]
+        waiting = [WaitingRows() for _ in flows]
         for parts in self._arrays():
             for part, needed in enumerate(np.bincount(parts, minlength=len(flows)).tolist()):
-                while sum(map(len, waiting[part])) < needed:
-                    waiting[part].append(next(flows[part]))
+                while waiting[part].rows < needed:
+                    waiting[part].add([next(flows[part])])
             for first in range(0, len(parts), RUN_ROWS):
                 rows, keys, _ = interleaved(parts[first : first + RUN_ROWS], waiting)
                 yield RowRun(rows, np.zeros((len(keys), 1), np.int64), keys)

@@ -1,6 +1,7 @@
 """Drawing from the parts of a mixture in one lane: one by one, or in runs where all parts are unchanged rows."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal, NamedTuple, Protocol
@@ -11,7 +12,6 @@ from midepoch._common.hashing import key_of
 from midepoch._common.types import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.flow import Flow, RowRun, SingleItem
-from midepoch.values.forms import Form
 from midepoch.values.pool import PickedRows
 from midepoch.values.rows import Rows, pool_of
 
@@ -116,7 +116,7 @@ class Draws:
     def row_runs(self) -> Iterator[RowRun]:
         """The items in runs: many draws at a time, from the runs of the parts that are waiting."""
         flows: dict[int, Iterator[RowRun]] = {}
-        waiting: list[list[RowRun]] = [[] for _ in self._inputs]
+        waiting = [WaitingRows() for _ in self._inputs]
         most = 1  # so that the first item after a resume comes as soon as possible
         while self._schedule is not None:
             part = self._schedule.draw(self._drawn)
@@ -125,29 +125,34 @@ class Draws:
                 assert flow.row_runs is not None
                 flows[part] = flow.row_runs
             for number, runs in flows.items():
-                waiting[number] += islice(runs, most - len(waiting[number]))
-            if waiting[part]:
-                available = [sum(map(len, runs)) for runs in waiting]
+                waiting[number].add(islice(runs, max(0, most - waiting[number].runs)))
+            if waiting[part].rows:
+                available = [of_part.rows for of_part in waiting]
                 yield self._interleave(self._schedule.draws(self._drawn, available, RUN_ROWS), waiting)
                 most = RUNS_WAITING
             else:
                 del flows[part]
                 self._end(part)
 
-    def _interleave(self, parts: I32, waiting: Sequence[list[RowRun]]) -> RowRun:
+    def _interleave(self, parts: I32, waiting: Sequence["WaitingRows"]) -> RowRun:
         """One run of the next rows of ``parts``, in the order of the draws. The rows are removed from ``waiting``."""
-        taken = (parts[:, None] == np.arange(len(self._inputs))).cumsum(axis=0)
         rows, keys, runs_of_parts = interleaved(parts, waiting, self._salts)
-        cursors = []
+        cursors = np.empty((len(parts), sum(2 + len(cursor) for cursor in self._cursors)), np.int64)
+        column = 0
         for part, runs in enumerate(runs_of_parts):
-            cursors.append((self._drawn[part] + taken[:, part])[:, None])
-            cursors.append(np.full((len(parts), 1), self._times_ended[part]))
-            part_cursors = np.concatenate([np.array([self._cursors[part]], np.int64), *(run.cursors for run in runs)])
-            if runs:
-                self._drawn[part] += int(taken[-1, part])
-                self._cursors[part] = tuple(part_cursors[-1].tolist())
-            cursors.append(part_cursors[taken[:, part]])
-        return RowRun(rows, np.hstack(cursors), keys)
+            width = 2 + len(self._cursors[part])
+            of_part = cursors[:, column : column + width]
+            column += width
+            before = self._drawn[part], self._times_ended[part], *self._cursors[part]
+            if not runs:
+                of_part[:] = before
+                continue
+            taken = np.cumsum(parts == part)
+            part_cursors = np.concatenate([[before[2:]], *(run.cursors for run in runs)])
+            of_part[:, 0], of_part[:, 1], of_part[:, 2:] = self._drawn[part] + taken, before[1], part_cursors[taken]
+            self._drawn[part] += len(part_cursors) - 1
+            self._cursors[part] = tuple(part_cursors[-1].tolist())
+        return RowRun(rows, cursors, keys)
 
     def _end(self, part: int) -> None:
         """Continue, or end the epoch, when the part that is due has nothing left."""
@@ -186,8 +191,44 @@ def empty_part(name: str) -> ValueError:
     )
 
 
+class WaitingRows:
+    """The rows of a part that are read and not drawn yet."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._runs: deque[RowRun] = deque()
+        self._drawn = 0
+        """How many rows of the first run are drawn."""
+
+    @property
+    def runs(self) -> int:
+        """In how many runs the rows are."""
+        return len(self._runs)
+
+    def add(self, runs: Iterable[RowRun]) -> None:
+        """Let more rows wait."""
+        for run in runs:
+            self._runs.append(run)
+            self.rows += len(run)
+
+    def take(self, count: int) -> list[RowRun]:
+        """Remove the next ``count`` rows, and return them."""
+        taken = []
+        self.rows -= count
+        while count:
+            run, first = self._runs[0], self._drawn
+            end = min(first + count, len(run))
+            taken.append(run.slice(first, end))
+            count -= end - first
+            self._drawn = end
+            if end == len(run):
+                self._runs.popleft()
+                self._drawn = 0
+        return taken
+
+
 def interleaved(
-    parts: I32, waiting: Sequence[list[RowRun]], salts: Sequence[int] | None = None
+    parts: I32, waiting: Sequence[WaitingRows], salts: Sequence[int] | None = None
 ) -> tuple[Rows, I64, list[list[RowRun]]]:
     """The next rows of ``parts`` in the order of the draws, their keys, and the runs of each part they were taken from.
 
@@ -196,32 +237,19 @@ def interleaved(
     totals: list[int] = np.bincount(parts, minlength=len(waiting)).tolist()
     indices = np.empty(len(parts), np.int64)
     indices[_by_part(parts, len(waiting))] = np.arange(len(parts))  # the rows of each part lie together
-    drawn, keys, runs_of_parts = [], [], []
-    form: Form = "python"
-    for part, total in enumerate(totals):
-        runs = _take_rows(waiting[part], total)
-        runs_of_parts.append(runs)
-        for run in runs:
-            assert not isinstance(run.rows.data, dict), "only unchanged rows of files are drawn in runs"
-            drawn.append(run.rows)
-            keys.append(run.keys if salts is None else (run.keys ^ salts[part]) & LOW_BITS)
-            form = run.rows.form
-    return Rows(PickedRows(pool_of(drawn), indices), form), np.concatenate(keys)[indices], runs_of_parts
+    runs_of_parts = [of_part.take(total) for of_part, total in zip(waiting, totals, strict=True)]
+    drawn = [run for runs in runs_of_parts for run in runs]
+    assert not any(isinstance(run.rows.data, dict) for run in drawn), "only unchanged rows of files are drawn in runs"
+    keys = np.concatenate([run.keys for run in drawn])
+    if salts is not None:
+        keys = (keys ^ np.repeat(salts, totals)) & LOW_BITS
+    return (
+        Rows(PickedRows(pool_of([run.rows for run in drawn]), indices), drawn[0].rows.form),
+        keys[indices],
+        runs_of_parts,
+    )
 
 
 def _by_part(parts: I32, count: int) -> I64:
     """The numbers of the draws, those of each part together and in their order. 16 bits are sorted in linear time."""
     return np.argsort(parts.astype(np.int16) if count <= 1 << 15 else parts, kind="stable")
-
-
-def _take_rows(runs: list[RowRun], count: int) -> list[RowRun]:
-    """Remove the first ``count`` rows from the runs, and return them."""
-    taken = []
-    while count:
-        run = runs.pop(0)
-        here = min(count, len(run))
-        taken.append(run.slice(0, here))
-        if here < len(run):
-            runs.insert(0, run.slice(here, len(run)))
-        count -= here
-    return taken
