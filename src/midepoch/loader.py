@@ -543,8 +543,7 @@ class Loader(DataLoader[Any]):
         self._pools.add(pool)
         stays = False
         try:
-            turns = pool.work(progress)
-            yield from turns if pool.copies is None else one_ahead(turns, pool.copies)
+            yield from pool.work(progress)
             stays = self.persistent_workers or self._plan.epochs_per_loop != 1  # for the next epoch of this pass
         except GeneratorExit:
             stays = self.persistent_workers

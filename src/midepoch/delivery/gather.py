@@ -1,6 +1,7 @@
 """What several workers send, in the order of the rank's turns: one turn of each worker, and so on round."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from math import lcm
 from typing import Any, Protocol
 
@@ -33,6 +34,11 @@ class Arrivals:
         """True if the turns that are ready are at lanes that have run out."""
         return not self._chunk.cursors
 
+    @property
+    def are_large(self) -> bool:
+        """True if the turns that are ready came one by one: a worker sends several that are small at once."""
+        return len(self._chunk.items) == 1
+
     def take(self, count: int) -> Chunk:
         """The next turns, of which no more are taken than are ready."""
         begin, self._taken = self._taken, self._taken + count
@@ -44,18 +50,22 @@ class Arrivals:
 
 
 def in_turn(
-    ports: Sequence[Port], rotation: int, *, tracks_cursors: bool, one_port: bool = False, has_sums: bool = False
-) -> Iterator[Turns]:
+    ports: Sequence[Port], rotation: int, *, tracks_cursors: bool, on_device: bool = False, has_sums: bool = False
+) -> Iterator[Turns | None]:
     """The turns of all workers, many at a time where they have arrived. ``rotation`` is the rank's number of lanes.
 
-    With ``one_port``, what a worker has sent is not taken before its turn. With ``has_sums``, the last number of each
-    cursor that arrives is the sum of a digest.
+    There is a None before each wait, so that who is one ahead can hand over what it has. With ``on_device``, what
+    arrives is on its way to a device, whose memory is small: items that are sent one by one, because they are large,
+    are not taken before their turn. With ``has_sums``, the last number of each cursor that arrives is the sum of a
+    digest.
     """
     arrivals = [Arrivals(port) for port in ports]
     sums = ArrivedSums() if has_sums else None
     first, ended, passed_over = 0, 0, 0
     while ended < len(ports):
         order = arrivals[first:] + arrivals[:first]
+        if not order[0].ready(wait=False):
+            yield None
         if not order[0].ready(wait=True):  # all lanes of this worker have run out
             ended, passed_over = ended + 1, passed_over + 1
             first = (first + 1) % len(ports)
@@ -68,7 +78,7 @@ def in_turn(
             yield _empty_turn(sums)
             first = (first + 1) % len(ports)
             continue
-        ready = [1] if one_port and len(ports) > 1 else _ready(order)
+        ready = [1] if on_device and len(ports) > 1 and order[0].are_large else _ready(order)
         chunks = [arrived.take(min(ready)) for arrived in order[: len(ready)]]
         first = (first + len(chunks)) % len(ports)
         if sums is not None:
@@ -78,6 +88,15 @@ def in_turn(
         del chunks
         yield turns._replace(sums=sums)
         del turns
+
+
+def without_waits(all_turns: Generator[Turns | None, None, None]) -> Generator[Turns, None, None]:
+    """The turns, for who is not ahead."""
+    with closing(all_turns):
+        for turns in all_turns:
+            if turns is not None:
+                yield turns
+            del turns  # so that the next items are made in their memory
 
 
 def _ready(order: Sequence[Arrivals]) -> list[int]:

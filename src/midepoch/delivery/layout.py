@@ -14,10 +14,11 @@ import pyarrow as pa
 from midepoch.delivery.progress import EMPTY
 from midepoch.values.gather import PickedArray
 from midepoch.values.pool import Check
+from midepoch.values.received import TensorRuns
 from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.rows import Rows
 from midepoch.values.tensor_lists import TensorList
-from midepoch.values.wire import Pickled, TensorRuns, load
+from midepoch.values.wire import Pickled, load
 
 EMPTY_TURN, PICKLED, ROWS, PLAIN = range(4)
 """Kinds of turns. A plain item is pickled too: when its tensors are where they belong, it is finished."""
@@ -138,7 +139,7 @@ class Destination(NamedTuple):
     """Where the items of a message go: by default to memory of their own."""
 
     new_tensor: Callable[[Any], Any] | None = None
-    """Copies a tensor of bytes, which is a view of shared memory. It may be the memory of several small tensors."""
+    """Copies a tensor, which is a view of shared memory. It may be the memory of several small ones."""
     finish: Callable[[Any], Any] | None = None
     """Changes every item that is not plain, if there is such a function."""
 
@@ -175,11 +176,11 @@ def _read_pickled(
     arrays, parts = numbers[at : at + 2]
     at += 2
     head, *memory = [view[numbers[part] : numbers[part + 1]] for part in range(at, at + 2 * parts, 2)]
-    tensors = None
+    runs = None
     if new_tensor is not None:
         spans = [(numbers[part], numbers[part + 1]) for part in range(at + 2, at + 2 + 2 * arrays, 2)]
-        tensors = TensorRuns(view, spans, new_tensor)
-    return Chunk([load(head, memory, arrays, tensors)], [cursor]), at + 2 * parts
+        runs = TensorRuns(view, spans, new_tensor)
+    return Chunk([load(head, memory, arrays, runs)], [cursor]), at + 2 * parts
 
 
 def _read_rows(view: memoryview, numbers: Sequence[int], at: int) -> tuple[Chunk, int]:

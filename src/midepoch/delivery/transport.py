@@ -25,7 +25,7 @@ MESSAGE_BYTES = 1 << 20
 """A message has about this many bytes, or one item that is larger."""
 LARGE_MESSAGE_BYTES = 8 << 20
 """The most bytes of a message of several large items."""
-LARGE_ITEMS = 8
+LARGE_ITEMS = 16
 """So many large items are sent together, if they do not have more bytes: to receive a message takes time."""
 MESSAGE_ITEMS = 1024
 """The most items of a message."""
@@ -40,7 +40,8 @@ AHEAD_MESSAGES = 128
 WINDOW_SECONDS = 0.05
 """Turns that took longer than this number of seconds are the first of a window: others follow faster."""
 PAUSE = 0.002
-"""An item that took longer than this number of seconds is sent at once, with those before it."""
+"""An item that took longer than this number of seconds is sent at once, with those before it, unless the main process
+has much to do: then messages become as large as they may be, because each takes time to receive."""
 TO_OWN_MEMORY = Destination()
 PLACE = struct.Struct("<qqqq")
 """Where a message is in memory, and the layout in it: start and size of the message, start and end of the layout."""
@@ -112,7 +113,10 @@ class Sender:
 
     def _is_due(self) -> bool:
         assert self._layout is not None
-        return self._layout.items >= self._most_items or time.monotonic() - self._last_sent > PAUSE
+        if self._layout.items >= self._most_items:
+            return True
+        has_much = self._places.bytes >= self._most_bytes // 2  # even if a quarter is received and not told
+        return not has_much and time.monotonic() - self._last_sent > PAUSE
 
     def _send_rows(
         self, parts: Sequence[RowItems], cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None

@@ -5,7 +5,7 @@ seldom as the form allows: as Python values once for the whole pool, as wide arr
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
 from operator import itemgetter
@@ -238,7 +238,7 @@ class PickedRows:
         rest = [name for name in names if name not in wide_names]
         others: Iterator[Columns] = arrow_batches(self.batch(rest), size, form) if rest else repeat({})
         starts = range(0, len(self.indices), size)
-        parts = (replace(self, indices=self.indices[at : at + size]) for at in starts)
+        parts = (PickedRows(self.pool, self.indices[at : at + size]) for at in starts)
         wides = (part.unpicked_arrays(form) if deferred else part.wide_arrays() for part in parts)
         return (
             {name: _finished(wide[name], form) if name in wide else other[name] for name in names}

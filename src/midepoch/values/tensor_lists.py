@@ -3,6 +3,7 @@
 To send and receive a small tensor takes longer than to copy it, and a batch of packs has dozens of them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ def with_tensor_lists(item: Any) -> Any:
     """An item whose lists of tensors are each a ``TensorList``; the item itself if it has none, or other values too."""
     if type(item) is not dict:
         return item
-    lists = {name: TensorList(value) for name, value in item.items() if type(value) is list and _is_joined(value)}
+    lists = {name: TensorList(value) for name, value in item.items() if type(value) is list and is_joined(value)}
     if not lists:
         return item
     tensors = [tensor for one in lists.values() for tensor in one.tensors]
@@ -58,13 +59,14 @@ def with_tensor_lists(item: Any) -> Any:
     return {**item, **lists} if is_once else item
 
 
-def cut_up(memory: Any, lengths: list[int], *, own: bool) -> list[Any]:
+def cut_up(memory: Any, lengths: Sequence[int], *, own: bool) -> list[Any]:
     """The tensors of a list, from one that holds them all: views of it, or with ``own`` each in memory of its own."""
-    parts = memory.split(lengths)
+    parts = memory.split(list(lengths))
     return [part.clone() for part in parts] if own else list(parts)
 
 
-def _is_joined(values: list[Any]) -> bool:
+def is_joined(values: list[Any]) -> bool:
+    """True if a list is worth to be one piece: several tensors of numbers, of one type and one dimension."""
     return (
         len(values) > 1
         and all(

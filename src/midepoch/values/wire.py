@@ -1,12 +1,13 @@
 """Items as bytes for another process: a pickle, and beside it the memory of arrays and tensors, which is copied once.
 
+Dicts of arrays and tensors have a short description in place of the pickle: :mod:`midepoch.values.tensor_dicts`.
+
 What arrives equals what was sent, as with pickle alone: types, order of memory, and whether an array may be written to.
 """
 
 import pickle
 import sys
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from io import BytesIO
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
@@ -15,26 +16,22 @@ import numpy as np
 
 from midepoch.values.forms import is_plain_tensor, torch_module
 from midepoch.values.gather import PickedArray
-from midepoch.values.memory import LARGE, RECYCLER, new_array
-from midepoch.values.tensor_lists import TensorList, cut_up, with_tensor_lists
+from midepoch.values.received import Received, TensorRuns
+from midepoch.values.tensor_dicts import MARK, Memory, described, load_described, torch_type
+from midepoch.values.tensor_lists import TensorList, with_tensor_lists
 
 WITHOUT_TENSORS = (np.ndarray, np.generic, np.dtype, type, FunctionType, BuiltinFunctionType)
 """What is pickled of arrays besides their memory. None of it is moved to a device."""
-BYTES = np.dtype(np.uint8)
 SMALL = 512
 """Arrays of fewer bytes are part of the pickle, which is faster. For tensors it is slower, also for small ones."""
-RUN_PART = 256 << 10
-"""Tensors of fewer bytes are copied together with others that lie beside them."""
-RUN_BYTES = 1 << 20
-"""So many bytes are copied together at most. Who keeps a tensor keeps all of them."""
 
 
 class Pickled(NamedTuple):
-    """An item: its pickle, and the memory that is sent beside it."""
+    """An item: its pickle or description, and the memory that is sent beside it."""
 
     head: bytes
-    memory: list[memoryview | PickedArray | TensorList]
-    """That of arrays and tensors, by their numbers in the pickle; then that of other objects, in pickle's order."""
+    memory: list[Memory]
+    """That of arrays and tensors, by their numbers in the head; then that of other objects, in pickle's order."""
     arrays: int
     """How many of them are arrays and tensors."""
     is_plain: bool = False
@@ -43,6 +40,8 @@ class Pickled(NamedTuple):
 
 def dump(item: Any) -> Pickled:
     """An item as bytes. Its memory is not copied."""
+    if (found := described(item)) is not None:
+        return Pickled(*found, arrays=len(found[1]), is_plain=True)
     file, others = BytesIO(), list[pickle.PickleBuffer]()
     pickler = _Pickler(file, others)
     pickler.dump(item if pickler.torch is None else with_tensor_lists(item))
@@ -50,58 +49,15 @@ def dump(item: Any) -> Pickled:
     return Pickled(file.getvalue(), memory, len(pickler.arrays), pickler.is_plain)
 
 
-def load(head: Any, memory: Sequence[memoryview], arrays: int, tensors: Callable[[int], Any] | None = None) -> Any:
-    """The item of a pickle, in memory of its own.
+def load(head: Any, memory: Sequence[memoryview], arrays: int, runs: TensorRuns | None = None) -> Any:
+    """The item that was sent as ``head`` and ``memory``, of which the first ``arrays`` are arrays and tensors.
 
-    ``tensors`` gives the bytes of a tensor where they are to stay, by its number in ``memory``. Else they are copied.
+    ``runs`` copies tensors to where they are to stay. Without it they get memory of their own, as all else does.
     """
+    if head[: len(MARK)] == MARK:
+        return load_described(bytes(head), Received(memory, runs))
     others = (bytearray(other) for other in memory[arrays:])
-    return _Unpickler(BytesIO(head), memory[:arrays], others, tensors).load()
-
-
-class TensorRuns:
-    """The bytes of tensors that lie next to each other in memory, copied together if they are small.
-
-    A copy to pinned memory or to a device takes long to begin, however small it is.
-    """
-
-    def __init__(self, view: memoryview, spans: Sequence[tuple[int, int]], copy: Callable[[Any], Any]) -> None:
-        """``spans`` says where in ``view`` the tensors begin and end; ``copy`` copies a tensor of bytes."""
-        self._view, self._spans, self._copy = view, spans, copy
-        self._start = self._stop = 0
-        self._run: Any = None
-
-    def __call__(self, number: int) -> Any:
-        """The bytes of a tensor."""
-        start, stop = self._spans[number]
-        if not self._start <= start < self._stop:
-            self._copy_run(number)
-        return self._run[start - self._start : stop - self._start]
-
-    def _copy_run(self, number: int) -> None:
-        import torch
-
-        start, stop = self._spans[number]
-        for begin, end in self._spans[number + 1 :] if stop - start < RUN_PART else ():
-            if end - begin >= RUN_PART or end - start > RUN_BYTES:
-                break
-            stop = end
-        self._start, self._stop = start, stop
-        self._run = self._copy(torch.frombuffer(self._view[start:stop], dtype=torch.uint8))
-
-
-def copied(tensor: Any, *, pin: bool = False) -> Any:
-    """A copy of a tensor, by one thread; with ``pin``, in pinned memory."""
-    torch = sys.modules["torch"]
-    if pin:
-        new = tensor.new_empty(tensor.shape, pin_memory=True)
-        np.copyto(new.reshape(-1).view(torch.uint8).numpy(), tensor.reshape(-1).view(torch.uint8).numpy())
-        return new
-    if tensor.nbytes < LARGE:
-        return tensor.clone()
-    memory = RECYCLER.array(tensor.nbytes)
-    np.copyto(memory, tensor.reshape(-1).view(torch.uint8).numpy())
-    return torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape)
+    return _Unpickler(BytesIO(head), Received(memory[:arrays], runs), others).load()
 
 
 class _Pickler(pickle.Pickler):
@@ -109,7 +65,7 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: BytesIO, others: list[pickle.PickleBuffer]) -> None:
         super().__init__(file, protocol=5, buffer_callback=others.append)
-        self.arrays: list[memoryview | PickedArray | TensorList] = []
+        self.arrays: list[Memory] = []
         self.torch: Any = sys.modules.get("torch")
         self.is_plain = True
 
@@ -136,7 +92,7 @@ class _Pickler(pickle.Pickler):
         self.arrays.append(picked)
         number = len(self.arrays) - 1
         if picked.form == "torch":
-            return _tensor_here, (number, _torch_name(picked.dtype), picked.shape, None)
+            return _tensor_here, (number, _name(torch_type(picked.dtype)), picked.shape, None)
         return _array_here, (number, picked.dtype, picked.shape, "C", True)
 
     def _array(self, array: Any) -> tuple[Any, ...]:
@@ -154,7 +110,7 @@ class _Pickler(pickle.Pickler):
             flat = flat.clone(memory_format=self.torch.contiguous_format)
         return (
             self._add(flat.view(self.torch.uint8).numpy()),
-            str(tensor.dtype).partition(".")[2],
+            _name(tensor.dtype),
             tuple(tensor.shape),
             order,
         )
@@ -163,11 +119,9 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     """Puts arrays and tensors in new memory."""
 
-    def __init__(
-        self, file: BytesIO, arrays: Sequence[memoryview], others: Any, tensors: Callable[[int], Any] | None
-    ) -> None:
+    def __init__(self, file: BytesIO, received: Received, others: Any) -> None:
         super().__init__(file, buffers=others)
-        self._arrays, self._tensors = arrays, tensors
+        self._received = received
 
     def find_class(self, module: str, name: str) -> Any:
         if module == __name__:
@@ -175,35 +129,22 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
     def _array(self, number: int, dtype: Any, shape: tuple[int, ...], order: Any, writeable: bool) -> Any:
-        sent: Any = np.ndarray(shape, dtype, self._arrays[number], order=order)
-        array: Any = np.ndarray(shape, dtype, new_array((sent.nbytes,), BYTES), order=order)
-        np.copyto(array, sent)
+        array = self._received.array(number, dtype, shape, order)
         if not writeable:
             array.flags.writeable = False
         return array
 
     def _tensor(self, number: int, dtype: str, shape: tuple[int, ...], order: tuple[int, ...] | None) -> Any:
-        import torch
-
-        if self._tensors is None:
-            tensor = copied(torch.frombuffer(self._arrays[number], dtype=getattr(torch, dtype))).view(shape)
-        else:
-            tensor = self._tensors(number).view(getattr(torch, dtype))
-            tensor = tensor if len(shape) == 1 else tensor.view(shape)
+        tensor = self._received.tensor(number, getattr(torch_module(), dtype), shape)
         return tensor if order is None else tensor.permute(tuple(np.argsort(order).tolist()))
 
     def _list(self, number: int, dtype: str, lengths: list[int]) -> list[Any]:
-        import torch
-
-        own = self._tensors is None
-        memory = torch.frombuffer(self._arrays[number], dtype=torch.uint8) if own else self._tensors(number)  # type: ignore[misc]
-        return cut_up(memory.view(getattr(torch, dtype)), lengths, own=own)
+        return self._received.tensors(number, getattr(torch_module(), dtype), lengths)
 
 
-@cache
-def _torch_name(dtype: np.dtype[Any]) -> str:
-    """The name that torch has for a type of numbers."""
-    return str(torch_module().from_numpy(np.empty(0, dtype)).dtype).partition(".")[2]
+def _name(dtype: Any) -> str:
+    """The name of a type of torch."""
+    return str(dtype).partition(".")[2]
 
 
 def _array_here(*what: Any) -> Any:

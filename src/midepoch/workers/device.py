@@ -23,7 +23,7 @@ from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.delivery.reader import turn_by_turn
 from midepoch.errors import StaleIteratorError
 from midepoch.values.memory import LARGE
-from midepoch.values.wire import copied
+from midepoch.values.received import copied
 
 
 class Mark(Protocol):
@@ -264,9 +264,10 @@ def start_copies_of_turns(
         all_turns.close()
 
 
-def one_ahead(all_turns: Generator[Turns, None, None], copies: Copies) -> Generator[Turns, None, None]:
+def one_ahead(all_turns: Generator[Turns | None, None, None], copies: Copies) -> Generator[Turns, None, None]:
     """The turns whose items are being copied: each is handed over when the copies of the next have begun.
 
+    If there is None among them, the next would have to be waited for, so those that are there are handed over first.
     What was made before an error is delivered before it is raised. At the end the loop waits for all copies, because
     the memory of what was not delivered is used again.
     """
@@ -279,22 +280,25 @@ def one_ahead(all_turns: Generator[Turns, None, None], copies: Copies) -> Genera
             copies.mark().hand_over()
 
 
-def _one_ahead(all_turns: Iterator[Turns], copies: Copies) -> Iterator[Turns]:
+def _one_ahead(all_turns: Iterator[Turns | None], copies: Copies) -> Iterator[Turns]:
     waiting: deque[tuple[Turns, Mark]] = deque()
     error: Exception | None = None
     is_first, more = True, True
     while more:
+        turns = None
         try:
             turns = next(all_turns)
-            is_first = is_first and not _check_first(turns)
-            waiting.append((turns, copies.mark()))
+            if turns is not None:
+                is_first = is_first and not _check_first(turns)
+                waiting.append((turns, copies.mark()))
         except StopIteration:
             more = False
         except StaleIteratorError:
             raise
         except Exception as raised:
             more, error = False, raised
-        while len(waiting) > more:
+        is_ahead = more and turns is not None
+        while len(waiting) > is_ahead:
             turns, mark = waiting.popleft()
             mark.hand_over()
             yield turns

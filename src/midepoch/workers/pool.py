@@ -21,7 +21,7 @@ import torch.multiprocessing
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from midepoch.delivery.gather import in_turn
+from midepoch.delivery.gather import in_turn, without_waits
 from midepoch.delivery.layout import Chunk, Destination
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import Progress, Turns
@@ -30,8 +30,8 @@ from midepoch.delivery.tally import Tally
 from midepoch.delivery.transport import AHEAD_BYTES, AHEAD_MESSAGES, PLACE, message_size, receive
 from midepoch.errors import StaleIteratorError
 from midepoch.stages.stage import name_of
-from midepoch.values.wire import copied
-from midepoch.workers.device import Copies, Mark, copies_to, start_copies
+from midepoch.values.received import copied
+from midepoch.workers.device import Copies, Mark, copies_to, one_ahead, start_copies
 from midepoch.workers.process import (
     CHECK_SECONDS,
     COUNT,
@@ -110,6 +110,11 @@ class WorkerPool:
 
     def work(self, progress: Progress) -> Generator[Turns, None, None]:
         """Start all workers from where a progress is, and receive what they send, in the order of the rank's turns."""
+        arriving = self._arriving(progress)
+        return without_waits(arriving) if self.copies is None else one_ahead(arriving, self.copies)
+
+    def _arriving(self, progress: Progress) -> Generator[Turns | None, None, None]:
+        """What the workers send, with a None before each wait."""
         self._round += 1
         self._progress = progress
         session = progress.session
@@ -122,7 +127,7 @@ class WorkerPool:
                 ports,
                 len(progress.rotation),
                 tracks_cursors=session.tracks_cursors,
-                one_port=self.copies is not None,
+                on_device=self.copies is not None,
                 has_sums=session.pipeline.digest,
             )
             for turns in arrived:

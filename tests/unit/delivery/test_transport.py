@@ -134,8 +134,8 @@ def test_an_item_that_took_long_is_sent_at_once_and_others_together(memory, monk
 
 @pytest.mark.parametrize(("taken", "pause", "further"), [("all", 1, True), ("some", 1, False), ("all", 0, False)])
 def test_a_worker_is_further_ahead_if_all_was_taken_while_it_made_a_window(memory, monkeypatch, taken, pause, further):
-    monkeypatch.setattr(transport, "AHEAD_BYTES", 8 * MESSAGE_BYTES)
-    monkeypatch.setattr(transport, "MOST_AHEAD_BYTES", 20 * MESSAGE_BYTES)
+    monkeypatch.setattr(transport, "AHEAD_BYTES", 16 * MESSAGE_BYTES)
+    monkeypatch.setattr(transport, "MOST_AHEAD_BYTES", 40 * MESSAGE_BYTES)
     now = 0
     monkeypatch.setattr(transport.time, "monotonic", lambda: now)
     main = Main(memory)
@@ -144,17 +144,17 @@ def test_a_worker_is_further_ahead_if_all_was_taken_while_it_made_a_window(memor
     for _ in range(4):  # windows
         now += pause
         main.most_ahead = 0
-        for number in range(40):
+        for number in range(80):
             sender.send(numbered([np.full(MESSAGE_BYTES // 2, number, np.uint8)]))
         sender.flush()
         most.append(main.most_ahead)
         while len(main.places) > (taken == "some"):
             main.receive()
-    assert most[0] <= 16
-    assert (most[1] > 16, most[-1] > 32) == (further, further)
-    assert max(most) <= 40
+    assert most[0] <= 32
+    assert (most[1] > 32, most[-1] > 64) == (further, further)
+    assert max(most) <= 80
     main.rest()
-    assert [item[0] for item, _ in main.turns] == 4 * [*range(40)]
+    assert [item[0] for item, _ in main.turns] == 4 * [*range(80)]
 
 
 @pytest.mark.parametrize("size", [None, 1, 7])
@@ -247,3 +247,26 @@ def test_wide_rows_of_a_file_that_changes_are_not_sent(memory, monkeypatch, pass
     sent = [item["x"][:, 0].tolist() for item, _ in main.rest()]
     assert sent == expected[: len(sent)]
     assert len(sent) <= passed
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_messages_are_large_while_the_main_process_has_much_to_receive(memory, monkeypatch, at_once):
+    monkeypatch.setattr(transport, "PAUSE", -1.0)  # every item takes long
+    monkeypatch.setattr(transport, "AHEAD_BYTES", 32 * MESSAGE_BYTES)
+    main, sizes = Main(memory, at_once), []
+    monkeypatch.setattr(main, "send_place", lambda place: (sizes.append(items_in(memory, place)), send(place)))
+    send = Main.send_place.__get__(main)
+    sender = Sender(memory, main, Places(), ahead=None)
+    items = [np.full(MESSAGE_BYTES // 2, number, np.uint8) for number in range(60)]
+    sender.send(numbered(items))
+    sender.flush()
+    assert [int(item[0]) for item, _ in main.rest()] == list(range(60))
+    if at_once:
+        assert set(sizes) == {1}
+    else:
+        assert set(sizes[:30]) == {1}
+        assert max(sizes) > 8
+
+
+def items_in(memory, place):
+    return sum(len(chunk.items) for chunk in receive(memory, place))

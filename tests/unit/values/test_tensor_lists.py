@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midepoch.delivery.layout import Destination, Layout, read_layout
+from midepoch.values.received import copied
 from midepoch.values.tensor_lists import TensorList, with_tensor_lists
-from midepoch.values.wire import copied, dump
+from midepoch.values.wire import dump
 
 DTYPES = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.bfloat16, torch.float16]
 OWN, TOGETHER = Destination(), Destination(copied)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from exact import same
 from midepoch.delivery.layout import Destination, Layout, read_layout
-from midepoch.values import wire
+from midepoch.values import received
 from midepoch.values.gather import PartedArray, PickedArray, joined_array
 from midepoch.values.wire import SMALL, dump, load
 
@@ -156,12 +156,12 @@ def test_record_batches_arrive():
 
 
 @pytest.mark.parametrize(
-    "shapes", [[(3,), (5, 7), ()], [(wire.LARGE,), (1,), (2,), (wire.LARGE, 2), (9,)], [(30_000,)] * 40]
+    "shapes", [[(3,), (5, 7), ()], [(received.LARGE,), (1,), (2,), (received.LARGE, 2), (9,)], [(30_000,)] * 40]
 )
 def test_small_tensors_that_lie_together_are_copied_together(shapes):
     """Between them are an array and other memory. What is copied together is bounded."""
     item = [torch.randint(0, 99, shape, dtype=torch.int16 if len(shape) < 2 else torch.int64) for shape in shapes]
-    item.insert(1, np.arange(wire.SMALL))
+    item.insert(1, np.arange(SMALL))
     item.append({"buffer": pickle.PickleBuffer(b"other"), "turned": torch.arange(600).reshape(20, 30).t()})
     copies = []
 
@@ -176,16 +176,16 @@ def test_small_tensors_that_lie_together_are_copied_together(shapes):
     for (start, stop), part in zip(spans, memory, strict=True):
         view[start:stop] = part
     parts = [view[start:stop] for start, stop in spans]
-    arrived = load(head, parts, arrays, wire.TensorRuns(view, spans[:arrays], copy))
+    arrived = load(head, parts, arrays, received.TensorRuns(view, spans[:arrays], copy))
     view[:] = bytes(len(view))
     for one, other in zip(item[:-1], arrived[:-1], strict=True):
         assert type(one) is type(other)
         assert one.dtype == other.dtype
         assert np.array_equal(one, other)
     assert torch.equal(arrived[-1]["turned"], item[-1]["turned"])
-    large = [start for start, stop in spans[:arrays] if stop - start >= wire.LARGE]
-    assert len(copies) <= 2 * len(large) + 2 * len(view) // wire.RUN_BYTES + 1
-    assert max(copies) <= max(wire.RUN_BYTES, *(stop - start for start, stop in spans))
+    large = [start for start, stop in spans[:arrays] if stop - start >= received.LARGE]
+    assert len(copies) <= 2 * len(large) + 2 * len(view) // received.RUN_BYTES + 1
+    assert max(copies) <= max(received.RUN_BYTES, *(stop - start for start, stop in spans))
 
 
 @pytest.mark.parametrize("form", ["numpy", "torch"])

@@ -129,6 +129,19 @@ def test_copies_of_the_next_batch_begin_before_a_batch_is_handed_over():
     assert late.log[:-1] == ["start", "start", "hand over", "start", "hand over", "hand over"]
 
 
+def test_a_batch_is_handed_over_before_the_next_is_waited_for():
+    late = LateCopies()
+
+    def turns():
+        for number in range(3):
+            yield Turns([late.start(torch.tensor(number))], ((),))
+            late.log.append("wait")
+            yield None
+
+    assert len(list(one_ahead(turns(), late))) == 3
+    assert late.log[:-1] == ["start", "wait", "hand over"] * 3
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("cut", [0, 1, 2, 13, 59, 60])
 def test_the_state_counts_what_the_loop_received(dataset, workers, cut):

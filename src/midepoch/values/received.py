@@ -1,0 +1,89 @@
+"""Arrays and tensors that lie in memory shared with another process, copied to where they are to stay."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from midepoch.values.memory import LARGE, RECYCLER, new_array
+from midepoch.values.tensor_lists import cut_up
+
+BYTES = np.dtype(np.uint8)
+RUN_PART = 256 << 10
+"""Tensors of fewer bytes are copied together with others that lie beside them."""
+RUN_BYTES = 1 << 20
+"""So many bytes are copied together at most. Who keeps a tensor keeps all of them."""
+
+
+class Received:
+    """The arrays and tensors of an item, by their numbers. Each is copied when it is asked for."""
+
+    def __init__(self, memory: Sequence[memoryview], runs: "TensorRuns | None" = None) -> None:
+        """``runs`` copies tensors, and knows where they go. Without it they get memory of their own."""
+        self._memory, self._runs = memory, runs
+
+    def array(self, number: int, dtype: Any, shape: tuple[int, ...], order: Any = "C") -> Any:
+        """An array that may be written to."""
+        sent: Any = np.ndarray(shape, dtype, self._memory[number], order=order)
+        array: Any = np.ndarray(shape, dtype, new_array((sent.nbytes,), BYTES), order=order)
+        np.copyto(array, sent)
+        return array
+
+    def tensor(self, number: int, dtype: Any, shape: tuple[int, ...]) -> Any:
+        """A tensor, whose memory is contiguous."""
+        if self._runs is not None:
+            return self._runs.tensor(number, dtype, shape)
+        return copied(sys.modules["torch"].frombuffer(self._memory[number], dtype=dtype)).view(shape)
+
+    def tensors(self, number: int, dtype: Any, lengths: Sequence[int]) -> list[Any]:
+        """Tensors of one dimension that lie next to each other."""
+        if self._runs is not None:
+            return cut_up(self._runs.tensor(number, dtype, (sum(lengths),)), lengths, own=False)
+        return cut_up(sys.modules["torch"].frombuffer(self._memory[number], dtype=dtype), lengths, own=True)
+
+
+class TensorRuns:
+    """Copies the tensors of an item. Small ones that lie next to each other in memory are copied together.
+
+    A copy to pinned memory or to a device takes long to begin, however small it is.
+    """
+
+    def __init__(self, view: memoryview, spans: Sequence[tuple[int, int]], copy: Callable[[Any], Any]) -> None:
+        """``spans`` says where in ``view`` the tensors begin and end; ``copy`` copies one that is a view of memory."""
+        self._view, self._spans, self._copy = view, spans, copy
+        self._torch = sys.modules["torch"]
+        self._start = self._stop = 0
+        self._run: Any = None
+
+    def tensor(self, number: int, dtype: Any, shape: tuple[int, ...]) -> Any:
+        """A tensor where it is to stay."""
+        start, stop = self._spans[number]
+        if stop - start >= RUN_PART:
+            return self._copy(self._torch.frombuffer(self._view[start:stop], dtype=dtype).view(shape))
+        if not self._start <= start < self._stop:
+            self._copy_run(number)
+        return self._run[start - self._start : stop - self._start].view(dtype).view(shape)
+
+    def _copy_run(self, number: int) -> None:
+        start, stop = self._spans[number]
+        for begin, end in self._spans[number + 1 :]:
+            if end - begin >= RUN_PART or end - start > RUN_BYTES:
+                break
+            stop = end
+        self._start, self._stop = start, stop
+        self._run = self._copy(self._torch.frombuffer(self._view[start:stop], dtype=self._torch.uint8))
+
+
+def copied(tensor: Any, *, pin: bool = False) -> Any:
+    """A copy of a tensor, by one thread; with ``pin``, in pinned memory."""
+    torch = sys.modules["torch"]
+    if pin:
+        new = tensor.new_empty(tensor.shape, pin_memory=True)
+        np.copyto(new.reshape(-1).view(torch.uint8).numpy(), tensor.reshape(-1).view(torch.uint8).numpy())
+        return new
+    if tensor.nbytes < LARGE:
+        return tensor.clone()
+    memory = RECYCLER.array(tensor.nbytes)
+    np.copyto(memory, tensor.reshape(-1).view(torch.uint8).numpy())
+    return torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape)

@@ -1,0 +1,112 @@
+"""Dicts of arrays and tensors arrive as pickle would send them, and need no pickle."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from midepoch.delivery.layout import Destination, Layout, read_layout
+from midepoch.values.gather import PartedArray, PickedArray
+from midepoch.values.received import RUN_PART, copied
+from midepoch.values.tensor_dicts import MARK, described
+from midepoch.values.wire import dump
+
+DTYPES = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.bfloat16, torch.float16]
+SIZES = [1, 3, 64, RUN_PART // 8, RUN_PART]
+DESTINATIONS = {"own memory": Destination(), "copied together": Destination(copied)}
+
+
+def sent(item, destination):
+    """An item after a way through memory that is overwritten."""
+    pickled, memory = dump(item), bytearray(16 << 20)
+    layout = Layout(memoryview(memory))
+    layout.add_pickled(pickled, (1,))
+    (chunk,) = read_layout(memoryview(memory), layout.finish(), destination)
+    memory[:] = bytes(len(memory))
+    return chunk.items[0]
+
+
+def same(one, other):
+    """Equal in names and their order, types, shapes and values."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.flags.writeable and np.array_equal(one, other)
+    return one == other
+
+
+@st.composite
+def values(draw):
+    size = draw(st.sampled_from(SIZES))
+    numbers = torch.arange(size).remainder(113)
+    kind = draw(st.sampled_from(["array", "tensor", "tensors"]))
+    if kind == "array":
+        dtype = draw(st.sampled_from(["i8", ">i4", "f4", "M8[s]", "U3", "?"]))
+        return numbers.numpy().astype(dtype).reshape(draw(st.sampled_from([(-1,), (1, -1), (-1, 1, 1)])))
+    tensor = numbers.to(draw(st.sampled_from(DTYPES)))
+    if kind == "tensor":
+        return tensor.reshape(draw(st.sampled_from([(-1,), (1, -1), (-1, 1, 1)])))
+    return [tensor.clone(), tensor[:0].clone(), tensor[: size // 2].clone()]
+
+
+@pytest.mark.parametrize("destination", DESTINATIONS.values(), ids=DESTINATIONS)
+@settings(deadline=None, max_examples=60)
+@given(item=st.dictionaries(st.text(max_size=3), values(), min_size=1, max_size=5))
+def test_dicts_of_arrays_and_tensors_arrive_as_they_are(destination, item):
+    assert dump(item).head[:1] == MARK
+    assert same(sent(item, destination), item)
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_rows_that_are_not_copied_yet_are_described_too(form):
+    array = np.arange(600, dtype=np.int32).reshape(-1, 200)
+    picked = PickedArray(PartedArray.of(array), np.array([2, 0]), form, None)
+    arrived = sent({"x": picked}, Destination())["x"]
+    assert same(arrived, array[[2, 0]] if form == "numpy" else torch.from_numpy(array[[2, 0]]))
+
+
+def test_descriptions_of_equal_batches_are_equal_bytes():
+    one, other = ({"x": torch.full((2, 3), number)} for number in range(2))
+    assert dump(one).head is dump(other).head, "it is made once"
+    assert dump({"x": torch.ones(2, 2)}).head != dump(one).head
+
+
+TENSOR = torch.arange(5)
+OTHERS = {
+    "no dict": [TENSOR],
+    "empty": {},
+    "a number": {"x": TENSOR, "n": 1},
+    "a name that is no text": {1: TENSOR},
+    "one tensor twice": {"x": TENSOR, "y": TENSOR},
+    "one tensor in a list too": {"x": TENSOR, "y": [TENSOR, torch.ones(2, dtype=torch.int64)]},
+    "a list of numbers": {"x": TENSOR, "y": [1, 2]},
+    "an empty list": {"x": []},
+    "an empty tensor": {"x": torch.ones(0)},
+    "columns first": {"x": torch.ones(3, 4).T, "y": np.asfortranarray(np.ones((3, 4)))},
+    "not to be written to": {"x": np.frombuffer(bytes(800), np.int64)},
+    "objects": {"x": np.array([None, "a"])},
+    "a gradient": {"x": torch.ones(2, requires_grad=True)},
+    "one value with a stride": {"x": torch.ones(1).as_strided((1,), (0,))},
+}
+
+
+@pytest.mark.parametrize("item", OTHERS.values(), ids=OTHERS)
+def test_everything_else_is_pickled(item):
+    assert described(item) is None
+    arrived = sent(item, Destination())
+    assert type(arrived) is type(item)
+    assert len(arrived) == len(item)
+    if isinstance(item, dict):
+        assert list(arrived) == list(item)
+
+
+def test_one_tensor_under_two_names_stays_one():
+    arrived = sent(OTHERS["one tensor twice"], Destination())
+    assert arrived["x"] is arrived["y"]
