@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch.errors import DataFormatError
-from midepoch.formats.arrow_checks import check_offsets
 from midepoch.formats.arrow_object import ArrowObject
 from midepoch.formats.arrow_ranges import can_read_rows
 from midepoch.formats.base import Block, Format, Scan, as_read, read_as
 from midepoch.formats.flatbuffers import field_at, four_fields_at, long_at, table_at
 from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_message
+from midepoch.storage.arrow_checks import check_offsets
 from midepoch.storage.location import Location, open_bytes, open_file
 from midepoch.storage.maps import PROCESS_MAPS
 
@@ -55,10 +55,13 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
                 f"{path} does not begin with an Arrow schema. It is damaged, or no Arrow file: write it again."
             )
         own = _parse_schema(pa.py_buffer(file.read_at(messages[0].length, messages[0].offset)), path)
+        for message in messages:
+            if not message.is_compressed:
+                _check_rows(path, message, message.length, own)
         has_dictionaries = any(message.kind == DICTIONARY for message in messages)
         # A store would get many requests here, so what it has is checked when it is read, except for dictionaries.
         if isinstance(path, str) or has_dictionaries:
-            _check_inflation(file, path, messages, limit)
+            _check_inflation(file, path, messages, limit, own)
     batches = [message for message in messages if message.kind == RECORD_BATCH]
     blocks = [(message.offset, message.length, message.rows) for message in batches]
     is_compressed = any(message.is_compressed for message in batches)
@@ -96,7 +99,7 @@ class ArrowBlocks:
         for block in blocks:
             try:
                 data = read_as(next(batches), self._wanted)
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, KeyError) as error:  # KeyError: the index has other columns
                 raise DataFormatError(f"{self._path} is broken at byte {block.offset:,}: {error}") from error
             yield data
 
@@ -159,26 +162,48 @@ class ArrowBlocks:
 
 def _parse_schema(message: pa.Buffer, path: Location) -> pa.Schema:
     try:
-        return pa.ipc.read_schema(message)
-    except (pa.ArrowException, OSError) as error:
+        schema = pa.ipc.read_schema(message)
+        _decode_names(list(schema))
+        return schema
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFormatError(f"{path} has a broken Arrow schema: {error}") from error
 
 
-def _check_inflation(file: pa.NativeFile, path: Location, messages: Sequence[Message], limit: int) -> None:
-    """Raise if a compressed message would take too much memory."""
-    for _, start, length, _, is_compressed in messages:
-        if not is_compressed:
+def _decode_names(fields: Sequence[pa.Field]) -> None:
+    """Raise ``UnicodeDecodeError`` if the name of a field, or of one inside of it, is not UTF-8."""
+    for field in fields:
+        _ = field.name
+        _decode_names([field.type.field(number) for number in range(field.type.num_fields)])
+
+
+def _check_rows(path: Location, message: Message, nbytes: int, schema: pa.Schema) -> None:
+    """Raise if a record batch says that it has more rows than its bytes can hold: what counts rows believes it."""
+    has_bits = any(pa.types.is_primitive(field.type) or pa.types.is_string(field.type) for field in schema)
+    if has_bits and message.rows > 8 * nbytes:
+        raise DataFormatError(
+            f"{path} is broken at byte {message.offset:,}: {message.rows:,} rows in {message.length:,} bytes."
+        )
+
+
+def _check_inflation(
+    file: pa.NativeFile, path: Location, messages: Sequence[Message], limit: int, schema: pa.Schema
+) -> None:
+    """Raise if a compressed message would take too much memory, or has more rows than it becomes bytes for."""
+    for message in messages:
+        if not message.is_compressed:
             continue
+        start = message.offset
 
         def read(nbytes: int, offset: int, start: int = start) -> bytes:
             return bytes(file.read_at(nbytes, start + offset))
 
         try:
-            check_message(read, length, limit)
+            inflated = check_message(read, message.length, limit)
         except InflationError as error:
             raise DataFormatError(f"{path} at byte {start:,}: {error}.") from None
         except (struct.error, IndexError):
             raise DataFormatError(f"{path} is broken at byte {start:,}: there is no Arrow message here.") from None
+        _check_rows(path, message, message.length + inflated, schema)
 
 
 def _mapped(path: str) -> pa.Buffer:

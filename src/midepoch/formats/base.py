@@ -172,7 +172,8 @@ def _gatherable(kind: pa.DataType) -> pa.DataType:
             key.with_type(_gatherable(key.type)), item.with_type(_gatherable(item.type)), keys_sorted=kind.keys_sorted
         )
     if pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_gatherable(kind.value_type)), kind.list_size)
+        values = _gatherable(kind.value_type)  # a damaged file may have lists of size 0, which cannot be made
+        return kind if values == kind.value_type else pa.list_(kind.value_field.with_type(values), kind.list_size)
     for is_kind, make in (
         (pa.types.is_list, pa.list_),
         (pa.types.is_large_list, pa.large_list),

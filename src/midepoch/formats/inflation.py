@@ -26,11 +26,11 @@ def check_inflation(stored: int, inflated: int, limit: int) -> None:
         )
 
 
-def check_message(read: Callable[[int, int], bytes], length: int, limit: int) -> None:
+def check_message(read: Callable[[int, int], bytes], length: int, limit: int) -> int:
     """Raise ``InflationError`` if an Arrow message of ``length`` bytes is compressed and becomes too large.
 
-    ``read`` reads a number of bytes of the message at an offset. Before each compressed buffer the message states how
-    many bytes it becomes. Raise ``struct.error`` if there is no message.
+    Return how many bytes its compressed buffers become: before each of them the message states it. ``read`` reads a
+    number of bytes of the message at an offset. Raise ``struct.error`` if there is no message.
     """
     head = read(8, 0)
     prefix = 8 if head.startswith(CONTINUATION) else 4
@@ -38,13 +38,14 @@ def check_message(read: Callable[[int, int], bytes], length: int, limit: int) ->
     header = read(min(body, length), 0)
     batch = _batch_table(header, prefix)
     if batch is None or not field_at(header, batch, 3):
-        return
+        return 0
     inflated = 0
     for offset, size in pairs_at(header, field_at(header, batch, 2)):
         if size >= 8 and 0 <= offset <= length - body - 8:
             (stated,) = struct.unpack("<q", read(8, body + offset))
             inflated += max(0, stated)  # a negative number means that the buffer is not compressed
     check_inflation(length, inflated, limit)
+    return inflated
 
 
 def _batch_table(header: bytes, prefix: int) -> int | None:

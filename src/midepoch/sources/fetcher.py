@@ -273,12 +273,18 @@ class BlockFetcher:
     ) -> Iterator[tuple[int, ReadBlock]]:
         """The missing blocks that are in the cache. They are missing no longer."""
         for number in list(missing):
-            if (cached := cache.get(keys[number])) is not None:
+            cached = cache.get(keys[number])
+            if cached is not None and self._fits(cached, missing[number][1]):
                 del missing[number]
                 with self._lock:
                     self.cache_hits += 1
                     self._used[keys[number]] = number
                 yield number, ReadBlock(_as_batch(cached), False)
+
+    def _fits(self, cached: pa.Table, block: Block) -> bool:
+        """True if a cached block has the rows and columns that the index says. One that was forged may have others."""
+        wanted = self._wanted
+        return cached.num_rows == block.rows and list(cached.schema) == list(wanted)
 
     def _fetched(self, missing: Mapping[int, tuple[int, Block]]) -> Iterator[tuple[int, ReadBlock]]:
         if missing:

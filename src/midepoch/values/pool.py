@@ -19,7 +19,7 @@ from midepoch._common.types import I64
 from midepoch.values.arrow import arrow_batches, arrow_columns, even_array, is_list, without_copy
 from midepoch.values.collate import concat_batches
 from midepoch.values.gather import MAX_PARTS, PartedArray, PickedArray, joined_array
-from midepoch.values.origin import RowOrigin, undecodable
+from midepoch.values.origin import UNREADABLE, RowOrigin, unreadable
 from midepoch.values.take import take
 
 SMALL_PART = 512
@@ -146,8 +146,8 @@ class RowPool:
                 part.lists() if isinstance(part, PickedRows) else arrow_columns(part, "python")
                 for part in self._convertible
             ]
-        except UnicodeDecodeError as error:
-            raise undecodable(self.batch(), self.origin, error) from None
+        except UNREADABLE as error:
+            raise unreadable(self.batch(), self.origin, error) from None
         self.check()
         return {name: _joined(part[name] for part in parts) for name in parts[0]}
 
@@ -162,8 +162,8 @@ class RowPool:
                 else row_dicts(arrow_columns(part, "python"), part.num_rows)
                 for part in self._convertible
             )
-        except UnicodeDecodeError as error:
-            raise undecodable(self.batch(), self.origin, error) from None
+        except UNREADABLE as error:
+            raise unreadable(self.batch(), self.origin, error) from None
         self.check()
         return rows
 

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch.errors import DataFormatError, SchemaMismatchError
+from midepoch.errors import SchemaMismatchError
 from midepoch.values.arrow import arrow_batches, arrow_columns, row_values
 from midepoch.values.collate import concat_batches, join_columns
 from midepoch.values.convert import convert_each, convert_named, convert_values
 from midepoch.values.forms import Form
-from midepoch.values.origin import RowOrigin, join_origins, undecodable
+from midepoch.values.origin import UNREADABLE, RowOrigin, join_origins, unreadable
 from midepoch.values.pool import Check, Columns, PickedRows, RowPool, all_checks, row_dicts
 from midepoch.values.take import keep
 
@@ -117,8 +117,8 @@ class Rows:
         if isinstance(data, pa.RecordBatch):
             try:
                 return self._checked(arrow_columns(data, self.form))
-            except UnicodeDecodeError as error:
-                raise rows._undecodable(error) from None
+            except UNREADABLE as error:
+                raise rows._unreadable(error) from None
         return _convert_columns(data, self.form) if self.unconverted else data
 
     def values(self, name: str) -> Any:
@@ -128,8 +128,8 @@ class Rows:
         if isinstance(data, pa.RecordBatch):
             try:
                 return self._checked(row_values(data.column(name), self.form))
-            except UnicodeDecodeError as error:
-                raise rows._undecodable(error) from None
+            except UNREADABLE as error:
+                raise rows._unreadable(error) from None
         return convert_each(data[name], self.form) if self.unconverted else data[name]
 
     def batches(self, size: int) -> Iterator[Any]:
@@ -165,8 +165,8 @@ class Rows:
         if isinstance(rows.data, pa.RecordBatch):
             try:
                 columns = {name: row_values(rows.data.column(name), self.form) for name in rows.names}
-            except UnicodeDecodeError as error:
-                raise rows._undecodable(error) from None
+            except UNREADABLE as error:
+                raise rows._unreadable(error) from None
             return self._checked(row_dicts(columns, len(self)))
         return row_dicts({name: rows.values(name) for name in rows.names}, len(self))
 
@@ -193,17 +193,17 @@ class Rows:
         return Rows(self.data.batch(), self.form, origin=self.data.origin)
 
     def _decoded(self, items: Iterator[T]) -> Iterator[T]:
-        """Items that are converted when they are asked for. An error about text names its row."""
+        """Items that are converted when they are asked for. An error about a value names its row."""
         try:
             yield from items
-        except UnicodeDecodeError as error:
-            raise self._undecodable(error) from None
+        except UNREADABLE as error:
+            raise self._unreadable(error) from None
 
-    def _undecodable(self, error: UnicodeDecodeError) -> DataFormatError:
+    def _unreadable(self, error: Exception) -> Exception:
         data: Any = self.data
         if isinstance(data, PickedRows):
-            return undecodable(data.batch(), data.origin, error)
-        return undecodable(data, self.origin, error)
+            return unreadable(data.batch(), data.origin, error)
+        return unreadable(data, self.origin, error)
 
 
 def concat(parts: Sequence[Rows]) -> Rows:

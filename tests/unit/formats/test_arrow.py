@@ -1,6 +1,7 @@
 """Arrow streams and files: every record batch is a block, and a view where it can be."""
 
 import io
+import struct
 import time
 
 import fsspec
@@ -126,3 +127,31 @@ def test_a_shuffle_of_one_record_batch_mixes_virtual_blocks_of_it(tmp_path):
     first = values(me.read(path).shuffle(1).take(512))
     assert len({row // 250 for row in first}) > 60
     assert sorted(values(me.read(path).shuffle(1))) == list(range(40_000))
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_record_batch_has_no_more_rows_than_its_bytes_hold(tmp_path, compression):
+    data = pa.record_batch({"id": range(4321), "text": ["xy"] * 4321})
+    path = tmp_path / "a.arrow"
+    with pa.ipc.new_stream(str(path), data.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(data)
+    rows = struct.pack("<q", 4321)
+    forged = path.read_bytes().replace(rows, struct.pack("<q", 1 << 45))
+    assert len(me.read(path)) == 4321
+    path.write_bytes(forged)
+    with pytest.raises(me.DataFormatError, match=r"a\.arrow is broken at byte \d+: 35,184,372,088,832 rows in"):
+        me.read(path)
+
+
+def test_columns_without_bytes_may_have_any_number_of_rows(tmp_path):
+    write(tmp_path / "a.arrow", pa.record_batch([pa.nulls(100_000)], ["none"]))
+    assert len(me.read(tmp_path)) == 100_000
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.struct([("name", pa.int64())])], ids=["column", "field"])
+def test_names_that_are_not_utf8_are_an_error_that_names_the_file(tmp_path, kind):
+    write(tmp_path / "a.arrow", pa.record_batch([pa.nulls(3, kind)], ["name"]))
+    path = tmp_path / "a.arrow"
+    path.write_bytes(path.read_bytes().replace(b"name", b"n\xffme"))
+    with pytest.raises(me.DataFormatError, match=r"a\.arrow has a broken Arrow schema"):
+        list(me.read(path))

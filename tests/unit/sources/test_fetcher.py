@@ -338,6 +338,21 @@ def test_the_cache_knows_runs_of_one_record_batch_apart(by_rows, tmp_path, monke
     assert whole._cache_key(*whole.blocks.block(0)) != whole._cache_key(*by_rows().blocks.block(0))
 
 
+@pytest.mark.parametrize(
+    "forged", [{"id": [7] * 3}, {"no": [7] * 126}, {"id": ["7"] * 126}], ids=["rows", "name", "type"]
+)
+def test_a_cached_block_that_does_not_fit_the_index_is_fetched(by_rows, tmp_path, forged):
+    cache = BlockCache(tmp_path / "cache", 1 << 30)
+    first = by_rows(cache=cache)
+    expected = fetcher_rows(first, 0)
+    key = first._cache_key(*first.blocks.block(0))
+    cache.put(key, pa.table(forged))
+    again = by_rows(cache=cache)
+    assert fetcher_rows(again, 0) == expected
+    assert again.cache_misses == 1
+    assert cache.get(key).num_rows == 126
+
+
 def fetcher_rows(fetcher, number):
     rows = fetcher.read(number).data["id"].to_pylist()
     fetcher.close()

@@ -12,6 +12,7 @@ import zlib
 import pyarrow as pa
 import pytest
 
+from midepoch._common.files import framed, unframed
 from midepoch.storage import cache as caches
 from midepoch.storage.cache import SUFFIX, BlockCache, block_key
 
@@ -61,6 +62,27 @@ def test_a_damaged_block_is_not_there(cache, damage, caplog):
     assert not path.exists()
     cache.put("a", block(1))
     assert cache.get("a") == block(1)
+
+
+BAD_OFFSETS = {
+    "beyond the values": struct.pack("<4i", 0, 1, 3, 3000),
+    "decreasing": struct.pack("<4i", 0, 9, 3, 6),
+    "negative": struct.pack("<4i", -9, 1, 3, 6),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_OFFSETS.values(), ids=BAD_OFFSETS)
+def test_a_block_with_a_right_checksum_and_bad_offsets_is_not_there(cache, bad, caplog):
+    data = pa.table({"text": ["a", "bb", "ccc"]})
+    cache.put("a", data)
+    path = cache.folder / f"a{SUFFIX}"
+    body = bytes(unframed(path.read_bytes(), caches.MAGIC, "a")[0])
+    path.write_bytes(framed(body.replace(struct.pack("<4i", 0, 1, 3, 6), bad), caches.MAGIC, "a"))
+    with caplog.at_level(logging.WARNING):
+        assert cache.get("a") is None
+    assert "is damaged" in caplog.text
+    cache.put("a", data)
+    assert cache.get("a") == data
 
 
 def test_the_least_recently_used_go_first(tmp_path):

@@ -80,3 +80,24 @@ def test_origins_follow_slices_masks_picks_and_joins():
     for rows in (picked, picked.slice(0, 1), picked.keep([True, False]), picked.select(["text"])):
         with pytest.raises(me.DataFormatError, match="in row 5 of file"):
             rows.columns()
+
+
+TIMES = {
+    "before year 1": pa.array([0, -(10**12)], pa.timestamp("s")),
+    "after year 9999": pa.array([0, 10**7], pa.date32()),
+    "long": pa.array([0, 1 << 60], pa.duration("s")),
+}
+
+
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
+def test_times_that_python_cannot_hold_name_file_row_and_column(tmp_path, times, shuffled):
+    write(tmp_path / "a.arrow", pa.record_batch({"id": [0, 1], "when": times}))
+    rows = me.read(tmp_path)
+    rows = rows.shuffle(seed=1) if shuffled else rows
+    for pipeline in (rows, rows.batch(2), rows.map(double, batched=True)):
+        with pytest.raises(
+            me.DataFormatError, match=r"'when' has a value in row 1 of a\.arrow that Python cannot hold"
+        ):
+            list(pipeline)
+    assert sum(batch.num_rows for batch in rows.with_format("arrow")) == 2

@@ -8,8 +8,8 @@ import pytest
 
 import midepoch as me
 from midepoch.formats import arrow
-from midepoch.formats.arrow_checks import check_offsets
 from midepoch.formats.base import Block
+from midepoch.storage.arrow_checks import check_offsets
 
 TEXT = pa.array(["one", "two", "three"])
 NUMBERS = pa.array([[1], [2, 3], []])
