@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
 
 @dataclass
@@ -14,8 +15,10 @@ class HttpStore:
 
     objects: dict[str, tuple[bytes, dict[str, str]]] = field(default_factory=dict)
     spoil: Callable[[int], int | None] = lambda _: None
-    before: Callable[[str], None] = lambda _: None
-    """Called with the method of a request before it is answered."""
+    before: Callable[[str, str], None] = lambda *_: None
+    """Called with the method and the path of a request before it is answered."""
+    page: Callable[[str], bytes | None] = lambda _: None
+    """What is at a path with a query that is no object, such as the listing of a folder."""
     knows_ranges: bool = True
     shortens: Callable[[int], bool] = lambda _: False
     """Whether the answer to the request of a number has half of its bytes, as if these were all."""
@@ -43,16 +46,18 @@ def _handler(store: HttpStore) -> type[BaseHTTPRequestHandler]:
         def answer(self) -> None:
             with lock:
                 number, store.requests = store.requests, store.requests + 1
-            store.before(self.command)
-            status = store.spoil(number)
-            if status is None and self.path not in store.objects:
+            store.before(self.command, self.path)
+            status, path = store.spoil(number), self.path if self.path in store.objects else unquote(self.path)
+            if status is None and (page := store.page(self.path)) is not None:
+                store.objects[path] = page, {"Content-Type": "application/xml"}
+            if status is None and path not in store.objects:
                 status = 404
             if status is not None:
                 self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            content, headers = store.objects[self.path]
+            content, headers = store.objects[path]
             wanted = self.headers.get("Range")
             if wanted and store.knows_ranges:
                 begin, _, end = wanted.removeprefix("bytes=").partition("-")

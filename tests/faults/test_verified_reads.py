@@ -164,10 +164,10 @@ def test_a_file_of_a_web_server_that_is_replaced_for_each_get_and_restored_for_e
             return server.put(f"x.{kind}", content(kind, seed), **{name: form.format((MONDAY, TUESDAY)[seed])})
 
         dataset = me.read(put(0))
-        server.before = lambda method: put(int(method == "GET"))
+        server.before = lambda method, _: put(int(method == "GET"))
         with pytest.raises(me.DataChangedError, match="another version"):
             list(dataset)
-        server.before = lambda method: None
+        server.before = lambda *_: None
         put(0)
         assert list(dataset) == rows_of(kind)
 

@@ -117,6 +117,13 @@ def aws_endpoint(*, even_if_ignored: bool = False) -> str | None:
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 
+def azure_settings() -> dict[str, str]:
+    """What the environment says of an account of Azure, by the names that adlfs reads, without their prefix."""
+    names = ("account_name", "account_key", "sas_token", "connection_string", "anon")
+    found = {name: os.environ.get(f"AZURE_STORAGE_{name.upper()}", "") for name in names}
+    return {name: value for name, value in found.items() if value}
+
+
 def is_starting_a_process() -> bool:
     """Whether a child process is being started: only then can shared memory be pickled."""
     context = sys.modules.get("multiprocessing.context")

@@ -1,5 +1,6 @@
 """Clients of object stores behind one protocol: pyarrow for s3:// and gs://, fsspec for every other URL."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, Protocol
@@ -37,9 +38,12 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "endpoint_override": ("endpoint", "endpoint_url", "endpoint_override"),
         "project_id": ("project", "project_id"),
         "anonymous": ("anonymous", "anon"),
+        "client": ("client",),
     },
 }
 """The names that users may write for an option, by scheme and by pyarrow's name for it."""
+GCSFS_TOKEN = re.compile(r"^(anon|google_default|cache|cloud|browser)$|\.json$|^\{")
+"""What fsspec's client of GCS takes as a token, and pyarrow's would send as one."""
 NESTED = ("client_kwargs", "config_kwargs")
 HTTP = ("http", "https")
 HTTP_SECONDS, HTTP_CONNECT_SECONDS = 30.0, 10.0
@@ -112,6 +116,11 @@ def known_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
             raise TypeError(f"storage_options has several of {names}, which mean the same. Pass one.")
         if name == "anonymous" and not isinstance(value, bool):
             raise TypeError(f"{alias} in storage_options must be True or False, not a {type(value).__name__}.")
+        if name == "access_token" and value is not None and GCSFS_TOKEN.search(str(value)):
+            raise TypeError(
+                f"{alias} in storage_options is no access token. For gs:// pass one, or anonymous=True. To use keys in "
+                "a file, name it in the environment: GOOGLE_APPLICATION_CREDENTIALS. Others are found without options."
+            )
         if value is not None:
             known[name] = value
     if ("access_key" in known) != ("secret_key" in known):
@@ -207,7 +216,9 @@ class ArrowClient:
         return [info for info in infos if info.kind == "file"]
 
     def open(self, url: str) -> "ArrowHandle":
-        return ArrowHandle(self._system.open_input_file(url.removeprefix(self._prefix)))
+        file = self._system.open_input_file(url.removeprefix(self._prefix))
+        # GCS has two interfaces, whose etags differ. The number of a version is the same in both.
+        return ArrowHandle(file, ("generation", *VERSIONS) if self._prefix == "gs://" else VERSIONS)
 
     def _object_info(self, info: Any) -> ObjectInfo:
         url = self._prefix + info.path
@@ -221,11 +232,11 @@ class ArrowHandle:
 
     verifies = False
 
-    def __init__(self, file: pa.NativeFile) -> None:
+    def __init__(self, file: pa.NativeFile, versions: Sequence[str]) -> None:
         self._file = file
         self.size = int(file.size())
         metadata = {_text(name).lower(): _text(value) for name, value in (file.metadata() or {}).items()}
-        self.version = next((metadata[name] for name in (*VERSIONS, "last-modified") if metadata.get(name)), "")
+        self.version = next((metadata[name] for name in (*versions, "last-modified") if metadata.get(name)), "")
 
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
         return pa.py_buffer(self._file.read_at(nbytes, offset))

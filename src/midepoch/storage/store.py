@@ -73,6 +73,8 @@ class Store:
         place = self._options.get("endpoint_override", "")
         if self.scheme not in BUCKETS:
             place = "\n".join(f"{name}={value}" for name, value in sorted(_places(self._options)))
+        elif self.scheme == "gs":
+            place += "\ngenerations"  # indexes and blocks that know versions by etags are not those of this store
         return digest(f"{self.scheme}\n{place}".encode()).hex()
 
     def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:

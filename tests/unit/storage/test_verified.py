@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from midepoch.errors import StoreError
-from midepoch.storage import verified
+from midepoch.storage import obstores, verified
 from midepoch.storage.clients import ArrowClient, FsspecClient, known_options
 from midepoch.storage.verified import VerifiedClient, connect, is_of_version
 
@@ -37,7 +37,7 @@ def test_obstore_is_used_where_it_can_be(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     assert isinstance(s3(region="us-east-1"), VerifiedClient)
-    monkeypatch.setattr(verified.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(obstores.importlib.util, "find_spec", lambda name: None)
     assert isinstance(s3(**KEYS), ArrowClient)
     assert isinstance(connect("https", "", {}), FsspecClient)
 
@@ -63,7 +63,7 @@ def test_an_ignored_endpoint_of_the_environment_stays_ignored(monkeypatch):
 
 def test_a_token_of_the_environment_is_not_used_with_keys_of_the_options(monkeypatch):
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-other-keys")
-    credentials = verified._credentials(known_options("s3", KEYS))
+    credentials = obstores._s3_credentials(known_options("s3", KEYS))
     assert credentials() == {"access_key_id": "k", "secret_access_key": "s", "token": None, "expires_at": None}
 
 
