@@ -62,6 +62,8 @@ class Process:
     def _start(self) -> subprocess.Popen[str]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         paths = [str(ROOT), *([str(ROOT / "src")] if self.name == "midepoch" else [])]
+        # Python keeps what it compiles, as of an installed package, so that no start has to compile again.
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         with open(self.log, "a") as log:
             return subprocess.Popen(
                 [str(self.python), "-m", self.module, self.name],
@@ -70,6 +72,6 @@ class Process:
                 stderr=log,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env={**inherited, "PYTHONPATH": os.pathsep.join(paths)},
                 start_new_session=True,
             )

@@ -93,6 +93,19 @@ def test_reading_rows_does_not_import_torch(path):
     assert not {"torch", "datasets"} & set(run(code, path))
 
 
+def test_the_first_batch_of_indexed_arrow_files_imports_no_masked_arrays(path):
+    midepoch.read(path)
+    code = """
+        import sys
+        import numpy
+        if "numpy.ma" not in sys.modules:  # NumPy imports it at first use since release 2
+            import midepoch as me
+            next(iter(me.read(sys.argv[1]).shuffle(seed=1).batch(2)))
+            print(*sys.modules)
+    """
+    assert "numpy.ma" not in run(code, path)
+
+
 @pytest.mark.parametrize(
     "imports",
     [

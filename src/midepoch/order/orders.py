@@ -177,7 +177,7 @@ class ShuffledWindows:
             return self._rows_of_one(positions, first)
         windows = np.searchsorted(self._starts, positions, "right") - 1
         permuted = np.empty_like(positions)
-        for window in np.unique(windows).tolist():
+        for window in distinct(np.sort(windows)).tolist():
             inside = windows == window
             permuted[inside] = self._permuted(positions[inside], window)
         return self._inner.rows(permuted)
@@ -185,7 +185,7 @@ class ShuffledWindows:
     def positions(self, rows: I64) -> I64:
         positions = self._inner.positions(rows)
         windows = np.searchsorted(self._starts, positions, "right") - 1
-        for window in np.unique(windows).tolist():
+        for window in distinct(np.sort(windows)).tolist():
             start, stop = int(self._starts[window]), int(self._starts[window + 1])
             inside = windows == window
             found = unpermute(positions[inside] - start, stop - start, key_of(self._key, window))

@@ -127,7 +127,10 @@ def _followed(ends: I64) -> list[int]:
 
 
 def distinct(rising: I64) -> I64:
-    """The distinct numbers of a rising array. For a million numbers, ``np.unique`` may take seconds."""
+    """The distinct numbers of a rising array.
+
+    For a million numbers, ``np.unique`` may take seconds, and its first call imports ``numpy.ma``.
+    """
     kept: I64 = rising[np.append(np.diff(rising) > 0, True)] if len(rising) else rising
     return kept
 

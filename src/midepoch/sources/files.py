@@ -35,7 +35,7 @@ from midepoch.order.orders import (
 from midepoch.order.quality import ShuffleQuality, full_permutation, measure_quality
 from midepoch.order.selection import KeptBlocks
 from midepoch.order.surveyed import Surveyed
-from midepoch.order.windows import WINDOW_BLOCKS, Blocks, virtual_counts, virtual_starts
+from midepoch.order.windows import WINDOW_BLOCKS, Blocks, distinct, virtual_counts, virtual_starts
 from midepoch.order.without import Without
 from midepoch.sources.appended import FileSubset, generations, lane_of_generations
 from midepoch.sources.fetcher import BlockFetcher
@@ -405,7 +405,8 @@ class FileRowsLanes:
     ) -> None:
         """``late`` edits leave rows out of lanes that were cut before; ``masked`` ones only out of packs."""
         self._source, self._cut, self._survey, self._late = source, cut, survey, late
-        self._masked = np.unique(np.concatenate([np.empty(0, np.int64), *(edit.rows for edit in masked)]))
+        rows = np.concatenate([np.empty(0, np.int64), *(edit.rows for edit in masked)])
+        self._masked = distinct(np.sort(rows))
         self._left_out: dict[int, set[int]] = {}
         if cut.appended:
             generations(cut.appended, len(source.index.view.names))  # a damaged state raises here, not at the first row

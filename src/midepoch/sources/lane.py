@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from midepoch._common.types import I64
 from midepoch.order.orders import Order
+from midepoch.order.windows import distinct
 from midepoch.sources.blocks import HeldBlocks
 from midepoch.sources.fetcher import BlockFetcher, Data
 from midepoch.stages.flow import RowRun
@@ -185,7 +186,7 @@ class LaneRows:
             return
         ends = np.searchsorted(self._pieces, positions[[0, -1]], "right")
         cuts = np.searchsorted(positions, [self._pieces[ends[0]], self._pieces[ends[1] - 1]])
-        yield from (part for part in np.split(positions, np.unique(cuts)) if len(part))
+        yield from (part for part in np.split(positions, distinct(np.sort(cuts))) if len(part))
 
     def _step_end(self, begin: int, stop: int) -> int:
         """Where a step from ``begin`` ends: at the end of a piece, if one ends neither too early nor too late."""
