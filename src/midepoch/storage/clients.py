@@ -10,7 +10,7 @@ import pyarrow as pa
 from midepoch._common.hashing import digest
 from midepoch._common.world import aws_endpoint, aws_region
 from midepoch.errors import MissingExtraError
-from midepoch.storage.retry import error_kind
+from midepoch.storage.retry import ShortReadError, error_kind
 
 BUCKETS = ("s3", "gs")
 """The schemes that pyarrow reads. Their URLs begin with a bucket."""
@@ -51,6 +51,7 @@ HTTP_SECONDS, HTTP_CONNECT_SECONDS = 30.0, 10.0
 LEAST_BYTES_A_SECOND = 64 << 10
 """An answer that comes more slowly is given up and asked for again, unless storage_options has a timeout."""
 GCS_SECONDS = 10  # pyarrow's own limit on retries is 15 minutes
+UNREAD = b"\xa5\x5a"
 NEVER = datetime(2200, 1, 1, tzinfo=UTC)
 VERSIONS = ("etag", "generation", "md5hash", "content_md5", "md5", "sha256", "checksum", "versionid", "uid")
 TIMES = ("mtime", "lastmodified", "last_modified", "last-modified", "updated", "modified", "created")
@@ -239,7 +240,22 @@ class ArrowHandle:
         self.version = next((metadata[name] for name in (*versions, "last-modified") if metadata.get(name)), "")
 
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
-        return pa.py_buffer(self._file.read_at(nbytes, offset))
+        """Bytes of a buffer of our own, because pyarrow does not say how many an answer of S3 had.
+
+        An answer that is too short leaves the end of the buffer as it was. A last byte that is as it was may also have
+        come so, but not twice, after it was two different ones.
+        """
+        data = pa.allocate_buffer(nbytes)
+        if not nbytes:
+            return data
+        view = memoryview(data).cast("B")
+        for unread in UNREAD:
+            view[-1] = unread
+            if (got := self._file.get_stream(offset, nbytes).readinto(data)) < nbytes:
+                return data.slice(0, got)
+            if view[-1] != unread:
+                return data
+        raise ShortReadError(f"got fewer than {nbytes:,} bytes")
 
 
 class FsspecClient:

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
+from functools import cache
+from multiprocessing import parent_process
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -57,7 +59,20 @@ def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
             "adlfs is not installed. To read with adlfs: pip install adlfs."
         )
     log.debug("obstore does not verify reads of %s://, because %s.", scheme, reason)
+    if wanted is None and scheme == "s3" and importlib.util.find_spec("obstore") is None:
+        _warn_of_plain_s3()
     return clients.connect(scheme, bucket, options)
+
+
+@cache
+def _warn_of_plain_s3() -> None:
+    """Warn once, and not in workers."""
+    if parent_process() is None:
+        log.warning(
+            "s3:// is read without obstore: the version of an object is checked after each read, not with it, and an "
+            "answer that comes very slowly is waited for. To read with it: pip install 'midepoch[remote]'. To read "
+            "without it: storage_options={'client': 'pyarrow'}."
+        )
 
 
 class VerifiedClient:

@@ -9,7 +9,16 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import midepoch as me
 from midepoch.errors import MissingExtraError, StoreError
-from midepoch.storage.clients import LEAST_BYTES_A_SECOND, ArrowClient, FsspecHandle, connect, known_options
+from midepoch.storage.clients import (
+    LEAST_BYTES_A_SECOND,
+    UNREAD,
+    ArrowClient,
+    ArrowHandle,
+    FsspecHandle,
+    connect,
+    known_options,
+)
+from midepoch.storage.retry import ShortReadError
 from midepoch.storage.store import Store
 from objects import put, put_rows
 from worlds import FORMATS, TEXTS, ids, write_files
@@ -168,3 +177,37 @@ def test_entries_of_all_kinds_yield_a_version_and_a_change_number():
     assert _version({"Last-Modified": "Mon, 05 Jan 2026 10:00:00 GMT"}) == "Mon, 05 Jan 2026 10:00:00 GMT"
     assert _change_number({"Last-Modified": "a"}) != _change_number({"Last-Modified": "b"})
     assert _version({"size": 3}) == ""
+
+
+class Answering:
+    """A file whose answers have these contents, one after the other, and which says that each was whole."""
+
+    def __init__(self, *answers):
+        self.answers = [*answers]
+
+    def size(self):
+        return 100
+
+    def metadata(self):
+        return {}
+
+    def get_stream(self, offset, nbytes):
+        return self
+
+    def readinto(self, buffer):
+        content = self.answers.pop(0)
+        memoryview(buffer).cast("B")[: len(content)] = content
+        return buffer.size
+
+
+@pytest.mark.parametrize("last", range(256))
+def test_an_answer_that_is_too_short_is_noticed_whatever_its_bytes_are(last):
+    whole = bytes([last]) * 7
+    for missing in range(1, 8):
+        short = whole[:-missing]
+        with pytest.raises(ShortReadError, match="got fewer than 7 bytes"):
+            ArrowHandle(Answering(short, short), ()).read_at(7, 0)
+        if last != UNREAD[1]:  # that one is asked for again
+            assert ArrowHandle(Answering(short, whole), ()).read_at(7, 0).to_pybytes() == whole
+    assert ArrowHandle(Answering(whole, whole), ()).read_at(7, 0).to_pybytes() == whole
+    assert ArrowHandle(Answering(), ()).read_at(0, 0).size == 0

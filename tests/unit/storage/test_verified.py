@@ -42,6 +42,18 @@ def test_obstore_is_used_where_it_can_be(monkeypatch):
     assert isinstance(connect("https", "", {}), FsspecClient)
 
 
+def test_one_warning_says_what_is_missing_without_obstore(monkeypatch, caplog):
+    monkeypatch.setattr(obstores.importlib.util, "find_spec", lambda name: None)
+    verified._warn_of_plain_s3.cache_clear()
+    s3(**KEYS, client="pyarrow")
+    connect("https", "", {})
+    assert not caplog.records, "it was asked for, or gives up slow answers by itself"
+    for _ in range(2):
+        s3(**KEYS)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "pip install 'midepoch[remote]'" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
