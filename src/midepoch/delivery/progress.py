@@ -119,8 +119,7 @@ class Progress:
                 yield self._remaining
             else:
                 yield (item for item in self._remaining if item is not EMPTY)
-            self._settle()
-            self._turns_before_current, self._current = self.turns_taken, None
+            self._turns_before_current, self._current = self._turns_before_current + self._settle(), None
             if self._turns_before_current - self._turns_summed >= self._most_unsummed:
                 self._settle_sums()
             del turns  # so that the next rows are made in the memory of these, which is still in the cache
@@ -129,23 +128,24 @@ class Progress:
         """Hand over none of the items that are ready. Those that were handed over stay delivered."""
         if self._current is None:
             return
-        self._settle()
         items = self._current.items
-        self._turns_before_current, self._current = self.turns_taken, None
+        self._turns_before_current, self._current = self._turns_before_current + self._settle(), None
         if isinstance(items, list):
             items.clear()  # which ends the iterator that hands them over
 
-    def _settle(self) -> None:
-        """Move the cursors to the turns that are taken."""
+    def _settle(self) -> int:
+        """Move the cursors to the turns that are taken. Returns how many of the current ones are."""
+        taken = self._turns_of_current
         if self._current is None or not self.session.tracks_cursors:
-            return
-        cursors, taken = self._current.cursors, self._turns_of_current
+            return taken
+        cursors = self._current.cursors
         for number in range(min(len(cursors), taken)):
             slot = (self._turns_before_current + number) % len(self.rotation)
             if len(cursors[number]):
                 self.cursors[slot] = tuple(map(int, cursors[number][(taken - number - 1) // len(cursors)]))
             elif self.limits[slot] is None:
                 self.limits[slot] = self.session.assignment.turns_at(slot, self._turns_before_current + number)
+        return taken
 
     def _settle_sums(self) -> None:
         """Add the sums of the turns that are taken to those of their lanes."""

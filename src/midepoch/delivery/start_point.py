@@ -82,6 +82,8 @@ class StartPoint:
 
     def note_delivery(self, run: Pass) -> bool:
         """Note that a pass is about to deliver. True if no other pass is open."""
+        if self._alone is not None and self._alone[0] is run and len(self._open) == 1 and run in self._open:
+            return True  # nothing has changed since it was noted last
         self._note_bulk()
         self._open.pop(run, None)
         for other in [other for other in list(self._open) if not other.is_of_this_process]:

@@ -17,6 +17,9 @@ from midepoch.stages.stage import FunctionStage, Stage
 from midepoch.values.forms import Form
 from midepoch.values.rows import convert_batch, convert_item
 
+MAPPINGS = dict, Mapping
+"""To ask for the class that most items have first is much faster than to ask for the abstract one alone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map(FunctionStage):
@@ -34,9 +37,9 @@ class Map(FunctionStage):
         call, removed = self.call, self.remove_columns
         for item, cursor, key in inputs:
             result = call(item, key, context)
-            if isinstance(result, Mapping) and isinstance(item, Mapping):
+            if isinstance(result, MAPPINGS) and isinstance(item, MAPPINGS):
                 result = {**(without(item, removed) if removed else item), **result}
-            elif result is None and isinstance(item, Mapping):
+            elif result is None and isinstance(item, MAPPINGS):
                 raise TypeError(
                     f"The function of {self.name} returned None{_for_row(self, key, context)}. It must return the row, "
                     "or a dict of the columns that it changes. Does it end without a return statement?"

@@ -135,7 +135,7 @@ def test_a_peek_inside_a_loop_changes_no_state(start_point, one):
     assert start_point.epoch == 1
 
 
-@pytest.mark.parametrize("order", ["abab", "aabb", "abba", "bbaa", "aaab", "baaa"])
+@pytest.mark.parametrize("order", ["abab", "aabb", "abba", "bbaa", "aaab", "baaa", "aabab", "bbaba"])
 def test_the_state_is_that_of_the_open_iterator_that_delivered_last(start_point, one, order):
     iterators = {"a": start(start_point, one), "b": start(start_point, one)}
     counts = {"a": 0, "b": 0}
