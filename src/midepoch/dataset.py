@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from numbers import Real
@@ -26,34 +26,15 @@ from midepoch.order.selection import Selection
 from midepoch.order.split import Half, TrainTestSplit
 from midepoch.order.windows import WINDOW, WINDOW_BLOCKS, WINDOW_BYTES
 from midepoch.pipeline.cache import cache_pipeline
-from midepoch.pipeline.own_lengths import with_own_lengths
 from midepoch.pipeline.survey import survey_pipeline
 from midepoch.pipeline.units import checked_version
 from midepoch.pipeline.without import without
-from midepoch.stages.arguments import with_arguments
-from midepoch.stages.batch import WHOLE_LANE, Batch, MapBatches, MapBatchesOneToOne
-from midepoch.stages.filter_batches import FilterBatches
-from midepoch.stages.library import ToLibrary
-from midepoch.stages.pack.spec import Others, PackSpec
-from midepoch.stages.pack.stage import PackStream, PackWindows
-from midepoch.stages.pack.strategies import Overlong, Strategy
-from midepoch.stages.transform import Convert, Filter, Map
-from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
-from midepoch.table import TableDataset
-from midepoch.values.features import features_of
-from midepoch.values.forms import FORMS, Form, torch_module
-from midepoch.values.frames import LIBRARIES, Library, form_for, library_module
-from midepoch.values.images import Decoder, ImageDecoder, checked_size
-from midepoch.values.media import Decode, to_decode
+from midepoch.planned import Item
+from midepoch.transforms import TransformedDataset
 
 log = logging.getLogger("midepoch")
 
 Mode = Literal["auto", "file", "example"]
-FILTER_ROWS = 1000
-SHORT_FORMS: dict[Any, Form | Library] = {
-    **{None: "python", "np": "numpy", "pt": "torch", "pytorch": "torch", "pa": "arrow", "pyarrow": "arrow"},
-    **{"pd": "pandas", "pl": "polars"},
-}
 SplitDataset = TypeVar("SplitDataset", bound="Dataset")
 
 
@@ -64,7 +45,7 @@ class TrainTest(NamedTuple, Generic[SplitDataset]):
     test: SplitDataset
 
 
-class Dataset(TableDataset):
+class Dataset(TransformedDataset[Item]):
     """Rows of files, in an order, through stages. Lazy: every method below returns a new dataset and reads nothing.
 
         dataset = midepoch.read("data/*.parquet").shuffle(seed=42).map(tokenize).batch(8)
@@ -333,197 +314,6 @@ class Dataset(TableDataset):
             epoch=self.epoch, lanes=plan.lanes or plan.ranks, mode=plan.mode, batch_size=batch_size
         )
 
-    def map(
-        self,
-        function: Callable[..., Any],
-        *,
-        batched: bool = False,
-        batch_size: int | None = 1000,
-        drop_last_batch: bool = False,
-        one_to_one: bool = False,
-        with_rng: bool = False,
-        with_indices: bool = False,
-        remove_columns: Sequence[str] | str | None = None,
-        input_columns: Sequence[str] | str | None = None,
-        fn_kwargs: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Apply a function to every item, when the item is read.
-
-            dataset = midepoch.read("data/*.parquet").map(lambda row: {"length": len(row["text"])})
-
-        If ``function`` returns a dict, it updates the item's columns, without ``remove_columns``; any other value
-        replaces the item. With ``batched=True`` it gets the columns of ``batch_size`` items and may return any number
-        of rows. If ``batch_size`` is None, these are all items of a lane, in memory. With ``drop_last_batch`` the last
-        items of a lane are left out if they are fewer. With ``one_to_one=True`` it promises one row for each, in order,
-        made of that row alone, as tokenizers do: then the number of items stays known.
-
-        With ``with_indices=True`` it also gets the row's number, or those of a batch: rows are counted from 0 through
-        all files, in any order and epoch, on any number of ranks and workers. With ``with_rng=True`` it also gets a
-        NumPy generator that depends only on seed, epoch and row; the index comes first. It gets the values of
-        ``input_columns`` instead of the item, and ``fn_kwargs`` as keyword arguments, whose values a checkpoint does
-        not compare.
-        """
-        removed = (remove_columns,) if isinstance(remove_columns, str) else tuple(remove_columns or ())
-        adapted = with_arguments(function, input_columns, fn_kwargs)
-        call = self.plan.pipeline.call("map", adapted, with_rng=with_rng, with_indices=with_indices)
-        size = WHOLE_LANE if batch_size is None else batch_size
-        if one_to_one and not batched:
-            raise ValueError(
-                "one_to_one=True is for batched=True. Without that, a function returns one row for each anyway."
-            )
-        if drop_last_batch and (one_to_one or not batched):
-            raise ValueError("drop_last_batch=True is for batched=True, and not for one_to_one=True, which keeps all.")
-        if one_to_one:
-            return self.with_stage(MapBatchesOneToOne(call=call, size=size, remove_columns=removed))
-        if batched:
-            stage = MapBatches(call=call, size=size, drop_last=drop_last_batch, remove_columns=removed)
-            return self.with_stage(stage)
-        return self.with_stage(Map(call=call, remove_columns=removed))
-
-    def filter(
-        self,
-        function: Callable[..., Any],
-        *,
-        batched: bool = False,
-        with_indices: bool = False,
-        input_columns: Sequence[str] | str | None = None,
-        fn_kwargs: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Keep the items for which ``function`` is true. With ``batched=True`` it gets columns and returns a mask.
-
-            dataset = midepoch.read("data/*.parquet").filter(lambda row: len(row["text"]) > 10)
-
-        ``with_indices``, ``input_columns`` and ``fn_kwargs`` are those of :meth:`map`.
-        """
-        adapted = with_arguments(function, input_columns, fn_kwargs)
-        call = self.plan.pipeline.call("filter", adapted, with_indices=with_indices)
-        return self.with_stage(FilterBatches(call=call, size=FILTER_ROWS) if batched else Filter(call=call))
-
-    def batch(self, batch_size: int, drop_last_batch: bool = False) -> Self:
-        """Make one item of several, a dict of columns.
-
-            dataset = midepoch.read("data/*.parquet").shuffle(seed=42).batch(32)
-
-        ``batch_size`` is the number of items in a batch, at least 1. The last batch of a lane may be smaller; with
-        ``drop_last_batch=True`` it is left out then.
-        """
-        return self.with_stage(Batch(size=check_integer("batch_size", batch_size, least=1), drop_last=drop_last_batch))
-
-    def pack(
-        self,
-        length: int,
-        *,
-        column: str = "input_ids",
-        strategy: Strategy = "best_fit",
-        window: int = 1024,
-        overlong: Overlong = "cut",
-        eos: int | None = None,
-        pad: int | None = None,
-        labels: str | None = None,
-        others: Others = "drop",
-    ) -> Self:
-        """Pack the documents in ``column``, lists of integers, into sequences of ``length`` tokens.
-
-            packs = midepoch.read("data/*.parquet").shuffle(seed=42).map(tokenize).pack(2048, eos=0, pad=0)
-
-        ``strategy`` "best_fit" (fewest packs), "first_fit" (in order of arrival) and "balanced" (equal cost of
-        attention) place whole documents, inside windows of ``window`` rows. "concat" cuts one stream of tokens every
-        ``length`` tokens. ``overlong`` documents are "cut", dropped ("drop"), or put "alone" in a longer pack. ``eos``
-        is appended to each document; ``pad`` fills up each pack.
-
-        A pack is a dict of arrays, or of tensors after ``with_format("torch")``: the tokens, ``position_ids``,
-        ``document_ids``, ``cu_seqlens`` and, if rows have them, ``labels``, ``token_type_ids`` and columns whose names
-        end in "mask". ``labels`` names the column of labels; with the column of tokens, labels are made of these. Other
-        columns are dropped. With ``others="join"`` a pack keeps them: arrays are concatenated in the order of its
-        documents, other values become a list; it is None if no document has a value.
-
-        Packs are counted once the rows are surveyed. Lists in local, uncompressed Arrow files are surveyed unasked,
-        when items are first counted; for others call :meth:`survey`.
-        """
-        pipeline = self.plan.pipeline
-        spec = PackSpec(
-            length=check_integer("length", length, least=None),
-            column=column,
-            overlong=overlong,
-            eos=None if eos is None else check_integer("eos", eos, least=None),
-            pad=None if pad is None else check_integer("pad", pad, least=None),
-            labels=labels,
-            others=others,
-            number=len(pipeline.stages) + 1,
-        )
-        pipeline.check_form("pack")
-        _, batched = pipeline.item_spec
-        if batched:
-            raise ValueError("pack after batch is not possible: it packs rows, not batches of them. Put pack first.")
-        if pipeline.schema is not None:
-            spec.check_schema(pipeline.schema)
-        packed = self.with_stage(
-            PackStream(spec=spec)
-            if strategy == "concat"
-            else PackWindows(spec=spec, strategy=strategy, window=check_integer("window", window))
-        )
-        return packed.with_plan(replace(packed.plan, pipeline=with_own_lengths(packed.plan.pipeline)))
-
-    def with_format(
-        self, type: Form | Library | Literal["np", "pt", "pytorch", "pa", "pyarrow", "pd", "pl"] | None = None
-    ) -> Self:
-        """Yield "python", "numpy" or "torch" values, or Arrow record batches ("arrow"), from this stage on.
-
-            dataset = midepoch.read("data/*.parquet", columns=["x"]).with_format("torch").batch(32)
-
-        ``type`` is one of these names; None is "python". "pandas" and "polars" yield frames, of one row for each item
-        or of the rows of a batch; "jax" yields arrays of jax. Functions after it get such objects too. The library must
-        be installed. The other names of `datasets` are known: "np", "pt", "pytorch", "pa", "pyarrow", "pd" and "pl".
-        """
-        form: Any = SHORT_FORMS.get(type, type)
-        if form in LIBRARIES:
-            library_module(form)
-            return self.with_stage(Convert(form=form_for(form))).with_stage(ToLibrary(library=form))
-        if form not in FORMS:
-            raise ValueError(f"The format is {type!r}; it can be {', '.join(map(repr, (*FORMS, *LIBRARIES)))}.")
-        if form == "torch":
-            torch_module()
-        return self.with_stage(Convert(form=form))
-
-    def decode(
-        self,
-        *columns: str,
-        decoder: Decoder = "pillow",
-        size: int | Sequence[int] | None = None,
-        data_folder: str | os.PathLike[str] | None = None,
-        allow_urls: Iterable[str] = (),
-        max_file_bytes: Size = MAX_FILE_BYTES,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Decode images to PIL images and audio to arrays, in the process that reads the rows.
-
-            pictures = midepoch.read("pictures.parquet").decode("picture")
-
-        ``columns`` are names, or the kinds "image" and "audio"; by default all Image and Audio features are decoded.
-        Without ``decode`` they stay bytes. Needs ``midepoch[image]`` or ``midepoch[audio]``.
-
-        ``decoder="turbo"`` gives images as arrays of bytes, (height, width, 3), and decodes JPEG files about twice as
-        fast, by libjpeg-turbo; Pillow decodes the others. Needs ``midepoch[jpeg]``, and torch with a ``size``. With
-        ``size``, a number of pixels or a pair of height and width, all images are resized to it, without keeping their
-        proportions. Both are part of a state, because they change pixels.
-
-            arrays = midepoch.read("pictures.parquet").decode("picture", decoder="turbo", size=224)
-
-        Most datasets hold the bytes of their files. Rows may also name regular files in ``data_folder``, which can be
-        the URL of an object store, and URLs of the origins in ``allow_urls``, such as "https://example.com". Each has
-        at most ``max_file_bytes``. ``storage_options`` are those of the folder's store.
-        """
-        pipeline = self.plan.pipeline
-        if (resizing := pipeline.first_resizing) is not None:
-            raise ValueError(f"decode after {resizing} is not possible: it works on single rows. Put decode first.")
-        files = NamedFiles(
-            data_folder, allow_urls=allow_urls, max_file_bytes=max_file_bytes, storage_options=storage_options
-        )
-        images = ImageDecoder(decoder=decoder, size=checked_size(size))
-        features = to_decode(self.schema, features_of(self.schema), columns)
-        function = Decode(features=features, files=files, images=images)
-        return self.with_stage(Map(call=pipeline.call("decode", function), parameters=images.describe()))
-
     def repeat(self, num_times: int | None = None) -> Self:
         """Let one loop run through ``num_times`` epochs, or forever.
 
@@ -578,7 +368,7 @@ class Dataset(TableDataset):
         *,
         executor: Executor | None = None,
         version: str | int | None = None,
-    ) -> "Dataset":
+    ) -> "Dataset[Item]":
         """Make all rows once, in parallel, and read them from Arrow files in ``folder`` from then on.
 
             tokens = midepoch.read("data/*.parquet").map(tokenize).filter(long_enough).cache("tokens")
@@ -600,7 +390,7 @@ class Dataset(TableDataset):
         )
         return self.with_other_rows(replace(self.plan, pipeline=pipeline))
 
-    def as_map(self) -> MapView:
+    def as_map(self) -> MapView[Item]:
         """The items of the present epoch by position, for trainers that index: ``len(view)``, ``view[5]``.
 
             view = midepoch.read("data/*.parquet").map(tokenize).as_map()
@@ -615,7 +405,7 @@ class Dataset(TableDataset):
             raise ValueError("as_map after shard is not possible: it has all items. Pass num_shards to its sampler.")
         return MapView(self.plan, self.epoch)
 
-    def with_other_rows(self, plan: Plan) -> "Dataset":
+    def with_other_rows(self, plan: Plan) -> "Dataset[Item]":
         """A dataset of other files. A subclass that knows its files overrides this and returns a plain Dataset."""
         return self.with_plan(plan)
 

@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import replace
 from itertools import chain, islice
 from itertools import count as count_from
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -34,7 +34,9 @@ from midepoch.delivery.start_point import StartPoint
 from midepoch.delivery.summary import describe_plan
 from midepoch.delivery.trace import find, trace
 from midepoch.errors import MissingExtraError
-from midepoch.loader_plan import LoaderOptions, micro_batches
+from midepoch.loader_plan import LoaderArguments, LoaderOptions, micro_batches
+from midepoch.planned import Item
+from midepoch.transforms import Made, Row, Table
 
 try:
     import torch.multiprocessing
@@ -46,11 +48,12 @@ except ImportError as error:
     raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
 
 log = logging.getLogger("midepoch")
+RowOrTable = TypeVar("RowOrTable", bound=Row | Table)
 _numbers = count_from(0)
 """Numbers the Loaders of several ranks in this process. All ranks build them in the same order."""
 
 
-class Loader(DataLoader[Any]):
+class Loader(DataLoader[Item]):
     """Feeds a training loop, and knows at any moment what the loop has received.
 
         loader = midepoch.Loader(midepoch.read("data/*.parquet").shuffle(seed=42), batch_size=32, num_workers=2)
@@ -95,6 +98,56 @@ class Loader(DataLoader[Any]):
     A copy of a Loader starts where the next loop of the Loader would, with a position and workers of its own.
     ``set_epoch`` of its own ``dataset`` reaches it; after ``deepcopy`` and ``pickle`` that is a copy too.
     """
+
+    @overload
+    def __init__(
+        self: "Loader[Made]",
+        dataset: Dataset,
+        batch_size: int | None = None,
+        shuffle: bool | None = None,
+        *,
+        collate_fn: Callable[..., Made],
+        global_batch_size: int | None = None,
+        micro_batch_size: int | None = None,
+        balance: Literal["cost"] | None = None,
+        **others: Unpack[LoaderArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Loader[Made]",
+        dataset: Dataset[Made],
+        batch_size: None = None,
+        shuffle: bool | None = None,
+        *,
+        collate_fn: None = None,
+        **others: Unpack[LoaderArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Loader[RowOrTable]",
+        dataset: Dataset[RowOrTable],
+        batch_size: int,
+        shuffle: bool | None = None,
+        *,
+        collate_fn: None = None,
+        **others: Unpack[LoaderArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Loader[Any]",
+        dataset: Dataset,
+        batch_size: int | None = None,
+        shuffle: bool | None = None,
+        *,
+        collate_fn: None = None,
+        global_batch_size: int | None = None,
+        micro_batch_size: int | None = None,
+        balance: Literal["cost"] | None = None,
+        **others: Unpack[LoaderArguments],
+    ) -> None: ...
 
     def __init__(
         self,
@@ -430,13 +483,13 @@ class Loader(DataLoader[Any]):
         items = self._plan.items_per_rank(session)
         return (sum(session.reader_items(progress.reader)) if items is None else items) - progress.items
 
-    def with_states(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+    def with_states(self) -> Iterator[tuple[Item, dict[str, Any]]]:
         """Each batch with the state after it, for callers that read ahead of what they train on."""
         batches = iter(self)
         for batch in batches:
             yield batch, batches.state_dict()
 
-    def __iter__(self) -> PassIterator:  # type: ignore[override]
+    def __iter__(self) -> PassIterator[Item]:  # type: ignore[override]
         """A pass from the start point: the beginning of the epoch, or the state that was loaded.
 
         A pass that reaches its end moves the start point to the next epoch. One that is left early does not. Iterators

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from midepoch._common.checks import check_integer
 from midepoch._common.once import log_once
@@ -14,7 +14,31 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.batch import Batch, Collate
 from midepoch.stages.stage import Stage
 
+if TYPE_CHECKING:
+    import torch
+
+    from midepoch.delivery.metrics import OnMetrics
+
 EVEN: tuple[Even, Even] = ("drop", "pad")
+
+
+class LoaderArguments(TypedDict, total=False):
+    """The arguments of a Loader that say nothing of what it yields."""
+
+    num_workers: int
+    pin_memory: bool
+    prefetch_factor: int | None
+    persistent_workers: bool
+    multiprocessing_context: Any
+    drop_last: bool
+    even: Even | Literal["auto"] | None
+    worker_init_fn: Callable[[int], None] | None
+    timeout: float
+    check_ranks: bool
+    device: "str | torch.device | None"
+    digest: bool
+    on_metrics: "OnMetrics | None"
+    metrics_every: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from midepoch.dataset import Dataset
 
 POSITION = "position"
+Element = TypeVar("Element", covariant=True)
 
 
-class MapView:
+class MapView(Generic[Element]):
     """The items of one epoch of a dataset, by their position in it: ``len(view)``, ``view[5]``. It can be pickled."""
 
     def __init__(self, plan: Plan, epoch: int) -> None:
@@ -48,11 +49,11 @@ class MapView:
     def __len__(self) -> int:
         return self._counted().total()
 
-    def __getitem__(self, position: int) -> Any:
+    def __getitem__(self, position: int) -> Element:
         """The item at a position. A negative one counts from the end."""
         return self.__getitems__([position])[0]
 
-    def __getitems__(self, positions: Sequence[int]) -> list[Any]:
+    def __getitems__(self, positions: Sequence[int]) -> list[Element]:
         """The items at some positions, read together. DataLoader calls this for a batch."""
         size = len(self)
         numbers = np.array([as_index(position) for position in positions], np.int64)

@@ -13,14 +13,15 @@ from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.weight_schedule import WeightSchedule, WeightSteps
+from midepoch.planned import Item
 
 
 def mix(
-    datasets: Sequence[Dataset] | Mapping[str, Dataset],
+    datasets: Sequence[Dataset[Item]] | Mapping[str, Dataset[Item]],
     weights: Sequence[float] | Mapping[str, float] | WeightSchedule | None = None,
     seed: int = 0,
     stop: Stop = "first",
-) -> Dataset:
+) -> Dataset[Item]:
     """Draw from several datasets in the proportion of their weights, by default equally.
 
         mixture = midepoch.mix({"web": dataset, "code": other}, weights=[0.7, 0.3], seed=42)
@@ -56,7 +57,7 @@ def mix(
     return _joined(mixture, parts)
 
 
-def concat(datasets: Sequence[Dataset] | Mapping[str, Dataset]) -> Dataset:
+def concat(datasets: Sequence[Dataset[Item]] | Mapping[str, Dataset[Item]]) -> Dataset[Item]:
     """Read several datasets one after the other, as ``concatenate_datasets`` of `datasets` does.
 
         dataset = midepoch.concat([easy.shuffle(seed=1), hard.shuffle(seed=1)])

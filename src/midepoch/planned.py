@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from midepoch._common.checks import check_integer
 from midepoch._common.world import asking_dataloader, is_starting_a_process, launched_rank, torch_worker
@@ -30,16 +30,24 @@ from midepoch.sources.source import Source
 from midepoch.stages.stage import Stage
 from midepoch.values.collate import standalone
 
-if TYPE_CHECKING:  # type checkers see what isinstance says; torch is not imported for it
+if TYPE_CHECKING:  # type checkers see what isinstance says; nothing is imported for it
     from torch.utils.data import IterableDataset
+    from typing_extensions import TypeVar as TypeVarWithDefault
 
-    Base = IterableDataset[Any]
+    Item = TypeVarWithDefault("Item", covariant=True, default=Any)
+
+    class Base(IterableDataset[Item], Generic[Item]):
+        """What a dataset is for torch."""
 else:
-    Base = object
+    Item = TypeVar("Item", covariant=True)
+    Base = Generic
 
 
-class PlannedDataset(Base):
-    """A frozen plan, and the position of its iterations, which is the only thing that changes."""
+class PlannedDataset(Base[Item]):
+    """A frozen plan, and the position of its iterations, which is the only thing that changes.
+
+    ``Item`` is what it yields, for type checkers; a ``Dataset`` without it may yield anything.
+    """
 
     def __init__(self, plan: Plan) -> None:
         """Start at the beginning of ``plan``, which says what is read and by whom. Users call :func:`midepoch.read`."""
@@ -177,7 +185,7 @@ class PlannedDataset(Base):
         """
         return predicted_digest(self.plan, check_integer("epoch", epoch))
 
-    def head(self, n: int = 5) -> list[Any]:
+    def head(self, n: int = 5) -> list[Item]:
         """The first ``n`` items of a pass from the start point, to look at.
 
             print(midepoch.read("data/*.parquet").shuffle(seed=42).head(3))
@@ -187,7 +195,7 @@ class PlannedDataset(Base):
         with_own_position = copy(self)
         return list(islice(iter(with_own_position), check_integer("n", n)))
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> PassIterator[Item]:
         """A pass from the start point: the beginning of the epoch, or the state that was loaded.
 
         A pass that reaches its end moves the start point to the next epoch. One that is left early does not. Iterators

@@ -2,11 +2,11 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
@@ -26,9 +26,18 @@ from midepoch.stages.transform import Map
 from midepoch.storage.listing import Listing, PathSpec, find
 from midepoch.storage.options import CACHE, Fetch
 from midepoch.storage.urls import is_url
+from midepoch.transforms import Row
 
 TOKEN_DTYPES = (*MEGATRON_DTYPES.values(), "uint32", "uint64")
 ROW_NUMBER = "row_number"
+Element = TypeVar("Element", covariant=True)
+
+
+class Indexable(Protocol[Element]):
+    """What has a row for each number. It has a length too, though the types of torch's datasets do not say so."""
+
+    def __getitem__(self, index: int, /) -> Element:
+        """The row with this number."""
 
 
 def read(
@@ -47,7 +56,7 @@ def read(
     max_record_bytes: Size = MAX_RECORD_BYTES,
     trust_shared: bool = False,
     executor: Executor | None = None,
-) -> Dataset:
+) -> Dataset[Row]:
     """Open Arrow, Parquet, ORC, JSON and CSV files in place.
 
         dataset = midepoch.read("data/*.parquet", columns=["id", "text"])
@@ -122,7 +131,7 @@ def _warn_of_splits(source: PathSpec | Listing) -> None:
         )
 
 
-def read_index(index: Index, columns: Sequence[str] | None, filters: Any, fetch: Fetch) -> Dataset:
+def read_index(index: Index, columns: Sequence[str] | None, filters: Any, fetch: Fetch) -> Dataset[Row]:
     """The rows of an index, as :func:`read` opens them."""
     rows = FileRows(index=index, columns=None if columns is None else tuple(columns), fetch=fetch)
     _ = rows.schema  # raises now, not at the first row, if the files disagree
@@ -140,7 +149,7 @@ def tokens(
     stride: int | None = None,
     dtype: str | None = None,
     column: str = "input_ids",
-) -> Dataset:
+) -> Dataset[Row]:
     """Open files of tokens in place: flat files (.bin, .npy), and the .bin/.idx pairs of Megatron.
 
         dataset = midepoch.tokens("train.bin", dtype="uint16", length=2048).shuffle(seed=42)
@@ -171,7 +180,7 @@ def tokens(
     return Dataset.from_source(FileRows(index=TokenIndex(listing, layout)))
 
 
-def from_indexable(source: Any, *, name: str | None = None) -> Dataset:
+def from_indexable(source: Indexable[Element], *, name: str | None = None) -> Dataset[Element]:
     """Any object with ``len(source)`` and ``source[i]`` as a dataset: a map-style Dataset of torch, a list, a store.
 
         dataset = midepoch.from_indexable(torchvision_dataset).shuffle(seed=42, level="row").batch(32)
@@ -184,7 +193,7 @@ def from_indexable(source: Any, *, name: str | None = None) -> Dataset:
         raise TypeError(f"from_indexable needs an object with len() and [i], got a {type(source).__name__}.")
     if isinstance(source, Dataset | Mapping):
         raise TypeError(f"from_indexable needs an object that row numbers index, got a {type(source).__name__}.")
-    numbers = FileRows(index=NumberIndex(len(source), name or type(source).__name__, ROW_NUMBER))
+    numbers = FileRows(index=NumberIndex(len(cast("Sized", source)), name or type(source).__name__, ROW_NUMBER))
     dataset = Dataset.from_source(numbers)
     call = dataset.plan.pipeline.call("from_indexable", Indexed(source))
     return dataset.with_stage(Map(call=call, remove_columns=(ROW_NUMBER,)))

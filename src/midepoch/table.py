@@ -14,7 +14,7 @@ from midepoch._common.text import count
 from midepoch.errors import SchemaMismatchError
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.planned import PlannedDataset
+from midepoch.planned import Item, PlannedDataset
 from midepoch.sources.files import FileRows
 from midepoch.stages.added import AddColumn, CastColumns
 from midepoch.stages.batch import Batch
@@ -49,7 +49,7 @@ NOT_HERE = {
 """What users of `datasets` look for, and what to do here instead."""
 
 
-class TableDataset(PlannedDataset):
+class TableDataset(PlannedDataset[Item]):
     """A plan whose items have columns. :class:`midepoch.Dataset` adds the methods that act on rows."""
 
     def select_columns(self, names: Sequence[str] | str) -> Self:
@@ -193,7 +193,7 @@ class TableDataset(PlannedDataset):
         """Another name of :attr:`num_shards`."""
         return self.num_shards
 
-    def __getitem__(self, column: str) -> "Column":
+    def __getitem__(self, column: str) -> "Column":  # type: ignore[override]
         """The values of one column in the present epoch: ``list(dataset["text"])``. No position moves.
 
         There is no ``dataset[5]``: rows are read in the order of the epoch. ``dataset.select([5])`` has that row.
@@ -215,7 +215,7 @@ class TableDataset(PlannedDataset):
             hint = f". {hint}" if hint else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
-    def to_list(self) -> list[Any]:
+    def to_list(self) -> list[Item]:
         """All items of the present epoch, in memory.
 
             rows = midepoch.read("data/*.parquet").take(10).to_list()

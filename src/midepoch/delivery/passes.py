@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from itertools import chain
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import Progress, Turns
 from midepoch.errors import MidepochError, StaleIteratorError
+
+Item = TypeVar("Item")
 
 
 class Owner(Protocol):
@@ -177,7 +179,7 @@ class Pass:
             raise StaleIteratorError.forked(self._process)
 
 
-class PassIterator(chain[Any]):
+class PassIterator(chain[Item]):
     """The items of a pass. Its :meth:`state_dict` is always that of this pass."""
 
     _run: Pass
@@ -185,8 +187,8 @@ class PassIterator(chain[Any]):
 
     @classmethod
     def over(
-        cls, run: Pass, items_in_bulk: Iterator[Iterable[Any]], describe: Callable[[Pass], dict[str, Any]]
-    ) -> "PassIterator":
+        cls, run: Pass, items_in_bulk: Iterator[Iterable[Item]], describe: Callable[[Pass], dict[str, Any]]
+    ) -> "PassIterator[Item]":
         """Iterate over a pass; ``describe`` makes its state plain values. A subclass of ``chain`` stays as fast."""
         made = cls.from_iterable(items_in_bulk)
         assert isinstance(made, PassIterator)

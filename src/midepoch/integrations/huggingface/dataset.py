@@ -19,6 +19,7 @@ from midepoch.errors import DataChangedError, NoDataError
 from midepoch.index.build import SCAN_THREADS, open_index
 from midepoch.index.saved import trusted_index_folder
 from midepoch.index.tables import HeldTable, TableIndex
+from midepoch.integrations.front_door import FrontDoor
 from midepoch.integrations.huggingface.cache import LoadArguments, SplitFiles, saved_splits, split_files
 from midepoch.integrations.huggingface.splits import Term, row_ranges, select_terms
 from midepoch.order.orders import Shuffle
@@ -127,7 +128,7 @@ class FileOrder(NamedTuple):
     digest: str
 
 
-class SimpleArrowIterableDataset(Dataset):
+class SimpleArrowIterableDataset(FrontDoor):
     """The Arrow files of a Hugging Face dataset.
 
         dataset = midepoch.fast_load_iterable_dataset("parquet", data_files="data/*.parquet", split="train")

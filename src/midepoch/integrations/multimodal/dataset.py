@@ -10,6 +10,7 @@ from midepoch._common.trust import check_trust
 from midepoch.dataset import Dataset
 from midepoch.delivery.passes import Pass
 from midepoch.errors import DataFormatError, SchemaMismatchError
+from midepoch.integrations.front_door import FrontDoor
 from midepoch.integrations.huggingface.dataset import from_hf
 from midepoch.integrations.multimodal.folders import BySource, Folder, by_source, folders_of
 from midepoch.integrations.multimodal.messages import Messages
@@ -28,7 +29,7 @@ COLUMNS = {"messages": "messages", "image": "images", "audio": "audios", "video"
 """The default columns. Only the one of messages must exist."""
 
 
-class MultiModalIterableDataset(Dataset):
+class MultiModalIterableDataset(FrontDoor):
     """Samples that a processor makes of rows with chat messages, one by one or packed to a token budget.
 
         dataset = MultiModalIterableDataset("chats.jsonl", processor=tokenize, data_folder="images", packing=True)

@@ -12,6 +12,7 @@ from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
+from midepoch.integrations.front_door import FrontDoor
 from midepoch.integrations.structured.append import with_appended_files
 from midepoch.integrations.structured.metrics import Counters, Measure
 from midepoch.integrations.structured.options import OutputFormat, StructuredOptions, dataset_options, loader_options
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from midepoch.integrations.structured.loader import StructuredLoader
 
 
-class StructuredDataset(Dataset):
+class StructuredDataset(FrontDoor):
     """The rows of structured files.
 
         loader, dataset = StructuredDataset.create_dataloader("s3://bucket/rows", "parquet", batch_size=1024)
