@@ -22,6 +22,12 @@ class HttpStore:
     knows_ranges: bool = True
     shortens: Callable[[int], bool] = lambda _: False
     """Whether the answer to the request of a number has half of its bytes, as if these were all."""
+    moved: Callable[[str], str | None] = lambda _: None
+    """The URL that a path redirects to."""
+    is_chunked: bool = False
+    """Whether answers to GET do not say how long they are."""
+    headers: list[dict[str, str]] = field(default_factory=list)
+    """The headers of each request, with small letters in their names."""
     requests: int = 0
     port: int = 0
 
@@ -46,10 +52,17 @@ def _handler(store: HttpStore) -> type[BaseHTTPRequestHandler]:
         def answer(self) -> None:
             with lock:
                 number, store.requests = store.requests, store.requests + 1
+                store.headers.append({name.lower(): value for name, value in self.headers.items()})
             store.before(self.command, self.path)
             status, path = store.spoil(number), self.path if self.path in store.objects else unquote(self.path)
             if status is None and (page := store.page(self.path)) is not None:
                 store.objects[path] = page, {"Content-Type": "application/xml"}
+            if (target := store.moved(self.path)) is not None:
+                self.send_response(302)
+                self.send_header("Location", target)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             if status is None and path not in store.objects:
                 status = 404
             if status is not None:
@@ -69,11 +82,13 @@ def _handler(store: HttpStore) -> type[BaseHTTPRequestHandler]:
                 self.send_response(200)
             if store.shortens(number) and self.command == "GET":
                 part = part[: len(part) // 2]
-            for name, value in {"Content-Length": str(len(part)), "Accept-Ranges": "bytes", **headers}.items():
+            is_chunked = store.is_chunked and self.command == "GET"
+            length = {"Transfer-Encoding": "chunked"} if is_chunked else {"Content-Length": str(len(part))}
+            for name, value in {**length, "Accept-Ranges": "bytes", **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(part)
+                self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(part), part) if is_chunked else part)
 
         do_GET = do_HEAD = answer  # noqa: N815
 

@@ -191,3 +191,9 @@ def test_small_files_of_a_web_server_that_knows_no_ranges(kind):
     with http_store() as server:
         server.knows_ranges = False
         assert list(me.read(server.put(f"x.{kind}", content(kind), ETag='"a"'))) == rows_of(kind)
+
+
+def test_answers_of_a_web_server_that_do_not_say_how_long_they_are(kind):
+    with http_store() as server:
+        server.is_chunked = True
+        assert list(me.read(server.put(f"x.{kind}", content(kind), ETag='"a"'))) == rows_of(kind)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from midepoch._common.world import aws_endpoint, aws_keys, aws_region
 from midepoch.storage.azure import AZURE, account_of, container_and_host
 from midepoch.storage.clients import HTTP, HTTP_CONNECT_SECONDS, HTTP_SECONDS
+from midepoch.storage.redirects import headers_of, only_for_origin
 
 T = TypeVar("T")
 OpenStore = Callable[[str, float], Any]
@@ -56,9 +57,9 @@ def _http_opener(options: Mapping[str, Any]) -> tuple[OpenStore | None, str]:
     others = ({*options} - {"headers", "client_kwargs"}) | ({*inner} - {"headers"})
     if others:
         return None, f"only fsspec knows the options {', '.join(sorted(map(str, others)))}"
-    headers = {
-        str(name): str(value) for name, value in {**inner.get("headers", {}), **options.get("headers", {})}.items()
-    }
+    headers = headers_of(options)
+    if private := only_for_origin(headers):
+        return None, f"it would send the headers {', '.join(sorted(private))} to hosts that a server redirects to"
 
     def open_store(url: str, seconds: float) -> Any:
         from obstore.store import HTTPStore

@@ -35,6 +35,7 @@ UNKNOWN = datetime.fromtimestamp(0, UTC)
 """The time of change of an object whose answer has none."""
 WHOLE_NAME = re.compile(r"(?!.*(?:^|/)\.{0,2}(?:/|$))[^\x00-\x1f\x7f]+")
 """The names that obstore takes as they are: no part is empty, or one or two dots."""
+NO_LENGTH = "Content-Length Header missing"
 UNQUOTED = "/!$&'()*+,;=:@|[]^\\"
 
 
@@ -114,7 +115,7 @@ class VerifiedClient:
 
         if scheme in HTTP:  # not every server answers HEAD, and fsspec knows what to do then
             plain = self._plain.open(url)
-            return VerifiedHandle(store, name, plain.size, plain.version)
+            return VerifiedHandle(store, name, plain.size, plain.version, plain=plain)
         import obstore
 
         meta = shortly(lambda: obstore.head(store(0), name))
@@ -153,9 +154,19 @@ class VerifiedHandle:
     """An object of which each read is of the version that was opened, as far as answers say what they are of."""
 
     def __init__(
-        self, store: Callable[[int], Any], name: str, size: int, etag: str, generation: str | None = None
+        self,
+        store: Callable[[int], Any],
+        name: str,
+        size: int,
+        etag: str,
+        generation: str | None = None,
+        plain: Handle | None = None,
     ) -> None:
-        """An object by its etag or time of change, and by the number that GCS gives to each version."""
+        """An object by its etag or time of change, and by the number that GCS gives to each version.
+
+        ``plain`` reads answers that do not say how long they are, which obstore does not take.
+        """
+        self._plain = plain
         self._store, self._name, self.size = store, name, size
         self._etag, self._generation, self.version = etag, generation, generation or etag
         self.verifies = True
@@ -163,7 +174,7 @@ class VerifiedHandle:
 
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
         import obstore
-        from obstore.exceptions import PreconditionError
+        from obstore.exceptions import GenericError, PreconditionError
 
         # Not every web server knows ranges, and a whole file needs none.
         options: dict[str, Any] = {} if (offset, nbytes) == (0, self.size) else {"range": (offset, offset + nbytes)}
@@ -173,6 +184,11 @@ class VerifiedHandle:
             answer = shortly(lambda: obstore.get(self._store(nbytes), self._name, options=options))  # type: ignore[arg-type]
         except PreconditionError:
             raise OtherVersionError from None
+        except GenericError as error:
+            if self._plain is None or NO_LENGTH not in str(error):
+                raise
+            self.verifies = False
+            return self._plain.read_at(nbytes, offset)
         verified = self._is_same_version(answer.meta)
         # Of a part, the answer says how large the whole is; a whole one that is too short may have been cut off.
         if verified is False or ("range" in options and answer.meta["size"] != self.size):

@@ -27,7 +27,8 @@ def s3(**options):
 def test_obstore_is_used_where_it_can_be(monkeypatch):
     assert isinstance(s3(**KEYS), VerifiedClient)
     assert isinstance(s3(anonymous=True, region="us-east-1"), VerifiedClient)
-    assert isinstance(connect("https", "", {"headers": {"a": "b"}}), VerifiedClient)
+    assert isinstance(connect("https", "", {"headers": {"Authorization": "b"}}), VerifiedClient)
+    assert isinstance(connect("https", "", {"headers": {"X-Api-Key": "b"}}), FsspecClient)
     assert isinstance(s3(**KEYS, client="pyarrow"), ArrowClient)
     assert isinstance(s3(**KEYS, proxy="http://127.0.0.1:9"), ArrowClient)
     assert isinstance(s3(region="us-east-1"), ArrowClient), "only pyarrow finds other keys"
