@@ -16,6 +16,7 @@ from midepoch._common.checks import Size, check_integer, parse_size, seed_of
 from midepoch._common.mesh import Mesh, mesh_shard
 from midepoch._common.once import log_once
 from midepoch._common.text import count
+from midepoch._common.trust import check_trust
 from midepoch._common.world import launched_rank
 from midepoch.delivery.plan import Plan, ShardMode, check_shard
 from midepoch.map_view import MapView
@@ -330,6 +331,7 @@ class Dataset(TransformedDataset[Item]):
         executor: Executor | None = None,
         version: str | int | None = None,
         folder: str | os.PathLike[str] | None = None,
+        trust_shared: bool = False,
     ) -> Self:
         """Find out once which rows the filters keep and how long the rows are that ``pack`` gets.
 
@@ -349,13 +351,14 @@ class Dataset(TransformedDataset[Item]):
         ``executor`` is any ``concurrent.futures.Executor``; by default as many processes are started as there are
         cores. A survey belongs to the data, the stages and the names of their functions. If a function changes and its
         name does not, pass another ``version``. On several machines, pass a ``folder`` that they share, or call this on
-        each of them.
+        each of them. Surveys of other users are used only with ``trust_shared=True``, as in :func:`midepoch.read`.
         """
         pipeline = survey_pipeline(
             self.plan.pipeline,
             executor=executor,
             version=checked_version(version),
             folder=None if folder is None else Path(folder),
+            trust_shared=check_trust(trust_shared),
         )
         if pipeline is self.plan.pipeline:
             log.info("There is nothing to survey: the number of items is known already.")
@@ -368,6 +371,7 @@ class Dataset(TransformedDataset[Item]):
         *,
         executor: Executor | None = None,
         version: str | int | None = None,
+        trust_shared: bool = False,
     ) -> "Dataset[Item]":
         """Make all rows once, in parallel, and read them from Arrow files in ``folder`` from then on.
 
@@ -382,11 +386,16 @@ class Dataset(TransformedDataset[Item]):
         If the folder has the cache already, nothing is done. A call that was killed continues with the files that are
         missing. A folder with a cache of other data, stages, function names or ``version`` is refused. If a function
         changes and its name does not, pass another ``version`` and another folder. ``executor`` is any
-        ``concurrent.futures.Executor``; by default as many processes are started as there are cores.
+        ``concurrent.futures.Executor``; by default as many processes are started as there are cores. A folder with
+        files of other users is refused, unless ``trust_shared=True``: they could have any rows.
         """
         self.plan.pipeline.check_form("cache")
         pipeline = cache_pipeline(
-            self.plan.pipeline, Path(folder).expanduser(), executor=executor, version=checked_version(version)
+            self.plan.pipeline,
+            Path(folder).expanduser(),
+            executor=executor,
+            version=checked_version(version),
+            trust_shared=check_trust(trust_shared),
         )
         return self.with_other_rows(replace(self.plan, pipeline=pipeline))
 

@@ -1,11 +1,14 @@
 """Folders of indexes and caches that several users can write to."""
 
+import json
 import os
 import pickle
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,6 +19,7 @@ from midepoch._common import trust
 from midepoch.formats import Scan
 from midepoch.index.encode import index_bytes
 from midepoch.index.saved import SavedIndexes
+from midepoch.index.survey import UnitRows
 from midepoch.storage.cache import SUFFIX, BlockCache
 from objects import find
 
@@ -24,9 +28,15 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser ca
 BLOCK = pa.table({"x": [1, 2, 3]})
 
 
+def is_even(row):
+    return row["x"] % 2 == 0
+
+
 @pytest.fixture
-def shared():
+def shared(tmp_path):
     """A folder that all users can write to."""
+    # All modules are imported before: other users may not be able to read the folder of Python itself.
+    me.read(write_numbers(tmp_path / "a.arrow", 0, 12)).filter(is_even).survey(executor=ThreadPoolExecutor(1)).head()
     folder = Path(tempfile.mkdtemp(prefix="midepoch-shared-"))
     folder.chmod(0o777)
     yield folder
@@ -164,6 +174,113 @@ def test_a_source_that_is_open_already_is_not_trusted_later(tmp_path):
         me.MultiModalIterableDataset(
             me.read(tmp_path / "a.arrow"), processor=dict, messages_column="x", trust_shared=True
         )
+
+
+def is_odd(row):
+    return row["x"] % 2 == 1
+
+
+@pytest.fixture
+def evens(tmp_path):
+    write_numbers(tmp_path / "data" / "a.arrow", 0, 12)
+    return me.read(tmp_path / "data", index_dir=tmp_path / "index").filter(is_even)
+
+
+@needs_root
+@pytest.mark.usefixtures("_forgetful")
+@pytest.mark.parametrize("name", ["header", "kept.bits"])
+def test_the_survey_of_another_user_is_used_if_that_user_is_trusted(tmp_path, evens, caplog, name):
+    assert len(evens.survey(folder=tmp_path / "kept")) == 6
+    (forged,) = (tmp_path / "kept").glob("*.survey")
+    odds = me.read(tmp_path / "data", index_dir=tmp_path / "index").filter(is_odd)
+    odds.survey(folder=tmp_path / "other")
+    shutil.rmtree(forged)
+    next((tmp_path / "other").glob("*.survey")).rename(forged)
+    os.chown(forged / name, ONE, ONE)
+    fresh = evens.survey(folder=tmp_path / "kept", trust_shared=True)
+    assert fresh.plan.pipeline.survey.kept(np.arange(4)).tolist() == [False, True, False, True], "it is believed"
+    sent = pickle.dumps(fresh)
+    trust._shared.clear()
+    assert len(pickle.loads(sent)) == 6, "who gets it trusts the folder too"
+    trust._shared.clear()
+    own = evens.survey(folder=tmp_path / "kept")
+    assert own.plan.pipeline.survey.kept(np.arange(4)).tolist() == [True, False, True, False]
+    assert values(own) == [0, 2, 4, 6, 8, 10]
+    assert "it belongs to another user, number 12345" in caplog.text
+    assert {path.stat().st_mode & 0o777 for path in forged.iterdir()} == {0o600}
+    assert forged.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(TypeError, match="trust_shared must be True or False"):
+        evens.survey(trust_shared="no")
+
+
+@needs_root
+def test_a_part_of_a_survey_that_another_user_made_is_made_again(tmp_path, evens, monkeypatch):
+    def killed(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("midepoch.pipeline.survey.write_survey", killed)
+        with pytest.raises(KeyboardInterrupt):
+            evens.survey(folder=tmp_path / "kept")
+    (unit,) = (tmp_path / "kept").glob("*.survey-work/unit-*")
+    unit.write_bytes(UnitRows(np.zeros(12, bool), None).to_bytes())
+    os.chown(unit, ONE, ONE)
+    assert len(evens.survey(folder=tmp_path / "kept")) == 6
+
+
+@needs_root
+def test_two_users_have_surveys_of_their_own_or_share_one(shared):
+    write_numbers(shared / "data" / "a.arrow", 0, 12)
+
+    def surveyed(**options):
+        os.umask(0)
+        rows = me.read(shared / "data", index_dir=shared / "index", **options).filter(is_even)
+        found = rows.survey(folder=shared / "kept", executor=ThreadPoolExecutor(1), **options)
+        return len(found), found.plan.pipeline.survey.folder.stat().st_uid
+
+    (shared / "kept").mkdir()
+    (shared / "kept").chmod(0o777)
+    assert as_user(ONE, lambda: surveyed(trust_shared=True)) == str((6, ONE))
+    assert as_user(OTHER, lambda: surveyed(trust_shared=True)) == str((6, ONE))
+    shutil.rmtree(next((shared / "kept").glob("*.survey")))
+    assert as_user(ONE, surveyed) == str((6, ONE))
+    assert as_user(OTHER, surveyed) == str((6, OTHER)), "a survey that cannot be used is moved out of the way"
+
+
+@needs_root
+@pytest.mark.usefixtures("_forgetful")
+@pytest.mark.parametrize("name", ["cache.json", "part-000000.arrow"])
+def test_a_cache_with_a_file_of_another_user_is_refused_unless_that_user_is_trusted(tmp_path, evens, name):
+    folder = tmp_path / "cache"
+    old = os.umask(0)
+    try:
+        assert values(evens.cache(folder)) == [0, 2, 4, 6, 8, 10]
+    finally:
+        os.umask(old)
+    assert {path.stat().st_mode & 0o777 for path in folder.glob("[!.]*")} == {0o644}, "no other user can write"
+    os.chown(folder / name, ONE, ONE)
+    with pytest.raises(me.CacheMismatchError, match=rf"{name} is not used: it belongs to another user.*another folder"):
+        evens.cache(folder)
+    assert values(evens.cache(folder, trust_shared=True)) == [0, 2, 4, 6, 8, 10]
+    with pytest.raises(TypeError, match="trust_shared must be True or False"):
+        evens.cache(folder, trust_shared=1)
+
+
+@needs_root
+@pytest.mark.usefixtures("_forgetful")
+def test_rows_of_another_user_are_not_taken_over_into_an_unfinished_cache(tmp_path, evens, monkeypatch):
+    monkeypatch.setattr("midepoch.pipeline.cache.UNIT_ROWS", 4)
+    folder = tmp_path / "cache"
+    evens.cache(folder)
+    assert len([*folder.glob("part-*")]) == 3
+    manifest = json.loads((folder / "cache.json").read_text())
+    (folder / "cache.json").write_text(json.dumps({**manifest, "schema": None, "columns": None}))
+    planted = pa.table({"x": pa.array([90, 92], pa.int32())})  # a type that is widened to that of the others
+    with pa.ipc.new_file(folder / "part-000000.arrow", planted.schema) as file:
+        file.write(planted)
+    os.chown(folder / "part-000000.arrow", ONE, ONE)
+    with pytest.raises(me.CacheMismatchError, match=r"part-000000\.arrow is not used"):
+        evens.cache(folder)
 
 
 @needs_root

@@ -145,18 +145,18 @@ def test_a_damaged_unit_is_surveyed_again(data, calls, tmp_path):
 
 
 def test_a_full_disk_is_named_and_what_was_finished_is_kept(data, calls, tmp_path, monkeypatch):
-    write = files.write_atomically
+    write = files.write_privately
 
     def fills_up(path, content):
         if path.name == "unit-000004":
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, content)
 
-    monkeypatch.setattr(module, "write_atomically", fills_up)
+    monkeypatch.setattr(module, "write_privately", fills_up)
     with pytest.raises(OSError, match=r"The disk is full.*the next call continues there") as caught:
         surveyed(data, tmp_path / "kept")
     assert caught.value.errno == errno.ENOSPC
-    monkeypatch.setattr(module, "write_atomically", write)
+    monkeypatch.setattr(module, "write_privately", write)
     calls.write_text("")
     assert_exact(surveyed(data, tmp_path / "kept"))
     assert noted(calls) == list(range(20, ROWS))

@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from midepoch._common.trust import is_shared
 
@@ -35,21 +36,26 @@ def write_atomically(path: Path, content: Bytes) -> None:
         raise
 
 
-def write_privately(path: Path, content: Bytes) -> None:
+def write_privately(path: Path, content: Bytes, mode: int = 0o600) -> None:
     """``write_atomically`` of a file for this user alone, in a folder of the same kind if it has to be made.
 
-    Users who trust each other have the permissions that they are used to.
+    Users who trust each other have the permissions that they are used to. ``mode`` is for files that others may read.
     """
     temporary = temporary_name(path)
     try:
         make_private_folder(path.parent)
-        mode = 0o666 if is_shared(path) else 0o600
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+        with open_privately(temporary, mode) as file:
             file.write(content)
         temporary.replace(path)
     except OSError:
         remove(temporary)
         raise
+
+
+def open_privately(path: Path, mode: int = 0o600) -> BinaryIO:
+    """A new file to write to, for this user alone, unless users of the folder trust each other."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    return open(os.open(path, flags, 0o666 if is_shared(path) else mode), "wb")
 
 
 def make_private_folder(path: Path) -> None:

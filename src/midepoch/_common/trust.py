@@ -49,6 +49,12 @@ def read_trusted(path: Path) -> bytes:
         return file.read()
 
 
+def check_trusted(path: Path) -> None:
+    """Raise ``UntrustedFileError`` if another user may have written a file."""
+    with _opened(path):
+        pass
+
+
 def map_trusted(path: Path) -> pa.Buffer:
     """The bytes of a file, mapped; ``UntrustedFileError`` if another user may have written them."""
     with _opened(path) as descriptor:

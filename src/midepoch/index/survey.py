@@ -14,12 +14,20 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from midepoch._common.files import framed, remove_folder, temporary_name, unframed, write_atomically
+from midepoch._common.files import (
+    framed,
+    make_private_folder,
+    open_privately,
+    remove_folder,
+    temporary_name,
+    unframed,
+    write_privately,
+)
 from midepoch._common.hashing import digest
 from midepoch._common.lazy import cached_property
 from midepoch._common.text import count
+from midepoch._common.trust import is_shared, map_trusted, read_trusted, trust_folder
 from midepoch._common.types import I64
 from midepoch.errors import DataChangedError, NoDataError
 
@@ -93,12 +101,12 @@ class Survey:
 
     @classmethod
     def load(cls, folder: Path) -> "Survey":
-        """Open the survey in a folder; ``OSError`` if there is none, ``ValueError`` if it is damaged."""
-        body, _ = unframed((folder / HEADER).read_bytes(), MAGIC)
+        """Open the survey in a folder; ``OSError`` if there is none to use, ``ValueError`` if it is damaged."""
+        body, _ = unframed(read_trusted(folder / HEADER), MAGIC)
         return cls(folder, json.loads(bytes(body)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (str(self.folder), self.digest)
+        return _reopen, (str(self.folder), self.digest, is_shared(self.folder))
 
     def __repr__(self) -> str:
         return f"<Survey of {count('row', self.rows)} in {self.folder}>"
@@ -205,8 +213,8 @@ def write_survey(folder: Path, units: Iterable[UnitRows], *, rows: int, covered:
     """
     temporary = temporary_name(work / folder.name)
     try:
-        temporary.mkdir(parents=True)
-        write_atomically(temporary / HEADER, framed(_join(temporary, units, rows, covered), MAGIC))
+        make_private_folder(temporary)
+        write_privately(temporary / HEADER, framed(_join(temporary, units, rows, covered), MAGIC))
         try:
             temporary.rename(folder)
         except OSError:  # a folder that is not empty is never replaced
@@ -221,7 +229,7 @@ def _join(folder: Path, units: Iterable[UnitRows], rows: int, covered: int) -> b
     written = 0
     bits = lengths = None
     left = np.empty(0, bool)  # the rows after the last whole byte
-    with open(folder / KEPT, "wb") as bits_file, open(folder / LENGTHS, "wb") as lengths_file:
+    with open_privately(folder / KEPT) as bits_file, open_privately(folder / LENGTHS) as lengths_file:
         for unit in units:
             if unit.kept is not None:
                 bits = bits or _PageWriter(bits_file, PAGE_ROWS >> 3, are_bits=True)
@@ -278,8 +286,7 @@ class _Pages:
         self._is_checked = np.zeros(len(checksums), bool)
         self.values: npt.NDArray[Any] = np.empty(0, dtype)
         if checksums:
-            with pa.memory_map(str(path)) as file:
-                self.values = np.frombuffer(file.read_buffer(), np.dtype(dtype).newbyteorder("<"))
+            self.values = np.frombuffer(map_trusted(path), np.dtype(dtype).newbyteorder("<"))
 
     def check(self, pages: I64) -> None:
         """Raise if one of these pages is damaged."""
@@ -299,7 +306,9 @@ def _packed(kept: Mask) -> U8:
     return np.packbits(kept, bitorder="little")
 
 
-def _reopen(folder: str, expected: str) -> Survey:
+def _reopen(folder: str, expected: str, trust_shared: bool = False) -> Survey:
+    if trust_shared:
+        trust_folder(Path(folder))
     try:
         survey = Survey.load(Path(folder))
     except (OSError, ValueError, KeyError) as error:

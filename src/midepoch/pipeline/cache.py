@@ -6,23 +6,24 @@ which columns they have. So a pass that was killed continues, and a folder of ot
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from midepoch._common.executors import check_executor, run_all
-from midepoch._common.files import exclusive_lock, remove, write_atomically
+from midepoch._common.files import exclusive_lock, remove, write_privately
 from midepoch._common.lazy import cached_property
 from midepoch._common.progress_bar import ProgressBar
 from midepoch._common.text import count
+from midepoch._common.trust import UntrustedFileError, check_trusted, read_trusted, trust_folder
 from midepoch.checkpoint.fingerprint import files_difference, pipeline_difference
 from midepoch.errors import CacheMismatchError, NoDataError, SchemaMismatchError
 from midepoch.index.build import open_index
@@ -34,13 +35,14 @@ from midepoch.order.surveyed import Surveyed
 from midepoch.pipeline.item_columns import ItemColumns, item_columns
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.pipeline.unit_file import UnitFile, read_batches
+from midepoch.pipeline.unit_file import READABLE, UnitFile, read_batches
 from midepoch.pipeline.units import UNIT_ROWS, Unit, Version, cut_units, data_identity, unit_bytes, write_error
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
 from midepoch.stages.transform import Convert
 from midepoch.values.to_arrow import widened
 
+Used = TypeVar("Used")
 MANIFEST, FORMAT = "cache.json", 1
 ABANDONED_SECONDS = 3600.0
 """A temporary file of this age belongs to a killed process."""
@@ -49,14 +51,21 @@ FIXED_STEPS = (Slice, Slices, Selection, Deletes, TrainTestSplit, Surveyed)
 
 
 def cache_pipeline(
-    pipeline: Pipeline, folder: Path, *, executor: Executor | None = None, version: Version = None
+    pipeline: Pipeline,
+    folder: Path,
+    *,
+    executor: Executor | None = None,
+    version: Version = None,
+    trust_shared: bool = False,
 ) -> Pipeline:
     """The rows that a pipeline makes, read from Arrow files in a folder. Files that are missing are made first.
 
     Steps of the order that choose the same rows in every epoch decide which rows are cached. Shuffles, and what comes
-    after them, act on the cached rows.
+    after them, act on the cached rows. Files of other users are used only with ``trust_shared``.
     """
     check_executor(executor)
+    if trust_shared:
+        trust_folder(folder.absolute())
     cached, later_steps = divide(pipeline)
     rows = Cache(pipeline=cached, folder=folder.absolute(), version=version).open(executor)
     form, _ = pipeline.item_spec
@@ -118,7 +127,7 @@ class Cache:
             with exclusive_lock(self.folder / ".lock"):
                 contents = self._make(executor)
         saved_at = self.source.index.view.saved_at
-        paths = [self._path(unit) for unit in contents.units]
+        paths = self._paths_to_trust(contents)
         return FileRows(index=open_index(paths, index_dir=None if saved_at is None else Path(saved_at).parent))
 
     def _make(self, executor: Executor | None) -> Contents:
@@ -143,7 +152,7 @@ class Cache:
                 f"{count('file', len(unseen))} of {len(contents.units):,} that other processes wrote to {self.folder} "
                 "cannot be seen here. Pass a folder that all machines of the executor share."
             )
-        schemas = [pa.ipc.open_file(self._path(unit)).schema for unit in contents.units]
+        schemas = [pa.ipc.open_file(path).schema for path in self._paths_to_trust(contents)]
         schema = self._common_schema(contents.units, schemas)
         differing = [unit for unit, own in zip(contents.units, schemas, strict=True) if not own.equals(schema)]
         for _ in run_all(partial(self.rewrite_unit, schema), differing, executor):
@@ -243,14 +252,14 @@ class Cache:
             "schema": None if schema is None else schema.serialize().to_pybytes().hex(),
         }
         try:
-            write_atomically(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+            write_privately(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode(), READABLE)
         except OSError as error:
             raise write_error(error, self.folder, "The cache") from error
 
     def _load_manifest(self) -> Contents | None:
         """What the folder holds; None if it is empty. Raises if it holds anything else than these rows."""
         try:
-            manifest = json.loads((self.folder / MANIFEST).read_bytes())
+            manifest = json.loads(self._checked(read_trusted, self.folder / MANIFEST))
             difference = self._difference(manifest)
             serialized = manifest["schema"]
             schema = None if serialized is None else pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(serialized)))
@@ -269,6 +278,22 @@ class Cache:
                 "cache again."
             )
         return Contents(units, schema)
+
+    def _paths_to_trust(self, contents: Contents) -> list[Path]:
+        """All files; raises if another user may have written one of them."""
+        paths = [self._path(unit) for unit in contents.units]
+        for path in paths:
+            self._checked(check_trusted, path)
+        return paths
+
+    def _checked(self, use: Callable[[Path], Used], path: Path) -> Used:
+        """Use a file; raise if another user may have written it: it could have any rows."""
+        try:
+            return use(path)
+        except UntrustedFileError as error:
+            raise CacheMismatchError(
+                f"{path} is not used: {error}. Or pass another folder, to cache the rows yourself."
+            ) from error
 
     def _check_empty(self) -> None:
         """Raise if something else than a cache is in the way."""

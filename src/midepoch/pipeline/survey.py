@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from midepoch._common.executors import check_executor, run_all
-from midepoch._common.files import exclusive_lock, remove_folder, write_atomically
+from midepoch._common.files import exclusive_lock, remove_folder, temporary_name, write_privately
 from midepoch._common.hashing import digest
 from midepoch._common.progress_bar import ProgressBar
 from midepoch._common.text import count
+from midepoch._common.trust import read_trusted
 from midepoch._common.types import I64
 from midepoch._common.world import usable_cores
-from midepoch.index.saved import index_folder
+from midepoch.index.saved import trusted_index_folder
 from midepoch.index.survey import MAX_LENGTH, Mask, Survey, UnitRows, write_survey
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
@@ -39,7 +40,12 @@ COLUMN_BYTES = 1 << 30
 
 
 def survey_pipeline(
-    pipeline: Pipeline, *, executor: Executor | None = None, version: Version = None, folder: Path | None = None
+    pipeline: Pipeline,
+    *,
+    executor: Executor | None = None,
+    version: Version = None,
+    folder: Path | None = None,
+    trust_shared: bool = False,
 ) -> Pipeline:
     """The pipeline with a survey of its rows, which is found or made; unchanged if nothing needs one.
 
@@ -48,12 +54,12 @@ def survey_pipeline(
     check_executor(executor)
     source = pipeline.source
     if isinstance(source, Mixture):
-        survey = partial(survey_pipeline, executor=executor, version=version, folder=folder)
+        survey = partial(survey_pipeline, executor=executor, version=version, folder=folder, trust_shared=trust_shared)
         return with_parts(pipeline, source, lambda part: _survey_part(part, pipeline.stages, survey))
     counting = Counting.of(pipeline)
     if counting is None:
         return pipeline
-    return replace(pipeline, survey=counting.survey(executor, version, folder))
+    return replace(pipeline, survey=counting.survey(executor, version, folder, trust_shared=trust_shared))
 
 
 def with_parts(pipeline: Pipeline, mixture: Mixture, change: Callable[[Pipeline], Pipeline]) -> Pipeline:
@@ -158,11 +164,15 @@ class Counting(RowPass):
         parts = [FORMAT, data_identity(self.source.index.view), self.source.describe(), stages, lengths, version]
         return digest(json.dumps(parts, sort_keys=True).encode(), size=16).hex()
 
-    def survey(self, executor: Executor | None, version: Version, folder: Path | None) -> Survey:
+    def survey(
+        self, executor: Executor | None, version: Version, folder: Path | None, *, trust_shared: bool = False
+    ) -> Survey:
         """The survey that is saved under the key, or a new one. Of several processes, one makes it and others wait."""
         saved_at, key = self.source.index.view.saved_at, self.key(version)
         beside = folder is None and saved_at is not None
-        parent = Path(saved_at).parent if beside and saved_at is not None else index_folder(folder)
+        parent = trusted_index_folder(
+            Path(saved_at).parent if beside and saved_at is not None else folder, trust_shared
+        )
         name = f"{Path(saved_at).stem}-{key}" if beside and saved_at is not None else key
         path, work = parent / f"{name}.survey", parent / f"{name}.survey-work"
         survey = self._load(path)
@@ -170,7 +180,7 @@ class Counting(RowPass):
             with exclusive_lock(parent / f"{key}.lock"):
                 survey = self._load(path)
                 if survey is None:
-                    remove_folder(path)  # it may be damaged
+                    _clear(path)
                     survey = self._make(path, work, executor)
                     remove_folder(work)
         return survey
@@ -253,6 +263,13 @@ def _keys(flow: Flow) -> Iterator[I64]:
         yield np.array(keys, np.int64)
 
 
+def _clear(path: Path) -> None:
+    """Remove a survey that cannot be used: it may be damaged. That of another user is moved out of the way."""
+    remove_folder(path)
+    with suppress(OSError):
+        path.rename(temporary_name(path))
+
+
 def _unit_path(work: Path, unit: Unit) -> Path:
     return work / f"unit-{unit.number:06}"
 
@@ -260,7 +277,7 @@ def _unit_path(work: Path, unit: Unit) -> Path:
 def _finished(work: Path, unit: Unit) -> UnitRows | None:
     """The result of a unit, unless it is missing or damaged."""
     try:
-        result = UnitRows.from_bytes(_unit_path(work, unit).read_bytes())
+        result = UnitRows.from_bytes(read_trusted(_unit_path(work, unit)))
     except (OSError, ValueError):
         return None
     rows = next(len(array) for array in result if array is not None)
@@ -279,6 +296,6 @@ def _all_finished(work: Path, units: list[Unit]) -> Iterator[UnitRows]:
 
 def _write(path: Path, content: bytes, survey: Path) -> None:
     try:
-        write_atomically(path, content)
+        write_privately(path, content)
     except OSError as error:
         raise write_error(error, survey.parent, "The survey") from error

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from midepoch._common.files import remove, temporary_name
+from midepoch._common.files import open_privately, remove, temporary_name
 from midepoch.pipeline.units import write_error
+
+READABLE = 0o644
+"""The permissions of files that others may read: rows of a cache are data like any other."""
 
 
 class UnitFile:
@@ -81,5 +84,6 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def open_sink(path: Path) -> pa.NativeFile:
-    """A new file to write to."""
+    """A new file to write to, which no other user can change, unless those of the folder are trusted."""
+    open_privately(path, READABLE).close()
     return pa.OSFile(str(path), "wb")
