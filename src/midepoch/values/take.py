@@ -14,6 +14,11 @@ Data = TypeVar("Data", pa.RecordBatch, pa.Table)
 LONG_BYTES = 512
 """Lists of numbers with as many bytes on average are copied one by one. Arrow picks single numbers, which is slower."""
 
+FLAT = {*DTYPES, *(kind.id for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.bool_()))}
+"""The ids of types without fields, which most columns have: comparing ids is faster than asking a type what it is."""
+
+LISTS = {pa.list_(pa.null()).id, pa.large_list(pa.null()).id}
+
 
 def take(data: Data, indices: I64) -> Data:
     """The rows at ``indices``, in that order."""
@@ -46,6 +51,8 @@ def _without_offsets(data: Data) -> Data:
 
 def _is_misread(kind: pa.DataType) -> bool:
     """True if Arrow (26 and before) ignores the offset of such columns when it takes or filters rows."""
+    if kind.id in FLAT:
+        return False
     if isinstance(kind, pa.BaseExtensionType):
         return _is_misread(kind.storage_type)
     if pa.types.is_fixed_size_list(kind) and pa.types.is_fixed_size_list(kind.value_type):
@@ -56,7 +63,11 @@ def _is_misread(kind: pa.DataType) -> bool:
 def _holds_long_lists(column: pa.Array) -> bool:
     """True for lists of numbers without nulls that are long on average."""
     kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or kind.value_type.id not in DTYPES:
+    if (
+        kind.id in FLAT
+        or not (pa.types.is_list(kind) or pa.types.is_large_list(kind))
+        or kind.value_type.id not in DTYPES
+    ):
         return False
     if not len(column) or column.null_count or column.values.null_count:
         return False
