@@ -11,6 +11,10 @@ from midepoch.values.arrow import object_array, tensor_of, to_numpy, to_torch
 from midepoch.values.forms import Form, is_plain_tensor, torch_module
 from midepoch.values.memory import LARGE, RECYCLER, new_array
 
+NUMPY_TYPES = {f"torch.{name}" for name in ("bool", "uint8", *(f"int{bits}" for bits in (8, 16, 32, 64)))}
+NUMPY_TYPES |= {f"torch.float{bits}" for bits in (16, 32, 64)}
+"""The types of tensors that NumPy has too, as torch writes them."""
+
 
 def convert(column: Any, form: Form) -> Any:
     """A sequence of values in a form. What cannot be converted stays unchanged."""
@@ -122,6 +126,9 @@ def _stack_tensors(tensors: list[Any]) -> Any:
     is_plain = all(is_plain_tensor(tensor) and tensor.dtype == first.dtype for tensor in tensors)
     if not is_plain or len(tensors) * first.nbytes < LARGE:
         return torch.stack(tensors)
+    if first.nbytes >= LARGE and str(first.dtype) in NUMPY_TYPES:
+        # Such as images. Threads of torch would copy them, which wait for each other where all cores are busy.
+        return torch.from_numpy(_stack_numpy([tensor.numpy() for tensor in tensors]))
     memory = torch.from_numpy(RECYCLER.array(len(tensors) * first.nbytes))
     return torch.stack(tensors, out=memory.view(first.dtype).view(len(tensors), *first.shape))
 

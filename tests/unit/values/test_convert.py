@@ -130,3 +130,19 @@ def test_arrow_columns_from_a_function_become_columns_of_the_form():
     assert same(as_column(chunked, "numpy"), np.array([1, 2, 3]))
     assert same(as_column(pa.array([1, 2]), "torch"), torch.tensor([1, 2]))
     assert as_column(range(2), "numpy") == [0, 1]
+
+
+LARGE_TYPES = ["uint8", "float32", "bool", "int64", "float16", "bfloat16", "complex64", "float8_e4m3fn"]
+
+
+@pytest.mark.parametrize("name", LARGE_TYPES)
+def test_large_tensors_of_every_type_are_stacked_to_the_last_bit(name):
+    rng = torch.Generator().manual_seed(0)
+    tensors = [torch.randint(0, 2, (300, 301), generator=rng).to(getattr(torch, name)) for _ in range(3)]
+    for items in (tensors, [tensor.T for tensor in tensors]):
+        stacked = convert(items, "torch")
+        assert stacked.dtype == items[0].dtype
+        assert stacked.is_contiguous()
+        assert torch.equal(stacked.view(torch.uint8), torch.stack(items).view(torch.uint8))
+        stacked.zero_()
+        assert items[0].contiguous().view(torch.uint8).any(), "it is in memory of its own"
