@@ -59,8 +59,11 @@ class PartedArray:
     def pick_into(self, picked: npt.NDArray[Any], indices: I64) -> None:
         """Copy the rows at ``indices`` into an array of their shape, which is contiguous."""
         if len(self.arrays) == 1 or not len(indices):
-            # any other mode makes a copy first
-            np.take(self.arrays[0], self.rows[indices], axis=0, out=picked, mode="clip")
+            rows = self.rows[indices]
+            if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+                picked[...] = self.arrays[0][rows[0] : rows[-1] + 1]
+            else:  # any other mode makes a copy first
+                np.take(self.arrays[0], rows, axis=0, out=picked, mode="clip")
         elif self.is_whole and len(indices) == len(self.rows) and (indices == np.arange(len(indices))).all():
             np.concatenate(self.arrays, out=picked)
         else:  # for wide rows, one Python object per row costs less than a second copy of the row

@@ -149,8 +149,12 @@ class Rows:
 
     def unpicked_batches(self, size: int) -> Iterator[Any]:
         """The same as ``batches``, but arrays of wide rows may be ``PickedArray``, which are not copied yet."""
-        if isinstance(self.data, PickedRows) and self.form in ("numpy", "torch"):
-            return self._decoded(self.data.batches(size, self.form, deferred=True))
+        data = self.data
+        if isinstance(data, pa.RecordBatch) and self.form == "torch":  # as arrays they are views, which nobody copies
+            data = PickedRows(RowPool([data], self.check or _in_memory, self.origin), np.arange(len(self)))
+            data = data if data.pool.wide_arrays else self.data
+        if isinstance(data, PickedRows) and self.form in ("numpy", "torch"):
+            return self._decoded(data.batches(size, self.form, deferred=True))
         return self.batches(size)
 
     def items(self) -> Iterable[Any]:
@@ -242,6 +246,10 @@ def _concat_picked(parts: Sequence[Rows]) -> PickedRows:
     if len(picked) == len(parts) and all(part.pool is picked[0].pool for part in picked):
         return PickedRows(picked[0].pool, np.concatenate([part.indices for part in picked]))
     return PickedRows(pool_of(parts), np.arange(sum(map(len, parts))))
+
+
+def _in_memory() -> None:
+    """Check rows that are no view of a file."""
 
 
 def _checked_together(items: Iterator[T], count: int, check: Check) -> Iterator[T]:

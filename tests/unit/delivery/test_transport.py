@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -270,3 +271,22 @@ def test_messages_are_large_while_the_main_process_has_much_to_receive(memory, m
 
 def items_in(memory, place):
     return sum(len(chunk.items) for chunk in receive(memory, place))
+
+
+@pytest.mark.parametrize("with_check", [True, False])
+@pytest.mark.parametrize("size", [3, 8, 200])
+def test_wide_rows_in_order_are_copied_once_and_arrive_as_tensors(memory, monkeypatch, size, with_check):
+    monkeypatch.setattr("midepoch.values.arrow._copied_tensor", None)  # would be a copy before the one to the message
+    values = np.arange(50 * 1024, dtype=np.int32)
+    batch = pa.record_batch({"x": pa.FixedSizeListArray.from_arrays(values, 1024)}).slice(2, 40)
+    checks = []
+    rows = Rows(batch, "torch", check=(lambda: checks.append(1)) if with_check else None)
+    main, items = Main(memory), RowItems(rows, size)
+    sender = Sender(memory, main, Places(), ahead=None)
+    sender.send(Turns(items, [[(number,) for number in range(len(items))]]))
+    sender.flush()
+    assert [bool(checks)] == [with_check]
+    expected = np.split(values.reshape(50, 1024)[2:42], range(size, 40, size))
+    arrived = [item["x"] for item, _ in main.rest()]
+    assert [type(one) for one in arrived] == [torch.Tensor] * len(expected)
+    assert all(np.array_equal(one, other) for one, other in zip(arrived, expected, strict=True))

@@ -18,7 +18,9 @@ WIDE = WIDE_BYTES // 4
 def test_rows_of_several_arrays_are_picked_as_if_the_arrays_were_one(sizes, row, data):
     whole = np.arange(sum(sizes) * int(np.prod(row)), dtype=np.int32).reshape(sum(sizes), *row)
     parts = np.split(whole, np.cumsum(sizes)[:-1])
-    indices = np.array(data.draw(st.lists(st.integers(0, len(whole) - 1))), np.int64)
+    numbers = st.integers(0, len(whole) - 1)
+    runs = st.tuples(numbers, numbers).map(lambda ends: [*range(min(ends), max(ends) + 1)])
+    indices = np.array(data.draw(st.lists(numbers) | runs), np.int64)
     joined = joined_array([*map(PartedArray.of, parts)])
     picked = joined.pick(indices)
     np.testing.assert_array_equal(picked, whole[indices])
