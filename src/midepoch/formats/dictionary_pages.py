@@ -1,61 +1,98 @@
-"""How much memory the texts of a Parquet row group may take: a dictionary holds each once, and the rows repeat it.
+"""How much memory a Parquet row group takes: pages become large, and a dictionary holds texts once that rows repeat.
 
-What the footer says of sizes is not asked, only the dictionary itself, which has to be as its header says.
+What the footer says of sizes is not asked, only the headers of pages, which have to be true to be decoded.
 """
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from midepoch.formats.inflation import check_inflation
+from midepoch.formats.parquet_pages import Page, UnreadablePageError, pages_of
+
 MOST_BYTES = 1 << 30
 """What the texts that are decoded at a time may take at most, if each were the longest of the dictionary."""
-HEADER_BYTES = 64
+LARGEST = (1 << 31) - 1
+"""A page whose header cannot be read may be as large as any."""
 LENGTH = struct.Struct("<I")
-FIRST_FIELD, DATA_PAGES = 0x15, (0, 3)
-"""How a header begins, and the kinds of pages that hold rows."""
 CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "ZSTD": "zstd", "BROTLI": "brotli", "LZ4": "lz4_raw"}
-TRUE, FALSE, INT, STRUCT = 1, 2, 5, 12
-"""The numbers of types in Thrift's compact protocol."""
+WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
+"""The bytes of a number in memory, by its physical type, and of the offset of a text."""
 
 
-class Page(NamedTuple):
-    """A page that is a dictionary: where its bytes begin after its header, how many they are and become, its values."""
+class Decoding(NamedTuple):
+    """How a row group is decoded without filling the memory."""
 
-    begin: int
-    stored: int
-    inflated: int
-    values: int
-
-
-UNREADABLE = Page(0, 0, (1 << 31) - 1, 0)
-"""A page whose header cannot be read: it may be as large as any."""
+    rows: int | None = None
+    """How many rows at a time; None if all of them cannot become too large."""
+    coded: tuple[str, ...] = ()
+    """The texts inside of lists that are decoded as dictionaries first, because even a single row may be too large."""
 
 
-def rows_at_a_time(file: pa.NativeFile, group: pq.RowGroupMetaData, leaves: list[int]) -> int | None:
-    """How many rows of a row group to decode at a time; None if all of them cannot become too large."""
-    most = 0
-    for chunk in map(group.column, leaves):
-        if chunk.physical_type not in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
-            continue
+def decoding_of(
+    file: pa.NativeFile, metadata: pq.FileMetaData, number: int, leaves: Sequence[int], limit: int
+) -> Decoding:
+    """How to decode columns of a row group; raise ``InflationError`` if its pages say that they become too large."""
+    group = metadata.row_group(number)
+    stored = inflated = texts = 0
+    coded = list[str]()
+    for leaf in leaves:
+        chunk, column = group.column(leaf), metadata.schema.column(leaf)
+        kind, is_nested = chunk.physical_type, column.max_repetition_level > 0
+        width = column.length if kind == "FIXED_LEN_BYTE_ARRAY" else WIDTHS.get(kind, 0)
         begin = chunk.dictionary_page_offset or chunk.data_page_offset
-        length = max(0, chunk.total_compressed_size)  # more was perhaps not fetched
-        page = dictionary_page(file.read_at(min(HEADER_BYTES, length), begin))
-        if page is None:
+        end = begin + max(0, chunk.total_compressed_size)
+        stored += end - begin
+        if not is_nested and kind != "BYTE_ARRAY":  # as many values as rows, whatever its pages say
+            inflated += width * group.num_rows
             continue
-        values = max(chunk.num_values, group.num_rows)
-        longest = page.inflated
-        if values * longest > MOST_BYTES and page is not UNREADABLE:
-            longest = longest_text(file.read_at(min(page.stored, length), begin + page.begin), page, chunk)
-        most += values * longest
-    return None if most <= MOST_BYTES else max(1, group.num_rows * MOST_BYTES // most)
+        try:
+            pages = pages_of(file, begin, end, chunk.num_values)
+        except UnreadablePageError:  # decoding it fails sooner or later
+            texts += LARGEST * max(chunk.num_values, group.num_rows)
+            continue
+        inflated += max(pages.inflated, width * pages.values)
+        if kind != "BYTE_ARRAY" or pages.dictionary is None:
+            continue
+        repeated = _repeated(file, pages.dictionary, pages.values, chunk)
+        if repeated > MOST_BYTES and is_nested:
+            coded.append(str(column.path))
+        else:
+            texts += repeated
+    check_inflation(stored, inflated, limit)
+    return Decoding(None if texts <= MOST_BYTES else max(1, group.num_rows * MOST_BYTES // texts), tuple(coded))
+
+
+def coded_bytes(data: pa.Table) -> int:
+    """How many bytes the columns of a table take once dictionaries inside of them are decoded."""
+    return int(data.nbytes) + sum(_coded_bytes(chunk) for column in data.columns for chunk in column.chunks)
+
+
+def _coded_bytes(values: pa.Array) -> int:
+    if pa.types.is_dictionary(values.type):
+        import pyarrow.compute as pc  # it takes a while to load, and usual files do not need it
+
+        lengths = pc.binary_length(values.dictionary).cast(pa.int64())
+        return int(lengths.take(values.indices).sum().as_py() or 0)
+    if pa.types.is_struct(values.type):
+        return sum(map(_coded_bytes, values.flatten()))
+    if pa.types.is_map(values.type):
+        return _coded_bytes(values.keys) + _coded_bytes(values.items)
+    return _coded_bytes(values.flatten()) if pa.types.is_nested(values.type) else 0
+
+
+def _repeated(file: pa.NativeFile, page: Page, values: int, chunk: pq.ColumnChunkMetaData) -> int:
+    """How many bytes the values are at most: each may be the longest of the dictionary."""
+    if values * page.inflated <= MOST_BYTES:
+        return values * page.inflated
+    return values * longest_text(file.read_at(page.stored, page.begin), page, chunk)
 
 
 def longest_text(content: bytes, page: Page, chunk: pq.ColumnChunkMetaData) -> int:
     """The bytes of the longest value of a dictionary; all of them if it cannot be read."""
-    if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY":
-        return page.inflated // max(1, page.values)
     if chunk.compression in CODECS:
         try:
             content = pa.Codec(CODECS[chunk.compression]).decompress(content, page.inflated, asbytes=True)
@@ -71,44 +108,3 @@ def longest_text(content: bytes, page: Page, chunk: pq.ColumnChunkMetaData) -> i
             longest = length
         position += length + 4
     return min(longest, page.inflated)
-
-
-def dictionary_page(header: bytes) -> Page | None:
-    """The dictionary that begins with this header; None if it is the header of a page of rows."""
-    try:
-        if header[0] == FIRST_FIELD and _number(header, 1)[0] in DATA_PAGES:
-            return None
-        fields, begin = _fields(header, 0)
-        return Page(begin, abs(fields[3]), abs(fields[2]), fields[7])
-    except (IndexError, KeyError):
-        return UNREADABLE
-
-
-def _fields(header: bytes, at: int) -> tuple[dict[int, int], int]:
-    """The numbers of a struct by the number of their field, and where it ends. An inner struct counts as its first."""
-    fields, number = dict[int, int](), 0
-    while header[at]:
-        kind, step = header[at] & 15, header[at] >> 4
-        at += 1
-        if step:
-            number += step
-        else:
-            number, at = _number(header, at)
-        if kind == STRUCT:
-            inner, at = _fields(header, at)
-            fields[number] = inner.get(1, 0)
-        elif kind == INT:
-            fields[number], at = _number(header, at)
-        elif kind not in (TRUE, FALSE):
-            raise IndexError(kind)
-    return fields, at + 1
-
-
-def _number(header: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte, at = header[at], at + 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at

@@ -36,14 +36,14 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
 
 def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> "OrcBlocks":
     """Open a file and read its footer."""
-    return OrcBlocks(path, wanted)
+    return OrcBlocks(path, wanted, limit)
 
 
 class OrcBlocks:
     """An open ORC file. Each read decodes one stripe, and of it only the columns asked for."""
 
-    def __init__(self, path: Location, wanted: pa.Schema) -> None:
-        self._path, self._wanted = path, wanted
+    def __init__(self, path: Location, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> None:
+        self._path, self._wanted, self._limit = path, wanted, limit
         self._file = _open(path)
         self._lock = Lock()
 
@@ -51,10 +51,27 @@ class OrcBlocks:
         names = self._wanted.names or [_narrowest(self._file.schema)]
         try:
             with self._lock:  # a thread may read ahead while another reads
-                batch = self._file.read_stripe(block.number, columns=names)
+                batch = self._decoded(block, names)
             return read_as(batch, self._wanted)
+        except InflationError as error:
+            raise DataFormatError(f"{self._path}, stripe {block.number}: {error}.") from None
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path}: stripe {block.number} cannot be decoded: {error}") from error
+
+    def _decoded(self, block: Block, names: list[str]) -> pa.RecordBatch:
+        """Columns of a stripe, one after the other, so that it is given up if they become too large.
+
+        Only decoding says how large texts are, which may be stored once and repeated: a column may have up to 2 GiB.
+        """
+        if block.rows * block.length <= self._limit:
+            return self._file.read_stripe(block.number, columns=names)
+        columns, inflated = list[pa.Array](), 0
+        for name in names:
+            column = self._file.read_stripe(block.number, columns=[name]).column(0)
+            inflated += column.nbytes
+            check_inflation(block.length, inflated, self._limit)
+            columns.append(column)
+        return pa.record_batch(columns, names)
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
         return False

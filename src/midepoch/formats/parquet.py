@@ -11,13 +11,11 @@ import pyarrow.parquet as pq
 from midepoch._common.text import count
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Format, Range, Scan, as_read, read_as
-from midepoch.formats.dictionary_pages import rows_at_a_time
+from midepoch.formats.dictionary_pages import WIDTHS, Decoding, coded_bytes, decoding_of
 from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_inflation
 from midepoch.storage.location import Location, open_file
 from midepoch.storage.ranges import Span
 
-WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
-"""The bytes of numbers in memory, by their physical type."""
 UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 TRUSTED = (
     pa.types.is_integer,
@@ -72,6 +70,8 @@ class ParquetBlocks:
         self._leaves = _leaves(self._file.metadata, wanted.names)
         self._idle = deque([self._file])
         """Readers of the same bytes that no thread uses now: Arrow's reader allows only one thread."""
+        self._decodings: dict[int, Decoding] = {}
+        """How each row group is decoded, as far as that is known."""
 
     def read(self, block: Block) -> pa.Table:
         """The row group. Any number of threads may read at once, each with a reader of its own."""
@@ -104,22 +104,48 @@ class ParquetBlocks:
 
     def _read(self, file: pq.ParquetFile, source: pa.NativeFile, block: Block) -> pa.Table:
         try:
-            metadata, known = self._file.metadata, block.number < self._file.metadata.num_row_groups
-            step = rows_at_a_time(source, metadata.row_group(block.number), self._leaves) if known else None
-            if step is None:
+            rows, coded = self._decoding(source, block.number)
+            if coded:
+                file = self._with_codes(source, coded)
+            if rows is None:
                 data = file.read_row_group(block.number, columns=self._wanted.names, use_threads=False)
             else:
-                data = self._read_slowly(file, block.number, step)
+                data = self._read_slowly(file, block.number, rows)
+            if coded:
+                check_inflation(self._stored(block.number), coded_bytes(data), self._limit)
             return read_as(data, self._wanted)
         except InflationError as error:
             raise DataFormatError(f"{self._path}, row group {block.number}: {error}.") from None
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path}: row group {block.number} cannot be decoded: {error}") from error
 
+    def _decoding(self, source: pa.NativeFile, number: int) -> Decoding:
+        """How a row group is decoded. Its pages are looked at once."""
+        known = self._decodings.get(number)
+        if known is None:
+            metadata = self._file.metadata
+            if number >= metadata.num_row_groups:
+                return Decoding()
+            known = self._decodings[number] = decoding_of(source, metadata, number, self._leaves, self._limit)
+        return known
+
+    def _with_codes(self, source: pa.NativeFile, coded: tuple[str, ...]) -> pq.ParquetFile:
+        """A reader that decodes some texts as dictionaries, which hold each text once."""
+        return pq.ParquetFile(
+            source,
+            metadata=self._file.metadata,
+            read_dictionary=list(coded),
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
+
+    def _stored(self, number: int) -> int:
+        group = self._file.metadata.row_group(number)
+        return sum(group.column(leaf).total_compressed_size for leaf in self._leaves)
+
     def _read_slowly(self, file: pq.ParquetFile, number: int, step: int) -> pa.Table:
         """A row group, some rows at a time, so that it is given up before it fills the memory."""
-        group, batches, inflated = file.metadata.row_group(number), list[pa.RecordBatch](), 0
-        stored = sum(group.column(leaf).total_compressed_size for leaf in self._leaves)
+        batches, inflated, stored = list[pa.RecordBatch](), 0, self._stored(number)
         names = self._wanted.names
         for batch in file.iter_batches(batch_size=step, row_groups=[number], columns=names, use_threads=False):
             batches.append(batch)

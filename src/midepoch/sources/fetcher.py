@@ -18,7 +18,7 @@ from midepoch._common.lazy import cached_property
 from midepoch._common.thread_clock import REQUESTS
 from midepoch._common.types import F64, I64
 from midepoch._common.world import usable_cores
-from midepoch.errors import DataFormatError, StaleIteratorError
+from midepoch.errors import DataChangedError, DataFormatError, StaleIteratorError
 from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, read_all
 from midepoch.index.files import is_mapped
 from midepoch.index.index import Index
@@ -243,6 +243,7 @@ class BlockFetcher:
         except DataFormatError:
             self.index.check(file)  # a file that is being rewritten looks broken
             raise
+        self._check_rows(data, file, block)
         is_view = reader.is_view(data)
         if not is_view:  # the bytes that were decoded are of the indexed version, if the file still is
             self.index.check(file)
@@ -281,6 +282,16 @@ class BlockFetcher:
                     self._used[keys[number]] = number
                 yield number, ReadBlock(_as_batch(cached), False)
 
+    def _check_rows(self, data: Data, file: int, block: Block) -> None:
+        """Raise if a block has other rows than the index says: the index was damaged, or it is of another file."""
+        if data.num_rows != block.rows:
+            saved_at = self.view.saved_at
+            where = f" Delete the index, {saved_at}, and open the dataset again." if saved_at else ""
+            raise DataChangedError(
+                f"{self.view.path(file)}: block {block.number} has {data.num_rows:,} rows, and the index says "
+                f"{block.rows:,}.{where}"
+            )
+
     def _fits(self, cached: pa.Table, block: Block) -> bool:
         """True if a cached block has the rows and columns that the index says. One that was forged may have others."""
         wanted = self._wanted
@@ -290,8 +301,10 @@ class BlockFetcher:
         if missing:
             reader = self._reader(next(iter(missing.values()))[0])
             read = iter(read_all(reader, [block for _, block in missing.values()]))
-            for number in missing:
-                yield number, ReadBlock(_as_batch(self._timed(next, read)), False)
+            for number, (file, block) in missing.items():
+                data = self._timed(next, read)
+                self._check_rows(data, file, block)
+                yield number, ReadBlock(_as_batch(data), False)
 
     def _timed(self, read: Callable[..., Data], what: Any) -> Data:
         """Read a block. How long the thread waits for requests is noted, and the rest, which is decoding."""

@@ -10,7 +10,9 @@ import pytest
 import midepoch as me
 from midepoch.formats import dictionary_pages, parquet
 from midepoch.formats.base import Block
-from midepoch.formats.dictionary_pages import UNREADABLE, dictionary_page, longest_text, rows_at_a_time
+from midepoch.formats.dictionary_pages import Decoding, coded_bytes, decoding_of, longest_text
+from midepoch.formats.inflation import InflationError
+from midepoch.formats.parquet_pages import page_at
 
 ROWS = 2_000
 
@@ -67,50 +69,88 @@ def test_texts_of_usual_files_are_decoded_at_once():
     table = pa.table({"w": rng.integers(0, 5_000, 100_000).astype(str), "t": [f"{n}" * 20 for n in range(100_000)]})
     sink = io.BytesIO()
     pq.write_table(table, sink)
-    file = pq.ParquetFile(sink)
-    assert rows_at_a_time(pa.BufferReader(sink.getvalue()), file.metadata.row_group(0), [0, 1]) is None
-    assert rows_at_a_time(pa.BufferReader(sink.getvalue()), file.metadata.row_group(0), []) is None
-
-
-def test_no_byte_outside_of_the_columns_is_read():
-    sink = io.BytesIO()
-    pq.write_table(pa.table({"x": ["a"] * 3, "y": ["b"] * 3}), sink, compression="none", write_statistics=False)
-    group = pq.ParquetFile(sink).metadata.row_group(0)
-    seen = []
-
-    class File:
-        def read_at(self, nbytes, offset):
-            seen.append((offset, offset + nbytes))
-            return sink.getvalue()[offset : offset + nbytes]
-
-    assert rows_at_a_time(File(), group, [0, 1]) is None
-    starts = [group.column(leaf).dictionary_page_offset for leaf in (0, 1)]
-    ends = [start + group.column(leaf).total_compressed_size for leaf, start in enumerate(starts)]
-    assert [begin for begin, _ in seen] == starts
-    assert all(end <= last for (_, end), last in zip(seen, ends, strict=True))
+    metadata, content = pq.read_metadata(sink), pa.BufferReader(sink.getvalue())
+    assert decoding_of(content, metadata, 0, [0, 1], 1 << 20) == Decoding()
+    assert decoding_of(content, metadata, 0, [], 1 << 20) == Decoding()
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "brotli", "lz4"])
-@pytest.mark.parametrize("is_checked", [True, False])
-def test_the_header_of_a_dictionary_and_its_longest_text(compression, is_checked):
+def test_the_longest_text_of_a_dictionary(compression):
     texts = ["a", "", "b" * 5_000, "c" * 300]
     sink = io.BytesIO()
-    pq.write_table(pa.table({"x": texts * 10}), sink, compression=compression, write_page_checksum=is_checked)
-    content, file = sink.getvalue(), pa.BufferReader(sink.getvalue())
-    chunk = pq.ParquetFile(sink).metadata.row_group(0).column(0)
-    begin = chunk.dictionary_page_offset
-    page = dictionary_page(content[begin:][:64])
-    assert page is not None
-    assert (page.inflated, page.values) == (sum(map(len, texts)) + 16, 4)
-    assert begin + page.begin + page.stored == chunk.data_page_offset
-    found = longest_text(file.read_at(page.stored, begin + page.begin), page, chunk)
-    assert found == 5_000
-    assert dictionary_page(content[chunk.data_page_offset :][:64]) is None
+    pq.write_table(pa.table({"x": texts * 10}), sink, compression=compression)
+    file, chunk = pa.BufferReader(sink.getvalue()), pq.read_metadata(sink).row_group(0).column(0)
+    page = page_at(file, chunk.dictionary_page_offset, file.size())
+    assert longest_text(file.read_at(page.stored, page.begin), page, chunk) == 5_000
 
 
-@pytest.mark.parametrize("header", [b"", bytes(64), b"\x15", b"\x15" + b"\xff" * 63, b"\x15\x04\x15\x02\x18\x01a" * 9])
-def test_what_is_no_header_may_be_as_large_as_any(header):
-    assert dictionary_page(header) is UNREADABLE
+def varint(value, length=None):
+    """A number as Thrift writes it, or with more bytes than it needs."""
+    value, coded = value << 1, bytearray()
+    while value or not coded or (length is not None and len(coded) < length):
+        coded.append((value & 0x7F) | 0x80)
+        value >>= 7
+    coded[-1] &= 0x7F
+    return bytes(coded)
+
+
+def test_a_footer_that_says_too_little_is_not_believed(tmp_path):
+    """Text that is not repeated, but compresses a thousandfold, in a file whose footer says that it is small."""
+    sink = io.BytesIO()
+    texts = pa.table({"x": ["a" * 20_000_000 + str(n) for n in range(2)]})
+    pq.write_table(texts, sink, compression="zstd", use_dictionary=False, write_statistics=False, store_schema=False)
+    content, chunk = sink.getvalue(), pq.read_metadata(sink).row_group(0).column(0)
+    said = varint(chunk.total_uncompressed_size)
+    footer = content[-4096:].replace(said, varint(99, len(said)))
+    path = tmp_path / "a.parquet"
+    path.write_bytes(content[:-4096] + footer)
+    group = pq.read_metadata(path).row_group(0)
+    assert (group.total_byte_size, group.column(0).total_uncompressed_size) == (99, 99)
+    dataset = me.read(path, max_record_bytes="1MiB")
+    with pytest.raises(me.DataFormatError, match=r"a\.parquet, row group 0: .*bytes become 40,.*max_record_bytes"):
+        list(dataset)
+    assert [len(row["x"]) for row in me.read(path)] == [20_000_001] * 2
+
+
+NESTED = {
+    "list": lambda codes: pa.ListArray.from_arrays([0, len(codes), len(codes)], codes),
+    "list of structs": lambda codes: pa.ListArray.from_arrays(
+        [0, len(codes), len(codes)], pa.StructArray.from_arrays([codes], ["t"])
+    ),
+    "map": lambda codes: pa.MapArray.from_arrays([0, len(codes), len(codes)], pa.array(range(len(codes))), codes),
+}
+
+
+@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize("shape", NESTED.values(), ids=NESTED)
+def test_one_row_of_many_texts_is_refused_before_they_are_decoded(tmp_path, shape):
+    codes = pa.DictionaryArray.from_arrays(pa.array(np.zeros(2_000, np.int32)), pa.array(["a" * 10_000]))
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": shape(codes), "id": [0, 1]}), path, store_schema=False)
+    before = pa.total_allocated_bytes()
+    with pytest.raises(me.DataFormatError, match=r"a\.parquet, row group 0: .*bytes become 20,.*max_record_bytes"):
+        list(me.read(path, max_record_bytes="1MiB"))
+    assert pa.total_allocated_bytes() - before < 1 << 22
+    assert [row["id"] for row in me.read(path)] == [0, 1]
+    first = me.read(path).with_format("arrow").head(1)[0]
+    assert first["x"].to_pylist() == shape(codes).slice(0, 1).to_pylist()
+
+
+def test_many_numbers_in_one_row_are_refused(tmp_path):
+    numbers = pa.ListArray.from_arrays([0, 3_000_000], pa.array(np.zeros(3_000_000, np.int64)))
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"x": numbers}), sink)
+    metadata = pq.read_metadata(sink)
+    with pytest.raises(InflationError, match="become 24,000,000 bytes"):
+        decoding_of(pa.BufferReader(sink.getvalue()), metadata, 0, [0], 1 << 20)
+
+
+def test_the_bytes_of_coded_texts():
+    codes = pa.array(["a", "bb", None, "bb"]).dictionary_encode()
+    columns = {"d": codes, "l": pa.ListArray.from_arrays([0, 2, 2, 3, 4], codes), "n": pa.array([1, 2, 3, 4])}
+    for name, texts in (("d", 5), ("l", 5), ("n", 0)):
+        table = pa.table({name: columns[name]})
+        assert coded_bytes(table) - table.nbytes == texts
 
 
 @pytest.mark.parametrize("is_checked", [True, False])
