@@ -124,6 +124,14 @@ def azure_settings() -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
+def store_secrets() -> list[str]:
+    """The keys and tokens of object stores that are in the environment."""
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    azure = azure_settings()
+    secrets = [azure.get(name, "") for name in ("account_key", "sas_token", "connection_string")]
+    return [value for value in (*(os.environ.get(name, "") for name in names), *secrets) if value]
+
+
 def is_starting_a_process() -> bool:
     """Whether a child process is being started: only then can shared memory be pickled."""
     context = sys.modules.get("multiprocessing.context")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from midepoch.checkpoint.migrations import upgrade
 from midepoch.checkpoint.state import State
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
+from midepoch.storage.urls import check_plain
 
 KEYS = {"version", "epoch", "lanes", "turn", "cursors", "fingerprint"}
 """The keys by which a state is known."""
@@ -80,6 +81,7 @@ def only_state(checkpoint: str) -> FoundState:
 def load(checkpoint: str) -> Any:
     """What a checkpoint holds: a JSON file, a file of torch.save, or a folder of torch.distributed.checkpoint."""
     if "://" in checkpoint:
+        check_plain(checkpoint)
         raise ValueError(f"{checkpoint} is a URL, and checkpoints are read from local files. Download it first.")
     path = Path(checkpoint)
     if path.is_dir():

@@ -35,6 +35,8 @@ class NamedFiles:
         folder = None if data_folder is None else os.fspath(data_folder)
         if folder is not None:
             folder = local_path(folder) or folder
+            if is_url(folder):
+                check_plain(folder)
             folder = folder.rstrip("/") if is_url(folder) else os.path.realpath(os.path.expanduser(folder))
         self._folder = folder
         self._allowed = frozenset(map(_checked_origin, [allow_urls] if isinstance(allow_urls, str) else allow_urls))
@@ -136,6 +138,8 @@ def _origin(url: str) -> str:
 
 
 def _checked_origin(url: Any) -> str:
+    if isinstance(url, str) and is_url(url):
+        check_plain(url)
     if not isinstance(url, str) or not is_url(url) or urlsplit(url).path.strip("/") or not urlsplit(url).netloc:
         raise ValueError(
             f"allow_urls has {url!r}; each must be a scheme and a host or bucket, such as 'https://example.com' or "

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock, local
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -15,14 +14,12 @@ from midepoch._common.hashing import digest
 from midepoch._common.thread_clock import REQUESTS
 from midepoch.errors import MidepochError, NoDataError, StoreError
 from midepoch.storage.clients import BUCKETS, Client, Handle, ObjectInfo, known_options
+from midepoch.storage.redaction import redacted
 from midepoch.storage.retry import ErrorKind, OtherVersionError, RetryPolicy, ShortReadError, with_retries
 from midepoch.storage.verified import connect
 
 T = TypeVar("T")
 A = TypeVar("A")
-REDACTED = "***"
-ADDRESSES = ("endpoint_override", "endpoint_url", "region", "region_name", "client")
-"""Options that say where a store is, and what reads it. They are no secrets, and whoever reads an error needs them."""
 PLACES = re.compile(
     r"^(account|account_name|account_host|host|hostname|port|user|username|drive|repo|org|zone)$|endpoint|url$",
     re.IGNORECASE,
@@ -136,10 +133,8 @@ class Store:
         self._helpers.stop = stop
 
     def redact(self, text: str) -> str:
-        """A client's text, without the values of the options."""
-        for value in sorted({*_leaves(self._options)}, key=len, reverse=True):
-            text = text.replace(value, REDACTED)
-        return text
+        """A client's text, without the values of the options and other secrets."""
+        return redacted(text, self._options)
 
     def side_by_side(self, action: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
         """The results of an action that sends requests, for each of these arguments, in their order.
@@ -206,24 +201,3 @@ def _error(url: str, kind: ErrorKind, text: str) -> MidepochError:
             "checkpoint, if there is one."
         )
     return StoreError(f"{url} cannot be read from the store: {text}.")
-
-
-def _leaves(options: Any) -> Iterator[str]:
-    """All strings in the options that are long enough to be a secret, in each form in which a message may have them."""
-    if isinstance(options, Mapping):
-        for name, value in options.items():
-            is_address = name in ADDRESSES or "endpoint" in str(name).lower()
-            if not is_address or re.search("[@?]", str(value)):
-                yield from _leaves(value)
-    elif isinstance(options, list | tuple | set):
-        for value in options:
-            yield from _leaves(value)
-    elif isinstance(options, bytes):
-        yield from _leaves(options.decode(errors="replace"))
-        yield repr(options)[2:-1]
-    elif isinstance(options, str) and len(options) > 3:
-        yield options
-        yield quote(options, safe="")
-        yield quote(options)
-        yield repr(options)[1:-1]
-        yield from _leaves(options.partition("://")[2])

@@ -8,8 +8,11 @@ from urllib.parse import unquote, urlsplit
 
 WILDCARDS = re.compile(r"[*?\[]")
 SECRET = re.compile(
-    r"[?&#;]([^=&;]*(sig|token|secret|passw|credential|key|jwt|hmac|auth)[^=&;]*|pwd|pass|code|st)=", re.IGNORECASE
+    r"[?&#;]([^=&;]*(sig|token|secret|passw|passp|passc|credential|key|jwt|hmac|auth|bearer|sess|cookie|ticket)[^=&;]*"
+    r"|pwd|pw|pass|code|st|sas|sid|creds?|otp|pin|login|access)=",
+    re.IGNORECASE,
 )
+IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+\]")
 ACCOUNTS = ("abfs", "abfss", "az", "adl", "wasb", "wasbs", "hdfs", "ssh", "sftp")
 """The schemes in which a name before the host is no secret, but a container or a user."""
 
@@ -32,13 +35,15 @@ def local_path(url: str) -> str | None:
 
 def check_plain(url: str) -> None:
     """Raise if a URL chains file systems or holds credentials. The message does not repeat them."""
-    scheme, separator, rest = url.partition("://")
-    if not separator or "::" in url:
+    scheme, separator, rest = IPV6.sub("", url).partition("://")
+    if not separator or "::" in rest or "::" in scheme:
         raise ValueError(f"{scheme.split('::')[0]}:: chains file systems, which is not supported. Pass a plain URL.")
-    host = rest.partition("/")[0]
+    host = re.split("[/?#]", rest, maxsplit=1)[0]
     is_keyed = scheme.lower() in ("s3", "gs") and ":" in host  # key:secret@bucket, and a secret may have slashes
     user, at, _ = (rest if is_keyed else host).rpartition("@")
-    if (at and (":" in user or scheme.lower() not in ACCOUNTS)) or SECRET.search(rest):
+    # A port that is no number is a password with a slash, or with a quoted "@" after it.
+    is_odd = scheme.lower() != "memory" and not host.startswith("arn:") and re.search(r":\d*\D", host) is not None
+    if is_odd or (at and (":" in user or scheme.lower() not in ACCOUNTS)) or SECRET.search(f"{rest} {unquote(rest)}"):
         raise ValueError(
             f"A {scheme}:// URL holds credentials, and URLs appear in messages and indexes. "
             "Pass credentials in storage_options."

@@ -11,8 +11,9 @@ import pytest
 from forking import in_a_forked_process
 from midepoch.errors import StoreError
 from midepoch.storage.clients import ObjectInfo
+from midepoch.storage.redaction import REDACTED
 from midepoch.storage.retry import RetryPolicy
-from midepoch.storage.store import REDACTED, Store
+from midepoch.storage.store import Store
 from objects import SECRETS
 
 
