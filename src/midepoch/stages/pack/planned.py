@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from midepoch._common.hashing import key_of, mix64
+from midepoch._common.hashing import keys_of, mix64
 from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
@@ -20,7 +20,7 @@ from midepoch.errors import DataChangedError, SurveyMismatchError
 from midepoch.stages.counted import CHUNK, CountedItems, Groups, Wanted
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, concat_runs
 from midepoch.stages.pack.documents import Documents, read_documents, row_run_of, select_pack_columns
-from midepoch.stages.pack.items import StreamCuts, make_pack, pack_form, stacked_packs
+from midepoch.stages.pack.items import StreamCuts, make_pack, pack_form, seqlens_between, stacked_packs
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.strategies import Packs, Strategy, cumulative, pack
 from midepoch.stages.stacked import StackedRun
@@ -392,22 +392,14 @@ class PlannedStream(CountedItems):
         lasts = np.searchsorted(ends_in_stream, job.stops, "left")
         begins, ends = (job.starts + shifts[firsts]).tolist(), (job.stops + shifts[lasts]).tolist()
         keys = _pack_keys(run.keys[firsts], job.starts - job.begins[firsts])
-        all_seqlens = []
-        for start, stop, first, last in zip(
-            *map(np.ndarray.tolist, (job.starts, job.stops, firsts, lasts)), strict=True
-        ):
-            seqlens = np.empty(last - first + 2, np.int32)
-            seqlens[0], seqlens[-1] = 0, stop - start
-            seqlens[1:-1] = ends_in_stream[first:last] - start
-            all_seqlens.append(seqlens)
+        all_seqlens = seqlens_between(ends_in_stream, (job.starts, job.stops), (firsts, lasts))
         cuts = StreamCuts(begins, ends, all_seqlens, [()] * len(keys), keys)
         yield from stacked_packs(documents.columns, cuts, self._spec)
 
 
 def _pack_keys(documents: I64, numbers: I64) -> list[int]:
     """The keys of packs, each from the key of its document and the pack's number after the start of that."""
-    hashes = np.fromiter(map(key_of, documents.tolist()), np.uint64, len(documents))
-    keys: list[int] = mix64(hashes + numbers.astype(np.uint64)).astype(np.int64).tolist()
+    keys: list[int] = mix64(keys_of(documents.tolist()) + numbers.astype(np.uint64)).astype(np.int64).tolist()
     return keys
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch._common.hashing import key_of, mix64
+from midepoch._common.hashing import keys_of, mix64
 from midepoch._common.types import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
@@ -38,7 +38,7 @@ from midepoch.stages.pack.documents import (
     runs_of_stream,
     runs_of_windows,
 )
-from midepoch.stages.pack.items import StreamCuts, make_pack, pack_form, stacked_pack, stacked_packs
+from midepoch.stages.pack.items import StreamCuts, make_pack, pack_form, seqlens_between, stacked_pack, stacked_packs
 from midepoch.stages.pack.planned import PlannedStream, PlannedWindows
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.strategies import ASSIGN, Strategy, cumulative, pack
@@ -221,12 +221,8 @@ class PackStream(Stage):
         kept = _not_left_out(run.keys, context)
         if context.origins is not None:
             run.note_pieces(context.origins, keys, bounds, (firsts, lasts), kept)
-        all_seqlens = []
-        for number, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
-            seqlens = np.empty(last - first + 2, np.int32)
-            seqlens[0], seqlens[-1] = 0, bounds[number + 1] - bounds[number]
-            seqlens[1:-1] = document_ends[first:last] - bounds[number]
-            all_seqlens.append(seqlens)
+        begins_and_ends = np.array(bounds[:-1], np.int64), np.array(bounds[1:], np.int64)
+        all_seqlens = seqlens_between(document_ends, begins_and_ends, (firsts, lasts))
         cuts = StreamCuts(bounds[:-1], bounds[1:], all_seqlens, list(map(tuple, cursors.tolist())), keys.tolist())
         if kept is None:
             yield from stacked_packs(run.documents.columns, cuts, self.spec)
@@ -305,8 +301,7 @@ class DocumentRun:
         ends = np.cumsum(self.documents.lengths)
         documents = np.searchsorted(ends, bounds, "right")
         inside = self.offsets[documents] + bounds - (ends - self.documents.lengths)[documents]
-        hashes = np.fromiter(map(key_of, self.keys[documents].tolist()), np.uint64, len(documents))
-        return mix64(hashes + inside.astype(np.uint64)).astype(np.int64)
+        return mix64(keys_of(self.keys[documents].tolist()) + inside.astype(np.uint64)).astype(np.int64)
 
     def note_pieces(
         self,
