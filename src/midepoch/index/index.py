@@ -17,7 +17,7 @@ from midepoch._common.trust import is_shared, map_trusted, trust_folder
 from midepoch._common.types import I64
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.errors import DataChangedError
-from midepoch.formats import EMPTY, Block, BlockReader
+from midepoch.formats import EMPTY, FORMATS, Block, BlockReader
 from midepoch.order.windows import Blocks
 from midepoch.storage.local import FileStamp
 from midepoch.storage.store import Store
@@ -26,6 +26,7 @@ from midepoch.values.numbers import numbers_of
 
 MAGIC = b"MID4"
 MOST_ROWS = 1 << 62
+FILE_COLUMNS = ("name", "size", "mtime_ns", "format", "seeks", "divisible", "schema", "blocks")
 
 
 class Index(Protocol):
@@ -80,14 +81,22 @@ class IndexView:
     @classmethod
     def load(cls, root: str, path: str) -> "IndexView":
         """Map an index file. Raise ``ValueError`` if it is damaged, and ``OSError`` if it cannot be used."""
-        view = cls(root, map_trusted(Path(path)), path)
-        view._check_bounds()
+        content = map_trusted(Path(path))
+        try:
+            view = cls(root, content, path)
+            view._check_bounds()
+        except (pa.ArrowException, EOFError, LookupError, TypeError, OverflowError, MemoryError) as error:
+            raise ValueError(f"it is damaged: {error}") from error
         return view
 
     def _check_bounds(self) -> None:
         """Raise ``ValueError`` unless all numbers and texts lie where they can, because nobody checks them again."""
         self._files.validate(full=True)
         self._blocks.validate(full=True)
+        if unknown := {*self.formats} - {*FORMATS, EMPTY}:
+            raise ValueError(f"it names formats that do not exist: {', '.join(map(repr, unknown))}")
+        if missing := [name for name in FILE_COLUMNS if name not in self._files.column_names]:
+            raise ValueError(f"it has no column {missing[0]!r}")
         counts, rows = _numbers(self._files, "blocks"), self.block_rows
         offsets, lengths = self.block_offsets, self.block_lengths
         if min(column.min(initial=0) for column in (counts, rows, offsets, lengths)) < 0:

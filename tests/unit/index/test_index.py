@@ -8,8 +8,9 @@ import pytest
 
 import midepoch as me
 from files import numbers, write, write_numbers
+from midepoch._common.files import framed, unframed
 from midepoch.index.build import open_index
-from midepoch.index.index import IndexView
+from midepoch.index.index import MAGIC, IndexView
 
 
 def index_file(kept):
@@ -97,6 +98,27 @@ def test_the_row_after_empty_files_and_blocks_is_located_in_the_file_that_has_it
 def test_an_index_too_short_for_its_trailer_is_refused():
     with pytest.raises(ValueError, match="too short"):
         IndexView("/", pa.py_buffer(b"short"))
+
+
+FORGED = {
+    "a format that does not exist": (b"arrow", b"\0\0row"),
+    "no names": (b"name", b"nome"),
+    "no rows": (b"rows", b"ruws"),
+    "no second stream": (b"offset", None),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), FORGED.values(), ids=FORGED)
+def test_a_forged_index_with_a_right_checksum_is_damaged_and_made_again(folder, kept, old, new):
+    expected = list(me.read(folder, index_dir=kept))
+    path = index_file(kept)
+    body = bytes(unframed(path.read_bytes(), MAGIC)[0])
+    assert old in body
+    second = body.index(b"\xff\xff\xff\xff", body.index(b"\xff\xff\xff\xff\0\0\0\0") + 4)
+    path.write_bytes(framed(body[:second] if new is None else body.replace(old, new), MAGIC))
+    with pytest.raises(ValueError, match="it "):
+        IndexView.load(str(folder), str(path))
+    assert list(me.read(folder, index_dir=kept)) == expected
 
 
 def test_an_opened_index_is_mapped_not_read(folder, kept):
