@@ -99,7 +99,7 @@ class ArrowBlocks:
         for block in blocks:
             try:
                 data = read_as(next(batches), self._wanted)
-            except (pa.ArrowException, OSError, KeyError) as error:  # KeyError: the index has other columns
+            except (pa.ArrowException, OSError, EOFError, KeyError) as error:  # KeyError: the index has other columns
                 raise DataFormatError(f"{self._path} is broken at byte {block.offset:,}: {error}") from error
             yield data
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from midepoch._common.hashing import digest
 from midepoch._common.world import aws_endpoint, aws_region
 from midepoch.errors import MissingExtraError
-from midepoch.storage.redirects import with_private_headers
+from midepoch.storage.redirects import with_allowed_redirects, with_private_headers
 from midepoch.storage.retry import ShortReadError, error_kind
 
 BUCKETS = ("s3", "gs")
@@ -156,7 +156,7 @@ def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
         raise MissingExtraError("fsspec", "remote", f"Reading {scheme}:// URLs") from None
     least_speed = None
     if scheme in HTTP:
-        options = with_private_headers(options)
+        options = with_allowed_redirects(with_private_headers(options))
     if scheme in HTTP and "timeout" not in options and "timeout" not in options.get("client_kwargs", {}):
         options, least_speed = _with_time_outs(options), LEAST_BYTES_A_SECOND
     # fsspec's own cache could return a client that others hold, or one from before a fork.

@@ -8,10 +8,13 @@ from urllib.parse import unquote, urlsplit
 
 from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch.errors import MidepochError, NoDataError, NotAllowedError
+from midepoch.storage.redirects import AllowedRedirects
+from midepoch.storage.redirects import origin_of as _origin
 from midepoch.storage.store import Store
 from midepoch.storage.urls import check_plain, is_url, local_path
 
 MAX_FILE_BYTES = "1GiB"
+OPEN_FILES = "/proc/self/fd"
 
 
 class NamedFiles:
@@ -43,6 +46,8 @@ class NamedFiles:
         self._limit = check_integer("max_file_bytes", parse_size("max_file_bytes", max_file_bytes), least=1)
         self._options = storage_options
         self._options_for = frozenset(_origin(url) for url in (*options_for, folder or "") if is_url(url))
+        folders = [_origin(folder)] if folder is not None and is_url(folder) else []
+        self._redirects = AllowedRedirects([*self._allowed, *folders])
         self._stores: dict[str, Store] = {}
 
     def __repr__(self) -> str:
@@ -81,8 +86,9 @@ class NamedFiles:
 
     def _read_regular(self, path: str) -> bytes:
         # Without O_NONBLOCK, opening a named pipe would wait for a writer forever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
+            self._check_opened(descriptor, path)
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise NotAllowedError(f"A row names {path}, which is a folder, a device or a pipe, not a regular file.")
@@ -91,6 +97,13 @@ class NamedFiles:
                 return file.read(self._limit)
         finally:
             os.close(descriptor)
+
+    def _check_opened(self, descriptor: int, path: str) -> None:
+        """Raise if a folder was replaced by a link between the check of the path and now."""
+        if os.path.isdir(OPEN_FILES):
+            opened = os.readlink(f"{OPEN_FILES}/{descriptor}").removesuffix(" (deleted)")
+            if os.path.commonpath([self._folder or "", opened]) != self._folder:
+                raise NotAllowedError(f"A row names {path}, which became {opened} while it was opened.")
 
     def _read_below(self, name: str) -> bytes:
         """Read a name below a folder that is a URL."""
@@ -121,8 +134,24 @@ class NamedFiles:
         store = self._stores.get(origin)
         if store is None:
             options = self._options if origin in self._options_for else None
-            store = self._stores.setdefault(origin, Store(url, options))
-        return store.read(url, lambda size: self._check_size(url, size))
+            store = self._stores.setdefault(origin, Store(url, self._limited(options, url)))
+        try:
+            return store.read(url, lambda size: self._check_size(url, size))
+        except MidepochError as error:
+            target = self._redirects.refused
+            if target is None or isinstance(error, NotAllowedError):
+                raise
+            self._redirects.refused = None
+            raise NotAllowedError(
+                f"A row names the URL {url}, which redirects to {target}. If that is trusted too, add it to allow_urls."
+            ) from error
+
+    def _limited(self, options: Mapping[str, Any] | None, url: str) -> Mapping[str, Any] | None:
+        """The options of a store whose servers may redirect only to allowed origins."""
+        if urlsplit(url).scheme.lower() not in ("http", "https"):
+            return options
+        plain = {name: value for name, value in (options or {}).items() if name != "client"}
+        return {**plain, AllowedRedirects.OPTION: self._redirects}
 
     def _check_size(self, name: str, size: int) -> None:
         if size > self._limit:
@@ -130,11 +159,6 @@ class NamedFiles:
                 f"{name} has {size:,} bytes, more than max_file_bytes ({self._limit:,}). If it may, pass a larger "
                 "max_file_bytes."
             )
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme.lower()}://{parts.netloc.lower()}"
 
 
 def _checked_origin(url: Any) -> str:

@@ -5,9 +5,11 @@ import pickle
 
 import pytest
 
+from http_store import http_store
 from midepoch.errors import NoDataError, NotAllowedError
 from midepoch.storage import named_files
 from midepoch.storage.named_files import NamedFiles
+from midepoch.storage.redirects import AllowedRedirects
 from objects import put
 
 
@@ -148,7 +150,8 @@ def test_options_go_only_to_the_origins_they_were_given_for(stores):
     )
     for name in ("a", "s3://folder/b", "s3://source/c", "https://other.example/d"):
         files.read(name)
-    assert stores == {"s3://folder/x/a": options, "s3://source/c": options, "https://other.example/d": None}
+    assert list(stores.pop("https://other.example/d")) == [AllowedRedirects.OPTION]
+    assert stores == {"s3://folder/x/a": options, "s3://source/c": options}
     assert "hush" not in repr(files)
 
 
@@ -162,3 +165,59 @@ def test_what_is_no_origin_is_refused(url):
 def test_a_name_that_no_file_has(folder, name):
     with pytest.raises(NotAllowedError, match="which no file can be named"):
         NamedFiles(folder).read(name.format(folder=folder))
+
+
+def test_a_folder_that_becomes_a_link_after_it_was_checked_is_not_followed(folder, tmp_path, monkeypatch):
+    inner, outside = folder / "inner", tmp_path / "outside"
+    for place, content in ((inner, b"inside"), (outside, b"secret")):
+        place.mkdir()
+        (place / "x").write_bytes(content)
+    files = NamedFiles(folder)
+    assert files.read("inner/x") == b"inside"
+    opened = os.open
+
+    def swapped(path, *arguments):
+        if not inner.is_symlink():
+            inner.rename(folder / "moved")
+            inner.symlink_to(outside)
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(os, "open", swapped)
+    with pytest.raises(NotAllowedError, match=r"which became .*outside/x while it was opened"):
+        files.read("inner/x")
+
+
+def test_a_file_that_becomes_a_link_after_it_was_checked_is_not_followed(folder, tmp_path, monkeypatch):
+    (tmp_path / "secret").write_bytes(b"secret")
+    (folder / "x").write_bytes(b"inside")
+    opened = os.open
+
+    def swapped(path, *arguments):
+        (folder / "x").unlink()
+        (folder / "x").symlink_to(tmp_path / "secret")
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(os, "open", swapped)
+    with pytest.raises(NoDataError, match="cannot be read"):
+        NamedFiles(folder).read("x")
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+def test_redirects_lead_only_to_allowed_origins(hops):
+    with http_store() as first, http_store() as other:
+        for server, content in ((first, b"fine"), (other, b"secret")):
+            server.put("x", content)
+            server.put("z", content)
+        targets = {"/x": other.url("x") if hops == 1 else "/y", "/y": other.url("x")}
+        first.moved = targets.get
+        origins = [server.url("x").removesuffix("/x") for server in (first, other)]
+        files = NamedFiles(allow_urls=origins[:1])
+        for _ in range(2):
+            with pytest.raises(NotAllowedError, match=rf"redirects to {origins[1]}\. If that is trusted too, add"):
+                files.read(first.url("x"))
+        assert other.requests == 0
+        assert files.read(first.url("z")) == b"fine"
+        targets["/x"] = "/z"
+        assert pickle.loads(pickle.dumps(files)).read(first.url("x")) == b"fine", "it is the same host"
+        targets["/x"] = other.url("x")
+        assert NamedFiles(allow_urls=origins).read(first.url("x")) == b"secret"

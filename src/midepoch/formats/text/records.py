@@ -89,6 +89,11 @@ class TextBlocks:
             table = self._grammar.parse(self._file.read_at(block.length, block.offset), self._wanted)
         except (pa.ArrowException, OSError, MalformedError) as error:
             raise DataFormatError(f"{self._path} cannot be parsed from byte {block.offset:,} on: {error}") from error
+        except MemoryError:
+            raise DataFormatError(
+                f"{self._path} has {block.length:,} bytes from byte {block.offset:,} on, as the index says, and there "
+                "is no memory for them. If the file is smaller, the index is damaged: delete it."
+            ) from None
         if table.num_rows != block.rows:
             raise DataFormatError(
                 f"{self._path} has {count('row', table.num_rows)} from byte {block.offset:,} on, and had "
