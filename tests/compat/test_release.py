@@ -81,6 +81,23 @@ def test_a_workflow_has_jobs_whose_steps_do_something(path):
         assert all(len({"run", "uses"} & step.keys()) == 1 for step in job["steps"])
 
 
+def test_workflows_are_what_their_schema_says():
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
+    workflows = [str(path) for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+    done = subprocess.run([*command, *workflows], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_for_contributors_names_paths_that_exist():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = re.findall(r"`((?:src|docs|tests|benchmarks)/[^`]*|constraints\.txt)`", page)
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    commands = re.findall(r"`make ([\w-]+)`", page)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"check", "test"} <= {*commands} <= {*targets}
+
+
 def test_the_oldest_versions_are_the_same_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     oldest = dict(re.findall(r"^(\w+)>=([\d.]+)$", "\n".join([*project["dependencies"], "torch>=2.3"]), re.MULTILINE))
