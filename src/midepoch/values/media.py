@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from midepoch.errors import MissingExtraError
+from midepoch.errors import DataFormatError, MissingExtraError
 from midepoch.values.features import Feature, Features
 from midepoch.values.images import ImageDecoder, opened_bytes
 
@@ -31,6 +31,11 @@ VIDEO_FORMATS = (
     "webm",
 )
 """What bytes are decoded as videos. FFmpeg knows playlists too, which open other files."""
+
+
+MOST_DECODED_BYTES = 4 << 30
+"""What a recording or the frames of a video may take in memory. Pillow has a limit of its own for images."""
+SAMPLE_BYTES = 4
 
 
 class Files(Protocol):
@@ -110,8 +115,9 @@ def audio(value: Any) -> dict[str, Any]:
         import soundfile
     except ImportError as error:
         raise MissingExtraError("soundfile", "audio", "Decoding audio") from error
-    samples, rate = soundfile.read(opened_bytes(value), dtype="float32")
-    return {"array": samples.T, "sampling_rate": int(rate)}
+    with soundfile.SoundFile(opened_bytes(value)) as file:
+        _check_decoded("The audio", SAMPLE_BYTES * file.frames * file.channels)  # a few bytes may be hours of silence
+        return {"array": file.read(dtype="float32").T, "sampling_rate": int(file.samplerate)}
 
 
 def video(value: Any, *, frames: int | None = None) -> Any:
@@ -132,9 +138,12 @@ def video(value: Any, *, frames: int | None = None) -> Any:
         raise ValueError("The video has no frames.")
     wanted = range(total) if frames is None else np.linspace(0, max(0, total - 1), frames).round().astype(int).tolist()
     kept: dict[int, Any] = {}
+    decoded_bytes = 0
     with av.open(opened_bytes(value), mode="r", options=known) as container:
         for number, frame in enumerate(container.decode(video=0)):
             if number in wanted:
+                decoded_bytes += 3 * frame.width * frame.height
+                _check_decoded("The video", decoded_bytes)
                 kept[number] = frame.to_ndarray(format="rgb24")
             if number >= wanted[-1]:
                 break
@@ -142,6 +151,15 @@ def video(value: Any, *, frames: int | None = None) -> Any:
         raise ValueError("The video has no frames.")
     last = max(kept)
     return np.stack([kept[min(number, last)] for number in wanted if min(number, last) in kept])
+
+
+def _check_decoded(what: str, nbytes: int) -> None:
+    """Raise before something takes too much memory that may be meant to fill it."""
+    if nbytes > MOST_DECODED_BYTES:
+        raise DataFormatError(
+            f"{what} becomes more than {MOST_DECODED_BYTES:,} bytes once decoded. If it is trusted, decode it in a "
+            "function of your own, with map(fn), or fewer frames of it."
+        )
 
 
 def _content(value: Any, files: Files) -> Any:

@@ -15,6 +15,7 @@ import soundfile
 import midepoch as me
 from media import film
 from midepoch.storage.named_files import NamedFiles
+from midepoch.values import media as media_module
 from midepoch.values.features import Feature, features_of
 from midepoch.values.images import image
 from midepoch.values.media import decoded, video
@@ -271,3 +272,31 @@ def test_a_missing_av_raises_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(me.MissingExtraError, match=r"pip install 'midepoch\[video\]'"):
         video(b"")
+
+
+def test_audio_that_becomes_too_large_is_refused(monkeypatch):
+    flac = bytearray(tone(rate=8_000, kind="FLAC"))
+    files = NamedFiles()
+    expected = decoded(bytes(flac), Feature("Audio", {}), files)["array"]
+    monkeypatch.setattr(media_module, "MOST_DECODED_BYTES", expected.nbytes)
+    assert decoded(bytes(flac), Feature("Audio", {}), files)["array"].nbytes == expected.nbytes
+    monkeypatch.setattr(media_module, "MOST_DECODED_BYTES", expected.nbytes - 1)
+    with pytest.raises(me.DataFormatError, match="The audio becomes more than"):
+        decoded(bytes(flac), Feature("Audio", {}), files)
+
+
+def test_audio_whose_header_lies_takes_no_memory():
+    flac = bytearray(tone(rate=8_000, kind="FLAC"))
+    flac[21:26] = bytes([flac[21] | 0x0F, 0xFF, 0xFF, 0xFF, 0xFF])  # 2**36 - 1 samples
+    with pytest.raises(me.DataFormatError, match="The audio becomes more than 4,294,967,296 bytes"):
+        decoded(bytes(flac), Feature("Audio", {}), NamedFiles())
+
+
+def test_a_video_that_becomes_too_large_is_refused_before_all_frames_are_decoded(tmp_path, monkeypatch):
+    content = film(tmp_path / "a.mp4").read_bytes()
+    size = video(content).nbytes
+    few = video(content, frames=2)
+    monkeypatch.setattr(media_module, "MOST_DECODED_BYTES", size - 1)
+    with pytest.raises(me.DataFormatError, match="The video becomes more than"):
+        video(content)
+    assert (video(content, frames=2) == few).all()
