@@ -161,7 +161,7 @@ def test_what_is_no_origin_is_refused(url):
         NamedFiles(allow_urls=[url])
 
 
-@pytest.mark.parametrize("name", ["x\0", "file://{folder}/x%00y"])
+@pytest.mark.parametrize("name", ["x\0", "file://{folder}/x%00y", "x\ud800"])
 def test_a_name_that_no_file_has(folder, name):
     with pytest.raises(NotAllowedError, match="which no file can be named"):
         NamedFiles(folder).read(name.format(folder=folder))
