@@ -23,7 +23,7 @@ class HeldBlocks:
         self._pending: dict[int, PendingBlock] = {}
         """Blocks that are read ahead. Memory is reserved for each."""
         self._urgent: dict[int, PendingBlock] = {}
-        """Blocks of the present step that are fetched side by side."""
+        """Blocks of the present step that are fetched or decoded side by side."""
         self._requested: tuple[set[int], set[int]] = set(), set()
         """The blocks of the last two calls of ``read_ahead``."""
 
@@ -57,6 +57,8 @@ class HeldBlocks:
         if self._fetcher.is_remote:
             self._fetch_urgently(numbers)
             read_ahead()
+        else:
+            self._decode_side_by_side(numbers)
         for number in numbers:
             if number in self._views:
                 self._views[number] = self._views.pop(number)
@@ -129,6 +131,17 @@ class HeldBlocks:
                 wanted.append(number)
         for group in grouped(wanted, self._fetcher.joins):
             self._urgent |= self._fetcher.read_ahead(group, urgent=True)
+
+    def _decode_side_by_side(self, numbers: Sequence[int]) -> None:
+        """Let threads decode the blocks of a step that were not read ahead: all of the first window, for example."""
+        missing = [
+            number
+            for number in numbers
+            if number not in self._views and not self._is_held(number) and not self._fetcher.is_mapped(number)
+        ]
+        if len(missing) > 1 and self._fetcher.decode_threads > 1:
+            for number in missing:
+                self._urgent |= self._fetcher.read_ahead([number], urgent=True)
 
     def _drop_unused(self, used: set[int], *, keep_decoded: bool) -> None:
         """Drop decoded blocks that neither this step nor the last one used, and the views used longest ago."""

@@ -77,8 +77,8 @@ class BlockFetcher:
         """True if runs of rows are fetched, at least of some files."""
         self._wanted, self._fetch = wanted, fetch or Fetch()
         self.is_remote = index.store is not None
-        self._decode_threads = self._threads_to_decode()
-        ahead = self._fetch.read_ahead if self.is_remote else BYTES_OF_A_THREAD * (self._decode_threads - 1)
+        self.decode_threads = self._threads_to_decode()
+        ahead = self._fetch.read_ahead if self.is_remote else BYTES_OF_A_THREAD * (self.decode_threads - 1)
         self.bytes_ahead = ahead // lanes
         """How many bytes each lane reads ahead. If it is 0, a lane of local files reads what its next step needs."""
         self.blocks_ahead = MAX_BLOCKS_AHEAD if blocks is None else MAX_RUNS_AHEAD
@@ -167,7 +167,7 @@ class BlockFetcher:
         """
         pool = self._thread_pools.get(urgent)
         if pool is None:
-            threads = ROW_FETCH_THREADS if self.has_runs else FETCH_THREADS if self.is_remote else self._decode_threads
+            threads = ROW_FETCH_THREADS if self.has_runs else FETCH_THREADS if self.is_remote else self.decode_threads
             store = self.index.store
             begin = None if store is None else partial(store.stop_with, self._stop)
             pool = self._thread_pools[urgent] = ThreadPoolExecutor(threads, "midepoch-read-ahead", begin)

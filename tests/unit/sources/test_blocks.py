@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from concurrent.futures import Future
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,9 @@ from worlds import write as write_table
 class FakeFetcher:
     """A fetcher whose blocks are strings. Blocks from 100 on are views of mapped files."""
 
-    def __init__(self, *, is_remote=False, room=100, group_blocks=1, has_runs=False):
+    def __init__(self, *, is_remote=False, room=100, group_blocks=1, has_runs=False, decode_threads=1):
         self.is_remote, self.room, self.group_blocks, self.has_runs = is_remote, room, group_blocks, has_runs
+        self.decode_threads = decode_threads
         self.read_now, self.groups, self.urgent_groups, self.futures = [], [], [], {}
 
     def check(self, numbers):
@@ -41,6 +42,8 @@ class FakeFetcher:
         (self.urgent_groups if urgent else self.groups).append(list(group))
         futures = {number: Future() for number in group}
         self.futures |= futures
+        if urgent and not self.is_remote:
+            self.finish(*group)
         return futures
 
     def finish(self, *numbers):
@@ -146,6 +149,32 @@ def test_remote_blocks_of_a_step_are_fetched_side_by_side_even_if_their_turn_has
     assert fetcher.urgent_groups == [[2], [3]]
     assert [held[number] for number in (1, 2, 3)] == ["block 1", "block 2", "block 3"]
     assert (fetcher.read_now, fetcher.room) == ([], 100)
+
+
+def test_local_blocks_of_a_step_that_were_not_read_ahead_are_decoded_side_by_side():
+    fetcher = FakeFetcher(decode_threads=3)
+    held = HeldBlocks(fetcher, max_views=9)
+    held.load([1], lambda: held.read_ahead([2]))
+    assert (fetcher.read_now, fetcher.urgent_groups) == ([1], [])  # there is nothing to decode beside a single one
+    fetcher.finish(2)
+    held.load([1, 2, 3, 4, 101])
+    assert fetcher.urgent_groups == [[3], [4]]
+    assert [held[number] for number in (1, 2, 3, 4)] == ["block 1", "block 2", "block 3", "block 4"]
+    assert (fetcher.read_now, held.is_view(101)) == ([1, 101], True)
+
+
+def test_the_row_groups_of_the_first_window_are_decoded_at_the_same_time(row_groups, monkeypatch):
+    """Two threads wait for each other while they decode. One thread alone would wait for ever."""
+    monkeypatch.setattr("midepoch.sources.fetcher.usable_cores", lambda: 2)
+    meeting, read, numbers_of_reads = threading.Barrier(2), ParquetBlocks.read, count()
+
+    def watched(self, block):
+        if next(numbers_of_reads) < 2:
+            meeting.wait(timeout=60)
+        return read(self, block)
+
+    monkeypatch.setattr(ParquetBlocks, "read", watched)
+    assert sorted(values(row_groups.shuffle(1, **WINDOWS))) == list(range(4000))
 
 
 @pytest.fixture
