@@ -490,8 +490,11 @@ def test_processes_that_share_a_cache_fetch_each_block_once(noisy, proxy, tmp_pa
     proxy.latency = 0.02  # so that all processes miss the same blocks
     arguments = json.dumps([noisy, proxy.options, str(tmp_path / "cache")])
     command = [sys.executable, "-c", READ_ALL, arguments]
-    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [reader.communicate()[0] for reader in readers] == ["320\n"] * 3
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [reader.communicate()[0] for reader in readers] == ["320\n"] * 4
+    spans = [request.range.removeprefix("bytes=").split("-") for request in proxy.reads()]
+    blocks = [span for span in spans if int(span[1]) - int(span[0]) > 100_000]  # the others are of footers
+    assert len(blocks) == 4 * 8
     assert proxy.body_bytes < 1.2 * 320 * NOISE
 
 

@@ -95,6 +95,39 @@ def test_a_glob_reads_the_links_of_a_page(server, tmp_path):
     assert ids(me.read(server.url("data/part-[12].parquet"))) == list(range(20, 60))
 
 
+def test_a_folder_is_a_page_of_links(server):
+    for number in range(3):
+        server.put(f"data/part-{number}.parquet", rows(20 * number, 20 * number + 20), Last_Modified=MONDAY)
+    links = (
+        "../",
+        "part-0.parquet",
+        "part-1.parquet",
+        "part-2.parquet",
+        "notes.txt",
+        "sub/",
+        "http://127.0.0.1:1/x.parquet",
+    )
+    server.put("data", page(*links), Content_Type="text/html; charset=utf-8")
+    assert ids(me.read(server.url("data"))) == list(range(60))
+    assert ids(me.read(server.url("data/"))) == list(range(60))
+    server.put("none", page("notes.txt"), Content_Type="text/html")
+    with pytest.raises(me.NoDataError, match=r"/none has no file that ends in \.arrow"):
+        me.read(server.url("none"))
+    server.put("x.parquet", rows(0, 20), Content_Type="text/html")
+    assert ids(me.read(server.url("x.parquet"))) == list(range(20))
+
+
+def test_errors_say_what_the_server_answered(server):
+    url = server.put("a.parquet", rows(0, 50), Last_Modified=MONDAY)
+    for status in (503, 403, 418):
+        server.spoil = lambda _, status=status: status
+        with pytest.raises(me.StoreError, match=rf"a\.parquet.*{status}"):
+            me.read(url)
+    server.spoil = lambda _: 410
+    with pytest.raises(me.NoDataError, match=r"a\.parquet does not exist"):
+        me.read(url)
+
+
 def test_a_glob_where_there_is_no_page(server):
     server.put("data/part-0.parquet", rows(0, 20), Last_Modified=MONDAY)
     with pytest.raises(me.NoDataError, match=r"is not a page that links to such files.*Pass a list of URLs"):

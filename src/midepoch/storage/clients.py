@@ -294,7 +294,9 @@ class FsspecClient:
             if error_kind(error) != "gone":
                 raise
             return ObjectInfo(url, None)
-        if info.get("type") == "directory":
+        # A web server lists the files of a folder on a page that links to them.
+        is_page = info.get("mimetype") == "text/html" and "." not in url.rpartition("/")[2]
+        if info.get("type") == "directory" or is_page:
             return ObjectInfo(self._system.unstrip_protocol(path), "folder")
         return self._object_info(path, info)
 

@@ -225,12 +225,14 @@ def _find_object(store: Store, url: str, info: ObjectInfo, suffixes: tuple[str, 
     if info.kind == "file":
         return info.url.rpartition("/")[0], [info]
     if info.kind == "folder":
-        objects = {one.url: one for one in store.list_objects(info.url)}
+        is_page = store.scheme in HTTP  # its links may lead anywhere, and it does not say how large the files are
+        objects = {one.url: one for one in store.list_objects(info.url, deep=not is_page)}
         prefix = len(info.url) + 1
         visible = [
             path for path in objects if not path[prefix:].startswith((".", "_")) and not HIDDEN.search(path[prefix:])
         ]
-        return info.url, [objects[path] for path in _data_files(info.url, visible, suffixes)]
+        paths = _data_files(info.url, visible, suffixes)
+        return info.url, store.stat(paths) if is_page else [objects[path] for path in paths]
     if not WILDCARDS.search(url):
         raise NoDataError(
             f"{url} does not exist. {_last_existing(store, url)}Pass the URL of an object, a folder or a glob."

@@ -42,7 +42,10 @@ def opener(scheme: str, bucket: str, options: Mapping[str, Any]) -> tuple[OpenSt
     if importlib.util.find_spec("obstore") is None:
         return None, "it is not installed: pip install 'midepoch[remote]'"
     if _is_forked:
-        return None, "this process was forked from one that had it loaded, and its threads do not survive a fork"
+        return None, (
+            "this process was forked from one that had it loaded, and its threads do not survive a fork (start workers "
+            "with multiprocessing_context='forkserver')"
+        )
     if unknown := [name for name in ONLY_PLAIN if PLAIN[scheme] == "pyarrow" and options.get(name)]:
         return None, f"only pyarrow knows the options {', '.join(unknown)}"
     if scheme == "s3":

@@ -57,15 +57,14 @@ class ShortReadError(Exception):
 
 def error_kind(error: Exception) -> ErrorKind:
     """What kind of error a client raised: by its type, its HTTP status or its text, which differ by library."""
+    error = _what_happened(error)
     if isinstance(error, FileNotFoundError):
-        # fsspec says that an object is not found whatever its request ended with. Its cause is what happened.
-        cause = error.__cause__
-        return error_kind(cause) if isinstance(cause, Exception) and _is_of_network(cause) else "gone"
+        return "gone"
     if isinstance(error, PermissionError):
         return "denied"
     text, status = str(error), _status(error)
     # 416 means that the object is shorter than it was.
-    if status in (404, 416) or GONE.search(text):
+    if status in (404, 410, 416) or GONE.search(text):
         return "gone"
     if status in (401, 403) or DENIED.search(text):
         return "denied"
@@ -73,6 +72,13 @@ def error_kind(error: Exception) -> ErrorKind:
         return "temporary" if status >= 500 or status in TEMPORARY_STATUS else "wrong"
     known = isinstance(error, ShortReadError) or _is_of_network(error)
     return "temporary" if TEMPORARY.search(text) or known else "wrong"
+
+
+def _what_happened(error: Exception) -> Exception:
+    """The error of a request. fsspec says that an object is not found whatever its request ended with."""
+    cause = error.__cause__
+    is_hidden = isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and _is_of_network(cause)
+    return cause if is_hidden and isinstance(cause, Exception) else error
 
 
 def _is_of_network(error: Exception) -> bool:
@@ -111,7 +117,8 @@ def with_retries(
         except MidepochError:
             raise
         except Exception as error:
-            kind, text = error_kind(error), redact(f"{type(error).__name__}: {error}")
+            kind, happened = error_kind(error), _what_happened(error)
+            text = redact(f"{type(happened).__name__}: {happened}")
         if kind != "temporary":
             break
     else:
