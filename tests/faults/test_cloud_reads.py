@@ -1,15 +1,17 @@
 """Objects of Azure and Google Cloud Storage: found, read and verified by obstore, faults and all."""
 
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 import midepoch as me
 from cloud_stores import azure_store, gcs_store
-from midepoch.storage import clients
+from midepoch.storage import clients, verified
 from midepoch.storage import retry as retries
 from midepoch.storage import store as stores
+from midepoch.storage.clients import ObjectInfo
 from objects import parquet_bytes
 from worlds import ids
 
@@ -108,6 +110,43 @@ def test_an_account_in_the_url_must_be_that_of_the_options():
         assert ids(named) == list(range(50))
         with pytest.raises(me.StoreError, match=r"Neither abfs://data/x nor storage_options name an account"):
             me.read("abfs://data/x", storage_options={"account_key": "a2V5"})
+
+
+class Adlfs:
+    """adlfs as midepoch sees it, which spells all URLs with one scheme and without the account."""
+
+    def __init__(self, objects):
+        self.objects = objects
+
+    def stat(self, urls):
+        names = [url.split("/", 3)[3] for url in urls]
+        return [ObjectInfo(f"abfs://data/{name}", "file", len(self.objects[name]), 1) for name in names]
+
+    def list_objects(self, folder, *, deep):
+        below = folder.split("/", 3)[3]
+        return self.stat([f"abfs://data/{name}" for name in self.objects if name.startswith(f"{below}/")])
+
+    def open(self, url):
+        content = self.objects[url.split("/", 3)[3]]
+        return SimpleNamespace(
+            size=len(content), version="1", verifies=False, read_at=lambda n, at: pa.py_buffer(content[at : at + n])
+        )
+
+
+@pytest.mark.parametrize("origin", ["az://data", "abfss://data@me.dfs.core.windows.net"])
+def test_names_that_obstore_does_not_take_are_left_to_adlfs(monkeypatch, origin):
+    with azure_store() as cloud:
+        for number, name in enumerate(("d/x.parquet", "d//x.parquet")):
+            cloud.put(name, rows(number, number + 1))
+        monkeypatch.setattr(verified.importlib.util, "find_spec", lambda _: True)
+        other = Adlfs({name: cloud.content(name) for name in cloud.versions})
+        monkeypatch.setattr(clients, "connect", lambda *_: other)
+        for url, expected in ((f"{origin}/d", [0, 1]), (f"{origin}/d//x.parquet", [1]), (f"{origin}/d/x.parquet", [0])):
+            assert sorted(ids(me.read(url, storage_options=cloud.options))) == expected
+        monkeypatch.setattr(verified.importlib.util, "find_spec", lambda name: name != "adlfs" or None)
+        for url in (f"{origin}/d", f"{origin}/d//x.parquet"):
+            with pytest.raises(me.StoreError, match=r"an empty part, or one of dots, and adlfs is not installed"):
+                me.read(url, storage_options=cloud.options)
 
 
 def test_without_adlfs_the_message_says_what_obstore_lacks(monkeypatch):

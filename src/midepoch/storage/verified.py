@@ -54,15 +54,20 @@ def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
         return VerifiedClient(scheme, bucket, options, open_store)
     if wanted == "obstore":
         raise StoreError(f"obstore cannot be used for {scheme}:// URLs here, because {reason}.")
-    if scheme in AZURE and importlib.util.find_spec("adlfs") is None:
-        raise StoreError(
-            f"{scheme}:// URLs are read by obstore or by adlfs. obstore cannot be used here, because {reason}, and "
-            "adlfs is not installed. To read with adlfs: pip install adlfs."
-        )
+    if scheme in AZURE:
+        _check_adlfs(scheme, f"obstore cannot be used here, because {reason}")
     log.debug("obstore does not verify reads of %s://, because %s.", scheme, reason)
     if wanted is None and scheme == "s3" and importlib.util.find_spec("obstore") is None:
         _warn_of_plain_s3()
     return clients.connect(scheme, bucket, options)
+
+
+def _check_adlfs(scheme: str, why: str) -> None:
+    if importlib.util.find_spec("adlfs") is None:
+        raise StoreError(
+            f"{scheme}:// URLs are read by obstore or by adlfs. {why}, and adlfs is not installed. To read with adlfs: "
+            "pip install adlfs."
+        )
 
 
 @cache
@@ -85,6 +90,8 @@ class VerifiedClient:
 
     @cached_property
     def _plain(self) -> Client:
+        if self._at[0] in AZURE:
+            _check_adlfs(self._at[0], "obstore cannot name an object whose name has an empty part, or one of dots")
         return clients.connect(*self._at)
 
     def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
@@ -96,12 +103,16 @@ class VerifiedClient:
         if self._at[0] not in AZURE:
             return self._plain.list_objects(folder, deep=deep)
         import obstore
+        from obstore.exceptions import InvalidPathError
 
         store, (origin, name) = self._store(folder, 0), _split(folder)
-        if deep:
-            found = [meta for page in shortly(lambda: [*obstore.list(store, name or None)]) for meta in page]
-        else:
-            found = [*shortly(lambda: obstore.list_with_delimiter(store, name or None))["objects"]]
+        try:
+            if deep:
+                found = [meta for page in shortly(lambda: [*obstore.list(store, name or None)]) for meta in page]
+            else:
+                found = [*shortly(lambda: obstore.list_with_delimiter(store, name or None))["objects"]]
+        except (InvalidPathError, ValueError):  # there is a name that obstore does not take
+            return [_at(origin, info) for info in self._plain.list_objects(folder, deep=deep)]
         return [_object_info(origin, meta) for meta in found]
 
     def open(self, url: str) -> Handle:
@@ -125,18 +136,23 @@ class VerifiedClient:
     def _stat(self, url: str) -> ObjectInfo:
         """What is at a URL of Azure: an object, names that begin with it, or nothing."""
         import obstore
+        from obstore.exceptions import InvalidPathError
 
         store, (origin, name) = self._store(url, 0), _split(url)
+        if name and not WHOLE_NAME.fullmatch(name):
+            return _at(origin, self._plain.stat([url])[0])
         try:
-            if name and WHOLE_NAME.fullmatch(name):
+            if name:
                 return _object_info(origin, shortly(lambda: obstore.head(store, name)))
         except FileNotFoundError:
             pass
         try:
-            page = shortly(lambda: next(iter(obstore.list(store, name or None, chunk_size=1)), ()))
+            is_there = bool(shortly(lambda: next(iter(obstore.list(store, name or None, chunk_size=1)), ())))
         except FileNotFoundError:  # there is no such container
-            page = ()
-        return ObjectInfo(url, "folder" if page else None)
+            is_there = False
+        except (InvalidPathError, ValueError):  # there is a name that obstore does not take
+            is_there = True
+        return ObjectInfo(url, "folder" if is_there else None)
 
     def _store(self, url: str, nbytes: int) -> Any:
         """The store for requests of about this size. Threads may open one twice, and then one of the two is dropped."""
@@ -220,6 +236,11 @@ def _split(url: str) -> tuple[str, str]:
     scheme, _, rest = url.partition("://")
     host, _, name = rest.partition("/")
     return f"{scheme}://{host}", name
+
+
+def _at(origin: str, info: ObjectInfo) -> ObjectInfo:
+    """An entry of adlfs, which leaves the account out of URLs, and has one name for all schemes."""
+    return info._replace(url=f"{origin}/{_split(info.url)[1]}".rstrip("/"))
 
 
 def _object_info(origin: str, meta: Mapping[str, Any]) -> ObjectInfo:
