@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from midepoch._common.hashing import digest
 from midepoch._common.thread_clock import REQUESTS
+from midepoch._common.world import azure_settings
 from midepoch.errors import MidepochError, NoDataError, StoreError
+from midepoch.storage.azure import AZURE
 from midepoch.storage.clients import BUCKETS, Client, Handle, ObjectInfo, known_options
 from midepoch.storage.redaction import redacted
 from midepoch.storage.retry import ErrorKind, OtherVersionError, RetryPolicy, ShortReadError, with_retries
@@ -69,7 +71,8 @@ class Store:
         """A digest that differs between stores with the same URLs: it covers endpoints and accounts, but no secrets."""
         place = self._options.get("endpoint_override", "")
         if self.scheme not in BUCKETS:
-            place = "\n".join(f"{name}={value}" for name, value in sorted(_places(self._options)))
+            options = {**azure_settings(), **self._options} if self.scheme in AZURE else self._options
+            place = "\n".join(f"{name}={value}" for name, value in sorted(_places(options)))
         elif self.scheme == "gs":
             place += "\ngenerations"  # indexes and blocks that know versions by etags are not those of this store
         return digest(f"{self.scheme}\n{place}".encode()).hex()

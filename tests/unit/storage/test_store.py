@@ -74,6 +74,18 @@ def test_the_identity_covers_accounts_and_endpoints_of_other_stores_but_no_secre
     assert others[-2] == identity(connection_string="AccountName=a;AccountKey=new;BlobEndpoint=http://e")
 
 
+def test_the_identity_covers_the_account_of_the_environment(monkeypatch):
+    identities = set()
+    for name in ("", "a", "b"):
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", name)
+        identities.add(Store("az://container/x").identity)
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=c;AccountKey=k")
+    identities.add(Store("az://container/x").identity)
+    assert len(identities) == 4
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=c;AccountKey=new")
+    assert Store("az://container/x").identity in identities
+
+
 def test_a_failed_request_for_one_of_many_urls_is_repeated_alone():
     asked = []
 
