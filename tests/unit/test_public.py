@@ -93,17 +93,22 @@ def test_reading_rows_does_not_import_torch(path):
     assert not {"torch", "datasets"} & set(run(code, path))
 
 
-def test_the_first_batch_of_indexed_arrow_files_imports_no_masked_arrays(path):
+def test_the_first_batch_of_indexed_files_imports_neither_pandas_nor_masked_arrays(path):
     midepoch.read(path)
     code = """
         import sys
         import numpy
-        if "numpy.ma" not in sys.modules:  # NumPy imports it at first use since release 2
-            import midepoch as me
-            next(iter(me.read(sys.argv[1]).shuffle(seed=1).batch(2)))
-            print(*sys.modules)
+        has_masked = "numpy.ma" in sys.modules  # NumPy imports it at first use since release 2
+        import midepoch as me
+        dataset = me.read(sys.argv[1])
+        next(iter(dataset.shuffle(seed=1).batch(2)))
+        next(iter(dataset.shuffle(seed=1, level="row").with_format("numpy").batch(2)))
+        next(iter(me.mix([dataset.shuffle(seed=1), dataset]).batch(2)))
+        print(*sys.modules, "numpy.ma" in sys.modules and not has_masked)
     """
-    assert "numpy.ma" not in run(code, path)
+    loaded = run(code, path)
+    assert "pandas" not in loaded
+    assert loaded[-1] == "False"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from midepoch.index.encode import index_bytes
 from midepoch.index.index import IndexView
 from midepoch.storage.listing import Listing
 from midepoch.storage.local import FileStamp
+from midepoch.values.numbers import arrow_of
 
 BLOCK_ROWS = 1024
 NUMBER_BYTES = 8
@@ -62,7 +63,7 @@ class NumberBlocks:
 
     def read(self, block: Block) -> pa.RecordBatch:
         numbers = np.arange(block.offset, block.offset + block.rows)
-        return pa.RecordBatch.from_arrays([pa.array(numbers)], schema=self._wanted)
+        return pa.RecordBatch.from_arrays([arrow_of(numbers)], schema=self._wanted)
 
     def is_view(self, data: "pa.Table | pa.RecordBatch") -> bool:
         return True

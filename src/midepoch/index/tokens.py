@@ -21,6 +21,7 @@ from midepoch.index.encode import index_bytes
 from midepoch.index.index import IndexView
 from midepoch.storage.listing import Listing
 from midepoch.storage.local import check_unchanged
+from midepoch.values.numbers import arrow_of
 
 BLOCK_TOKENS = 1 << 15
 MAX_BLOCKS = 1 << 20
@@ -134,7 +135,7 @@ class FlatFile:
             values = tokens.astype(np.int64)
         else:
             values = np.lib.stride_tricks.sliding_window_view(tokens, self.length)[:: self.stride].astype(np.int64)
-        return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), self.length)
+        return pa.FixedSizeListArray.from_arrays(arrow_of(values.reshape(-1)), self.length)
 
     def read(self, begin: int, end: int) -> npt.NDArray[Any]:
         """Tokens of the file, mapped."""
@@ -168,7 +169,7 @@ class DocumentFile:
         else:
             parts = zip(begins.tolist(), ends.tolist(), strict=True)
             values = np.concatenate([self.flat.read(begin, end) for begin, end in parts]).astype(np.int64)
-        return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values))
+        return pa.LargeListArray.from_arrays(arrow_of(offsets), arrow_of(values))
 
 
 def _file(path: str, layout: TokenLayout) -> "FlatFile | DocumentFile":

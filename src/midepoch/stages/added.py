@@ -15,6 +15,7 @@ from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.stages.stage import Stage
 from midepoch.values.convert import as_column, to_plain
 from midepoch.values.forms import Form
+from midepoch.values.numbers import arrow_of
 from midepoch.values.pool import PickedRows
 from midepoch.values.rows import Rows
 
@@ -127,7 +128,7 @@ class AddColumn(Stage):
 
     def _with_column(self, rows: Rows, keys: I64) -> Rows:
         self._check_new(rows.names)
-        values = self.values.take(pa.array(keys))
+        values = self.values.take(arrow_of(keys))
         data = rows.data.batch() if isinstance(rows.data, PickedRows) else rows.data
         if isinstance(data, pa.RecordBatch):
             columns = [*data.columns, values]

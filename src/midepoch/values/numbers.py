@@ -1,4 +1,4 @@
-"""Arrow's numbers as NumPy arrays, without pandas.
+"""Arrow's numbers as NumPy arrays and the other way round, without pandas.
 
 pyarrow's own conversion imports pandas if it is installed. That import takes far longer than opening a dataset.
 """
@@ -26,3 +26,12 @@ def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
     if values is None or not len(array):
         return np.empty(0, dtype)
     return np.frombuffer(values, dtype, len(array), array.offset * dtype.itemsize)
+
+
+def arrow_of(numbers: npt.NDArray[Any]) -> pa.Array:
+    """Arrow's array of integers, floats or booleans. Numbers that lie side by side are not copied."""
+    if numbers.dtype == bool:
+        values, kind = np.packbits(numbers, bitorder="little"), pa.bool_()
+    else:
+        values, kind = np.ascontiguousarray(numbers), pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(values)])

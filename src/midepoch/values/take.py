@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch._common.types import I64
-from midepoch.values.numbers import DTYPES, numbers_of
+from midepoch.values.numbers import DTYPES, arrow_of, numbers_of
 
 Data = TypeVar("Data", pa.RecordBatch, pa.Table)
 LONG_BYTES = 512
@@ -24,9 +24,9 @@ def take(data: Data, indices: I64) -> Data:
     """The rows at ``indices``, in that order."""
     data = _without_offsets(data)
     if not isinstance(data, pa.RecordBatch) or not len(indices) or not any(map(_holds_long_lists, data.columns)):
-        return data.take(pa.array(indices))
+        return data.take(arrow_of(indices))
     columns = [
-        _take_lists(column, indices) if _holds_long_lists(column) else column.take(pa.array(indices))
+        _take_lists(column, indices) if _holds_long_lists(column) else column.take(arrow_of(indices))
         for column in data.columns
     ]
     return pa.RecordBatch.from_arrays(columns, schema=data.schema)
@@ -34,7 +34,7 @@ def take(data: Data, indices: I64) -> Data:
 
 def keep(data: Data, mask: Sequence[bool] | npt.NDArray[np.bool_]) -> Data:
     """The rows where ``mask`` is true."""
-    return _without_offsets(data).filter(pa.array(mask, pa.bool_()))
+    return _without_offsets(data).filter(arrow_of(np.asarray(mask, bool)))
 
 
 def _without_offsets(data: Data) -> Data:
@@ -80,7 +80,7 @@ def _take_lists(column: pa.Array, indices: I64) -> pa.Array:
     starts, stops = offsets[:-1][indices], offsets[1:][indices]
     ends = np.concatenate([[0], np.cumsum(stops - starts, dtype=np.int64)])
     if ends[-1] > np.iinfo(offsets.dtype).max:
-        return column.take(pa.array(indices))
+        return column.take(arrow_of(indices))
     lists = [values[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
     child = pa.Array.from_buffers(kind.value_type, ends[-1], [None, pa.py_buffer(np.concatenate(lists))], 0)
     buffers = [None, pa.py_buffer(ends.astype(offsets.dtype))]

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from columns import SCALARS
-from midepoch.values.numbers import numbers_of
+from midepoch.values.numbers import arrow_of, numbers_of
 
 
 @pytest.mark.parametrize("name", [name for name in SCALARS if name.startswith(("int", "uint", "float"))])
@@ -22,3 +22,14 @@ def test_numbers_and_their_slices_are_views_of_arrows_memory(name):
 
 def test_an_array_without_memory_is_empty():
     assert numbers_of(pa.array([], pa.int16())).tolist() == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64", "bool"]
+)
+def test_arrow_of_is_what_pyarrow_makes_of_an_array(kind):
+    numbers = np.random.default_rng(0).integers(0, 100, 41).astype(kind)
+    for values in (numbers, numbers[:8], numbers[3:20], numbers[::2], numbers[::-3], numbers[:0]):
+        found = arrow_of(values)
+        found.validate(full=True)
+        assert found.equals(pa.array(values))
