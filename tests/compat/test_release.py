@@ -23,7 +23,9 @@ def built(tmp_path_factory):
     """The folder of a wheel and a source archive, built from a copy of the project."""
     source, out = tmp_path_factory.mktemp("source") / "midepoch", tmp_path_factory.mktemp("dist")
     shutil.copytree(
-        ROOT, source, ignore=shutil.ignore_patterns(".*", "build", "dist", "data", "*.egg-info", "__pycache__")
+        ROOT,
+        source,
+        ignore=shutil.ignore_patterns(".git", ".[!g]*", "build", "dist", "data", "*.egg-info", "__pycache__"),
     )
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)]
     subprocess.run(command, check=True, capture_output=True)
@@ -69,6 +71,7 @@ def test_the_source_archive_has_tests_docs_and_changes(built):
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert {"CHANGELOG.md", "SECURITY.md", "Makefile", "constraints.txt", "tests/conftest.py"} <= names
+    assert {".github/workflows/tests.yml"} <= names, "for the tests of it"
     assert {"docs/how-it-works.md", "examples/demo/run.py", "benchmarks/README.md", "mkdocs.yml"} <= names
 
 
