@@ -5,6 +5,7 @@
 
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.start_point import StartPoint
+from midepoch.front_door import FrontDoor
 from midepoch.index.build import open_index
 from midepoch.index.tables import TableIndex
 from midepoch.order.orders import Order, OrderStep
@@ -17,6 +18,7 @@ __all__ = [
     "Context",
     "FileRows",
     "Flow",
+    "FrontDoor",
     "Order",
     "OrderStep",
     "Pipeline",

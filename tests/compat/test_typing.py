@@ -42,6 +42,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 import midepoch as me
+from midepoch.extending import FrontDoor
 
 
 class Document(TypedDict):
@@ -49,6 +50,11 @@ class Document(TypedDict):
 
 
 class Ours(me.Dataset):
+    def own(self) -> int:
+        return 1
+
+
+class Door(FrontDoor):
     def own(self) -> int:
         return 1
 
@@ -138,6 +144,8 @@ assert_type(dataset, me.StructuredDataset)
 anything: me.Dataset = prepared(structured)
 anything = rows.map(length)
 Ours.from_source(rows.plan.pipeline.source).shuffle().batch(3).own()
+door = Door.from_source(rows.plan.pipeline.source)
+assert_type(door.map(tokens).map(length).with_format("arrow").batch(3), Door)
 copied: me.Dataset[int] = pickle.loads(pickle.dumps(rows))
 """
 

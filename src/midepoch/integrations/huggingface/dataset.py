@@ -16,10 +16,10 @@ from midepoch.dataset import Dataset
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
 from midepoch.errors import DataChangedError, NoDataError
+from midepoch.front_door import FrontDoor
 from midepoch.index.build import SCAN_THREADS, open_index
 from midepoch.index.saved import trusted_index_folder
 from midepoch.index.tables import HeldTable, TableIndex
-from midepoch.integrations.front_door import FrontDoor
 from midepoch.integrations.huggingface.cache import LoadArguments, SplitFiles, saved_splits, split_files
 from midepoch.integrations.huggingface.splits import Term, row_ranges, select_terms
 from midepoch.order.orders import Shuffle

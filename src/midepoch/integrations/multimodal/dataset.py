@@ -5,7 +5,7 @@ from typing import Any
 
 from midepoch._common.checks import Size
 from midepoch.delivery.passes import Pass
-from midepoch.integrations.front_door import FrontDoor
+from midepoch.front_door import FrontDoor
 from midepoch.integrations.multimodal.folders import Folder
 from midepoch.integrations.multimodal.options import COLUMNS, MultiModalOptions, OnError
 from midepoch.stages.pack.stage import PackWindows

@@ -12,7 +12,7 @@ from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
-from midepoch.integrations.front_door import FrontDoor
+from midepoch.front_door import FrontDoor
 from midepoch.integrations.structured.append import with_appended_files
 from midepoch.integrations.structured.metrics import Counters, Measure
 from midepoch.integrations.structured.options import OutputFormat, StructuredOptions, dataset_options, loader_options
