@@ -1,7 +1,7 @@
 """The methods of a dataset that make other items of its items: functions, batches, packs, formats.
 
 Rows and batches are dicts, so these methods keep the type of a dataset unless a function or a format changes it. Type
-checkers see that in the overloads. Calls without types, or of a class of its own, are ``Dataset[Any]``.
+checkers see that in the overloads. What they cannot say is ``Dataset[Any]``.
 """
 
 import os
@@ -67,8 +67,25 @@ OfTables = TypeVar("OfTables", bound="TransformedDataset[Row | Table]")
 """The same, of dicts or tables."""
 
 
+class PlainCall(TypedDict, total=False):
+    """Options of ``map`` and ``filter`` with which a function gets the item and nothing else."""
+
+    batched: Literal[False]
+    with_indices: Literal[False]
+    input_columns: None
+    fn_kwargs: None
+
+
+class PlainMapOptions(PlainCall, total=False):
+    """The same of ``map``."""
+
+    batch_size: int | None
+    with_rng: Literal[False]
+    remove_columns: Columns | None
+
+
 class MapOptions(TypedDict, total=False):
-    """Options of ``map`` that say nothing of what its function gets."""
+    """The other options of ``map``, where its function gets more, or something else."""
 
     batch_size: int | None
     drop_last_batch: bool
@@ -96,23 +113,21 @@ class TransformedDataset(TableDataset[Item]):
 
     @overload
     def map(  # type: ignore[overload-overlap]
-        self: OfRows, function: Callable[[Row], Mapping[str, Any]], *, remove_columns: Columns | None = None
+        self: OfRows, function: Callable[[Row], Mapping[str, Any]], **options: Unpack[PlainMapOptions]
     ) -> OfRows: ...
 
     @overload
     def map(
         self: "TransformedDataset[Given]",
         function: Callable[[Given], Mapping[str, Any]],
-        *,
-        remove_columns: Columns | None = None,
+        **options: Unpack[PlainMapOptions],
     ) -> "Dataset[Row]": ...
 
     @overload
-    def map(
+    def map(  # type: ignore[overload-overlap]
         self: "TransformedDataset[Given]",
         function: Callable[[Given], Made],
-        *,
-        remove_columns: Columns | None = None,
+        **options: Unpack[PlainMapOptions],
     ) -> "Dataset[Made]": ...
 
     @overload
@@ -149,7 +164,12 @@ class TransformedDataset(TableDataset[Item]):
 
     @overload
     def map(
-        self, function: Callable[..., Any], *, fn_kwargs: Mapping[str, Any], **options: Unpack[MapOptions]
+        self,
+        function: Callable[..., Any],
+        *,
+        fn_kwargs: Mapping[str, Any],
+        input_columns: None = None,
+        **options: Unpack[MapOptions],
     ) -> "Dataset": ...
 
     @overload
@@ -214,7 +234,7 @@ class TransformedDataset(TableDataset[Item]):
         return self.with_stage(Map(call=call, remove_columns=removed))
 
     @overload
-    def filter(self, function: Callable[[Item], Any]) -> Self: ...
+    def filter(self, function: Callable[[Item], Any], **options: Unpack[PlainCall]) -> Self: ...
 
     @overload
     def filter(self, function: Callable[[Item, int], Any], *, with_indices: bool) -> Self: ...
@@ -242,7 +262,12 @@ class TransformedDataset(TableDataset[Item]):
 
     @overload
     def filter(
-        self, function: Callable[..., Any], *, fn_kwargs: Mapping[str, Any], with_indices: bool = False
+        self,
+        function: Callable[..., Any],
+        *,
+        fn_kwargs: Mapping[str, Any],
+        input_columns: None = None,
+        with_indices: bool = False,
     ) -> Self: ...
 
     def filter(
