@@ -213,7 +213,7 @@ def _saved_at(index_path: Path, index: Index, predicate: Predicate, schema: pa.S
 def _load(path: Path, blocks: int) -> Mask | None:
     """The saved mask, unless it is missing or damaged."""
     try:
-        body, _ = unframed(read_trusted(path), MAGIC)
+        body, _ = unframed(read_trusted(path), MAGIC, path.name)
         (saved_blocks,) = COUNT.unpack_from(body)
     except (OSError, ValueError, struct.error):
         return None
@@ -224,7 +224,10 @@ def _load(path: Path, blocks: int) -> Mask | None:
 
 
 def _save(path: Path, kept: Mask) -> None:
-    """Save the mask. If it cannot be written, it is decided again next time."""
+    """Save the mask. If it cannot be written, it is decided again next time.
+
+    Its checksum covers its name, so that the mask of one filter is not taken for that of another.
+    """
     bits = np.packbits(kept).tobytes()
     with contextlib.suppress(OSError):
-        write_privately(path, framed(COUNT.pack(len(kept)) + bits, MAGIC))
+        write_privately(path, framed(COUNT.pack(len(kept)) + bits, MAGIC, path.name))

@@ -152,6 +152,19 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
     pruning._save(tmp_path / "file" / "a.kept", np.ones(3, bool))
 
 
+def test_decisions_that_were_swapped_are_not_used(files, kept):
+    index = open_index(files, index_dir=kept)
+    filters = [field("x") < 5, field("x") > 80]
+    expected = [blocks(index, one) for one in filters]
+    assert expected[0] != expected[1]
+    first, second = kept.glob("*.kept")
+    names = first.name, second.name
+    first.rename(kept / "between")
+    second.rename(kept / names[0])
+    (kept / "between").rename(kept / names[1])
+    assert [blocks(index, one) for one in filters] == expected
+
+
 def test_a_filter_may_use_columns_that_all_files_share_though_others_differ(tmp_path, kept):
     pq.write_table(pa.table({"x": [1], "only": [1], "s": [1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": [2], "s": ["a"]}), tmp_path / "b.parquet")
