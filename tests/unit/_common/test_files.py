@@ -103,6 +103,10 @@ def test_a_lock_that_is_something_else_is_not_touched_and_nobody_waits(tmp_path)
     for lock in (link, pipe, tmp_path):
         with exclusive_lock(lock):
             pass
+    missing = tmp_path / "missing"
+    (tmp_path / "dangling").symlink_to(missing)
+    with exclusive_lock(tmp_path / "dangling"):
+        assert not missing.exists(), "a link is not followed, not even to make what it names"
     with exclusive_lock(victim):
         assert victim.read_text() == "precious"
     with exclusive_lock(tmp_path / "new"):

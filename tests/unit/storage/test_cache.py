@@ -4,6 +4,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
 import struct
 import time
@@ -12,6 +13,7 @@ import zlib
 import pyarrow as pa
 import pytest
 
+from midepoch._common import trust
 from midepoch._common.files import framed, unframed
 from midepoch.storage import cache as caches
 from midepoch.storage.cache import SUFFIX, BlockCache, block_key
@@ -262,3 +264,13 @@ def test_blocks_that_nobody_used_for_a_day_go_before_all_others(tmp_path):
         os.utime(cache.folder / f"{number}{SUFFIX}", (old, old))
     cache.put("new", block(10), {"0": 1.0, "1": 0.9}.get)
     assert [number for number in range(10) if cache.get(str(number)) is None] == [4, 5]
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_cache_that_is_sent_to_another_process_trusts_the_same_users(tmp_path, monkeypatch, trusted):
+    monkeypatch.setattr(trust, "_shared", set())
+    sent = pickle.dumps(BlockCache(tmp_path / "cache", 1 << 20, trust_shared=trusted))
+    monkeypatch.setattr(trust, "_shared", set())
+    received = pickle.loads(sent)
+    assert (received.folder, received.limit) == (tmp_path / "cache", 1 << 20)
+    assert trust.is_shared(received.folder) == trusted
