@@ -19,6 +19,8 @@ Stop = Literal["first", "all", "never"]
 """When an epoch ends: with the first part that ends, with the last one, or never, as parts start over."""
 RUN_ROWS = 1024
 RUNS_WAITING = 4
+DRAWS_TOGETHER = 256
+"""For how many items that are drawn one by one the parts are found together."""
 EMPTY_PASSES = 10
 LOW_BITS = (1 << 63) - 1
 
@@ -98,20 +100,27 @@ class Draws:
         """The items, drawn one by one."""
         flows: dict[int, Iterator[SingleItem]] = {}
         part_cursors = self._part_cursors()
+        many = [DRAWS_TOGETHER] * len(self._inputs)
         while self._schedule is not None:
-            part = self._schedule.draw(self._drawn)
-            if part not in flows:
-                flows[part] = self._open(part).as_single_items()
-            single = next(flows[part], None)
-            if single is None:
-                del flows[part]
-                self._end(part)
-                part_cursors = self._part_cursors()
-                continue
-            item, self._cursors[part], key = single
-            self._drawn[part] += 1
-            part_cursors[part] = (self._drawn[part], self._times_ended[part], *self._cursors[part])
-            yield item, tuple(chain.from_iterable(part_cursors)), (key ^ self._salts[part]) & LOW_BITS
+            for part in self._schedule.draws(self._drawn, many, DRAWS_TOGETHER).tolist():
+                while (single := self._next_of(part, flows)) is None:
+                    del flows[part]
+                    self._end(part)
+                    part_cursors = self._part_cursors()
+                    if self._stop != "never":
+                        break  # other parts are drawn from now on
+                if single is None:
+                    break
+                item, self._cursors[part], key = single
+                self._drawn[part] += 1
+                part_cursors[part] = (self._drawn[part], self._times_ended[part], *self._cursors[part])
+                yield item, tuple(chain.from_iterable(part_cursors)), (key ^ self._salts[part]) & LOW_BITS
+
+    def _next_of(self, part: int, flows: dict[int, Iterator[SingleItem]]) -> SingleItem | None:
+        """The next item of a part, which is opened if it is not; None if it has ended."""
+        if part not in flows:
+            flows[part] = self._open(part).as_single_items()
+        return next(flows[part], None)
 
     def row_runs(self) -> Iterator[RowRun]:
         """The items in runs: many draws at a time, from the runs of the parts that are waiting."""

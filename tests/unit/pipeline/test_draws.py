@@ -84,3 +84,21 @@ def test_windows_of_shuffled_parts_are_read_whole(parts, monkeypatch):
     monkeypatch.setattr(lane, "take", lambda data, indices: picked.append(len(indices)) or take(data, indices))
     assert [row["x"] for row in me.mix(shuffled, WEIGHTS, stop="all")] == expected
     assert sum(picked) < sum(SIZES.values()) / 10
+
+
+@pytest.mark.parametrize("stop", ["first", "all", "never"])
+def test_items_that_are_drawn_one_by_one_are_those_of_runs_where_parts_end_too(parts, stop):
+    """The parts of many draws are found together, and those after the end of a part are others."""
+    short = {name: part.take(size) for (name, part), size in zip(parts.items(), (40, 11, 3), strict=True)}
+    weights = [0.5000001, 0.3, 0.2]
+    expected = [row["x"] for row in islice(me.mix(short, weights, stop=stop), 150)]
+    assert len(expected) > 10
+    mapped = {name: part.map(lambda row: row) for name, part in short.items()}
+    iterator, got = iter(me.mix(mapped, weights, stop=stop)), []
+    for number in range(len(expected)):
+        resumed = me.mix(mapped, weights, stop=stop)
+        resumed.load_state_dict(iterator.state_dict())
+        following = expected[number : number + 5]
+        assert [row["x"] for row in islice(resumed, len(following))] == following
+        got.append(next(iterator)["x"])
+    assert got == expected
