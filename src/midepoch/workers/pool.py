@@ -5,6 +5,7 @@ a lane that has run out, without an item, which keeps the workers in step. :mod:
 worker runs.
 """
 
+import importlib
 import os
 import pickle
 import sys
@@ -73,6 +74,8 @@ class WorkerPool:
         if context.get_start_method() != "fork":
             _check_sendable(plan, context.get_start_method())
             self._hint = GUARD
+        else:
+            importlib.import_module("pyarrow.compute")  # once, and not in each worker before its first batch
         self._process, self._round = os.getpid(), 0
         self._timeout = loader.timeout
         self.copies = None if device is None else copies_to(device)
