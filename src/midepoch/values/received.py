@@ -63,7 +63,8 @@ class TensorRuns:
             return self._copy(self._torch.frombuffer(self._view[start:stop], dtype=dtype).view(shape))
         if not self._start <= start < self._stop:
             self._copy_run(number)
-        return self._run[start - self._start : stop - self._start].view(dtype).view(shape)
+        tensor = self._run[start - self._start : stop - self._start].view(dtype)
+        return tensor if len(shape) == 1 else tensor.view(shape)
 
     def _copy_run(self, number: int) -> None:
         start, stop = self._spans[number]

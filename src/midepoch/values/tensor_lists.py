@@ -61,7 +61,7 @@ def with_tensor_lists(item: Any) -> Any:
 
 def cut_up(memory: Any, lengths: Sequence[int], *, own: bool) -> list[Any]:
     """The tensors of a list, from one that holds them all: views of it, or with ``own`` each in memory of its own."""
-    parts = memory.split(list(lengths))
+    parts = torch_module().split_with_sizes(memory, lengths)  # its method split does more, in Python
     return [part.clone() for part in parts] if own else list(parts)
 
 
