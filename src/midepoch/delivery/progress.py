@@ -139,10 +139,11 @@ class Progress:
         if self._current is None or not self.session.tracks_cursors:
             return taken
         cursors = self._current.cursors
-        for number in range(min(len(cursors), taken)):
-            slot = (self._turns_before_current + number) % len(self.rotation)
+        for turn in range(max(0, taken - len(cursors)), taken):  # in their order: several may be at one lane
+            place, number = divmod(turn, len(cursors))
+            slot = (self._turns_before_current + turn) % len(self.rotation)
             if len(cursors[number]):
-                self.cursors[slot] = tuple(map(int, cursors[number][(taken - number - 1) // len(cursors)]))
+                self.cursors[slot] = tuple(map(int, cursors[number][place]))
             elif self.limits[slot] is None:
                 self.limits[slot] = self.session.assignment.turns_at(slot, self._turns_before_current + number)
         return taken

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
+from midepoch.delivery.gather import in_turn, without_waits
+from midepoch.delivery.layout import Chunk
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.session import Session
-from simulation import MemoryWorld, Simulation, memory_worlds, starts
+from simulation import MemoryWorld, Simulation, cursor_after, memory_worlds, starts
 
 quick = settings(max_examples=100, deadline=None)
 FINGERPRINT = {"data": {}, "pipeline": []}
@@ -47,6 +49,50 @@ def test_a_reader_hands_over_the_items_of_its_turns_without_empty_ones(drawn):
         progress = Progress(session, reader)
         assert deliver(progress, simulation, rounds) == simulation.items_of(reader)
         assert progress.items == len(simulation.items_of(reader))
+
+
+class Port:
+    """Where every turn of a worker has arrived, several in a chunk."""
+
+    def __init__(self, turns, most):
+        self._chunks = []
+        for _, item in turns:
+            full = item is not None
+            if self._chunks and bool(self._chunks[-1].cursors) == full and len(self._chunks[-1].items) < most:
+                chunk = self._chunks.pop()
+            else:
+                chunk = Chunk([], [])
+            end = [cursor_after(item)] if full else []
+            self._chunks.append(Chunk([*chunk.items, item if full else EMPTY], [*chunk.cursors, *end]))
+
+    def chunk(self, *, wait):
+        return self._chunks.pop(0) if self._chunks else None
+
+
+@quick
+@given(
+    sizes=st.lists(st.integers(2, 12), min_size=1, max_size=3),
+    dropped=st.sets(st.tuples(st.integers(0, 2), st.integers(0, 11)), max_size=4),
+    readers=st.integers(1, 2),
+    workers=st.integers(2, 4),
+    most=st.integers(2, 5),
+)
+def test_at_every_cut_of_what_workers_send_the_state_is_that_of_single_turns(sizes, dropped, readers, workers, most):
+    """Several turns that arrive together may be at one lane: then the last that was taken counts."""
+    world = MemoryWorld(sizes=tuple(sizes), dropped=frozenset(dropped))
+    session, simulation = (
+        Session(world.pipeline(), world.start(), readers),
+        Simulation(world.waiting(world.start()), 0, readers),
+    )
+    for reader in range(readers):
+        singly, together = Progress(session, reader), Progress(session, reader)
+        ports = [Port(simulation.turns[reader][worker::workers], most) for worker in range(workers)]
+        period = session.assignment.period
+        arrived = without_waits(in_turn(ports, period, tracks_cursors=True))
+        one_by_one = chain.from_iterable(singly.follow(simulation.as_turns(reader, period)))
+        for item, other in zip(one_by_one, chain.from_iterable(together.follow(arrived)), strict=True):
+            assert item == other
+            assert together.state() == singly.state()
 
 
 @quick
