@@ -4,7 +4,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event
 from typing import Literal, TypeVar
@@ -28,6 +28,8 @@ TEMPORARY = re.compile(
 )
 STATUS = re.compile(r"(?:HTTP (?:status|response code:?)|status code:) ?(\d{3})", re.IGNORECASE)
 TEMPORARY_STATUS = (408, 425, 429)
+MOST_ASKED_SECONDS = 60.0
+"""A server that asks for a longer wait is asked again after this time."""
 QUIET_SECONDS = 2.0
 """A request that is tried again after this time is worth a warning."""
 
@@ -100,7 +102,7 @@ def with_retries(
     hold secrets. ``note_retry`` is called before each retry. Each is logged; the first after two seconds is a warning.
     """
     kind: ErrorKind = "wrong"
-    text, begun, has_warned = "", time.monotonic(), False
+    text, asked, begun, has_warned = "", 0.0, time.monotonic(), False
     for attempt in range(policy.attempts):
         if attempt:
             note_retry()
@@ -108,7 +110,8 @@ def with_retries(
             has_warned = has_warned or is_late
             level = logging.WARNING if is_late else logging.INFO
             log.log(level, "A request is tried again (%s of %s): %s", attempt + 1, policy.attempts, text)
-            time.sleep(policy.wait(attempt)) if stop is None else stop.wait(policy.wait(attempt))
+            seconds = max(asked, policy.wait(attempt))
+            time.sleep(seconds) if stop is None else stop.wait(seconds)
         if stop is not None and stop.is_set():
             kind, text = "temporary", text or "nobody waits for it any more"
             break
@@ -118,12 +121,19 @@ def with_retries(
             raise
         except Exception as error:
             kind, happened = error_kind(error), _what_happened(error)
-            text = redact(f"{type(happened).__name__}: {happened}")
+            text, asked = redact(f"{type(happened).__name__}: {happened}"), _seconds_asked_for(happened)
         if kind != "temporary":
             break
     else:
         text = f"{text} (tried {count('time', policy.attempts)})"
     raise make_error(kind, text)
+
+
+def _seconds_asked_for(error: Exception) -> float:
+    """How long an answer asks to wait (Retry-After), up to a limit; 0 if it does not, or the client does not say."""
+    headers = getattr(error, "headers", None) or getattr(getattr(error, "response", None), "headers", None)
+    wish = headers.get("Retry-After") if isinstance(headers, Mapping) else None
+    return min(float(wish), MOST_ASKED_SECONDS) if isinstance(wish, str) and wish.isdecimal() else 0.0
 
 
 def _status(error: Exception) -> int | None:

@@ -118,6 +118,34 @@ def test_the_first_retry_after_two_seconds_is_a_warning(monkeypatch, caplog):
     assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING", "INFO", "INFO"]
 
 
+@pytest.mark.parametrize(
+    ("wish", "seconds"), [("7", 7.0), ("86400", 60.0), ("-1", 0.0), ("Mon, 05 Jan 2026 10:00:00 GMT", 0.0), (None, 0.0)]
+)
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_server_may_ask_for_a_wait(monkeypatch, wish, seconds, inner):
+    class RefusedError(Exception):
+        status = 429
+
+        def __init__(self):
+            super().__init__("too many requests")
+            headers = {} if wish is None else {"Retry-After": wish}
+            if inner:
+                self.response = SimpleNamespace(headers=headers)
+            else:
+                self.headers = headers
+
+    answers, waits = iter([RefusedError(), RefusedError(), None]), []
+    monkeypatch.setattr("midepoch.storage.retry.time.sleep", waits.append)
+
+    def action():
+        if (error := next(answers)) is not None:
+            raise error
+        return "done"
+
+    assert with_retries(action, lambda _, text: StoreError(text), str, QUICK) == "done"
+    assert waits == [seconds, seconds]
+
+
 def test_waits_grow_to_a_limit():
     waits = [RetryPolicy().wait(attempt) for attempt in range(1, 9)]
     assert 0.05 <= waits[0] <= 0.1
