@@ -49,7 +49,8 @@ def test_parts_of_values(options):
 def test_secrets_of_the_environment_and_those_that_a_store_repeats(monkeypatch):
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-the-environment")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "also-of-it")
-    assert redacted("of-the-environment also-of-it", {}) == f"{REDACTED} {REDACTED}"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    assert redacted("of-the-environment also-of-it a test", {}) == f"{REDACTED} {REDACTED} a test"
     answer = (
         "<Error><Code>ExpiredToken</Code><Token-0>found/by=boto3</Token-0><AWSAccessKeyId>AKIA</AWSAccessKeyId></Error>"
     )
