@@ -10,6 +10,7 @@ from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Scan, read_as
+from midepoch.formats.inflation import InflationError, check_inflation
 from midepoch.formats.text.compressed import Inflated
 from midepoch.formats.text.types import TypeClashError
 from midepoch.storage.location import Bytes, Location
@@ -24,6 +25,8 @@ BLOCK_BYTES, BLOCK_RECORDS = 1 << 20, 2048
 PACKED_BYTES = 8 << 20
 
 READ_BYTES = 4 << 20
+VALUE_BYTES = 8
+"""What a value takes in memory at least, also one that is missing."""
 
 
 class MalformedError(Exception):
@@ -75,6 +78,11 @@ def scan_text(path: Location, format: str, file: Bytes, start: int, grammar: Gra
         if added:
             blocks.append((offset, len(data), added))
             rows += added
+    for number, (_, length, count_of_rows) in enumerate(blocks):
+        try:  # each row has a value in every column, though few of them may be in the file
+            check_inflation(length, VALUE_BYTES * count_of_rows * len(schema or ()), limit)
+        except InflationError as error:
+            raise DataFormatError(f"{path}, block {number}, of {len(schema or ()):,} columns: {error}.") from None
     return Scan(format, schema, blocks, seeks)
 
 

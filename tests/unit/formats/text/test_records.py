@@ -70,3 +70,12 @@ def test_a_record_larger_than_a_block_is_read(tmp_path):
     for kind in KINDS:
         with small_blocks(size=100, read=64):
             assert rows_of(text_file(tmp_path / f"a.{kind}", rows)) == rows
+
+
+def test_many_different_fields_in_few_bytes_are_limited(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join(b'{"k%d":1}\n' % number for number in range(2000)))
+    assert path.stat().st_size < 30_000
+    with pytest.raises(me.DataFormatError, match=r"a\.jsonl, block 0, of 2,000 columns: .* become 32,000,000 bytes"):
+        me.read(path, max_record_bytes="10MiB")
+    assert len(me.read(path)) == 2000
