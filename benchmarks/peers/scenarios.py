@@ -56,9 +56,9 @@ QUICK = Sizes(
     resumed=20_000,
     numbers=(10**5,),
     workers=(0, 2),
-    few=(0, 2),
+    few=(2,),
     places=(0.5,),
-    epochs=3,
+    epochs=2,
     seconds=0.15,
     rounds=1,
 )

@@ -83,6 +83,7 @@ def test_A1_the_signature_is_the_promised_one():
         "num_proc": None,
         "index_dir": None,
         "executor": None,
+        "trust_shared": False,
     }
     assert next(iter(parameters)) == "path"
     assert parameters["load_dataset_kwargs"].kind is inspect.Parameter.VAR_KEYWORD

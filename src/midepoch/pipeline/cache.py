@@ -218,7 +218,7 @@ class Cache:
         try:
             for batch in read_batches(self._path(unit)):
                 file.write(batch, schema)
-            file.finish()
+            file.replace()
         finally:
             file.discard()
 

@@ -1,5 +1,6 @@
 """An Arrow file that appears as a whole, with types that grow to hold all its rows."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,10 +47,28 @@ class UnitFile:
         self._temporary, self._sink, self._writer, self.schema = wider._temporary, wider._sink, wider._writer, schema
 
     def finish(self) -> None:
-        """Give the file its name."""
+        """Give the file its name. One that is there stays: it has the same rows, and may be in use.
+
+        A cluster that lost sight of a worker starts its work again, and both may finish.
+        """
         self._close()
         with self._explained():
-            self._temporary.replace(self._path)
+            try:
+                os.link(self._temporary, self._path)
+            except FileExistsError:
+                pass
+            except OSError:  # not every file system has hard links
+                if not self._path.exists():
+                    self._temporary.replace(self._path)
+        remove(self._temporary)
+
+    def replace(self) -> None:
+        """Give the file its name, in place of the one that is there, unless that has the same schema already."""
+        self._close()
+        with self._explained():
+            if not pa.ipc.open_file(self._path).schema.equals(self.schema):
+                self._temporary.replace(self._path)
+        remove(self._temporary)
 
     def _close(self) -> None:
         with self._explained():
