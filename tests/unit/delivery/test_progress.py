@@ -80,10 +80,8 @@ class Port:
 def test_at_every_cut_of_what_workers_send_the_state_is_that_of_single_turns(sizes, dropped, readers, workers, most):
     """Several turns that arrive together may be at one lane: then the last that was taken counts."""
     world = MemoryWorld(sizes=tuple(sizes), dropped=frozenset(dropped))
-    session, simulation = (
-        Session(world.pipeline(), world.start(), readers),
-        Simulation(world.waiting(world.start()), 0, readers),
-    )
+    session = Session(world.pipeline(), world.start(), readers)
+    simulation = Simulation(world.waiting(world.start()), 0, readers)
     for reader in range(readers):
         singly, together = Progress(session, reader), Progress(session, reader)
         ports = [Port(simulation.turns[reader][worker::workers], most) for worker in range(workers)]

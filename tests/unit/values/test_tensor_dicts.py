@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.delivery.layout import Destination, Layout, read_layout
+from exact import same, sent
+from midepoch.delivery.layout import Destination
 from midepoch.values.gather import PartedArray, PickedArray
 from midepoch.values.received import RUN_PART, copied
 from midepoch.values.tensor_dicts import MARK, described
@@ -15,31 +16,6 @@ from midepoch.values.wire import dump
 DTYPES = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.bfloat16, torch.float16]
 SIZES = [1, 3, 64, RUN_PART // 8, RUN_PART]
 DESTINATIONS = {"own memory": Destination(), "copied together": Destination(copied)}
-
-
-def sent(item, destination):
-    """An item after a way through memory that is overwritten."""
-    pickled, memory = dump(item), bytearray(16 << 20)
-    layout = Layout(memoryview(memory))
-    layout.add_pickled(pickled, (1,))
-    (chunk,) = read_layout(memoryview(memory), layout.finish(), destination)
-    memory[:] = bytes(len(memory))
-    return chunk.items[0]
-
-
-def same(one, other):
-    """Equal in names and their order, types, shapes and values."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and one.flags.writeable and np.array_equal(one, other)
-    return one == other
 
 
 @st.composite

@@ -6,36 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.delivery.layout import Destination, Layout, read_layout
+from exact import same, sent
+from midepoch.delivery.layout import Destination
 from midepoch.values.received import copied
 from midepoch.values.tensor_lists import TensorList, with_tensor_lists
-from midepoch.values.wire import dump
 
 DTYPES = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.bfloat16, torch.float16]
 OWN, TOGETHER = Destination(), Destination(copied)
-
-
-def same(one, other):
-    """Equal in types, shapes and values, everywhere inside."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    return np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
-
-
-def sent(item, destination):
-    """An item after a way through memory that is overwritten."""
-    pickled, memory = dump(item), bytearray(1 << 20)
-    layout = Layout(memoryview(memory))
-    layout.add_pickled(pickled, (1,))
-    (chunk,) = read_layout(memoryview(memory), layout.finish(), destination)
-    memory[:] = bytes(len(memory))
-    return chunk.items[0]
 
 
 @st.composite
