@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from benchmarks.measure import Figure, at_most, figure, fresh, seconds, show
 from midepoch.dataset import Dataset
+from midepoch.dataset.reading import read
 from midepoch.formats import Scan, scan_file
 from midepoch.index.encode import index_bytes
 from midepoch.index.files import FileIndex
 from midepoch.index.index import IndexView
 from midepoch.loader import Loader
 from midepoch.order.orders import Level
-from midepoch.reading import read
 from midepoch.sources.files import FileRows
 from midepoch.storage.listing import Listing
 from midepoch.storage.local import FileStamp, stamp_of

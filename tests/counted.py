@@ -87,7 +87,7 @@ def pipelines(draw, *, batched=True):
                 dataset = dataset.filter(is_kept)
             elif name == "filter groups":
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr("midepoch.transforms.FILTER_ROWS", window)
+                    patch.setattr("midepoch.dataset.transforms.FILTER_ROWS", window)
                     dataset = dataset.filter(are_kept, batched=True)
             elif name == "filter2":
                 dataset = dataset.filter(is_odd)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from midepoch import testing as testing
     from midepoch.checkpoint.merge import merge_states
     from midepoch.dataset import Dataset
+    from midepoch.dataset.mixing import concat, mix
+    from midepoch.dataset.reading import from_indexable, read, tokens
     from midepoch.errors import (
         CacheMismatchError,
         CheckpointMismatchError,
@@ -40,9 +42,7 @@ if TYPE_CHECKING:
     from midepoch.integrations.structured.dataset import StructuredDataset
     from midepoch.integrations.torchdata import from_stateful_dataloader
     from midepoch.loader import Loader
-    from midepoch.mixing import concat, mix
     from midepoch.pipeline.weight_schedule import WeightSchedule
-    from midepoch.reading import from_indexable, read, tokens
 
 __version__ = "0.1.0"
 
@@ -71,15 +71,15 @@ _HOMES = {
     "TooManySkippedError": "errors",
     "UnknownStateError": "errors",
     "WeightSchedule": "pipeline.weight_schedule",
-    "concat": "mixing",
+    "concat": "dataset.mixing",
     "fast_load_iterable_dataset": "integrations.huggingface.dataset",
     "from_hf": "integrations.huggingface.dataset",
-    "from_indexable": "reading",
+    "from_indexable": "dataset.reading",
     "from_stateful_dataloader": "integrations.torchdata",
     "merge_states": "checkpoint.merge",
-    "mix": "mixing",
-    "read": "reading",
-    "tokens": "reading",
+    "mix": "dataset.mixing",
+    "read": "dataset.reading",
+    "tokens": "dataset.reading",
 }
 
 __all__ = [

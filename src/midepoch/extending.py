@@ -3,9 +3,9 @@
 ``docs/extending.md`` explains them. All other modules below ``midepoch`` may change with any release.
 """
 
+from midepoch.dataset.front_door import FrontDoor
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.start_point import StartPoint
-from midepoch.front_door import FrontDoor
 from midepoch.index.build import open_index
 from midepoch.index.tables import TableIndex
 from midepoch.order.orders import Order, OrderStep

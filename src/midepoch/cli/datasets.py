@@ -12,13 +12,13 @@ from midepoch.checkpoint.fingerprint import data_difference
 from midepoch.checkpoint.state import State
 from midepoch.cli.checkpoints import FoundState
 from midepoch.dataset import Dataset
+from midepoch.dataset.reading import read
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.start_point import StartPoint
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import OrderStep, Shuffle, Slice
 from midepoch.order.split import TrainTestSplit
 from midepoch.pipeline.adoption import adopt
-from midepoch.reading import read
 from midepoch.stages.batch import Batch
 
 ONE_TO_ONE = ("map", "select_columns", "decode", "read")

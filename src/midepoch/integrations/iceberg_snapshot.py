@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from midepoch._common.types import I64
 from midepoch.dataset import Dataset
+from midepoch.dataset.reading import read_index
 from midepoch.errors import DataFormatError, MissingExtraError, NoDataError
 from midepoch.formats import file_suffixes
 from midepoch.index.build import open_index
@@ -21,7 +22,6 @@ from midepoch.index.index import IndexView
 from midepoch.index.saved import trusted_index_folder
 from midepoch.integrations.structured.options import StructuredOptions
 from midepoch.order.deletes import Deletes
-from midepoch.reading import read_index
 from midepoch.storage.listing import find
 from midepoch.storage.options import Fetch
 from midepoch.storage.urls import local_path

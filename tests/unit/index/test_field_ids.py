@@ -8,13 +8,13 @@ import pytest
 
 import midepoch as me
 from files import write
+from midepoch.dataset.reading import read_index
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.formats import Block
 from midepoch.index.build import open_index
 from midepoch.index.field_ids import FieldIdIndex, Missing, TableBlocks, TableColumns
 from midepoch.index.field_names import FIELD_ID, NamedField
 from midepoch.index.pruning import Where
-from midepoch.reading import read_index
 from midepoch.storage.options import Fetch
 
 

@@ -16,7 +16,7 @@ from surveys import without_survey
 def _small(monkeypatch):
     """Small groups, surveyed in this process."""
     monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
-    monkeypatch.setattr("midepoch.transforms.FILTER_ROWS", 7)
+    monkeypatch.setattr("midepoch.dataset.transforms.FILTER_ROWS", 7)
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from midepoch._common.checks import check_integer
 from midepoch._common.hashing import digest
 from midepoch._common.text import count
 from midepoch.dataset import Dataset
+from midepoch.dataset.front_door import FrontDoor
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
 from midepoch.errors import DataChangedError, NoDataError
-from midepoch.front_door import FrontDoor
 from midepoch.index.build import SCAN_THREADS, open_index
 from midepoch.index.saved import trusted_index_folder
 from midepoch.index.tables import HeldTable, TableIndex

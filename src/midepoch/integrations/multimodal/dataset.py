@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from midepoch._common.checks import Size
+from midepoch.dataset.front_door import FrontDoor
 from midepoch.delivery.passes import Pass
-from midepoch.front_door import FrontDoor
 from midepoch.integrations.multimodal.folders import Folder
 from midepoch.integrations.multimodal.options import COLUMNS, MultiModalOptions, OnError
 from midepoch.stages.pack.stage import PackWindows

@@ -12,11 +12,11 @@ from typing import Any, Literal, Self
 from midepoch._common.checks import Size, check_integer
 from midepoch._common.trust import check_trust
 from midepoch.dataset import Dataset
+from midepoch.dataset.reading import read
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.integrations.huggingface.dataset import from_hf
 from midepoch.integrations.multimodal.folders import BySource, Folder, by_source, folders_of
 from midepoch.integrations.multimodal.messages import Messages
-from midepoch.reading import read
 from midepoch.stages.pack.strategies import Strategy
 from midepoch.stages.skip_errors import SkipErrors, SkipLog
 from midepoch.stages.skip_limit import SkipLimit

@@ -10,9 +10,9 @@ from midepoch._common.checks import Size, check_integer
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
+from midepoch.dataset.front_door import FrontDoor
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
-from midepoch.front_door import FrontDoor
 from midepoch.integrations.structured.append import with_appended_files
 from midepoch.integrations.structured.metrics import Counters, Measure
 from midepoch.integrations.structured.options import OutputFormat, StructuredOptions, dataset_options, loader_options

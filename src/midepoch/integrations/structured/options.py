@@ -14,11 +14,11 @@ from typing import Any, Literal, Self, get_args
 from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch._common.trust import check_trust
 from midepoch.dataset import Dataset
+from midepoch.dataset.reading import read
 from midepoch.formats import file_suffixes
 from midepoch.index.index import IndexView
 from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
 from midepoch.order.windows import WINDOW
-from midepoch.reading import read
 from midepoch.storage.listing import PathSpec, find
 from midepoch.storage.options import CACHE
 

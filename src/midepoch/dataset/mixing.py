@@ -8,12 +8,12 @@ from midepoch._common.checks import check_integer
 from midepoch._common.hashing import digest
 from midepoch._common.text import count
 from midepoch.checkpoint.fingerprint import without_window_sizes
-from midepoch.dataset import Dataset
+from midepoch.dataset.dataset import Dataset
+from midepoch.dataset.planned import Item
 from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.weight_schedule import WeightSchedule, WeightSteps
-from midepoch.planned import Item
 
 
 def mix(

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch._common.once import log_once
-from midepoch.dataset import Dataset
+from midepoch.dataset.dataset import Dataset
+from midepoch.dataset.transforms import Row
 from midepoch.formats import MAX_RECORD_BYTES, file_suffixes
 from midepoch.index.build import open_index
 from midepoch.index.hive import HiveIndex, below_hive_folders
@@ -26,7 +27,6 @@ from midepoch.stages.transform import Map
 from midepoch.storage.listing import Listing, PathSpec, find
 from midepoch.storage.options import CACHE, Fetch
 from midepoch.storage.urls import is_url
-from midepoch.transforms import Row
 
 TOKEN_DTYPES = (*MEGATRON_DTYPES.values(), "uint32", "uint64")
 ROW_NUMBER = "row_number"

@@ -16,7 +16,7 @@ from midepoch.sources.source import EpochCut
 from midepoch.stages.counted import CountedItems
 
 if TYPE_CHECKING:
-    from midepoch.dataset import Dataset
+    from midepoch.dataset.dataset import Dataset
 
 POSITION = "position"
 Element = TypeVar("Element", covariant=True)
@@ -76,7 +76,7 @@ class MapView(Generic[Element]):
         sampler has ``state_dict``, ``load_state_dict`` and ``set_epoch``; a state fits any number of ranks. With
         ``lanes`` the order is the same on every number of ranks that divides them.
         """
-        from midepoch.dataset import Dataset
+        from midepoch.dataset.dataset import Dataset
 
         positions = Dataset.from_source(FileRows(index=NumberIndex(len(self), POSITION, POSITION)))
         if seed is not None:

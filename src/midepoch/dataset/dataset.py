@@ -18,8 +18,10 @@ from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.trust import check_trust
 from midepoch._common.world import launched_rank
+from midepoch.dataset.map_view import MapView
+from midepoch.dataset.planned import Item
+from midepoch.dataset.transforms import TransformedDataset
 from midepoch.delivery.plan import Plan, ShardMode, check_shard
-from midepoch.map_view import MapView
 from midepoch.order.bounds import Bound, slice_bounds
 from midepoch.order.orders import Level, Shuffle, Slice
 from midepoch.order.quality import ShuffleQuality
@@ -30,8 +32,6 @@ from midepoch.pipeline.cache import cache_pipeline
 from midepoch.pipeline.survey import survey_pipeline
 from midepoch.pipeline.units import checked_version
 from midepoch.pipeline.without import without
-from midepoch.planned import Item
-from midepoch.transforms import TransformedDataset
 
 log = logging.getLogger("midepoch")
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, TypeV
 import pyarrow as pa
 
 from midepoch._common.checks import Size, check_integer
+from midepoch.dataset.planned import Item
+from midepoch.dataset.table import TableDataset
 from midepoch.pipeline.own_lengths import with_own_lengths
-from midepoch.planned import Item
 from midepoch.stages.arguments import with_arguments
 from midepoch.stages.batch import WHOLE_LANE, Batch, MapBatches, MapBatchesOneToOne
 from midepoch.stages.filter_batches import FilterBatches
@@ -23,7 +24,6 @@ from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.pack.strategies import Overlong, Strategy
 from midepoch.stages.transform import Convert, Filter, Map
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
-from midepoch.table import TableDataset
 from midepoch.values.features import features_of
 from midepoch.values.forms import FORMS, Form, torch_module
 from midepoch.values.frames import LIBRARIES, Library, form_for, library_module
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-    from midepoch.dataset import Dataset
+    from midepoch.dataset.dataset import Dataset
 
 Row = dict[str, Any]
 Columns = Sequence[str] | str

@@ -6,12 +6,12 @@ keeps the other.
 
 from typing import TYPE_CHECKING, Any, Self
 
-from midepoch.dataset import Dataset
+from midepoch.dataset.dataset import Dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from midepoch.transforms import AnyForm
+    from midepoch.dataset.transforms import AnyForm
 
     class FrontDoor(Dataset[Any]):
         """A Dataset that stays what it is."""

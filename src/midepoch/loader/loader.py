@@ -21,6 +21,8 @@ from midepoch._common.world import launched_rank, process_group_store
 from midepoch.checkpoint.row_digest import RowDigest
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
+from midepoch.dataset.planned import Item
+from midepoch.dataset.transforms import Made, Row, Table
 from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.digests import check_digest, digest_of
 from midepoch.delivery.epoch_progress import EpochProgress, epoch_progress
@@ -34,9 +36,7 @@ from midepoch.delivery.start_point import StartPoint
 from midepoch.delivery.summary import describe_plan
 from midepoch.delivery.trace import find, trace
 from midepoch.errors import MissingExtraError
-from midepoch.loader_plan import LoaderArguments, LoaderOptions, micro_batches
-from midepoch.planned import Item
-from midepoch.transforms import Made, Row, Table
+from midepoch.loader.options import LoaderArguments, LoaderOptions, micro_batches
 
 try:
     import torch.multiprocessing

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from midepoch._common.checks import check_integer
 from midepoch._common.text import count
+from midepoch.dataset.planned import Item, PlannedDataset
 from midepoch.errors import SchemaMismatchError
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.planned import Item, PlannedDataset
 from midepoch.sources.files import FileRows
 from midepoch.stages.added import AddColumn, CastColumns
 from midepoch.stages.batch import Batch

@@ -8,7 +8,7 @@ import pytest
 
 import midepoch as me
 from files import values, write_numbers
-from midepoch.front_door import FrontDoor
+from midepoch.dataset.front_door import FrontDoor
 
 
 @pytest.fixture
