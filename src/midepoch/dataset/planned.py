@@ -51,8 +51,8 @@ class PlannedDataset(Base[Item]):
 
     def __init__(self, plan: Plan) -> None:
         """Start at the beginning of ``plan``, which says what is read and by whom. Users call :func:`midepoch.read`."""
-        self._plan = plan
         self._start_point = StartPoint(State())
+        self._plan = plan
 
     @classmethod
     def from_source(cls, source: Source) -> Self:
@@ -173,6 +173,8 @@ class PlannedDataset(Base[Item]):
         return True
 
     def __repr__(self) -> str:
+        if "_plan" not in vars(self):  # its constructor has raised, and a debugger shows it
+            return object.__repr__(self)
         return describe_plan(f"midepoch.{type(self).__name__}", self._plan, epoch=self.epoch)
 
     def digest(self, epoch: int = 0) -> int:

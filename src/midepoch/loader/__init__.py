@@ -1,8 +1,20 @@
 """The Loader: a torch DataLoader that knows what it has delivered.
 
-loader    Loader: batches for a training loop, and the state of what it received
-options   how a Loader reads its dataset: its batches, lanes and ranks
+    loader      Loader: its constructor and its arguments
+    delivering  the batches of a pass: in this process or by workers, as many on every rank
+    asking      length, progress, metrics, digests, and which rows come when
+    position    the plan, the position, and their states
+    options     how a Loader reads its dataset: its batches, lanes and ranks
+
+``position``, ``asking``, ``delivering`` and ``loader`` build on each other, in this order, to one class.
 """
+
+from midepoch.errors import MissingExtraError
+
+try:
+    import torch.utils.data  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
 
 from midepoch.loader.loader import Loader
 

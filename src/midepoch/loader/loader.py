@@ -1,59 +1,32 @@
-"""Loader: a torch DataLoader that knows what it has delivered.
+"""Loader: how users construct one, and what they may pass."""
 
-The state moves when the loop receives a batch, so what is prefetched and never received is not consumed.
-:mod:`midepoch.workers.pool` has what the workers run.
-"""
-
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
-from itertools import chain, islice
 from itertools import count as count_from
 from typing import Any, Literal, TypeVar, Unpack, overload
 from weakref import WeakSet
 
-import pyarrow as pa
+import torch.multiprocessing
 
 from midepoch._common.checks import check_integer
 from midepoch._common.once import log_once
-from midepoch._common.world import launched_rank, process_group_store
-from midepoch.checkpoint.row_digest import RowDigest
-from midepoch.checkpoint.state import State
+from midepoch._common.world import launched_rank
 from midepoch.dataset import Dataset
 from midepoch.dataset.planned import Item
 from midepoch.dataset.transforms import Made, Row, Table
-from midepoch.delivery.agreement import check_ranks_agree
-from midepoch.delivery.digests import check_digest, digest_of
-from midepoch.delivery.epoch_progress import EpochProgress, epoch_progress
-from midepoch.delivery.metrics import Meter, OnMetrics
-from midepoch.delivery.passes import Pass, PassIterator
-from midepoch.delivery.plan import Even, Plan, check_shard
-from midepoch.delivery.progress import EMPTY, Progress, Turns
-from midepoch.delivery.reader import take_turns
-from midepoch.delivery.session import Session
-from midepoch.delivery.start_point import StartPoint
-from midepoch.delivery.summary import describe_plan
-from midepoch.delivery.trace import find, trace
-from midepoch.errors import MissingExtraError
+from midepoch.delivery.metrics import OnMetrics
+from midepoch.delivery.plan import Even, Plan
+from midepoch.loader.delivering import DeliveringLoader
 from midepoch.loader.options import LoaderArguments, LoaderOptions, micro_batches
+from midepoch.workers.device import check_device
+from midepoch.workers.pool import pins
 
-try:
-    import torch.multiprocessing
-    from torch.utils.data import DataLoader
-
-    from midepoch.workers.device import check_device, copies_to, one_ahead, start_copies, start_copies_of_turns
-    from midepoch.workers.pool import WorkerPool, pinned, pins
-except ImportError as error:
-    raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
-
-log = logging.getLogger("midepoch")
 RowOrTable = TypeVar("RowOrTable", bound=Row | Table)
 _numbers = count_from(0)
 """Numbers the Loaders of several ranks in this process. All ranks build them in the same order."""
 
 
-class Loader(DataLoader[Item]):
+class Loader(DeliveringLoader[Item]):
     """Feeds a training loop, and knows at any moment what the loop has received.
 
         loader = midepoch.Loader(midepoch.read("data/*.parquet").shuffle(seed=42), batch_size=32, num_workers=2)
@@ -187,6 +160,9 @@ class Loader(DataLoader[Item]):
         num_workers = check_integer("num_workers", num_workers)
         batch_size = None if batch_size is None else check_integer("batch_size", batch_size, least=1)
         checked_device = check_device(device, pin_memory=pin_memory)
+        if on_metrics is not None and not callable(on_metrics):
+            raise TypeError(f"on_metrics must be a function of the metrics, not a {type(on_metrics).__name__}.")
+        metrics_every = check_integer("metrics_every", metrics_every, least=1)
         batch_size, batches_per_step = micro_batches(batch_size, global_batch_size, micro_batch_size)
         options = LoaderOptions(
             batch_size=batch_size,
@@ -214,21 +190,14 @@ class Loader(DataLoader[Item]):
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
         )
-        self._plan, self._options = plan, options
         self._start_point = dataset.start_point.for_loader()
-        self._idle_pool: WorkerPool | None = None
-        self._pools: WeakSet[WorkerPool] = WeakSet()
+        self._options, self._plan = options, plan
+        self._pools = WeakSet()
         self._ahead, self._device = prefetch_factor, checked_device
+        self._on_metrics, self._metrics_every = on_metrics, metrics_every
+        self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
         if pin_memory and not pins(self):
             log_once("pin_memory=True changes nothing on this machine: torch finds no CUDA device.")
-        self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
-        self._warned_of_saving = False
-        self._waiting: Pass | None = None
-        self._finished_run: Pass | None = None
-        if on_metrics is not None and not callable(on_metrics):
-            raise TypeError(f"on_metrics must be a function of the metrics, not a {type(on_metrics).__name__}.")
-        self._on_metrics, self._metrics_every = on_metrics, check_integer("metrics_every", metrics_every, least=1)
-        self._meter: Meter | None = None
         _warn_if_not_sharded(plan)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -242,376 +211,6 @@ class Loader(DataLoader[Item]):
         self._pools = WeakSet()
         self.dataset.start_point.linked_to(self._start_point)  # type: ignore[attr-defined]
         self._number = None if self._number is None else next(_numbers)
-
-    def __repr__(self) -> str:
-        options = {
-            "num_workers": self.num_workers,
-            "even": self._plan.even,
-            "persistent_workers": self.persistent_workers,
-        }
-        return describe_plan("midepoch.Loader", self._plan, epoch=self.epoch, options=options)
-
-    @property
-    def plan(self) -> Plan:
-        """How this loader reads its dataset: the dataset's plan with the loader's lanes and batches."""
-        return self._plan
-
-    @property
-    def epoch(self) -> int:
-        """The present epoch."""
-        return self._start_point.epoch
-
-    @property
-    def start_point(self) -> StartPoint:
-        """Where the next pass starts, and which pass delivered last."""
-        return self._start_point
-
-    def set_epoch(self, epoch: int) -> None:
-        """Start the next loop at the beginning of an epoch. If a state of that epoch was loaded, it starts there.
-
-            for epoch in range(loader.epoch, 3):
-                loader.set_epoch(epoch)
-                for batch in loader:
-                    pass
-
-        ``epoch`` counts from 0. The next loop yields what is left of that epoch. Iterators in other epochs are out of
-        date.
-        """
-        self._waiting = self._finished_run = None
-        self._start_point.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the loop has received, including its present batch, and nothing else.
-
-            torch.save({"loader": loader.state_dict()}, "checkpoint.pt")
-
-        With several iterators it is the state of the open one that delivered last, else of the last that was left;
-        before any, of the start point.
-        """
-        state = self.own_state()
-        of_one_rank = not self._plan.counted or state.get("part") is not None or "earlier" in state
-        if self._plan.ranks > 1 and of_one_rank and not self._warned_of_saving:
-            self._warned_of_saving = True
-            log.warning(
-                "This state holds what rank %s of %s delivered, and restores that rank only, because %s. Save "
-                "midepoch.distributed.gather_state(loader), or every rank's state.",
-                self._plan.rank,
-                self._plan.ranks,
-                self._plan.why_not_counted() or "it continues the state of that rank",
-            )
-        elif "+" in state.get("digest", "") and not self._warned_of_saving:
-            self._warned_of_saving = True
-            log.warning(
-                "This state holds the digest of rank %s of %s alone. It restores all ranks, but not the digest. Save "
-                "midepoch.distributed.gather_state(loader), or merge_states of every rank's state.",
-                self._plan.rank,
-                self._plan.ranks,
-            )
-        return state
-
-    def own_state(self) -> dict[str, Any]:
-        """The state of this rank, without a warning that it is one of several."""
-        if self._waiting is not None:
-            return self.describe_state(self._waiting.in_last_epoch())
-        return self.describe_state(self._start_point.latest(self._plan))
-
-    def describe_state(self, run: Pass) -> dict[str, Any]:
-        """The state of a pass as plain values."""
-        state, pipeline = run.state(), run.plan.pipeline
-        if pipeline.digest and state.lanes is None:  # some checkpoints restore only keys that a state always has
-            state = replace(state, digest=RowDigest())
-        return pipeline.state_dict(state)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Start from a state. If it does not fit, this raises, says what differs, and changes nothing.
-
-            loader.load_state_dict(torch.load("checkpoint.pt", weights_only=True)["loader"])
-
-        ``state_dict`` is what :meth:`state_dict` returned, in this run or another, or what
-        :func:`midepoch.merge_states` or ``midepoch.distributed.gather_state`` made of the states of all ranks. This may
-        be called at any time. Iterators from before are out of date: they raise when they are advanced.
-        """
-        self._start_point.load_state_dict(self._plan, state_dict)
-        self._waiting = self._finished_run = None
-
-    save_state = state_dict
-    restore_state = load_state_dict
-
-    def reshard(self, num_shards: int, index: int, *, at: Mapping[str, Any]) -> None:
-        """Continue as rank ``index`` of ``num_shards``, from a state, without opening anything again.
-
-            loader.reshard(num_shards=5, index=2, at=last_committed_state)
-            for batch in loader: ...
-
-        For elastic trainers: when a process leaves or joins, the others call this with the state of the last step that
-        all had finished, and what was delivered since is delivered again. One state does for all ranks if the pipeline
-        is counted; else ``at`` is what ``merge_states`` made of the states of all ranks. Iterators from before are out
-        of date. Ranks are not compared from then on. If it raises, nothing has changed.
-        """
-        ranks, rank = check_shard(num_shards, index)
-        of_dataset: Plan = self.dataset.plan  # type: ignore[attr-defined]
-        plan = self._options.plan(replace(of_dataset, ranks=ranks, rank=rank, sharded_by="user"))
-        self._start_point.load_state_dict(plan, at)
-        self._plan, self._waiting, self._finished_run, self._number = plan, None, None, None
-
-    def close(self) -> None:
-        """Stop the workers. Iterators that use them are out of date; a new one starts new workers.
-
-            loader.close()
-
-        The state stays that of the last batch that was received.
-        """
-        for pool in list(self._pools):
-            pool.close()
-        self._idle_pool = None
-
-    def progress(self) -> EpochProgress:
-        """How far this rank is in its epoch: ``epoch``, ``step`` and ``steps``, which count those before a resume too.
-
-            print(loader.progress())  # epoch 0, step 1 of 15 (6.7%)
-
-        done = loader.progress()
-        for batch in tqdm(loader, initial=done.step, total=done.steps): ...
-        """
-        return epoch_progress(self._start_point.latest(self._plan))
-
-    def metrics(self) -> dict[str, float]:
-        """How the last loop that was started goes: plain numbers by name, to log. Empty before any.
-
-            writer.add_scalar("data/waited_share", loader.metrics()["waited_share"], step)
-
-        ``waited`` are the seconds in which the loop waited for batches, ``waited_share`` is their share of all
-        ``seconds``. ``read``, ``processed`` and ``transported`` say what took them: reading rows, making items of rows
-        by functions, batches and packs, and sending items from workers. They are sums over all workers of this rank;
-        ``workers_idle`` are the seconds in which workers were as far ahead as they may be. ``functions`` are the
-        seconds in your functions, ``fetched`` and ``decoded`` those of requests to a store and of decoding, in all
-        threads. ``rows_per_second`` counts whole batches, of this rank, where batches have a fixed number of rows;
-        ``rows_read`` all rows that were read, also ahead. Packs have ``tokens_per_second`` and ``pack_fill``, the share
-        of their places that are not padding, mixtures the share of each part, as ``share_name``. ``cache_hits``,
-        ``cache_misses`` and ``retries`` are those of object stores.
-
-        A Loader with ``on_metrics`` calls that function with the metrics after each ``metrics_every`` batches, and at
-        the end of a loop.
-        """
-        return {} if self._meter is None else self._meter.metrics()
-
-    def digest(self) -> int:
-        """The digest of what this rank delivered of the epoch: of the one under way, or of the one just finished.
-
-            loader = Loader(dataset, batch_size=64, digest=True)
-            for batch in loader: ...
-            assert loader.digest() == dataset.digest()
-
-        It is the sum, modulo 2**64, of a hash of each row, or, after ``pack``, of each pack. The order makes no
-        difference, and the digests of all ranks add up to that of the epoch: the one of rank 0 has what all ranks
-        delivered before a resume. Raises if the Loader keeps none, or it is not known.
-        """
-        return digest_of(self._digested())
-
-    def check_digest(self) -> int:
-        """The same, if it is the digest of the rows that should have been delivered; if not, the lanes that differ.
-
-            for batch in loader: ...
-            loader.check_digest()
-
-        It may be called at any step. What should have been delivered follows from the order of the epoch by arithmetic,
-        so nothing is read, and each rank checks its own part and what all had delivered when it resumed. Raises
-        :class:`~midepoch.DigestMismatchError` if rows were lost, repeated or exchanged, and ``ValueError`` if the
-        items are not counted.
-        """
-        return check_digest(self._digested())
-
-    def _digested(self) -> Progress:
-        """The progress in the epoch under way, or in the one that the last loop has finished."""
-        run = self._start_point.latest(self._plan)
-        if self._finished_run is not None and run.state().lanes is None:
-            return self._finished_run.in_last_epoch().progress()
-        return run.progress()
-
-    def trace(self, step: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
-        """The rows of a step of an epoch on all ranks, as an Arrow table with one line a row. Mostly nothing is read.
-
-            print(loader.trace(41_200).to_pandas())
-
-        ``step`` counts from the beginning of the epoch, over all resumes. The columns are epoch, step, rank, item (its
-        number in the epoch), place (in the batch), document (in the pack), part (of a mixture), file, row, and start
-        and stop (which tokens of the row are in the pack). ``epoch`` counts from 0 and is by default the present one.
-        With ``ranks``, the epoch is traced as if so many ranks read it from its beginning. A batch that only keeps
-        ranks even has no line.
-
-        If items are not counted, they are made again, from where the ranks last started together, and ``step`` counts
-        from there. So load the checkpoint before the step. The numbers of these items are unknown.
-        """
-        return trace(self._start_point.latest(self._plan), step, epoch=epoch, ranks=ranks)
-
-    def find(self, file: str, row: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
-        """When a row comes: the lines of :meth:`trace`, of any step of an epoch, that have this row of a file.
-
-            loader.find("part-0007.parquet", 1234)
-
-        ``file`` is the name of a file, its path, or the end of that; ``row`` counts from 0 in the file. A row that is
-        cut into several packs has several lines. A row that no item has, because a filter drops it, has none.
-        ``epoch`` and ``ranks`` are those of :meth:`trace`. Raises if the dataset has no such file or row. If items are
-        not counted, the rest of the epoch is read, so raises if it has no end.
-        """
-        return find(self._start_point.latest(self._plan), file, row, epoch=epoch, ranks=ranks)
-
-    def __len__(self) -> int:
-        """The number of batches that this rank gets in a loop, known without reading.
-
-        It is that of an epoch from its beginning, as the dataset is now. After a resume, also with rows that
-        :meth:`midepoch.Dataset.without` has taken out of an epoch under way, :attr:`batches_left` is what is left.
-        """
-        return self._plan.length(self._start_point.epoch)
-
-    def __bool__(self) -> bool:
-        """True, even if the length is unknown."""
-        return True
-
-    @property
-    def accumulation(self) -> int:
-        """The number of batches that this rank gets in a step: more than one only with ``global_batch_size``."""
-        return self._plan.items_per_step
-
-    @property
-    def batches_left(self) -> int | None:
-        """The number of batches from here to the end of the epoch, known without reading; None if it is not known."""
-        progress = self._start_point.latest(self._plan).progress()
-        session = progress.session
-        if not session.counted or session.is_endless:
-            return None
-        items = self._plan.items_per_rank(session)
-        return (sum(session.reader_items(progress.reader)) if items is None else items) - progress.items
-
-    def with_states(self) -> Iterator[tuple[Item, dict[str, Any]]]:
-        """Each batch with the state after it, for callers that read ahead of what they train on."""
-        batches = iter(self)
-        for batch in batches:
-            yield batch, batches.state_dict()
-
-    def __iter__(self) -> PassIterator[Item]:  # type: ignore[override]
-        """A pass from the start point: the beginning of the epoch, or the state that was loaded.
-
-        A pass that reaches its end moves the start point to the next epoch. One that is left early does not. Iterators
-        are independent of each other, and each has a ``state_dict`` of its own.
-        """
-        self._waiting = None
-        run = self._start_point.begin(self._plan)
-        self._meter = Meter(run, on_metrics=self._on_metrics, every=self._metrics_every)
-        return PassIterator.over(run, self._meter.timed(self.batches(run)), self.describe_state)
-
-    def batches(self, run: Pass) -> Iterator[Iterable[Any]]:
-        """The batches of a pass, many at a time."""
-        try:
-            with run:
-                in_bulk = chain.from_iterable(self._epoch_batches(run, progress) for progress in run.epochs())
-                for batches in in_bulk:
-                    remaining = iter(batches)
-                    yield islice(remaining, 1)
-                    self._check_ranks_agree(run)  # once a second batch is asked for: a peek on one rank says nothing
-                    yield remaining
-                    break
-                yield from in_bulk
-                self._finished_run = run
-        finally:
-            self._dismiss_idle_workers()
-
-    def _check_ranks_agree(self, run: Pass) -> None:
-        store = None if self._number is None else process_group_store()
-        if store is not None and self._number is not None:
-            check_ranks_agree(store, run, loader=self._number, rank=(launched_rank() or (run.plan.rank,))[0])
-
-    def _epoch_batches(self, run: Pass, progress: Progress) -> Iterator[Iterable[Any]]:
-        """The batches of one epoch, and those that keep the ranks even."""
-        session = progress.session
-        even = self._plan.even if self._plan.keeps_even(session) else None
-        if self._plan.even is not None and not session.counted:
-            log_once(
-                "Ranks may have different numbers of batches in this epoch, because the state that was loaded holds "
-                "what one of several ranks delivered, lanes of whole files, or windows of packs out of which rows were "
-                "left. Iterate over "
-                "midepoch.distributed.in_step(loader). To have the batches counted, load merge_states of all ranks' "
-                "states into all ranks."
-            )
-        if even != "drop":
-            yield from run.deliver(self._turns(progress))
-        elif most := self._plan.items_per_rank(session):
-            for batch in chain.from_iterable(run.deliver(self._turns(progress))):
-                yield (batch,)
-                if progress.items == most:
-                    return
-        step = self._plan.items_per_step
-        while even == "pad" and not (session.is_complete(progress.items) and progress.items % step == 0):
-            log_once(
-                "Ranks have different numbers of batches: those with fewer repeat one, marked by is_padding.",
-                logging.INFO,
-            )
-            padding = self.padding_batch(session)
-            if self._device is not None:
-                copies = copies_to(self._device)
-                padding = start_copies(padding, self._device, copies)
-                copies.mark().hand_over()
-            yield run.pad(padding)
-
-    @property
-    def is_padding(self) -> bool:
-        """True if the last batch that the loop received is one that keeps ranks even. It is in no state."""
-        return self._waiting is not None or self._start_point.latest(self._plan).is_padding
-
-    def wait_for_other_ranks(self, finished: Pass | None) -> None:
-        """Stay in the epoch of a finished pass, because other ranks are still in it; None ends the wait.
-
-        Meanwhile the state is that of the end of the epoch, so that the states of all ranks can be merged.
-        """
-        self._waiting = finished
-
-    def padding_batch(self, session: Session) -> Any:
-        """The first batch of the epoch: the one that ranks repeat, so that all repeat the same."""
-        one_reader = replace(self._plan, ranks=1, rank=0, lanes=session.start.lanes, mode=session.start.mode)
-        start = session.start
-        progress = one_reader.begin(State(epoch=start.epoch, appended=start.appended, windows=start.windows))
-        return next(chain.from_iterable(progress.follow(take_turns(progress))))
-
-    def _turns(self, progress: Progress) -> Iterator[Turns]:
-        """The rank's turns, in order, as its workers take them."""
-        if self.num_workers:
-            yield from self._receive(progress)
-            return
-        if self._device is not None:
-            copies = copies_to(self._device)
-            yield from one_ahead(start_copies_of_turns(take_turns(progress), self._device, copies), copies)
-            return
-        if not pins(self):
-            yield from take_turns(progress)
-            return
-        for turns in take_turns(progress):
-            yield turns._replace(items=[item if item is EMPTY else pinned(item) for item in turns.items])
-
-    def _receive(self, progress: Progress) -> Iterator[Turns]:
-        """The turns that the workers send when they all start from where a progress is."""
-        pool = self._idle_pool if self._idle_pool is not None and self._idle_pool.is_of_this_process else None
-        self._idle_pool = None  # so that another pass meanwhile starts workers of its own
-        if pool is None:
-            pool = WorkerPool(self, self._plan, ahead=self._ahead, device=self._device)
-        self._pools.add(pool)
-        stays = False
-        try:
-            yield from pool.work(progress)
-            stays = self.persistent_workers or self._plan.epochs_per_loop != 1  # for the next epoch of this pass
-        except GeneratorExit:
-            stays = self.persistent_workers
-            raise
-        finally:
-            if stays and not pool.is_closed and self._idle_pool is None:
-                self._idle_pool = pool
-            else:
-                pool.close()
-
-    def _dismiss_idle_workers(self) -> None:
-        """Stop the workers that no pass uses, unless they are to stay."""
-        if not self.persistent_workers and self._idle_pool is not None:
-            pool, self._idle_pool = self._idle_pool, None
-            pool.close()
 
 
 def _warn_if_not_sharded(plan: Plan) -> None:

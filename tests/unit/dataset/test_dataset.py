@@ -581,3 +581,11 @@ def test_sizes_of_windows_may_be_numbers_or_strings(tmp_path):
     assert dataset.shuffle(1, level="row", window_blocks=3).plan.pipeline.describe() == [
         {"op": "shuffle", "level": "row", "seed": 1}
     ]
+
+
+@pytest.mark.parametrize("kind", [me.StructuredDataset, me.SimpleArrowIterableDataset, me.MultiModalIterableDataset])
+def test_a_dataset_whose_constructor_raised_has_a_repr(kind):
+    dataset = object.__new__(kind)
+    with pytest.raises((TypeError, ValueError)):
+        dataset.__init__(no_such_option=1)
+    assert f"{kind.__name__} object at" in repr(dataset)

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import midepoch as me
-from midepoch import loader as loaders
 from midepoch.delivery import transport
 from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.errors import StaleIteratorError
+from midepoch.loader import delivering
 from midepoch.workers import device as devices
 from midepoch.workers import pool
 from midepoch.workers.device import CudaCopies, check_device, copies_to, one_ahead, start_copies
@@ -184,7 +184,7 @@ def test_an_iterator_that_is_out_of_date_delivers_nothing_more(dataset):
 
 def test_padding_is_copied_too(dataset, monkeypatch):
     late = LateCopies()
-    monkeypatch.setattr(loaders, "copies_to", lambda device: late)
+    monkeypatch.setattr(delivering, "copies_to", lambda device: late)
     last, other = (me.Loader(dataset.shard(7, rank), device="meta") for rank in (6, 0))
     assert len(list(last)) == len(list(other)) == 9
     assert late.log.count("start") == 2 * 2 * 9
