@@ -271,6 +271,7 @@ def test_rows_left_over_from_a_window_are_not_picked_from_a_file_that_has_change
 def test_rows_of_one_shuffled_block_are_not_picked_from_a_file_that_has_changed(folder, monkeypatch, form, change):
     """A window of one block is not copied, so it is a view of its file until its last row."""
     monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 4096)
+    monkeypatch.setattr("midepoch.sources.lane.FIRST_ROWS", 4096)
     monkeypatch.setattr("midepoch.sources.lane.NARROW_BYTES", 0)
     path = write_numbers(folder / "0.arrow", 0, 4000, rows=4000)
 

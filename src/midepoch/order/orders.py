@@ -22,6 +22,7 @@ from midepoch.order.windows import (
     PieceCosts,
     bounds_of,
     distinct,
+    picked,
     windows_of_blocks,
     windows_of_rows,
 )
@@ -107,8 +108,7 @@ class ShuffledPieces:
         count = len(self._inner_starts) - 1
         self.permutation = permute(np.arange(count), count, key)
         """For each piece, its number in the inner order."""
-        self._starts = bounds_of(np.diff(self._inner_starts)[self.permutation])
-        self._shifts = self._inner_starts[:-1][self.permutation] - self._starts[:-1]
+        self._starts = bounds_of(picked(np.diff(self._inner_starts), self.permutation))
         self.size = inner.size
 
     def rows(self, positions: I64) -> I64:
@@ -116,13 +116,14 @@ class ShuffledPieces:
             return self._inner.rows(positions)
         # Neighbouring positions are in a few pieces: searching only those stays in the processor's cache.
         first, last = self._starts.searchsorted([positions.min(), positions.max()], "right").tolist()
-        piece = self._starts[first:last].searchsorted(positions, "right") + (first - 1)
-        return self._inner.rows(positions + self._shifts[piece])
+        starts, inner_starts = self._starts[first - 1 : last], self._inner_starts[self.permutation[first - 1 : last]]
+        piece = starts[1:].searchsorted(positions, "right")
+        return self._inner.rows(positions + (inner_starts - starts)[piece])
 
     def positions(self, rows: I64) -> I64:
         inner = self._inner.positions(rows)
         piece = np.searchsorted(self._inner_starts, inner, "right") - 1
-        positions: I64 = inner - self._shifts[self._new_numbers[piece]]
+        positions: I64 = inner - self._inner_starts[piece] + self._starts[self._new_numbers[piece]]
         return positions
 
     def piece_starts(self, level: PieceLevel) -> I64:
@@ -145,7 +146,8 @@ class ShuffledPieces:
         counts = np.maximum(ends - firsts, 0)
         bounds = bounds_of(counts + 1)  # each piece lists its own start, then its blocks
         moved = np.arange(bounds[-1]) + np.repeat(firsts - 1 - bounds[:-1], counts + 1)
-        moved = blocks[moved] - np.repeat(self._shifts, counts + 1)
+        shifts = self._inner_starts[self.permutation] - self._starts[:-1]
+        moved = blocks[moved] - np.repeat(shifts, counts + 1)
         moved[bounds[:-1]] = self._starts[:-1]
         return distinct(np.append(moved, self._starts[-1]))
 
@@ -256,6 +258,12 @@ def piece_costs(order: Order) -> PieceCosts | None:
     starts, blocks = order.piece_starts("block"), order.blocks
     lengths = np.diff(starts)
     has_rows = lengths > 0
+    if isinstance(order, Sequential) and starts is blocks.starts:  # each piece is a block
+        one = np.broadcast_to(np.int64(1), len(lengths))
+        costs = PieceCosts(
+            blocks.nbytes, one if blocks.divisible.all() else np.where(blocks.divisible, one, VIRTUAL_PER_BLOCK)
+        )
+        return costs if has_rows.all() else PieceCosts(*(values * has_rows for values in costs))
     nbytes, shares = np.zeros((2, len(lengths)), np.int64)
     owners = blocks.owner(order.rows(starts[:-1][has_rows]))
     if (owners != blocks.owner(order.rows(starts[1:][has_rows] - 1))).any():
@@ -317,7 +325,7 @@ class Shuffle:
         if costs is None:  # an earlier shuffle or selection has mixed rows of many blocks: rows are enough
             nothing = np.zeros(len(starts) - 1, np.int64)
             costs, blocks = PieceCosts(nothing, nothing), 0
-        in_order = PieceCosts(*(values[permuted.permutation] for values in costs))
+        in_order = PieceCosts(*(picked(values, permuted.permutation) for values in costs))
         return windows_of_blocks(starts, in_order, rows=self.window, blocks=blocks, most_bytes=self.window_bytes)
 
     def size(self, inner: int) -> int:

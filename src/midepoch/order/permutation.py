@@ -13,6 +13,8 @@ from midepoch._common.types import I64, U64
 
 TABLE = 1 << 16
 ROUNDS = 8
+TOGETHER = 1 << 15
+"""So many elements at a time go through a network: what lies between its steps stays in the processor's cache."""
 
 
 def permute(positions: npt.NDArray[np.integer], n: int, key: int) -> I64:
@@ -20,7 +22,7 @@ def permute(positions: npt.NDArray[np.integer], n: int, key: int) -> I64:
     if n <= TABLE:
         table: I64 = _table(n, key)[positions]
         return table
-    return _feistel(positions.astype(np.uint64), n, key).astype(np.int64)
+    return _feistel(positions.astype(np.int64, copy=False).view(np.uint64), n, key).view(np.int64)
 
 
 def unpermute(elements: npt.NDArray[np.integer], n: int, key: int) -> I64:
@@ -30,7 +32,7 @@ def unpermute(elements: npt.NDArray[np.integer], n: int, key: int) -> I64:
         positions[_table(n, key)] = np.arange(n)
         found: I64 = positions[elements]
         return found
-    return _feistel(elements.astype(np.uint64), n, key, backwards=True).astype(np.int64)
+    return _feistel(elements.astype(np.int64, copy=False).view(np.uint64), n, key, backwards=True).view(np.int64)
 
 
 def _table(n: int, key: int) -> I64:
@@ -43,6 +45,12 @@ def _table(n: int, key: int) -> I64:
 
 def _feistel(values: U64, n: int, key: int, *, backwards: bool = False) -> U64:
     """Walk the cycle of each value until it is below ``n``, on average in less than two steps."""
+    if len(values) > TOGETHER:
+        whole = np.empty_like(values)
+        for at in range(0, len(values), TOGETHER):
+            part = slice(at, at + TOGETHER)
+            whole[part] = _feistel(values[part], n, key, backwards=backwards)
+        return whole
     step = _rounds_backwards if backwards else _rounds
     bits = (n - 1).bit_length()
     keys = mix64(np.arange(1, ROUNDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key))

@@ -20,6 +20,8 @@ VIRTUAL_PER_BLOCK = 4
 """How many virtual blocks count as one in a window, so that a window has 64 of them where it has 16 other blocks."""
 MOST_VIRTUAL = 1 << 20
 """In larger datasets virtual blocks have more rows, so that there are about this many of them."""
+GUESSED, FOLLOWED = 64, 8192
+"""How many windows are guessed at first, and from how many pieces on they are followed if a guess was wrong."""
 
 
 class Blocks(NamedTuple):
@@ -50,7 +52,9 @@ class Blocks(NamedTuple):
 def virtual_counts(blocks: Blocks) -> I64:
     """Into how many virtual blocks each block is divided. Blocks that are decoded as a whole are not divided."""
     rows = np.diff(blocks.starts)
-    size = rows_of_virtual(int(rows[blocks.divisible].sum()))
+    size = rows_of_virtual(int(rows.sum(where=blocks.divisible)))
+    if rows.max(initial=0) <= size and blocks.nbytes.max(initial=0) <= VIRTUAL_BYTES:  # the next lines would say so too
+        return np.ones(len(rows), np.int64)
     counts = np.minimum(np.maximum(-(-rows // size), -(-blocks.nbytes // VIRTUAL_BYTES)), rows)
     return np.maximum(np.where(blocks.divisible, counts, 1), 1).astype(np.int64)
 
@@ -62,6 +66,8 @@ def rows_of_virtual(rows: int) -> int:
 
 def virtual_starts(blocks: Blocks, counts: I64) -> I64:
     """The first row of each virtual block, and the end. Those of one block differ by one row at most."""
+    if counts.max(initial=1) == 1:
+        return blocks.starts
     numbers = np.arange(int(counts.sum())) - np.repeat(bounds_of(counts)[:-1], counts)
     rows, of_block = np.repeat(np.diff(blocks.starts), counts), np.repeat(counts, counts)
     starts: I64 = np.repeat(blocks.starts[:-1], counts) + rows * numbers // of_block
@@ -93,37 +99,102 @@ def windows_of_blocks(piece_starts: I64, costs: PieceCosts, *, rows: int, blocks
     many pieces as fit ``most_bytes``, at least one. Pieces that are left at the end join the last window, or share its
     pieces evenly if all together do not fit.
     """
-    starts: I64 = piece_starts[np.append(np.diff(piece_starts) > 0, True)]
-    nbytes, shares = (values[np.diff(piece_starts) > 0] for values in costs)
-    pieces = len(nbytes)
-    if not pieces:
-        return starts
-    before, counted = bounds_of(nbytes), bounds_of(shares)
-    numbers = np.arange(pieces)
-    enough = np.searchsorted(starts, starts[:-1] + rows)
-    enough = np.maximum(enough, np.searchsorted(counted, counted[:-1] + VIRTUAL_PER_BLOCK * blocks))
-    fitting = np.maximum(np.searchsorted(before, before[:-1] + most_bytes, "right") - 1, numbers + 1)
-    ends = np.minimum(enough, fitting)
-    opens = _followed(ends)
-    if len(opens) > 1 and enough[opens[-1]] > pieces:
-        last_two = opens[-2]
-        if fitting[last_two] == pieces:
-            opens.pop()
-        else:
-            cuts = numbers[last_two + 1 :]
-            larger = np.maximum(before[cuts] - before[last_two], before[pieces] - before[cuts])
-            opens[-1] = int(cuts[larger.argmin()])
-    return np.append(starts[opens], starts[-1]).astype(np.int64)
+    has_rows = np.diff(piece_starts) > 0
+    if not has_rows.all():
+        costs = PieceCosts(*(values[has_rows] for values in costs))
+        piece_starts = piece_starts[np.append(has_rows, True)]
+    if len(piece_starts) == 1:
+        return piece_starts
+    sums = _RunningSums(piece_starts, bounds_of(costs.nbytes), bounds_of(costs.shares))
+    limits = _Limits(rows, VIRTUAL_PER_BLOCK * blocks, most_bytes)
+    opens = _window_opens(sums, limits, _usual_length(costs.shares, limits))
+    opens = _with_even_end(opens, sums, limits)
+    return np.append(piece_starts[opens], piece_starts[-1]).astype(np.int64)
 
 
-def _followed(ends: I64) -> list[int]:
-    """Where the windows begin, if the one that begins at piece ``i`` ends at piece ``ends[i]``."""
+class _Limits(NamedTuple):
+    """What a window has at least, and the bytes that it has at most."""
+
+    rows: int
+    shares: int
+    most_bytes: int
+
+
+class _RunningSums(NamedTuple):
+    """The rows, bytes and shares before each piece, and of all."""
+
+    rows: I64
+    nbytes: I64
+    shares: I64
+
+    def enough(self, pieces: I64, limits: _Limits) -> I64:
+        """Where a window that begins at each piece has enough rows and shares; beyond the end if it never has."""
+        return np.maximum(
+            np.searchsorted(self.rows, self.rows[pieces] + limits.rows),
+            np.searchsorted(self.shares, self.shares[pieces] + limits.shares),
+        )
+
+    def fitting(self, pieces: I64, limits: _Limits) -> I64:
+        """The longest window that begins at each piece ends here, because of its bytes."""
+        ends = np.searchsorted(self.nbytes, self.nbytes[pieces] + limits.most_bytes, "right") - 1
+        return np.maximum(ends, pieces + 1)
+
+    def ends(self, pieces: I64, limits: _Limits) -> I64:
+        """Where a window that begins at each piece ends."""
+        return np.minimum(self.enough(pieces, limits), self.fitting(pieces, limits))
+
+
+def _usual_length(shares: I64, limits: _Limits) -> int:
+    """How many pieces a window has if all count like the first, and if rows and bytes do not matter."""
+    return max(1, -(-limits.shares // max(1, int(shares[0]))))
+
+
+def _window_opens(sums: _RunningSums, limits: _Limits, length: int) -> I64:
+    """The pieces with which the windows begin.
+
+    Each window begins where the one before it ends. Most have as many pieces as the one before, so a run of windows of
+    that length is guessed, and kept up to the first that ends elsewhere. From there the windows are followed for a
+    while: that needs the ends of windows that begin at any of the next pieces.
+    """
+    pieces, opens = len(sums.rows) - 1, list[I64]()
+    piece, guesses = 0, GUESSED
+    while piece < pieces:
+        guessed = np.arange(piece, min(pieces, piece + guesses * length), length)
+        ends = sums.ends(guessed, limits)
+        others = np.flatnonzero(ends != guessed + length)
+        right = int(others[0]) + 1 if len(others) else len(guessed)
+        opens.append(guessed[:right])
+        piece, guesses = int(ends[right - 1]), guesses * 4
+        if len(others) and piece < pieces:
+            near = np.arange(piece, min(pieces, piece + FOLLOWED))
+            followed, end = _followed(sums.ends(near, limits), piece)
+            opens.append(followed)
+            piece, length, guesses = end, end - int(followed[-1]), GUESSED
+    return np.concatenate(opens)
+
+
+def _followed(ends: I64, first: int) -> tuple[I64, int]:
+    """Where windows begin from ``first`` on, if one at piece ``first + i`` ends at ``ends[i]``; and the last end."""
     following = ends.tolist()
-    opens, piece = [], 0
-    while piece < len(following):
+    opens, piece = list[int](), first
+    while piece - first < len(following):
         opens.append(piece)
-        piece = following[piece]
-    return opens
+        piece = following[piece - first]
+    return np.array(opens, np.int64), piece
+
+
+def _with_even_end(opens: I64, sums: _RunningSums, limits: _Limits) -> I64:
+    """Let pieces that are left at the end join the last window, or share its pieces evenly if all do not fit."""
+    pieces = len(sums.rows) - 1
+    if len(opens) == 1 or sums.enough(opens[-1:], limits)[0] <= pieces:
+        return opens
+    last_two = int(opens[-2])
+    if sums.fitting(opens[-2:-1], limits)[0] == pieces:
+        return opens[:-1]
+    cuts = np.arange(last_two + 1, pieces)
+    before = sums.nbytes
+    larger = np.maximum(before[cuts] - before[last_two], before[pieces] - before[cuts])
+    return np.append(opens[:-1], cuts[larger.argmin()])
 
 
 def distinct(rising: I64) -> I64:
@@ -135,6 +206,13 @@ def distinct(rising: I64) -> I64:
     return kept
 
 
+def picked(values: I64, permutation: I64) -> I64:
+    """The values in another order. There is nothing to do if all are equal, as the rows of most blocks are."""
+    return values if not len(values) or values.min() == values.max() else values[permutation]
+
+
 def bounds_of(counts: I64) -> I64:
     """Where runs of these lengths begin, one after the other, and where the last ends."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    bounds = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return bounds

@@ -32,6 +32,8 @@ PICK_ROWS = 32
 SPARSE = 4
 """If decoded blocks hold more than this many times the rows wanted, they are decoded and dropped one by one, unless
 they are those of a window."""
+FIRST_ROWS = 256
+"""How many rows of mapped files are read together at first."""
 VIEWS = 4096
 FIRST_BLOCKS_AHEAD = 256
 MAX_ARRAYS = 64
@@ -168,9 +170,7 @@ class LaneRows:
         begin = first
         while begin < stop:
             if stride == 1:
-                end = self._step_end(begin, stop)
-                if begin == first:  # after a resume, the first row waits for one piece only, not for a whole step
-                    end = min(end, int(self._pieces[np.searchsorted(self._pieces, first, "right")]))
+                end = self._step_end(begin, stop) if begin > first else self._first_step_end(begin, stop)
                 yield np.arange(begin, end)
                 begin = end
             else:
@@ -196,6 +196,12 @@ class LaneRows:
             next_end = int(self._pieces[min(following, len(self._pieces) - 1)])
             end = next_end if 2 * (next_end - begin) <= 5 * self._sizes.step else begin + self._sizes.step
         return min(stop, end)
+
+    def _first_step_end(self, begin: int, stop: int) -> int:
+        """After a resume, the first row waits for one piece only, of mapped files even for a few rows only."""
+        most = FIRST_ROWS if self._all_mapped else stop - begin
+        end = int(self._pieces[np.searchsorted(self._pieces, begin, "right")])
+        return min(self._step_end(begin, stop), end, begin + most)
 
     def _read_ahead(self, position: int, stop: int) -> None:
         """Start to read the blocks after ``position``: those of the next step, and at least ``bytes_ahead`` of them.

@@ -183,6 +183,17 @@ def test_a_piece_of_a_decoded_block_takes_all_its_bytes_and_one_of_a_divisible_b
     assert piece_costs(kept).nbytes.tolist() == [40, 30, 0]
 
 
+def test_pieces_that_are_blocks_take_the_bytes_of_their_blocks():
+    starts = np.array([0, 4, 10, 10])
+    blocks = Blocks(starts, np.array([40, 60, 9]), np.array([False, True, False]))
+    for pieces in (starts, starts.copy()):  # known at once, and found by their rows
+        costs = piece_costs(Sequential(np.array([0, 10]), pieces, blocks))
+        assert costs.nbytes.tolist() == [40, 60, 0]
+        assert costs.shares.tolist() == [4, 1, 0]
+    full = Blocks(np.array([0, 4, 10]), np.array([40, 60]), np.array([True, True]))
+    assert piece_costs(Sequential(np.array([0, 10]), full.starts, full)).shares.tolist() == [1, 1]
+
+
 def test_the_bytes_of_pieces_with_rows_of_several_blocks_are_unknown():
     base = sequential([12], 4)
     assert piece_costs(ShuffledRows(base, key=1)) is None

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midepoch._common.hashing import key_of
-from midepoch.order.permutation import TABLE, permute
+from midepoch.order import permutation
+from midepoch.order.permutation import TABLE, permute, unpermute
 
 KEYS = [key_of("test", number) for number in range(400)]
 AROUND_THE_TABLE = [TABLE - 1, TABLE, TABLE + 1, TABLE + 2]
@@ -51,6 +52,15 @@ def test_any_positions_of_huge_ranges_are_distinct_and_in_range(n, key, data):
     out = permute(positions, n, key)
     assert ((out >= 0) & (out < n)).all()
     assert len(set(out.tolist())) == len(positions)
+
+
+@pytest.mark.parametrize("n", [TABLE + 1, 2**40])
+def test_long_arrays_go_through_the_network_in_parts(monkeypatch, n):
+    positions = np.random.default_rng(0).integers(0, n, 50)
+    together = permute(positions, n, KEYS[2])
+    monkeypatch.setattr(permutation, "TOGETHER", 7)
+    assert permute(positions, n, KEYS[2]).tolist() == together.tolist()
+    assert unpermute(together, n, KEYS[2]).tolist() == positions.tolist()
 
 
 @pytest.mark.parametrize("n", [10, TABLE, TABLE + 1, 2**40])

@@ -76,6 +76,21 @@ def test_windows_never_exceed_the_bytes_and_are_as_large_as_they_must(pieces, wi
         )
 
 
+@pytest.mark.parametrize(("guessed", "followed"), [(1, 1), (1, 3), (2, 5), (4, 2)])
+def test_windows_are_those_of_the_model_however_many_are_guessed(monkeypatch, guessed, followed):
+    monkeypatch.setattr(windows, "GUESSED", guessed)
+    monkeypatch.setattr(windows, "FOLLOWED", followed)
+    rng = np.random.default_rng(guessed)
+    for even in (0.0, 0.7, 0.97, 1.0):
+        usual = rng.random(300) < even
+        rows = np.where(usual, 5, rng.integers(0, 40, 300)).tolist()
+        nbytes = np.where(usual, 7, rng.integers(0, 90, 300)).tolist()
+        shares = np.where(usual, 4, rng.choice([1, 4], 300)).tolist()
+        for sizes in ({"window": 9, "blocks": 3}, {"window": 60, "blocks": 1}, {"window": 1, "blocks": 8}):
+            expected = model(rows, nbytes, shares, most_bytes=100, **sizes)
+            assert cut(rows, nbytes, shares, most_bytes=100, **sizes) == expected
+
+
 def test_a_window_has_enough_rows_and_enough_blocks():
     assert list(map(len, cut([10] * 64, [1] * 64, window=30, blocks=16, most_bytes=100))) == [16] * 4
     assert list(map(len, cut([10] * 64, [1] * 64, window=320, blocks=16, most_bytes=100))) == [32] * 2
@@ -101,6 +116,12 @@ def test_a_million_blocks_have_windows_of_any_size():
 def test_windows_of_rows_are_those_of_version_1():
     assert windows_of_rows(np.arange(0, 101, 10), 25).tolist() == [0, 30, 50, 80, 100]
     assert windows_of_rows(np.array([0, 100, 105, 110]), 8).tolist() == [0, 100, 105, 110]
+
+
+def test_blocks_that_are_not_divided_are_their_own_virtual_blocks():
+    blocks = blocks_of([256, 0, 7, 100], 9)
+    assert virtual_counts(blocks).tolist() == [1, 1, 1, 1]
+    assert virtual_starts(blocks, virtual_counts(blocks)) is blocks.starts
 
 
 def blocks_of(rows, row_bytes, divisible=True):

@@ -169,6 +169,20 @@ def test_adjacent_rows_of_mapped_files_are_slices_and_scattered_rows_share_a_poo
     assert len(pools) == 1
 
 
+@pytest.mark.parametrize("level", ["block", "row"])
+def test_the_first_row_of_mapped_files_waits_for_a_few_rows_only(index_of, monkeypatch, level):
+    index = index_of("mapped")
+    fetcher, big = BlockFetcher(index, index.schema(None)), ReadSizes(1000, 1000, 100)
+    shuffle = Shuffle(seed=1, level=level, window=1000, window_blocks=99, window_bytes=10**9)
+    order = build_order(in_file_order(index), [shuffle], 0)
+    whole = read(fetcher, order, big, 0, ROWS, 10**9)
+    monkeypatch.setattr(lane, "FIRST_ROWS", 5)
+    runs = list(LaneRows(fetcher, order, big, 10**9).runs(0, ROWS))
+    assert [len(run) for run in runs] == [5, ROWS - 5]
+    assert read(fetcher, order, big, 0, ROWS, 10**9) == whole
+    fetcher.close()
+
+
 def test_blocks_of_which_few_rows_are_wanted_are_not_held_together(index_of, monkeypatch):
     index = index_of("decoded")
     loaded, load = [], lane.HeldBlocks.load
