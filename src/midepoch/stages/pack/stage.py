@@ -39,7 +39,8 @@ from midepoch.stages.pack.documents import (
     runs_of_windows,
 )
 from midepoch.stages.pack.items import StreamCuts, make_pack, pack_form, seqlens_between, stacked_pack, stacked_packs
-from midepoch.stages.pack.planned import PlannedStream, PlannedWindows
+from midepoch.stages.pack.planned_stream import PlannedStream
+from midepoch.stages.pack.planned_windows import PlannedWindows
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.strategies import ASSIGN, Strategy, cumulative, pack
 from midepoch.stages.skipped import check_groups, delivered_of

@@ -1,0 +1,210 @@
+"""Packs of windows that are planned: where every document goes follows from the lengths that a survey knows.
+
+All readers make the same plan, and each takes only the documents of the packs that it delivers. The packs are those
+that the stages make without a survey. :mod:`midepoch.stages.pack.planned_stream` does the same for one stream.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from midepoch._common.text import count
+from midepoch._common.types import I64
+from midepoch.checkpoint.lanes import Cursor
+from midepoch.errors import DataChangedError
+from midepoch.stages.counted import CountedItems, Groups, Wanted
+from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
+from midepoch.stages.pack.items import make_pack, pack_form
+from midepoch.stages.pack.planned_reading import pack_keys, read_checked, runs_of_jobs
+from midepoch.stages.pack.spec import PackSpec
+from midepoch.stages.pack.strategies import Packs, Strategy, cumulative, pack
+from midepoch.stages.traced import TracedRows, join_traced
+from midepoch.values.collate import join_others
+from midepoch.values.forms import Form
+
+DOCUMENTS_PLANNED = 1 << 15
+"""Of a lane that is read, the plans of about this many documents are kept from counting until reading."""
+
+
+class WindowPlan(NamedTuple):
+    """The layout of one window."""
+
+    packs: Packs
+    lengths: I64
+    """The lengths of its documents."""
+
+
+class WindowJob(NamedTuple):
+    """The packs to make of one window."""
+
+    group: int
+    plan: WindowPlan
+    numbers: I64
+    """The numbers of the packs in the window."""
+    pieces: I64
+    """The numbers of their pieces."""
+    documents: I64
+    """The numbers, in the window, of the documents in these packs."""
+
+
+class PlannedWindows(Groups):
+    """The packs of windows of documents."""
+
+    def __init__(
+        self, inputs: CountedItems, spec: PackSpec, strategy: Strategy, window: int, delivered: int, context: Context
+    ) -> None:
+        super().__init__(inputs, window, delivered)
+        self._spec, self._strategy, self._context = spec, strategy, context
+        self._plans: dict[int, WindowPlan] = {}
+        self._last_costs: tuple[int, I64] | None = None
+        self._plans_kept = 1
+        # Numbers are shared by the position of a window's first row, which must be all that its cursor has.
+        shared = context.output_counts is not None and len(inputs.cursor(0)) == 1
+        self._shared = context.output_counts() if shared and context.output_counts is not None else None
+
+    @property
+    def is_shared(self) -> bool:
+        """True if processes share the numbers of packs."""
+        return self._shared is not None
+
+    @property
+    def size(self) -> int:
+        """The number of documents in a window."""
+        return self._size
+
+    def windows(self) -> int:
+        """The number of windows."""
+        return max(1, -(-self._inputs.total() // self._size))
+
+    def start(self, window: int) -> Cursor:
+        """The cursor of the documents at the start of a window."""
+        return self._inputs.cursor(window * self._size)
+
+    def known_outputs(self, window: int) -> int | None:
+        """The number of packs in a window, if any process has counted them."""
+        return None if self._shared is None else self._shared.get(self.start(window)[0])
+
+    def _outputs(self, group: int) -> int:
+        outputs = self.known_outputs(group)
+        if outputs is None:
+            outputs = len(self._plan(group).packs)
+            if self._shared is not None:
+                self._shared.put(self.start(group)[0], outputs)
+        return outputs
+
+    def outputs(self, windows: int) -> list[tuple[int, int]]:
+        """The position of the first document of each of the first windows, and its number of packs."""
+        return [(self.start(window)[0], self._outputs(window)) for window in range(windows)]
+
+    def _job(self, group: int, numbers: I64) -> WindowJob:
+        """What is needed to make these packs of a window. Its windows are asked for in order."""
+        plan = self._plan(group)
+        packs, counted = plan.packs, self._ends[group] - self._before(group)
+        if len(packs) != counted:
+            raise DataChangedError(
+                f"pack: a window has {count('pack', len(packs))}, and {self._shared} says {counted:,}. That file is "
+                "damaged. Delete it: it is made again."
+            )
+        for earlier in [number for number in self._plans if number < group]:
+            del self._plans[earlier]
+        sizes = packs.bounds[numbers + 1] - packs.bounds[numbers]
+        pieces = np.repeat(packs.bounds[numbers + 1] - np.cumsum(sizes), sizes) + np.arange(sizes.sum())
+        return WindowJob(group, plan, numbers, pieces, np.unique(packs.documents[pieces]))
+
+    def _plan(self, group: int) -> WindowPlan:
+        """The layout of a window. The first ones are kept, because they are needed first."""
+        if group in self._plans:
+            return self._plans[group]
+        members = self._members(group)
+        lengths = self._inputs.lengths(members) if len(members) else members
+        lengths = lengths + (self._spec.eos is not None)
+        packs = pack(lengths, length=self._spec.length, strategy=self._strategy, overlong=self._spec.overlong)
+        plan = WindowPlan(packs, lengths)
+        if len(self._plans) < self._plans_kept:
+            self._plans[group] = plan
+        return plan
+
+    def flow(self, opened: Any, wanted: Wanted) -> Flow:
+        jobs: deque[WindowJob] = deque()
+        self._plans_kept = max(2, DOCUMENTS_PLANNED // self._size)
+
+        def inputs() -> Iterator[I64]:
+            for numbers in wanted:
+                if not len(numbers):
+                    yield numbers
+                    continue
+                for group, in_group in self._by_group(numbers):
+                    jobs.append(self._job(group, in_group))
+                    yield group * self._size + jobs[-1].documents
+
+        flow = self._inputs.flow(opened, inputs())
+        form = pack_form(flow)
+        runs = runs_of_jobs(flow, jobs, lambda job: len(job.documents), self._spec, self._context)
+        packs = (item for job, run in runs for item in self._packs(job, run, form))
+        return Flow(single_items=packs, form=form, ragged=self._spec.is_ragged)
+
+    def costs(self, numbers: I64) -> I64:
+        costs = [np.empty(0, np.int64)]
+        for group, in_group in self._by_group(numbers):
+            if self._last_costs is None or self._last_costs[0] != group:
+                packs = self._plan(group).packs
+                self._last_costs = group, np.add.reduceat((packs.stops - packs.starts) ** 2, packs.bounds[:-1])
+            costs.append(self._last_costs[1][in_group])
+        return np.concatenate(costs)
+
+    def trace(self, numbers: I64) -> TracedRows:
+        traced = []
+        for group, in_group in self._by_group(numbers):
+            job, before = self._job(group, in_group), self._before(group) - self._delivered
+            packs, documents = job.plan.packs, job.plan.packs.documents[job.pieces]
+            owners = np.searchsorted(packs.bounds, job.pieces, "right") - 1
+            rows = self._inputs.trace(group * self._size + job.documents)
+            of_pieces = rows.take(np.searchsorted(job.documents, documents))
+            traced.append(
+                of_pieces.with_columns(
+                    items=np.searchsorted(numbers, owners + before),
+                    documents=job.pieces - packs.bounds[owners],
+                    starts=packs.starts[job.pieces],
+                    stops=packs.stops[job.pieces],
+                )
+            )
+        return join_traced(traced)
+
+    def find(self, file: str, row: int) -> I64:
+        found = [np.empty(0, np.int64)]
+        for number in self._inputs.find(file, row).tolist():
+            group, inside = divmod(number, self._size)
+            self._counted_until(group)
+            packs = self._plan(group).packs
+            owners = np.searchsorted(packs.bounds, np.flatnonzero(packs.documents == inside), "right") - 1
+            found.append(self._before(group) + owners - self._delivered)
+        numbers = np.unique(np.concatenate(found))
+        return numbers[numbers >= 0]
+
+    def keys(self, numbers: I64) -> I64:
+        keys = [np.empty(0, np.int64)]
+        for group, in_group in self._by_group(numbers):
+            keys.append(np.array(pack_keys(self._inputs.keys(np.array([group * self._size])), in_group)))
+        return np.concatenate(keys)
+
+    def _packs(self, job: WindowJob, run: RowRun, form: Form) -> Iterator[SingleItem]:
+        (packs, lengths), pieces = job.plan, job.pieces
+        numbers = job.group * self._size + job.documents
+        documents = read_checked(run, lengths[job.documents], self._inputs, numbers, self._spec, self._context)
+        inside = np.searchsorted(job.documents, packs.documents[pieces])
+        begins = (np.cumsum(documents.lengths) - documents.lengths)[inside]
+        starts, stops = (begins + packs.starts[pieces]).tolist(), (begins + packs.stops[pieces]).tolist()
+        sizes, inside = packs.stops[pieces] - packs.starts[pieces], inside.tolist()
+        ends = np.cumsum(packs.bounds[job.numbers + 1] - packs.bounds[job.numbers]).tolist()
+        keys = pack_keys(self._inputs.keys(np.array([job.group * self._size])), job.numbers)
+        for first, end, key in zip([0, *ends], ends, keys, strict=False):
+            arrays = {
+                name: [column[starts[piece] : stops[piece]] for piece in range(first, end)]
+                for name, column in documents.columns.items()
+            }
+            item = make_pack(arrays, cumulative(sizes[first:end]), self._spec, form)
+            for name, values in documents.others.items():
+                item[name] = join_others(name, [values[document] for document in inside[first:end]], form)
+            yield item, (), key
