@@ -11,7 +11,7 @@ from midepoch.dataset.dataset import Dataset
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from midepoch.dataset.transforms import AnyForm
+    from midepoch.dataset.signatures import AnyForm
 
     class FrontDoor(Dataset[Any]):
         """A Dataset that stays what it is."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch._common.once import log_once
 from midepoch.dataset.dataset import Dataset
-from midepoch.dataset.transforms import Row
+from midepoch.dataset.signatures import Row
 from midepoch.formats import MAX_RECORD_BYTES, file_suffixes
 from midepoch.index.build import open_index
 from midepoch.index.hive import HiveIndex, below_hive_folders

@@ -13,7 +13,7 @@ from midepoch._common.once import log_once
 from midepoch._common.world import launched_rank
 from midepoch.dataset import Dataset
 from midepoch.dataset.planned import Item
-from midepoch.dataset.transforms import Made, Row, Table
+from midepoch.dataset.signatures import Made, Row, Table
 from midepoch.delivery.metrics import OnMetrics
 from midepoch.delivery.plan import Even, Plan
 from midepoch.loader.delivering import DeliveringLoader

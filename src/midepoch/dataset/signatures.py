@@ -1,0 +1,80 @@
+"""What type checkers know of the methods of a dataset: the kinds of items, and the options that overloads name.
+
+Rows and batches are dicts, so methods keep the type of a dataset unless a function or a format changes it. What type
+checkers cannot say is ``Dataset[Any]``.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
+
+from midepoch.dataset.planned import PlannedDataset
+from midepoch.stages.pack.spec import Others
+from midepoch.stages.pack.strategies import Overlong, Strategy
+from midepoch.values.forms import Form
+from midepoch.values.frames import Library
+
+Row = dict[str, Any]
+Columns = Sequence[str] | str
+DictForm = Literal["python", "numpy", "torch", "jax", "np", "pt", "pytorch"]
+ArrowForm = Literal["arrow", "pa", "pyarrow"]
+AnyForm = Form | Library | Literal["np", "pt", "pytorch", "pa", "pyarrow", "pd", "pl"]
+
+OfRows = TypeVar("OfRows", bound=PlannedDataset[Row])
+"""A dataset of dicts, of any class, which it keeps."""
+Given = TypeVar("Given")
+"""What a function gets."""
+Made = TypeVar("Made")
+"""What a function returns."""
+
+
+class Table(Protocol):
+    """What record batches and frames have in common: a batch of such is one too."""
+
+    @property
+    def columns(self) -> Any:
+        """The columns, or their names."""
+
+
+OfTables = TypeVar("OfTables", bound=PlannedDataset[Row | Table])
+"""The same, of dicts or tables."""
+
+
+class PlainCall(TypedDict, total=False):
+    """Options of ``map`` and ``filter`` with which a function gets the item and nothing else."""
+
+    batched: Literal[False]
+    with_indices: Literal[False]
+    input_columns: None
+    fn_kwargs: None
+
+
+class PlainMapOptions(PlainCall, total=False):
+    """The same of ``map``."""
+
+    batch_size: int | None
+    with_rng: Literal[False]
+    remove_columns: Columns | None
+
+
+class MapOptions(TypedDict, total=False):
+    """The other options of ``map``, where its function gets more, or something else."""
+
+    batch_size: int | None
+    drop_last_batch: bool
+    one_to_one: bool
+    with_rng: bool
+    with_indices: bool
+    remove_columns: Columns | None
+
+
+class PackOptions(TypedDict, total=False):
+    """Options of ``pack``."""
+
+    column: str
+    strategy: Strategy
+    window: int
+    overlong: Overlong
+    eos: int | None
+    pad: int | None
+    labels: str | None
+    others: Others
