@@ -17,7 +17,8 @@ from midepoch.pipeline.draws import PartPosition, join_positions
 from midepoch.pipeline.lanes import cut_of
 from midepoch.pipeline.masking import masked_edits
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.sources.files import FileRows, FileRowsLanes
+from midepoch.sources.file_lanes import FileRowsLanes
+from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
 
 

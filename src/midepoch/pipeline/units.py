@@ -17,7 +17,8 @@ from midepoch._common.types import I64
 from midepoch.index.index import IndexView
 from midepoch.order.orders import Slice
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.sources.files import FileRows, OpenFiles
+from midepoch.sources.files import FileRows
+from midepoch.sources.open_files import OpenFiles
 from midepoch.sources.source import EpochCut
 from midepoch.stages.flow import Context, Flow
 from midepoch.values.arrow import storage

@@ -17,7 +17,7 @@ from midepoch.formats import parquet
 from midepoch.index import pruning
 from midepoch.index.predicate import Predicate
 from midepoch.sources import fetcher
-from midepoch.sources import files as source
+from midepoch.sources import file_lanes as source
 from midepoch.sources.fetcher import BlockFetcher
 from midepoch.stages.flow import RowRun
 from midepoch.testing import assert_elastic, assert_resumes
