@@ -15,6 +15,9 @@ from midepoch.formats.parquet_pages import Page, UnreadablePageError, pages_of
 
 MOST_BYTES = 1 << 30
 """What the texts that are decoded at a time may take at most, if each were the longest of the dictionary."""
+FEW_STEPS = 16
+"""A row group that fits so many steps, even if each text were all of its dictionary, is decoded in steps: that costs
+less than to decompress the dictionaries first, only to know their longest texts."""
 LARGEST = (1 << 31) - 1
 """A page whose header cannot be read may be as large as any."""
 LENGTH = struct.Struct("<I")
@@ -38,7 +41,7 @@ def decoding_of(
     """How to decode columns of a row group; raise ``InflationError`` if its pages say that they become too large."""
     group = metadata.row_group(number)
     stored = inflated = texts = 0
-    coded = list[str]()
+    coded, repeats = list[str](), list[_Repeats]()
     for leaf in leaves:
         chunk, column = group.column(leaf), metadata.schema.column(leaf)
         kind, is_nested = chunk.physical_type, column.max_repetition_level > 0
@@ -57,12 +60,14 @@ def decoding_of(
         inflated += max(pages.inflated, width * pages.values)
         if kind != "BYTE_ARRAY" or pages.dictionary is None:
             continue
-        repeated = _repeated(file, pages.dictionary, pages.values, chunk)
-        if repeated > MOST_BYTES and is_nested:
+        repeat = _Repeats(file, pages.dictionary, pages.values, chunk)
+        if is_nested and repeat.most > MOST_BYTES and repeat.most_by_looking() > MOST_BYTES:
             coded.append(str(column.path))
         else:
-            texts += repeated
+            repeats.append(repeat)
     check_inflation(stored, inflated, limit)
+    most = sum(repeat.most for repeat in repeats)
+    texts += most if most <= FEW_STEPS * MOST_BYTES else sum(repeat.most_by_looking() for repeat in repeats)
     return Decoding(None if texts <= MOST_BYTES else max(1, group.num_rows * MOST_BYTES // texts), tuple(coded))
 
 
@@ -84,11 +89,23 @@ def _coded_bytes(values: pa.Array) -> int:
     return _coded_bytes(values.flatten()) if pa.types.is_nested(values.type) else 0
 
 
-def _repeated(file: pa.NativeFile, page: Page, values: int, chunk: pq.ColumnChunkMetaData) -> int:
-    """How many bytes the values are at most: each may be the longest of the dictionary."""
-    if values * page.inflated <= MOST_BYTES:
-        return values * page.inflated
-    return values * longest_text(file.read_at(page.stored, page.begin), page, chunk)
+class _Repeats(NamedTuple):
+    """A column of texts that repeats those of a dictionary."""
+
+    file: pa.NativeFile
+    page: Page
+    values: int
+    chunk: pq.ColumnChunkMetaData
+
+    @property
+    def most(self) -> int:
+        """How many bytes the values are at most, if each were all of the dictionary."""
+        return self.values * self.page.inflated
+
+    def most_by_looking(self) -> int:
+        """The same if each were the longest text of the dictionary."""
+        content = self.file.read_at(self.page.stored, self.page.begin)
+        return self.values * longest_text(content, self.page, self.chunk)
 
 
 def longest_text(content: bytes, page: Page, chunk: pq.ColumnChunkMetaData) -> int:

@@ -17,6 +17,9 @@ from midepoch.storage.location import Location, open_file
 from midepoch.storage.ranges import Span
 
 UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+JOINED_BYTES = 128 << 20
+"""A row group that is decoded in steps becomes one record batch if it has fewer bytes: others would be in memory twice
+for a moment."""
 TRUSTED = (
     pa.types.is_integer,
     pa.types.is_boolean,
@@ -79,7 +82,7 @@ class ParquetBlocks:
             file = self._idle.pop()
         except IndexError:
             source = self._source if isinstance(self._path, str) else open_file(self._path)
-            file = pq.ParquetFile(source, metadata=self._file.metadata, page_checksum_verification=True)
+            file = _reader(source, self._path, self._file.metadata)
         try:
             return self._read(file, self._source, block)
         finally:
@@ -151,7 +154,8 @@ class ParquetBlocks:
             batches.append(batch)
             inflated += batch.nbytes
             check_inflation(stored, inflated, self._limit)
-        return pa.Table.from_batches(batches)
+        data = pa.Table.from_batches(batches)
+        return data.combine_chunks() if inflated <= JOINED_BYTES else data
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
         return False
@@ -165,7 +169,7 @@ def _opened(path: Location) -> tuple[pa.NativeFile, pq.ParquetFile]:
     """The open file and its reader, which has read the footer."""
     try:
         source = open_file(path)
-        file = pq.ParquetFile(source, page_checksum_verification=True)
+        file = _reader(source, path)
         _ = file.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFormatError(
@@ -173,6 +177,12 @@ def _opened(path: Location) -> tuple[pa.NativeFile, pq.ParquetFile]:
             "again."
         ) from error
     return source, file
+
+
+def _reader(source: pa.NativeFile, path: Location, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """A reader of an open file. Of a local one, nothing is gained by requesting bytes before they are decoded."""
+    is_local = isinstance(path, str)
+    return pq.ParquetFile(source, metadata=metadata, pre_buffer=not is_local, page_checksum_verification=True)
 
 
 def _offset(group: pq.RowGroupMetaData) -> int:

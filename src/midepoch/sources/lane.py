@@ -19,6 +19,7 @@ from midepoch.stages.flow import RowRun
 from midepoch.values.origin import RowOrigin
 from midepoch.values.pool import PickedRows, RowPool, ScatteredRows
 from midepoch.values.rows import Rows
+from midepoch.values.slices import BlockSlice
 from midepoch.values.take import take
 
 STEP_ROWS, STEP_BYTES = 8192, 32 << 20
@@ -264,9 +265,12 @@ class LaneRows:
                 count = min(end - index, self._sizes.run)
                 if check is not None:  # the file may have changed since the step began
                     check()
-                rows = self._held[block].slice(int(numbers[index]) - first, count)
+                rows, start = self._held[block], int(numbers[index]) - first
                 origin = RowOrigin(numbers[index : index + count], self._fetcher.view.locate)
-                yield index, Rows(_as_batch(rows), check=check, origin=origin)
+                if isinstance(rows, pa.RecordBatch):
+                    yield index, Rows.of_block(BlockSlice.of(rows, start, count), check, origin)
+                else:
+                    yield index, Rows(_as_batch(rows.slice(start, count)), check=check, origin=origin)
 
     def _pick(self, numbers: I64, read_ahead: Callable[[], None], window: int | None) -> Iterator[tuple[int, Rows]]:
         """Scattered rows: read block by block in rising order, then picked in the order of ``numbers``."""

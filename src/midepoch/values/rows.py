@@ -15,6 +15,7 @@ from midepoch.values.convert import convert_each, convert_named, convert_values
 from midepoch.values.forms import Form
 from midepoch.values.origin import UNREADABLE, RowOrigin, join_origins, unreadable
 from midepoch.values.pool import Check, Columns, PickedRows, RowPool, all_checks, row_dicts
+from midepoch.values.slices import BlockSlice, joined_slices
 from midepoch.values.take import keep
 
 T = TypeVar("T")
@@ -45,6 +46,13 @@ class Rows:
     are handed on."""
     origin: RowOrigin | None = field(default=None, compare=False)
     """The rows of files that a record batch has, where they are known: errors name them. A pool has its own."""
+    part: BlockSlice | None = field(default=None, compare=False)
+    """Where ``data`` lies in a block, if its rows are those: then it is joined with its neighbours without a copy."""
+
+    @classmethod
+    def of_block(cls, part: BlockSlice, check: Check | None = None, origin: RowOrigin | None = None) -> "Rows":
+        """Some rows of a block."""
+        return cls(part.rows, check=check, origin=origin, part=part)
 
     def __len__(self) -> int:
         if isinstance(self.data, PickedRows):
@@ -66,7 +74,9 @@ class Rows:
             return Rows(replace(self.data, indices=self.data.indices[start:stop]), self.form)
         if isinstance(self.data, pa.RecordBatch):
             origin = None if self.origin is None else self.origin.slice(start, stop)
-            return Rows(self.data.slice(start, stop - start), self.form, check=self.check, origin=origin)
+            part = None if self._part is None else self._part.slice(start, stop)
+            data = self.data.slice(start, stop - start) if part is None else part.rows
+            return Rows(data, self.form, check=self.check, origin=origin, part=part)
         return replace(self, data={name: column[start:stop] for name, column in self.data.items()})
 
     def keep(self, mask: Sequence[bool]) -> "Rows":
@@ -174,6 +184,11 @@ class Rows:
             return self._checked(row_dicts(columns, len(self)))
         return row_dicts({name: rows.values(name) for name in rows.names}, len(self))
 
+    @property
+    def _part(self) -> BlockSlice | None:
+        """Where ``data`` lies in a block. A stage may have put other data in its place."""
+        return self.part if self.part is not None and self.part.rows is self.data else None
+
     def check_file(self) -> None:
         """Raise if the file has changed of which these rows are a view."""
         if self.check is not None:
@@ -221,8 +236,9 @@ def concat(parts: Sequence[Rows]) -> Rows:
         check = all_checks(part.check for part in parts)
         if check is not None:  # some of the rows may have waited long for the others
             check()
-        batches = concat_batches([part.data for part in parts])
-        return Rows(batches, form, check=check, origin=join_origins(part.origin for part in parts))
+        joined = joined_slices([part._part for part in parts])
+        batch = concat_batches([part.data for part in parts]) if joined is None else joined.rows
+        return Rows(batch, form, check=check, origin=join_origins(part.origin for part in parts), part=joined)
     unconverted = all(part.unconverted for part in parts)
     dicts: list[Any] = [part.data if unconverted else part.columns() for part in parts]
     for columns in dicts:

@@ -74,6 +74,46 @@ def test_texts_of_usual_files_are_decoded_at_once():
     assert decoding_of(content, metadata, 0, [], 1 << 20) == Decoding()
 
 
+def different(rows):
+    """A file whose texts differ, so that its dictionary has all of them."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"x": [f"{number:01000}" for number in range(rows)], "id": range(rows)}), sink)
+    return sink
+
+
+@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize(("rows", "steps"), [(60, 1), (100, 3), (200, 10), (300, None)])
+def test_a_dictionary_is_decompressed_only_where_steps_would_be_many(rows, steps, monkeypatch):
+    looked = []
+
+    def looking(content, page, chunk):
+        looked.append(page)
+        return 1_000
+
+    monkeypatch.setattr(dictionary_pages, "longest_text", looking)
+    file = different(rows)
+    decoding = decoding_of(pa.BufferReader(file.getvalue()), pq.read_metadata(file), 0, [0, 1], 1 << 20)
+    if steps is None or steps == 1:
+        assert decoding == Decoding()
+    else:
+        assert -(-rows // decoding.rows) == steps
+    assert len(looked) == (steps is None)
+
+
+@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_rows_that_are_decoded_in_steps_are_one_record_batch_unless_they_are_large(tmp_path, is_joined, monkeypatch):
+    if not is_joined:
+        monkeypatch.setattr(parquet, "JOINED_BYTES", 1_000)
+    path, file = tmp_path / "a.parquet", different(200)
+    path.write_bytes(file.getvalue())
+    scan = parquet.scan(str(path))
+    data = parquet.open_blocks(str(path), scan.schema, scan.schema, 1 << 20).read(Block(0, *scan.blocks[0]))
+    assert data.equals(pq.read_table(file))
+    assert data.column(0).num_chunks == (1 if is_joined else 10)
+    assert [row["id"] for row in me.read(path).shuffle(1)] != [row["id"] for row in me.read(path)] == list(range(200))
+
+
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "brotli", "lz4"])
 def test_the_longest_text_of_a_dictionary(compression):
     texts = ["a", "", "b" * 5_000, "c" * 300]
