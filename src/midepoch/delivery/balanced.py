@@ -13,7 +13,8 @@ import numpy as np
 from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.state import State
-from midepoch.delivery.counted import CountedSession, ReadLane
+from midepoch.delivery.counted import CountedSession
+from midepoch.delivery.counted_reading import ReadLane
 from midepoch.delivery.progress import Progress, Turns
 from midepoch.pipeline.ledger import Ledgers
 from midepoch.pipeline.pipeline import Pipeline

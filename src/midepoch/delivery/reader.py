@@ -11,7 +11,8 @@ from midepoch._common.text import count
 from midepoch._common.thread_clock import FUNCTIONS
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment
 from midepoch.delivery.balanced import BalancedSession, take_shares
-from midepoch.delivery.counted import CountedSession, take_items
+from midepoch.delivery.counted import CountedSession
+from midepoch.delivery.counted_reading import take_items
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.session import Session
 from midepoch.delivery.sums import ReadSums, Sums

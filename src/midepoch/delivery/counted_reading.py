@@ -1,0 +1,89 @@
+"""How one reader takes its items of a counted session: lane by lane, many at a time."""
+
+from collections.abc import Generator, Iterator, Sequence
+from itertools import cycle
+from math import gcd
+from typing import Any
+
+from midepoch.delivery.counted import CountedSession
+from midepoch.delivery.progress import Progress, Turns
+from midepoch.pipeline.ledger import Ledgers
+from midepoch.stages.flow import Flow
+
+
+def take_items(
+    progress: Progress, session: CountedSession, ledgers: Ledgers, worker: int, workers: int
+) -> Generator[Turns, None, None]:
+    """A reader's items, from where its progress is, until there are none left; those of one worker of several."""
+    readers = session.assignment.readers
+    return _every(session, ledgers, progress.reader + readers * (progress.turns_taken + worker), readers * workers)
+
+
+def _every(session: CountedSession, ledgers: Ledgers, first: int, step: int) -> Generator[Turns, None, None]:
+    """The items ``first, first + step, first + 2 step …`` of the sequence."""
+    lanes = len(session.positions)
+    session.read_as(first)
+    opened = session.open_source(lanes // gcd(lanes, step))
+    reading: dict[int, ReadLane] = {}
+    try:
+        while (segment := session.segment(first)) is not None:
+            period = len(segment.lanes) // gcd(len(segment.lanes), step)
+            slots = [(first + step * turn - segment.first) % len(segment.lanes) for turn in range(period)]
+            for slot in slots:
+                lane = segment.lanes[slot]
+                if lane not in reading:
+                    reading[lane] = ReadLane(session.lane_items(lane).flow(opened, session.wanted(lane, first, step)))
+                    ledgers.update(session.lanes.pop_ledgers())
+            of_slots = [reading[segment.lanes[slot]] for slot in slots]
+            left = -(-(segment.end - first) // step)
+            for items in _in_turn(of_slots, left):
+                first += step * len(items)
+                yield Turns(items, ())
+                del items
+    finally:
+        opened.close()
+
+
+def _in_turn(lanes: Sequence["ReadLane"], count: int) -> Iterator[list[Any]]:
+    """The next ``count`` items, one of each lane in turn: many at a time, unless they are made singly."""
+    if any(lane.is_single for lane in lanes):
+        for _, lane in zip(range(count), cycle(lanes), strict=False):
+            yield lane.take(1)
+        return
+    while count >= len(lanes):
+        rounds = min(count // len(lanes), *(lane.ready() for lane in lanes))
+        items: list[Any] = [None] * (rounds * len(lanes))
+        for number, lane in enumerate(lanes):
+            items[number :: len(lanes)] = lane.take(rounds)
+        count -= len(items)
+        yield items
+        del items  # so that the next ones are made in their memory, which is still in the CPU cache
+    if count:
+        yield [item for lane in lanes[:count] for item in lane.take(1)]
+
+
+class ReadLane:
+    """The items of one lane as they are read, many at a time unless they are made singly."""
+
+    def __init__(self, flow: Flow) -> None:
+        runs = flow.as_item_runs()
+        self.is_single = runs is None
+        self._runs = runs
+        self._singles = flow.as_single_items() if runs is None else None
+        self._ready: list[Any] = []
+
+    def ready(self) -> int:
+        """How many items can be taken at once, at least 1."""
+        if self._runs is None:
+            return 1
+        while not self._ready:
+            self._ready = list(next(self._runs).items)
+        return len(self._ready)
+
+    def take(self, count: int) -> list[Any]:
+        """The next items, of which no more are taken than are ready."""
+        if self._singles is not None:
+            return [next(self._singles)[0]]
+        self.ready()
+        taken, self._ready = self._ready[:count], self._ready[count:]
+        return taken
