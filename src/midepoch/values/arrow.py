@@ -16,6 +16,10 @@ from midepoch.values.forms import Form, torch_module
 from midepoch.values.memory import new_array
 from midepoch.values.numbers import DTYPES, numbers_of
 
+FIXED_SIZE_LIST = pa.list_(pa.null(), 1).id
+LISTS = {pa.list_(pa.null()).id, pa.large_list(pa.null()).id, FIXED_SIZE_LIST}
+"""The ids of list types: comparing ids is faster than asking a type what it is."""
+
 
 def arrow_columns(batch: pa.RecordBatch, form: Form) -> Any:
     """A dict of the columns in a form; for "arrow" the record batch itself."""
@@ -99,7 +103,37 @@ def even_array(column: pa.Array) -> npt.NDArray[Any] | None:
 
     Any slice of the view equals ``to_numpy`` of that slice of the column.
     """
+    if column.type.id in LISTS:
+        plain = _plain_lists(column)
+        if plain is not None:
+            return plain
     return to_numpy(column) if _is_even(column) else None
+
+
+def _plain_lists(column: pa.Array) -> npt.NDArray[Any] | None:
+    """A view of equally long lists of numbers, if the column and its numbers have no bitmap of nulls at all.
+
+    This is most columns of lists. What any other column holds is found out in a longer way.
+    """
+    values, rows = column.values, len(column)
+    dtype = DTYPES.get(values.type.id)
+    if dtype is None or column.null_count or not rows:
+        return None
+    validity, numbers = values.buffers()
+    if validity is not None or numbers is None:
+        return None
+    if column.type.id == FIXED_SIZE_LIST:
+        length = column.type.list_size
+        first = column.offset * length
+    else:
+        ends = numbers_of(column.offsets)
+        first, length = int(ends[0]), int(ends[1] - ends[0])
+        if (ends[1:] - ends[:-1] != length).any():
+            return None
+    if not length:
+        return None
+    array = np.frombuffer(numbers, dtype, rows * length, (values.offset + first) * dtype.itemsize)
+    return array.reshape(rows, length)
 
 
 def tensor_of(array: Any) -> Any:
@@ -127,7 +161,7 @@ def object_array(values: Any) -> Any:
 
 def is_list(kind: pa.DataType) -> bool:
     """True for Arrow's list, large list and fixed-size list types."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return kind.id in LISTS
 
 
 def storage(column: pa.Array) -> pa.Array:

@@ -85,12 +85,12 @@ class PickedArray:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the numbers."""
-        return self.column.dtype
+        return self.column.arrays[0].dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array."""
-        return self.column.shape(len(self.indices))
+        return (len(self.indices), *self.column.arrays[0].shape[1:])
 
     def __len__(self) -> int:
         """The number of bytes."""

@@ -11,7 +11,6 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, Literal
 
-import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
@@ -220,35 +219,38 @@ class PickedRows:
         """The columns of wide rows of numbers, not copied."""
         return {name: column.at(self.indices) for name, column in self.pool.wide_arrays.items()}
 
-    def wide_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The columns of wide rows of numbers, each as a new array."""
-        self.pool.check()
-        arrays = {name: column.pick(self.indices) for name, column in self.pool.wide_arrays.items()}
-        self.pool.check()
-        return arrays
-
     def batches(self, size: int, form: Literal["numpy", "torch"], *, deferred: bool = False) -> Iterator[Columns]:
         """Dicts of columns of ``size`` rows each. Wide rows of numbers are copied once, into the batch itself.
 
         With ``deferred`` they are not copied yet: such columns are ``PickedArray``.
         """
-        names, wide_names = self.names, self.pool.wide_arrays
-        if not wide_names:
+        wide = self.pool.wide_arrays
+        if not wide:
             return arrow_batches(self.batch(), size, form)
-        rest = [name for name in names if name not in wide_names]
+        rest = [name for name in self.names if name not in wide]
         others: Iterator[Columns] = arrow_batches(self.batch(rest), size, form) if rest else repeat({})
-        starts = range(0, len(self.indices), size)
-        parts = (PickedRows(self.pool, self.indices[at : at + size]) for at in starts)
-        wides = (part.unpicked_arrays(form) if deferred else part.wide_arrays() for part in parts)
+        parts = (self.indices[at : at + size] for at in range(0, len(self.indices), size))
+        make = self._unpicked if deferred else self._picked
+        wides: Iterator[Columns] = (make(part, form) for part in parts)
+        if not rest:
+            return wides
+        names = self.names
         return (
-            {name: _finished(wide[name], form) if name in wide else other[name] for name in names}
-            for wide, other in zip(wides, others, strict=False)
+            {name: first[name] if name in first else other[name] for name in names}
+            for first, other in zip(wides, others, strict=False)
         )
 
-    def unpicked_arrays(self, form: Literal["numpy", "torch"]) -> dict[str, PickedArray]:
+    def _picked(self, indices: I64, form: Literal["numpy", "torch"]) -> Columns:
+        """The columns of wide rows of numbers, at some indices of the pool, each in a new array."""
+        self.pool.check()
+        arrays = {name: without_copy(column.pick(indices), form) for name, column in self.pool.wide_arrays.items()}
+        self.pool.check()
+        return arrays
+
+    def _unpicked(self, indices: I64, form: Literal["numpy", "torch"]) -> Columns:
         """The columns of wide rows of numbers, not copied yet."""
         check = self.pool.file_check
-        return {name: PickedArray(column, self.indices, form, check) for name, column in self.pool.wide_arrays.items()}
+        return {name: PickedArray(column, indices, form, check) for name, column in self.pool.wide_arrays.items()}
 
     def dicts(self) -> Sequence[dict[str, Any]]:
         """The rows as dicts of Python values."""
@@ -258,10 +260,6 @@ class PickedRows:
 def row_dicts(columns: Columns, count: int) -> list[dict[str, Any]]:
     """Columns of ``count`` values each, as one dict per row."""
     return _row_maker(tuple(columns))(*columns.values()) if columns else [{} for _ in range(count)]
-
-
-def _finished(array: Any, form: Literal["numpy", "torch"]) -> Any:
-    return array if isinstance(array, PickedArray) else without_copy(array, form)
 
 
 def _joined(lists: Iterable[Iterable[Any]]) -> list[Any]:

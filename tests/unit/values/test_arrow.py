@@ -362,6 +362,29 @@ def test_numbers_and_equally_long_lists_of_them_are_views(column):
     assert even_array(column.slice(1)).tolist() == plain[1:]
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.int16()), pa.large_list(pa.int16()), pa.list_(pa.int16(), 3)], ids=str)
+def test_slices_of_slices_of_lists_are_the_right_views(kind):
+    numbers = pa.array(range(40), pa.int16()).slice(7)  # which do not begin at the start of their memory
+    if pa.types.is_fixed_size_list(kind):
+        column = pa.FixedSizeListArray.from_arrays(numbers, 3)
+    else:
+        make = pa.ListArray if pa.types.is_list(kind) else pa.LargeListArray
+        column = make.from_arrays(pa.array(range(2, 33, 3), "int32" if make is pa.ListArray else "int64"), numbers)
+    for start, stop in [(0, 10), (1, 2), (4, 9), (9, 10)]:
+        part = column.slice(start, stop - start)
+        assert even_array(part).tolist() == part.to_pylist()
+        assert even_array(part.slice(0, 1)).tolist() == part.to_pylist()[:1]
+        assert even_array(part).base is not None
+
+
+def test_nulls_outside_a_slice_make_no_difference():
+    column = pa.array([[1, 2], None, [3, None], [5, 6], [7, 8]])
+    assert even_array(column.slice(3)).tolist() == [[5, 6], [7, 8]]
+    assert even_array(column.slice(2)) is None
+    assert even_array(column.slice(0, 2)) is None
+    assert even_array(pa.array([[], []], pa.list_(pa.int8()))).shape == (2, 0)
+
+
 @pytest.mark.parametrize(
     "column",
     [
