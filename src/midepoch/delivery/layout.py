@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from midepoch.delivery.progress import EMPTY
-from midepoch.values.gather import PickedArray
+from midepoch.values.gather import PickedArray, WideBatches
 from midepoch.values.pool import Check
 from midepoch.values.received import TensorRuns
 from midepoch.values.row_items import RowItems, RowRounds
@@ -94,6 +94,20 @@ class Layout:
         if isinstance(values, PickedArray) and values.check is not None:
             self._checks.before(values.check)
         values.write_to(self._view[start : self.used])
+
+    def add_batch(self, head: bytes, batches: WideBatches, number: int, cursor: Sequence[int]) -> None:
+        """Write a batch and the cursor after it, as ``add_pickled`` does. ``head`` is the description of each batch."""
+        start = self._next(len(head))
+        self._view[start : self.used] = head
+        places = [start, self.used]
+        if batches.check is not None:
+            self._checks.before(batches.check)
+        for column, size in zip(batches.columns.values(), batches.byte_counts, strict=True):
+            start = self._next(size)
+            batches.write_to(self._view[start : self.used], number, column)
+            places += (start, self.used)
+        self._numbers.extend([PLAIN, len(cursor), *cursor, len(batches.columns), 1 + len(batches.columns), *places])
+        self.items += 1
 
     def add_rows(self, batches: Sequence[pa.RecordBatch], size: int | None, cursors: Sequence[Sequence[int]]) -> None:
         """Write rows that make one item for each of the ``cursors``: the first of each batch, then the second, …"""

@@ -101,6 +101,31 @@ class PickedArray:
         self.column.pick_into(np.frombuffer(memory, self.dtype).reshape(self.shape), self.indices)
 
 
+@dataclass(frozen=True, slots=True)
+class WideBatches:
+    """Batches of ``size`` rows, all of whose columns are wide rows of numbers. None is copied before it is sent."""
+
+    columns: dict[str, PartedArray]
+    indices: I64
+    size: int
+    form: Literal["numpy", "torch"]
+    check: Callable[[], None] | None
+    """As for a ``PickedArray``."""
+
+    def __len__(self) -> int:
+        return len(self.indices) // self.size
+
+    @property
+    def byte_counts(self) -> list[int]:
+        """For each column, the number of bytes of a batch."""
+        return [prod(column.shape(self.size)) * column.dtype.itemsize for column in self.columns.values()]
+
+    def write_to(self, memory: memoryview, number: int, column: PartedArray) -> None:
+        """Copy a column of batch ``number`` into memory of its size."""
+        picked = np.ndarray(column.shape(self.size), column.dtype, memory)
+        column.pick_into(picked, self.indices[number * self.size : (number + 1) * self.size])
+
+
 def joined_array(parts: Sequence[PartedArray | None]) -> PartedArray | None:
     """The rows of all parts, if none is None, all have the same dtype and row shape, and the rows are wide."""
     present = [part for part in parts if part is not None]

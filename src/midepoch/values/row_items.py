@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from midepoch.values.gather import WideBatches
 from midepoch.values.pool import PickedRows
 from midepoch.values.rows import Rows
 
@@ -28,6 +29,10 @@ class RowItems:
     def for_transport(self) -> Iterator[Any]:
         """The items, in which arrays of wide rows may be ``PickedArray``, which are copied where they are sent."""
         return iter(self) if self.size is None else iter(self.rows.unpicked_batches(self.size))
+
+    def wide_batches(self) -> WideBatches | None:
+        """The items, if they are whole batches all of whose columns are wide rows of numbers."""
+        return None if self.size is None else self.rows.wide_batches(self.size)
 
     @property
     def are_columns(self) -> bool:

@@ -13,6 +13,7 @@ from midepoch.values.arrow import arrow_batches, arrow_columns, row_values
 from midepoch.values.collate import concat_batches, join_columns
 from midepoch.values.convert import convert_each, convert_named, convert_values
 from midepoch.values.forms import Form
+from midepoch.values.gather import WideBatches
 from midepoch.values.origin import UNREADABLE, RowOrigin, join_origins, unreadable
 from midepoch.values.pool import Check, Columns, PickedRows, RowPool, all_checks, row_dicts
 from midepoch.values.slices import BlockSlice, joined_slices
@@ -159,13 +160,29 @@ class Rows:
 
     def unpicked_batches(self, size: int) -> Iterator[Any]:
         """The same as ``batches``, but arrays of wide rows may be ``PickedArray``, which are not copied yet."""
-        data = self.data
-        if isinstance(data, pa.RecordBatch) and self.form == "torch":  # as arrays they are views, which nobody copies
-            data = PickedRows(RowPool([data], self.check or _in_memory, self.origin), np.arange(len(self)))
-            data = data if data.pool.wide_arrays else self.data
-        if isinstance(data, PickedRows) and self.form in ("numpy", "torch"):
-            return self._decoded(data.batches(size, self.form, deferred=True))
-        return self.batches(size)
+        picked = self._unpicked()
+        if picked is None or self.form not in ("numpy", "torch"):
+            return self.batches(size)
+        return self._decoded(picked.batches(size, self.form, deferred=True))
+
+    def wide_batches(self, size: int) -> WideBatches | None:
+        """The same, if all columns are wide rows of numbers and there are only whole batches; else None."""
+        if self.form not in ("numpy", "torch") or len(self) % size:
+            return None
+        picked = self._unpicked()
+        if picked is None or len(picked.pool.wide_arrays) < len(picked.names):
+            return None
+        columns = {name: picked.pool.wide_arrays[name] for name in picked.names}
+        return WideBatches(columns, picked.indices, size, self.form, picked.pool.file_check)
+
+    def _unpicked(self) -> PickedRows | None:
+        """The rows as those of a pool, if that spares a copy of wide rows."""
+        if isinstance(self.data, PickedRows):
+            return self.data
+        if not isinstance(self.data, pa.RecordBatch) or self.form != "torch":  # as arrays they are views: nobody copies
+            return None
+        picked = PickedRows(RowPool([self.data], self.check or _in_memory, self.origin), np.arange(len(self)))
+        return picked if picked.pool.wide_arrays else None
 
     def items(self) -> Iterable[Any]:
         """The rows one by one."""

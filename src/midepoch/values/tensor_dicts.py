@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from midepoch.values.forms import is_plain_tensor, torch_module
-from midepoch.values.gather import PickedArray
+from midepoch.values.gather import PickedArray, WideBatches
 from midepoch.values.received import Received
 from midepoch.values.tensor_lists import TensorList, is_joined
 
@@ -50,6 +50,17 @@ def described(item: Any) -> tuple[bytes, list[Memory]] | None:
     if len(set(map(id, tensors))) < len(tensors):  # what is there twice arrives as one object: pickle does that
         return None
     return _description(tuple(values)), memory
+
+
+def batch_description(batches: WideBatches) -> bytes:
+    """The description of each of some batches: they differ only in their numbers."""
+    kind = TENSOR if batches.form == "torch" else ARRAY
+    return _description(
+        tuple(
+            Value(name, kind, torch_type(column.dtype) if kind == TENSOR else column.dtype, column.shape(batches.size))
+            for name, column in batches.columns.items()
+        )
+    )
 
 
 def load_described(description: bytes, received: Received) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exact import same
 from midepoch.delivery import transport
 from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.delivery.ring import Places, SharedMemory
@@ -290,3 +291,50 @@ def test_wide_rows_in_order_are_copied_once_and_arrive_as_tensors(memory, monkey
     arrived = [item["x"] for item, _ in main.rest()]
     assert [type(one) for one in arrived] == [torch.Tensor] * len(expected)
     assert all(np.array_equal(one, other) for one, other in zip(arrived, expected, strict=True))
+
+
+class Summed:
+    """Sums of turns, as a session keeps them for a digest."""
+
+    def take(self, turns):
+        return np.arange(turns, dtype=np.uint64) + np.uint64(2**63)
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+@pytest.mark.parametrize("has_sums", [True, False])
+@pytest.mark.parametrize("ahead", [None, 1, 5])
+def test_wide_batches_of_lanes_arrive_as_they_are_made_here(memory, form, has_sums, ahead):
+    lanes = []
+    for lane, width in enumerate([300, 1024, 515]):
+        columns = {
+            name: pa.FixedSizeListArray.from_arrays(np.arange(40 * width, dtype=kind) + lane, width)
+            for name, kind in (("x", np.int32), ("y", np.float64))
+        }
+        pool = RowPool([pa.record_batch(columns)], lambda: None)
+        order = np.random.default_rng(lane).permutation(40)[:36]
+        lanes.append(RowItems(Rows(PickedRows(pool, order), form), 4))
+    items = RowRounds(tuple(lanes))
+    assert all(lane.wide_batches() for lane in lanes)
+    cursors = [np.arange(18).reshape(-1, 2) + 100 * lane for lane in range(3)]
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=ahead)
+    sender.send(Turns(items, cursors, Summed() if has_sums else None))
+    sender.flush()
+    turns = main.rest()
+    sums = [(-(2**63) + number,) if has_sums else () for number in range(27)]
+    ends = [cursors[number % 3][number // 3].tolist() for number in range(27)]
+    assert [cursor for _, cursor in turns] == [(*end, *one) for end, one in zip(ends, sums, strict=True)]
+    for (arrived, _), made in zip(turns, items, strict=True):
+        assert same(arrived, made)
+    assert ahead is None or main.most_ahead <= 1.5 * ahead
+
+
+def test_only_whole_batches_of_wide_rows_alone_are_written_without_a_look_at_each():
+    wide = pa.FixedSizeListArray.from_arrays(np.arange(9 * 300), 300)
+    batch = pa.record_batch({"x": wide, "id": pa.array(range(9))})
+    rows = Rows(batch, "torch", check=lambda: None)
+    assert RowItems(rows, 3).wide_batches() is None
+    assert RowItems(rows.select(["x"]), 4).wide_batches() is None
+    assert RowItems(rows.select(["x"])).wide_batches() is None
+    assert RowItems(rows.select(["x"]).to("python"), 3).wide_batches() is None
+    assert len(RowItems(rows.select(["x"]), 3).wide_batches()) == 3
