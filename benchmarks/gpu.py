@@ -392,7 +392,7 @@ def waits(settings: Settings) -> list[Figure]:
         alone = me.Loader(packed, num_workers=workers, device=settings.device)
         step = 2.4 / measured(alone, settings)
         loader = me.Loader(packed, num_workers=workers, device=settings.device, **options)
-        part, longest = _waited(loader, step, settings)
+        part, longest = _waited(loader, _step(step, settings), settings)
         what = f"tokenise and pack, {workers} workers, steps of {1000 * step:.3g} ms, {name}"
         figures += [
             at_most(1.0, f"{what}: waited", 100 * part, "%") if not options else figure(f"{what}: waited", 100 * part),
@@ -402,20 +402,41 @@ def waits(settings: Settings) -> list[Figure]:
     return figures
 
 
-def _waited(loader: me.Loader, step: float, settings: Settings) -> tuple[float, float]:
+def _waited(loader: me.Loader, step: Callable[[], Any], settings: Settings) -> tuple[float, float]:
     """The part of the time that a loop waits, and its longest wait, after some seconds."""
     taken, first = iter(loader), time.perf_counter()
     while time.perf_counter() - first < settings.seconds:
         next(taken)
-        time.sleep(step)
+        step()
     begun, waits = time.perf_counter(), []
     while time.perf_counter() - begun < 2 * settings.seconds:
         asked = time.perf_counter()
         next(taken)
         waits.append(time.perf_counter() - asked)
-        settings.wait()  # a step that ends with loss.item()
-        time.sleep(step)
+        step()
     return sum(waits) / (time.perf_counter() - begun), max(waits)
+
+
+def _step(seconds: float, settings: Settings) -> Callable[[], Any]:
+    """What a training step does for some seconds: products of matrices on the device, and ``loss.item()`` at the end.
+
+    Without CUDA it is a pause, because the workers need the processor.
+    """
+    if not settings.is_cuda:
+        return partial(time.sleep, seconds)
+    matrix = torch.randn((4096, 4096), dtype=torch.bfloat16, device=settings.device)
+
+    def step(products: int) -> float:
+        values = matrix
+        for _ in range(products):
+            values = matrix @ values
+            values = values / values.norm()
+        return float(values[0, 0].item())
+
+    step(10)
+    begun = time.perf_counter()
+    step(100)
+    return partial(step, max(1, round(100 * seconds / (time.perf_counter() - begun))))
 
 
 def exactness(settings: Settings) -> list[Figure]:
