@@ -42,6 +42,12 @@ class Received:
             return cut_up(self._runs.tensor(number, dtype, (sum(lengths),)), lengths, own=False)
         return cut_up(sys.modules["torch"].frombuffer(self._memory[number], dtype=dtype), lengths, own=True)
 
+    def tensor_lists(self, dtype: Any, all_lengths: Sequence[Sequence[int]]) -> list[list[Any]]:
+        """The same for lists that are all of the item, whose numbers have one type."""
+        if self._runs is not None and (lists := self._runs.tensor_lists(dtype, all_lengths)) is not None:
+            return lists
+        return [self.tensors(number, dtype, lengths) for number, lengths in enumerate(all_lengths)]
+
 
 class TensorRuns:
     """Copies the tensors of an item. Small ones that lie next to each other in memory are copied together.
@@ -62,18 +68,39 @@ class TensorRuns:
         if stop - start >= RUN_PART:
             return self._copy(self._torch.frombuffer(self._view[start:stop], dtype=dtype).view(shape))
         if not self._start <= start < self._stop:
-            self._copy_run(number)
+            self._copy_run(number, self._run_from(number))
         tensor = self._run[start - self._start : stop - self._start].view(dtype)
         return tensor if len(shape) == 1 else tensor.view(shape)
 
-    def _copy_run(self, number: int) -> None:
-        start, stop = self._spans[number]
-        for begin, end in self._spans[number + 1 :]:
+    def tensor_lists(self, dtype: Any, all_lengths: Sequence[Sequence[int]]) -> list[list[Any]] | None:
+        """The tensors of all lists of an item, copied and cut up together; None if they have many bytes.
+
+        The calls that this takes do not depend on the number of lists: a call takes as long as a small copy.
+        """
+        if self._spans[-1][1] - self._spans[0][0] > RUN_BYTES:
+            return None
+        self._copy_run(0, len(self._spans))
+        starts = [start for start, _ in self._spans[1:]]
+        sizes: list[int] = []
+        for lengths, (_, stop), following in zip(all_lengths, self._spans, [*starts, self._stop], strict=True):
+            sizes += (*lengths, (following - stop) // dtype.itemsize)  # up to the next list, which is aligned
+        parts = cut_up(self._run.view(dtype), sizes, own=False)
+        ends = np.cumsum([len(lengths) + 1 for lengths in all_lengths]).tolist()
+        return [parts[end - len(lengths) - 1 : end - 1] for lengths, end in zip(all_lengths, ends, strict=True)]
+
+    def _run_from(self, number: int) -> int:
+        """The number after the last tensor that is copied together with one."""
+        start = self._spans[number][0]
+        for after, (begin, end) in enumerate(self._spans[number + 1 :], start=number + 1):
             if end - begin >= RUN_PART or end - start > RUN_BYTES:
-                break
-            stop = end
-        self._start, self._stop = start, stop
-        self._run = self._copy(self._torch.frombuffer(self._view[start:stop], dtype=self._torch.uint8))
+                return after
+        return len(self._spans)
+
+    def _copy_run(self, first: int, after: int) -> None:
+        """Copy tensors, with what lies between them."""
+        self._start, self._stop = self._spans[first][0], self._spans[after - 1][1]
+        view = self._view[self._start : self._stop]
+        self._run = self._copy(self._torch.frombuffer(view, dtype=self._torch.uint8))
 
 
 def copied(tensor: Any, *, pin: bool = False) -> Any:

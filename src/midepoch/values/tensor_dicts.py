@@ -65,9 +65,12 @@ def batch_description(batches: WideBatches) -> bytes:
 
 def load_described(description: bytes, received: Received) -> dict[str, Any]:
     """The dict of a description, with its arrays and tensors in new memory."""
+    values = _values(description)
+    if len({(kind, dtype) for _, kind, dtype, _ in values}) == 1 and values[0][1] == TENSORS:
+        lists = received.tensor_lists(values[0][2], [lengths for _, _, _, lengths in values])
+        return {name: tensors for (name, *_), tensors in zip(values, lists, strict=True)}
     makers = received.array, received.tensor, received.tensors
-    values = enumerate(_values(description))
-    return {name: makers[kind](number, dtype, shape) for number, (name, kind, dtype, shape) in values}
+    return {name: makers[kind](number, dtype, shape) for number, (name, kind, dtype, shape) in enumerate(values)}
 
 
 def _found(name: str, value: Any) -> tuple[Value, Memory] | None:

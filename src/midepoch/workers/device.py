@@ -48,6 +48,9 @@ class Copies(Protocol):
     def mark(self) -> Mark:
         """The point after all copies so far."""
 
+    def next_mark(self) -> Mark:
+        """The same, but copies need not begin before the next mark, or before someone waits for this one."""
+
     def pin(self, memory: memoryview) -> Callable[[], None]:
         """Prepare memory from which much is copied. What it returns undoes that, when all copies are done."""
 
@@ -65,6 +68,8 @@ class PlainCopies:
     def mark(self) -> Mark:
         """A point at which everything is done."""
         return _Done()
+
+    next_mark = mark
 
     def pin(self, memory: memoryview) -> Callable[[], None]:
         """Nothing to prepare."""
@@ -116,6 +121,10 @@ class CudaCopies:
             self._made += 1
         return CudaMark(self, self._made)
 
+    def next_mark(self) -> Mark:
+        """The point of the next mark, or the last one if nothing was started since."""
+        return CudaMark(self, self._made + bool(self._asked))
+
     def pin(self, memory: memoryview) -> Callable[[], None]:
         """Lock the memory's pages, so that the device reads them by itself while the processor does other things."""
         address, size = np.frombuffer(memory, np.uint8).ctypes.data, len(memory)
@@ -130,6 +139,7 @@ class CudaCopies:
             return _nothing
 
         def unpin() -> None:
+            self.mark()  # copies that have not begun may be of this memory
             self._stream.synchronize()
             runtime.cudaHostUnregister(address)
 
@@ -143,12 +153,16 @@ class CudaCopies:
 
     def wait(self, mark: int) -> None:
         """Let this process wait for a mark."""
+        if mark > self._made:
+            self.mark()
         while self._done < mark:
             self._events[0].synchronize()
             self._drop_first()
 
     def hand_over(self, mark: int) -> None:
         """Let the present stream wait for a mark; this process does not wait."""
+        if mark > self._made:
+            self.mark()
         if mark > self._done:
             torch.cuda.current_stream(self._device).wait_event(self._events[mark - self._done - 1])
 

@@ -26,7 +26,7 @@ from midepoch.delivery.gather import in_turn, without_waits
 from midepoch.delivery.layout import Chunk, Destination
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import Progress, Turns
-from midepoch.delivery.ring import SharedMemory
+from midepoch.delivery.ring import MOST_GROWTH, MOST_PINNED_GROWTH, SharedMemory
 from midepoch.delivery.tally import Tally
 from midepoch.delivery.transport import AHEAD_BYTES, AHEAD_MESSAGES, PLACE, message_size, receive
 from midepoch.errors import StaleIteratorError
@@ -161,7 +161,7 @@ class Worker:
     """One process, the connection to it, and the memory through which it sends items."""
 
     def __init__(self, context: Any, settings: WorkerSettings, copies: Copies | None) -> None:
-        self.memory = SharedMemory()
+        self.memory = SharedMemory(MOST_GROWTH if copies is None else MOST_PINNED_GROWTH)
         self._ahead, self._copies = settings.ahead, copies
         self._being_copied: deque[tuple[int, Mark]] = deque()  # messages, with the point where their copies are done
         self._received: list[int] = []  # the bytes of each message of which the worker does not know yet
@@ -189,7 +189,7 @@ class Worker:
         if self._copies is None:
             self._received.append(size)
         else:
-            self._being_copied.append((size, self._copies.mark()))
+            self._being_copied.append((size, self._copies.next_mark()))
             self._note_copied(wait=False)
         is_much = sum(self._received) >= UNTOLD * AHEAD_BYTES or len(self._received) >= UNTOLD * AHEAD_MESSAGES
         if is_much or self._ahead is not None:

@@ -109,3 +109,16 @@ def test_a_system_without_files_in_memory_uses_one_on_disk_that_is_deleted_at_on
     assert bytes(memory.view(0, 4)) == b"text"
     assert list(tmp_path.iterdir()) == []
     memory.free()
+
+
+@pytest.mark.parametrize(("most_growth", "sizes"), [(2 * STEP, [1, 2, 4, 6, 8, 10]), (64 * STEP, [1, 2, 4, 8, 16])])
+def test_memory_is_doubled_up_to_a_limit(most_growth, sizes):
+    memory, seen = SharedMemory(most_growth), []
+    for size in range(1, 10 * STEP, STEP // 2):
+        memory.grow(size)
+        if memory.size not in seen:
+            seen.append(memory.size)
+    assert seen == [size * STEP for size in sizes]
+    memory.grow(40 * STEP)
+    assert memory.size == 40 * STEP, "as much as is needed, if that is more"
+    memory.free()

@@ -40,6 +40,24 @@ def test_dicts_of_arrays_and_tensors_arrive_as_they_are(destination, item):
     assert same(sent(item, destination), item)
 
 
+@pytest.mark.parametrize("destination", DESTINATIONS.values(), ids=DESTINATIONS)
+@settings(deadline=None, max_examples=60)
+@given(
+    dtype=st.sampled_from(DTYPES),
+    all_lengths=st.lists(
+        st.lists(st.sampled_from([0, *SIZES]), min_size=2, max_size=5).filter(any), min_size=1, max_size=4
+    ),
+)
+def test_lists_of_tensors_alone_are_cut_up_together(destination, dtype, all_lengths):
+    """As in a batch of packs: all columns are lists of tensors of one type."""
+    item = {
+        str(name): [torch.arange(length).remainder(113 + name).to(dtype) for length in lengths]
+        for name, lengths in enumerate(all_lengths)
+    }
+    assert dump(item).head[:1] == MARK
+    assert same(sent(item, destination), item)
+
+
 @pytest.mark.parametrize("form", ["numpy", "torch"])
 def test_rows_that_are_not_copied_yet_are_described_too(form):
     array = np.arange(600, dtype=np.int32).reshape(-1, 200)

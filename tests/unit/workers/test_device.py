@@ -44,6 +44,8 @@ class LateCopies:
     def mark(self):
         return LateMark(self, len(self._copies))
 
+    next_mark = mark
+
     def pin(self, memory):
         self.log.append("pin")
         return self.unpin
@@ -370,6 +372,43 @@ def test_marks_are_points_in_the_stream_of_copies(monkeypatch):
     copies.start(torch.ones(1))
     assert not copies.mark().is_done()
     assert len(cuda.events) == 3, "an event is used again"
+
+
+@pytest.mark.parametrize("begins", ["mark", "wait", "hand_over"])
+def test_copies_of_many_messages_begin_together(monkeypatch, begins):
+    """The next mark says of each message when its memory can be used again, and begins nothing."""
+    cuda, copies = cuda_copies(monkeypatch)
+    assert copies.next_mark().is_done()
+    moved, marks = [], []
+    for number in range(3):
+        moved.append(copies.start(torch.full((2,), 1 + number)))
+        marks.append(copies.next_mark())
+    assert not any(mark.is_done() for mark in marks)
+    assert cuda.log == []
+    if begins == "mark":
+        assert copies.mark() == marks[0]
+    else:
+        getattr(marks[1], begins)()
+    assert cuda.log[:2] == ["wait for the loop", "record 0"]
+    assert [one.tolist() for one in moved] == [[1, 1], [2, 2], [3, 3]]
+    assert {copies.mark(), copies.next_mark()} == set(marks), "nothing was started since"
+    assert [mark.is_done() for mark in marks] == [begins == "wait"] * 3
+    copies.start(torch.ones(1))
+    later = copies.next_mark()
+    cuda.events[0].is_reached = True
+    assert marks[2].is_done()
+    assert not later.is_done()
+
+
+def test_memory_is_unpinned_only_after_copies_of_it_that_have_not_begun(monkeypatch):
+    cuda, copies = cuda_copies(monkeypatch)
+    unpin = copies.pin(memoryview(bytearray(4096)))
+    moved = copies.start(torch.full((2,), 5))
+    copies.next_mark()
+    cuda.log.clear()
+    unpin()
+    assert moved.tolist() == [5, 5]
+    assert cuda.log == ["wait for the loop", "record 0", "synchronize", "unregister"]
 
 
 @pytest.mark.parametrize("end", ["leave", "finish", "fail"])
