@@ -80,13 +80,15 @@ class TensorRuns:
         if self._spans[-1][1] - self._spans[0][0] > RUN_BYTES:
             return None
         self._copy_run(0, len(self._spans))
-        starts = [start for start, _ in self._spans[1:]]
+        following = [start for start, _ in self._spans[1:]] + [self._stop]
         sizes: list[int] = []
-        for lengths, (_, stop), following in zip(all_lengths, self._spans, [*starts, self._stop], strict=True):
-            sizes += (*lengths, (following - stop) // dtype.itemsize)  # up to the next list, which is aligned
+        ends: list[int] = []
+        for lengths, (_, stop), start in zip(all_lengths, self._spans, following, strict=True):
+            sizes += lengths
+            ends.append(len(sizes))
+            sizes.append((start - stop) // dtype.itemsize)  # what lies before the next list, which is aligned
         parts = cut_up(self._run.view(dtype), sizes, own=False)
-        ends = np.cumsum([len(lengths) + 1 for lengths in all_lengths]).tolist()
-        return [parts[end - len(lengths) - 1 : end - 1] for lengths, end in zip(all_lengths, ends, strict=True)]
+        return [parts[end - len(lengths) : end] for lengths, end in zip(all_lengths, ends, strict=True)]
 
     def _run_from(self, number: int) -> int:
         """The number after the last tensor that is copied together with one."""
