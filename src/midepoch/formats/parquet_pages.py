@@ -8,7 +8,7 @@ DICTIONARY, DATA, DATA_V2 = 2, 0, 3
 """The kinds of pages that hold values. Others hold none."""
 VALUES_IN = {DATA: 5, DICTIONARY: 7, DATA_V2: 8}
 """The field of a header that begins with the number of values."""
-HEADER_BYTES, LONGEST_HEADER = 256, 1 << 24
+HEADER_BYTES, LONGEST_HEADER = 4096, 1 << 24
 NUMBERS, BINARY, STRUCT = (5, 6, 4), 8, 12
 """The types of Thrift's compact protocol, by their numbers."""
 WIDTHS = {1: 0, 2: 0, 3: 1, 7: 8}

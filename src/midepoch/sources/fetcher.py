@@ -187,6 +187,8 @@ class BlockFetcher:
         they lie near each other. A group is only a fraction of what is read ahead, so that several groups are fetched
         at a time.
         """
+        if not self._group_bytes:
+            return False
         file = self.blocks.file_of(group[-1])
         if not self.blocks.first_blocks[file] <= number < self.blocks.first_blocks[file + 1]:
             return False

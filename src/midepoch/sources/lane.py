@@ -98,7 +98,8 @@ class LaneRows:
         self._bytes_ahead = fetcher.bytes_ahead if fetcher.is_remote or not window_bytes else 0
         self._pieces = order.piece_starts("block")
         self._next_piece = -1
-        self._blocks_ahead: dict[int, I64] = {}
+        self._blocks_ahead: dict[int, tuple[list[int], int]] = {}
+        """The blocks of pieces that were requested, and their bytes."""
 
     def runs(self, start: int, stop: int, *, rows: int = 1, phase: int = 0, stride: int = 1) -> Iterator[RowRun]:
         """The rows at the positions from ``start`` to ``stop``.
@@ -218,12 +219,14 @@ class LaneRows:
         known, self._blocks_ahead = self._blocks_ahead, {}
         blocks, nbytes, step_end = list[int](), 0, self._step_end(position + 1, stop)
         # The first call comes before the first rows, so it requests few blocks. Each later one may double them.
-        most = min(self._fetcher.blocks_ahead, max(FIRST_BLOCKS_AHEAD, 2 * sum(map(len, known.values()))))
+        most = min(self._fetcher.blocks_ahead, max(FIRST_BLOCKS_AHEAD, 2 * sum(len(one) for one, _ in known.values())))
         while self._begins_before(piece, stop) and len(blocks) < most:
-            of_piece = known[piece] if piece in known else self._blocks_of(piece, stop)
-            self._blocks_ahead[piece] = of_piece
-            blocks += of_piece.tolist()
-            nbytes += int(self._fetcher.blocks.block_lengths[of_piece].sum())
+            if piece not in known:
+                of_piece = self._blocks_of(piece, stop)
+                known[piece] = of_piece, self._bytes_of(of_piece)
+            self._blocks_ahead[piece] = known[piece]
+            blocks += known[piece][0]
+            nbytes += known[piece][1]
             piece += 1
             if nbytes >= self._bytes_ahead and self._pieces[piece] >= step_end:
                 break
@@ -232,13 +235,16 @@ class LaneRows:
     def _begins_before(self, piece: int, stop: int) -> bool:
         return bool(piece < len(self._pieces) - 1 and self._pieces[piece] < stop)
 
-    def _blocks_of(self, piece: int, stop: int) -> I64:
+    def _blocks_of(self, piece: int, stop: int) -> list[int]:
         """The blocks of a piece, at most those of a few steps."""
         begin, end = int(self._pieces[piece]), int(self._pieces[piece + 1])
         if begin == end:  # a block without rows
-            return np.empty(0, np.int64)
+            return []
         numbers = self._order.rows(np.arange(begin, min(end, stop, begin + STEP_ROWS)))
         low, high = int(numbers.min()), int(numbers.max())
+        first = int(np.searchsorted(self._block_starts, low, "right")) - 1
+        if high < self._block_starts[first + 1]:
+            return [first]
         # The rows of most pieces are all rows of a range: no need to sort them.
         rising = np.arange(low, high + 1) if high - low < len(numbers) else np.sort(numbers)
         blocks = np.array([part.block for part in self._by_block(rising, 0, len(rising))])
@@ -246,7 +252,7 @@ class LaneRows:
         # Blocks of the next window are decoded while this one is read, as far as both fit the bytes of one.
         room = max(self._window_bytes - self._bytes_of(self._held.decoded), self._bytes_ahead)
         fits = np.cumsum(self._fetcher.blocks.block_lengths[blocks]) <= room
-        return blocks[: max(1, int(near.sum()), int(fits.sum()))]
+        return list(blocks[: max(1, int(near.sum()), int(fits.sum()))].tolist())
 
     def _bytes_of(self, blocks: Collection[int]) -> int:
         return int(self._fetcher.blocks.block_lengths[list(blocks)].sum()) if blocks else 0
