@@ -12,15 +12,9 @@ from midepoch._common.types import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.counted_part import CountedPart, PartItems
-from midepoch.pipeline.draws import (
-    LOW_BITS,
-    RUN_ROWS,
-    PartPosition,
-    Stop,
-    WaitingRows,
-    interleaved,
-)
+from midepoch.pipeline.draws import RUN_ROWS, PartPosition, Stop
 from midepoch.pipeline.period import DrawTable
+from midepoch.pipeline.waiting_rows import LOW_BITS, WaitingRows, interleaved
 from midepoch.stages.counted import CountedItems, Wanted
 from midepoch.stages.flow import Flow, RowRun, SingleItem
 from midepoch.stages.traced import TracedRows, join_traced

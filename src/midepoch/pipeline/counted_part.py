@@ -12,7 +12,8 @@ import numpy as np
 
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.pipeline.draws import EMPTY_PASSES, LOW_BITS, PartPosition, empty_part, part_salt
+from midepoch.pipeline.draws import EMPTY_PASSES, PartPosition, empty_part, part_salt
+from midepoch.pipeline.waiting_rows import LOW_BITS
 from midepoch.stages.counted import CountedItems, Wanted
 from midepoch.stages.flow import Flow
 from midepoch.stages.traced import TracedRows, join_traced

@@ -1,7 +1,6 @@
 """Drawing from the parts of a mixture in one lane: one by one, or in runs where all parts are unchanged rows."""
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal, NamedTuple, Protocol
@@ -9,11 +8,10 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from midepoch._common.hashing import key_of
-from midepoch._common.types import I32, I64
+from midepoch._common.types import I32
 from midepoch.checkpoint.lanes import Cursor
+from midepoch.pipeline.waiting_rows import LOW_BITS, WaitingRows, interleaved
 from midepoch.stages.flow import Flow, RowRun, SingleItem
-from midepoch.values.pool import PickedRows
-from midepoch.values.rows import Rows, pool_of
 
 Stop = Literal["first", "all", "never"]
 """When an epoch ends: with the first part that ends, with the last one, or never, as parts start over."""
@@ -22,7 +20,6 @@ RUNS_WAITING = 4
 DRAWS_TOGETHER = 256
 """For how many items that are drawn one by one the parts are found together."""
 EMPTY_PASSES = 10
-LOW_BITS = (1 << 63) - 1
 
 
 class PartPosition(NamedTuple):
@@ -143,21 +140,21 @@ class Draws:
                 del flows[part]
                 self._end(part)
 
-    def _interleave(self, parts: I32, waiting: Sequence["WaitingRows"]) -> RowRun:
+    def _interleave(self, parts: I32, waiting: Sequence[WaitingRows]) -> RowRun:
         """One run of the next rows of ``parts``, in the order of the draws. The rows are removed from ``waiting``."""
-        rows, keys, runs_of_parts = interleaved(parts, waiting, self._salts)
+        rows, keys, slices_of_parts = interleaved(parts, waiting, self._salts)
         cursors = np.empty((len(parts), sum(2 + len(cursor) for cursor in self._cursors)), np.int64)
         column = 0
-        for part, runs in enumerate(runs_of_parts):
+        for part, slices in enumerate(slices_of_parts):
             width = 2 + len(self._cursors[part])
             of_part = cursors[:, column : column + width]
             column += width
             before = self._drawn[part], self._times_ended[part], *self._cursors[part]
-            if not runs:
+            if not slices:
                 of_part[:] = before
                 continue
             taken = np.cumsum(parts == part)
-            part_cursors = np.concatenate([[before[2:]], *(run.cursors for run in runs)])
+            part_cursors = np.concatenate([[before[2:]], *(some.cursors for some in slices)])
             of_part[:, 0], of_part[:, 1], of_part[:, 2:] = self._drawn[part] + taken, before[1], part_cursors[taken]
             self._drawn[part] += len(part_cursors) - 1
             self._cursors[part] = tuple(part_cursors[-1].tolist())
@@ -198,67 +195,3 @@ def empty_part(name: str) -> ValueError:
         "cannot continue. The part has fewer rows than there are lanes, or a filter that keeps none: use fewer "
         "lanes, or leave the part out."
     )
-
-
-class WaitingRows:
-    """The rows of a part that are read and not drawn yet."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._runs: deque[RowRun] = deque()
-        self._drawn = 0
-        """How many rows of the first run are drawn."""
-
-    @property
-    def runs(self) -> int:
-        """In how many runs the rows are."""
-        return len(self._runs)
-
-    def add(self, runs: Iterable[RowRun]) -> None:
-        """Let more rows wait."""
-        for run in runs:
-            self._runs.append(run)
-            self.rows += len(run)
-
-    def take(self, count: int) -> list[RowRun]:
-        """Remove the next ``count`` rows, and return them."""
-        taken = []
-        self.rows -= count
-        while count:
-            run, first = self._runs[0], self._drawn
-            end = min(first + count, len(run))
-            taken.append(run.slice(first, end))
-            count -= end - first
-            self._drawn = end
-            if end == len(run):
-                self._runs.popleft()
-                self._drawn = 0
-        return taken
-
-
-def interleaved(
-    parts: I32, waiting: Sequence[WaitingRows], salts: Sequence[int] | None = None
-) -> tuple[Rows, I64, list[list[RowRun]]]:
-    """The next rows of ``parts`` in the order of the draws, their keys, and the runs of each part they were taken from.
-
-    The rows are removed from ``waiting``. ``salts`` has a number for each part that is mixed into its keys.
-    """
-    totals: list[int] = np.bincount(parts, minlength=len(waiting)).tolist()
-    indices = np.empty(len(parts), np.int64)
-    indices[_by_part(parts, len(waiting))] = np.arange(len(parts))  # the rows of each part lie together
-    runs_of_parts = [of_part.take(total) for of_part, total in zip(waiting, totals, strict=True)]
-    drawn = [run for runs in runs_of_parts for run in runs]
-    assert not any(isinstance(run.rows.data, dict) for run in drawn), "only unchanged rows of files are drawn in runs"
-    keys = np.concatenate([run.keys for run in drawn])
-    if salts is not None:
-        keys = (keys ^ np.repeat(salts, totals)) & LOW_BITS
-    return (
-        Rows(PickedRows(pool_of([run.rows for run in drawn]), indices), drawn[0].rows.form),
-        keys[indices],
-        runs_of_parts,
-    )
-
-
-def _by_part(parts: I32, count: int) -> I64:
-    """The numbers of the draws, those of each part together and in their order. 16 bits are sorted in linear time."""
-    return np.argsort(parts.astype(np.int16) if count <= 1 << 15 else parts, kind="stable")

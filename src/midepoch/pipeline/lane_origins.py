@@ -6,7 +6,8 @@ import numpy as np
 
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.pipeline.draws import LOW_BITS, part_salt
+from midepoch.pipeline.draws import part_salt
+from midepoch.pipeline.waiting_rows import LOW_BITS
 from midepoch.sources.source import RowOrigins
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.noting import noting

@@ -22,13 +22,14 @@ from midepoch.pipeline.adoption import adoption
 from midepoch.pipeline.changing_schedule import ChangingSchedule
 from midepoch.pipeline.counted_draws import CountedDraws
 from midepoch.pipeline.counted_part import CountedPart
-from midepoch.pipeline.draws import LOW_BITS, Draws, PartInput, PartPosition, Stop, join_positions, part_salt
+from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop, join_positions, part_salt
 from midepoch.pipeline.in_turn import InTurn
 from midepoch.pipeline.lane_origins import DrawOrigins
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.period import Period
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.schedule import COUNTED, Schedule, integer_weights
+from midepoch.pipeline.waiting_rows import LOW_BITS
 from midepoch.pipeline.weight_schedule import WeightSteps
 from midepoch.sources.read_counts import ReadCounts, sum_counts
 from midepoch.sources.source import (

@@ -47,10 +47,16 @@ def arrow_batches(batch: pa.RecordBatch, size: int, form: Literal["numpy", "torc
 
 def to_python(column: pa.Array) -> list[Any]:
     """The list that Arrow's ``to_pylist`` returns; numbers go through NumPy, which is faster."""
+    numbers = python_numbers(column)
+    values: list[Any] = column.to_pylist() if numbers is None else numbers.tolist()
+    return values
+
+
+def python_numbers(column: pa.Array) -> npt.NDArray[Any] | None:
+    """A view of a column whose numbers NumPy makes the same Python values of as Arrow; None for other columns."""
     kind = column.type
     slow = not _is_number(kind) or pa.types.is_float16(kind) or column.null_count
-    values: list[Any] = column.to_pylist() if slow else numbers_of(column).tolist()
-    return values
+    return None if slow else numbers_of(column)
 
 
 def to_numpy(column: pa.Array) -> Any:

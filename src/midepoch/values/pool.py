@@ -4,22 +4,37 @@ A ``RowPool`` holds the blocks, and ``PickedRows`` says which of its rows come n
 seldom as the form allows: as Python values once for the whole pool, as wide arrays straight into each batch.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
-from midepoch.values.arrow import arrow_batches, arrow_columns, even_array, is_list, without_copy
+from midepoch.errors import DataFormatError
+from midepoch.values.arrow import (
+    arrow_batches,
+    arrow_columns,
+    even_array,
+    is_list,
+    object_array,
+    to_python,
+    without_copy,
+)
 from midepoch.values.collate import concat_batches
 from midepoch.values.gather import MAX_PARTS, PartedArray, PickedArray, joined_array
+from midepoch.values.open_batch import SlicedRows
 from midepoch.values.origin import UNREADABLE, RowOrigin, unreadable
+from midepoch.values.row_dicts import row_dicts
 from midepoch.values.take import take
+
+TEXTS = {kind.id for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())}
+"""The ids of types whose values are Python objects in every form but Arrow."""
 
 SMALL_PART = 512
 """Parts with fewer rows on average are joined before they are converted to Python values."""
@@ -29,6 +44,9 @@ SMALL_PART_BYTES = 128 << 10
 
 Columns = dict[str, Any]
 """One sequence per column, all of the same length."""
+
+Picker = Callable[[list[Any]], Sequence[Any]]
+"""Picks some values of a list."""
 
 Check = Callable[[], None]
 """Raises if a file has changed. Values that were copied from it before are then of the version that was indexed."""
@@ -75,12 +93,19 @@ class RowPool:
 
     def __init__(
         self,
-        parts: "Sequence[pa.RecordBatch | ScatteredRows | PickedRows]",
+        parts: "Sequence[pa.RecordBatch | ScatteredRows | SlicedRows | PickedRows]",
         check: Check | None = None,
-        origin: RowOrigin | None = None,
+        origin: RowOrigin | Callable[[], RowOrigin | None] | None = None,
     ) -> None:
-        self._parts, self._check, self.origin = parts, check, origin
+        """``origin`` may be a function: only errors need to know where the rows come from."""
+        self._parts, self._check, self._origin = parts, check, origin
         self._batches: dict[tuple[str, ...], pa.RecordBatch] = {}
+        self._lists: dict[str, list[Any]] = {}
+
+    @property
+    def origin(self) -> RowOrigin | None:
+        """The rows of files that these are, where they are known."""
+        return self._origin() if callable(self._origin) else self._origin
 
     def check(self) -> None:
         """Raise if a file of the parts has changed."""
@@ -111,7 +136,11 @@ class RowPool:
             self.check()
         if wanted not in self._batches:
             batches: list[pa.RecordBatch] = [
-                part.batch(names) if isinstance(part, PickedRows) else part if names is None else part.select(names)
+                part.batch(names)
+                if isinstance(part, PickedRows | SlicedRows)
+                else part
+                if names is None
+                else part.select(names)
                 for part in self._copied_parts
             ]
             joined = batches[0] if self.is_view else concat_batches(batches)
@@ -136,43 +165,53 @@ class RowPool:
         columns = {name: joined_array([part.get(name) for part in parts]) for name in parts[0]}
         return {name: column for name, column in columns.items() if column is not None}
 
-    @cached_property
-    def lists(self) -> dict[str, list[Any]]:
-        """All rows as columns of Python values."""
-        self.check()
-        try:
-            parts = [
-                part.lists() if isinstance(part, PickedRows) else arrow_columns(part, "python")
-                for part in self._convertible
-            ]
-        except UNREADABLE as error:
-            raise unreadable(self.batch(), self.origin, error) from None
-        self.check()
-        return {name: _joined(part[name] for part in parts) for name in parts[0]}
+    def lists(self, names: Sequence[str]) -> dict[str, list[Any]]:
+        """All rows as columns of Python values. Each column is converted once."""
+        missing = [name for name in names if name not in self._lists]
+        if missing:
+            with self._converting():
+                parts = [_lists_of(part, missing) for part in self._convertible]
+            self._lists |= {name: _joined(part[name] for part in parts) for name in missing}
+        return {name: self._lists[name] for name in names}
 
     @cached_property
     def dicts(self) -> list[dict[str, Any]]:
         """All rows as dicts of Python values."""
-        self.check()
-        try:
-            rows = _joined(
-                part.dicts()
-                if isinstance(part, PickedRows)
-                else row_dicts(arrow_columns(part, "python"), part.num_rows)
+        with self._converting():
+            return _joined(
+                row_dicts(arrow_columns(part, "python"), part.num_rows)
+                if isinstance(part, pa.RecordBatch)
+                else part.dicts()
                 for part in self._convertible
             )
+
+    @contextmanager
+    def _converting(self) -> Iterator[None]:
+        """Check files before and after views of them are converted. Parts that are pools check their own."""
+        if self._check is not None:
+            self._check()
+        try:
+            yield
+        except DataFormatError:  # of a part that is a pool, and knows the row
+            raise
         except UNREADABLE as error:
             raise unreadable(self.batch(), self.origin, error) from None
-        self.check()
-        return rows
+        if self._check is not None:
+            self._check()
 
     @cached_property
-    def _copied_parts(self) -> "Sequence[pa.RecordBatch | PickedRows]":
+    def dealt_names(self) -> Set[str]:
+        """The columns of text, if all parts are slices: to deal out their values is faster than to copy the text."""
+        are_slices = all(isinstance(part, SlicedRows) for part in self._parts)
+        return {field.name for field in self.schema if field.type.id in TEXTS} if are_slices else set()
+
+    @cached_property
+    def _copied_parts(self) -> "Sequence[pa.RecordBatch | SlicedRows | PickedRows]":
         """The parts, with a copy of rows that lie scattered in their block."""
         return [part.batch() if isinstance(part, ScatteredRows) else part for part in self._parts]
 
     @property
-    def _convertible(self) -> "Sequence[pa.RecordBatch | PickedRows]":
+    def _convertible(self) -> "Sequence[pa.RecordBatch | SlicedRows | PickedRows]":
         """The parts, joined if they are small: to convert a part has a cost that does not depend on its rows."""
         parts = self._copied_parts
         batches = [part for part in parts if isinstance(part, pa.RecordBatch)]
@@ -192,6 +231,8 @@ class PickedRows:
 
     pool: RowPool
     indices: I64
+    picker: "Picker | None" = field(default=None, compare=False)
+    """Picks the values at ``indices``, if the same are picked again and again."""
 
     def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """The rows as a record batch, with all columns or only those in ``names``."""
@@ -210,10 +251,15 @@ class PickedRows:
         """The names of the columns."""
         return self.pool.names
 
-    def lists(self) -> dict[str, list[Any]]:
-        """The rows as columns of Python values."""
-        pick = _picker(self.indices)
-        return {name: list(pick(values)) for name, values in self.pool.lists.items()}
+    def at(self, chosen: slice | npt.NDArray[np.bool_]) -> "PickedRows":
+        """Some of the rows."""
+        return PickedRows(self.pool, self.indices[chosen])
+
+    def lists(self, names: Sequence[str] | None = None) -> dict[str, list[Any]]:
+        """The rows as columns of Python values: all columns, or only those in ``names``."""
+        pick = self.picker or picker_of(self.indices)
+        columns = self.pool.lists(self.names if names is None else names)
+        return {name: list(pick(values)) for name, values in columns.items()}
 
     def parted_arrays(self) -> dict[str, PartedArray | None]:
         """The columns of wide rows of numbers, not copied."""
@@ -224,21 +270,19 @@ class PickedRows:
 
         With ``deferred`` they are not copied yet: such columns are ``PickedArray``.
         """
-        wide = self.pool.wide_arrays
-        if not wide:
-            return arrow_batches(self.batch(), size, form)
-        rest = [name for name in self.names if name not in wide]
-        others: Iterator[Columns] = arrow_batches(self.batch(rest), size, form) if rest else repeat({})
-        parts = (self.indices[at : at + size] for at in range(0, len(self.indices), size))
-        make = self._unpicked if deferred else self._picked
-        wides: Iterator[Columns] = (make(part, form) for part in parts)
-        if not rest:
-            return wides
-        names = self.names
-        return (
-            {name: first[name] if name in first else other[name] for name in names}
-            for first, other in zip(wides, others, strict=False)
-        )
+        wide, dealt_names = self.pool.wide_arrays, self.pool.dealt_names
+        rest = [name for name in self.names if name not in wide and name not in dealt_names]
+        starts = range(0, len(self.indices), size)
+        columns: list[Iterator[Columns]] = []
+        if wide:
+            make = self._unpicked if deferred else self._picked
+            columns.append(make(self.indices[at : at + size], form) for at in starts)
+        if dealt_names:
+            dealt = self.lists([*dealt_names])
+            columns.append(_texts(dealt, at, size, form) for at in starts)
+        if rest or not columns:
+            columns.append(arrow_batches(self.batch(rest if columns else None), size, form))
+        return columns[0] if len(columns) == 1 else (_merged(some, self.names) for some in zip(*columns, strict=False))
 
     def _picked(self, indices: I64, form: Literal["numpy", "torch"]) -> Columns:
         """The columns of wide rows of numbers, at some indices of the pool, each in a new array."""
@@ -254,12 +298,7 @@ class PickedRows:
 
     def dicts(self) -> Sequence[dict[str, Any]]:
         """The rows as dicts of Python values."""
-        return _picker(self.indices)(self.pool.dicts)
-
-
-def row_dicts(columns: Columns, count: int) -> list[dict[str, Any]]:
-    """Columns of ``count`` values each, as one dict per row."""
-    return _row_maker(tuple(columns))(*columns.values()) if columns else [{} for _ in range(count)]
+        return (self.picker or picker_of(self.indices))(self.pool.dicts)
 
 
 def _joined(lists: Iterable[Iterable[Any]]) -> list[Any]:
@@ -269,32 +308,36 @@ def _joined(lists: Iterable[Iterable[Any]]) -> list[Any]:
     return joined
 
 
-def _even_lists(part: pa.RecordBatch | ScatteredRows) -> dict[str, PartedArray | None]:
+def _lists_of(part: "pa.RecordBatch | SlicedRows | PickedRows", names: Sequence[str]) -> dict[str, list[Any]]:
+    if isinstance(part, pa.RecordBatch):
+        return {name: to_python(part.column(name)) for name in names}
+    return part.lists(names)
+
+
+def _merged(some: Sequence[Columns], names: Sequence[str]) -> Columns:
+    """The columns of several dicts in the order of ``names``."""
+    merged = {name: column for columns in some for name, column in columns.items()}
+    return {name: merged[name] for name in names}
+
+
+def _texts(columns: dict[str, list[Any]], at: int, size: int, form: Literal["numpy", "torch"]) -> Columns:
+    """The text of one batch as ``arrow_columns`` makes it: an array of objects, or a list in place of a tensor."""
+    texts = {name: values[at : at + size] for name, values in columns.items()}
+    return texts if form == "torch" else {name: object_array(values) for name, values in texts.items()}
+
+
+def _even_lists(part: pa.RecordBatch | ScatteredRows | SlicedRows) -> dict[str, PartedArray | None]:
     """The list columns, as arrays where all lists of the column are equally long."""
+    part = part.batch() if isinstance(part, SlicedRows) else part
     block, rows = (part.block, part.rows) if isinstance(part, ScatteredRows) else (part, None)
     lists = (field.name for field in block.schema if is_list(getattr(field.type, "storage_type", field.type)))
     arrays = {name: even_array(block.column(name)) for name in lists}
     return {name: None if array is None else PartedArray.of(array, rows) for name, array in arrays.items()}
 
 
-def _picker(indices: I64) -> Callable[[list[Any]], Sequence[Any]]:
+def picker_of(indices: I64) -> Picker:
     """A function that picks the values at ``indices`` of a list: twice as fast as a comprehension."""
     if len(indices) == 1:  # itemgetter would return the bare value
         index = int(indices[0])
         return lambda values: values[index : index + 1]
     return itemgetter(*indices.tolist()) if len(indices) else lambda _: ()
-
-
-@lru_cache(maxsize=256)
-def _row_maker(names: tuple[str, ...]) -> Callable[..., list[dict[str, Any]]]:
-    """A function of columns that returns rows as dicts.
-
-    Its source is written out for these names, as namedtuple does. A dict display is twice as fast as
-    ``dict(zip(...))``, and a text dataset spends most of its time here.
-    """
-    values = [f"v{number}" for number in range(len(names))]
-    columns = [f"c{number}" for number in range(len(names))]
-    display = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
-    code = f"lambda {', '.join(columns)}: [{{{display}}} for {', '.join(values)}, in zip({', '.join(columns)})]"
-    maker: Callable[..., list[dict[str, Any]]] = eval(code)
-    return maker

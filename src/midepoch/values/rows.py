@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, repeat
 from typing import Any, TypeVar
 
@@ -15,7 +16,8 @@ from midepoch.values.convert import convert_each, convert_named, convert_values
 from midepoch.values.forms import Form
 from midepoch.values.gather import WideBatches
 from midepoch.values.origin import UNREADABLE, RowOrigin, join_origins, unreadable
-from midepoch.values.pool import Check, Columns, PickedRows, RowPool, all_checks, row_dicts
+from midepoch.values.pool import Check, Columns, PickedRows, RowPool, all_checks
+from midepoch.values.row_dicts import row_dicts
 from midepoch.values.slices import BlockSlice, joined_slices
 from midepoch.values.take import keep
 
@@ -72,7 +74,7 @@ class Rows:
     def slice(self, start: int, stop: int) -> "Rows":
         """The rows from ``start`` to ``stop``, without a copy."""
         if isinstance(self.data, PickedRows):
-            return Rows(replace(self.data, indices=self.data.indices[start:stop]), self.form)
+            return Rows(self.data.at(slice(start, stop)), self.form)
         if isinstance(self.data, pa.RecordBatch):
             origin = None if self.origin is None else self.origin.slice(start, stop)
             part = None if self._part is None else self._part.slice(start, stop)
@@ -83,7 +85,7 @@ class Rows:
     def keep(self, mask: Sequence[bool]) -> "Rows":
         """The rows where ``mask`` is true."""
         if isinstance(self.data, PickedRows):
-            return Rows(replace(self.data, indices=self.data.indices[np.asarray(mask, bool)]), self.form)
+            return Rows(self.data.at(np.asarray(mask, bool)), self.form)
         if isinstance(self.data, pa.RecordBatch):
             origin = None if self.origin is None else self.origin.take(np.flatnonzero(mask))
             return Rows(keep(self.data, mask), self.form, check=self.check, origin=origin)
@@ -269,8 +271,13 @@ def concat(parts: Sequence[Rows]) -> Rows:
 
 def pool_of(parts: Sequence[Rows]) -> RowPool:
     """The rows of several parts of files, none of them copied yet."""
-    origins = (part.data.origin if isinstance(part.data, PickedRows) else part.origin for part in parts)
-    return RowPool([part.data for part in parts], all_checks(part.check for part in parts), join_origins(origins))
+    return RowPool(
+        [part.data for part in parts], all_checks(part.check for part in parts), partial(_joined_origin, parts)
+    )
+
+
+def _joined_origin(parts: Sequence[Rows]) -> RowOrigin | None:
+    return join_origins(part.data.origin if isinstance(part.data, PickedRows) else part.origin for part in parts)
 
 
 def _concat_picked(parts: Sequence[Rows]) -> PickedRows:

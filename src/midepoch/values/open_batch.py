@@ -1,0 +1,73 @@
+"""Slices of record batches that become Python values, as mixtures take them: a few hundred rows of a batch at a time.
+
+To open the columns of a record batch takes as long as to convert a hundred short values, so they are opened once for
+all slices of the batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from midepoch._common.lazy import cached_property
+from midepoch.values.arrow import python_numbers
+from midepoch.values.row_dicts import row_dicts
+
+
+class OpenBatch:
+    """A record batch whose columns are opened once, when the first of its values are needed."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+
+    @cached_property
+    def _columns(self) -> dict[str, pa.Array | npt.NDArray[Any]]:
+        """The columns by name. Numbers are views of Arrow's memory, which are sliced and converted faster."""
+        opened: dict[str, pa.Array | npt.NDArray[Any]] = {}
+        for name, column in zip(self.batch.schema.names, self.batch.columns, strict=True):
+            numbers = python_numbers(column)
+            opened[name] = column if numbers is None else numbers
+        return opened
+
+    def lists(self, start: int, stop: int, names: Sequence[str]) -> dict[str, list[Any]]:
+        """The rows from ``start`` to ``stop`` as columns of Python values."""
+        columns = self._columns
+        return {name: _values(columns[name], start, stop) for name in names}
+
+
+def _values(column: pa.Array | npt.NDArray[Any], start: int, stop: int) -> list[Any]:
+    if isinstance(column, np.ndarray):
+        numbers: list[Any] = column[start:stop].tolist()
+        return numbers
+    values: list[Any] = column.slice(start, stop - start).to_pylist()
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class SlicedRows:
+    """The rows of a record batch from ``start`` to ``stop``."""
+
+    opened: OpenBatch
+    start: int
+    stop: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the batch."""
+        return self.opened.batch.schema
+
+    def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The rows as a record batch without a copy, with all columns or only those in ``names``."""
+        batch = self.opened.batch if names is None else self.opened.batch.select(names)
+        return batch.slice(self.start, self.stop - self.start)
+
+    def lists(self, names: Sequence[str]) -> dict[str, list[Any]]:
+        """The rows as columns of Python values."""
+        return self.opened.lists(self.start, self.stop, names)
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """The rows as dicts of Python values."""
+        return row_dicts(self.lists(self.schema.names), self.stop - self.start)
