@@ -16,6 +16,9 @@ from midepoch._common.lazy import cached_property
 from midepoch.values.arrow import python_numbers
 from midepoch.values.row_dicts import row_dicts
 
+Values = list[Any] | npt.NDArray[Any]
+"""Python values, or numbers that become Python values when it is known which of them are needed."""
+
 
 class OpenBatch:
     """A record batch whose columns are opened once, when the first of its values are needed."""
@@ -32,18 +35,23 @@ class OpenBatch:
             opened[name] = column if numbers is None else numbers
         return opened
 
-    def lists(self, start: int, stop: int, names: Sequence[str]) -> dict[str, list[Any]]:
-        """The rows from ``start`` to ``stop`` as columns of Python values."""
+    def values(self, start: int, stop: int, names: Sequence[str]) -> dict[str, Values]:
+        """The rows from ``start`` to ``stop`` as columns: views of numbers, and lists of other Python values."""
         columns = self._columns
         return {name: _values(columns[name], start, stop) for name in names}
 
 
-def _values(column: pa.Array | npt.NDArray[Any], start: int, stop: int) -> list[Any]:
+def _values(column: pa.Array | npt.NDArray[Any], start: int, stop: int) -> Values:
     if isinstance(column, np.ndarray):
-        numbers: list[Any] = column[start:stop].tolist()
-        return numbers
+        return column[start:stop]
     values: list[Any] = column.slice(start, stop - start).to_pylist()
     return values
+
+
+def as_list(values: Values) -> list[Any]:
+    """Python values as a list."""
+    numbers: list[Any] = values if isinstance(values, list) else values.tolist()
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +72,11 @@ class SlicedRows:
         batch = self.opened.batch if names is None else self.opened.batch.select(names)
         return batch.slice(self.start, self.stop - self.start)
 
-    def lists(self, names: Sequence[str]) -> dict[str, list[Any]]:
-        """The rows as columns of Python values."""
-        return self.opened.lists(self.start, self.stop, names)
+    def values(self, names: Sequence[str]) -> dict[str, Values]:
+        """The rows as columns: views of numbers, and lists of other Python values."""
+        return self.opened.values(self.start, self.stop, names)
 
     def dicts(self) -> list[dict[str, Any]]:
         """The rows as dicts of Python values."""
-        return row_dicts(self.lists(self.schema.names), self.stop - self.start)
+        values = self.values(self.schema.names)
+        return row_dicts({name: as_list(column) for name, column in values.items()}, self.stop - self.start)

@@ -23,12 +23,11 @@ from midepoch.values.arrow import (
     even_array,
     is_list,
     object_array,
-    to_python,
     without_copy,
 )
 from midepoch.values.collate import concat_batches
 from midepoch.values.gather import MAX_PARTS, PartedArray, PickedArray, joined_array
-from midepoch.values.open_batch import SlicedRows
+from midepoch.values.open_batch import OpenBatch, SlicedRows, Values, as_list
 from midepoch.values.origin import UNREADABLE, RowOrigin, unreadable
 from midepoch.values.row_dicts import row_dicts
 from midepoch.values.take import take
@@ -100,7 +99,7 @@ class RowPool:
         """``origin`` may be a function: only errors need to know where the rows come from."""
         self._parts, self._check, self._origin = parts, check, origin
         self._batches: dict[tuple[str, ...], pa.RecordBatch] = {}
-        self._lists: dict[str, list[Any]] = {}
+        self._values: dict[str, Values] = {}
 
     @property
     def origin(self) -> RowOrigin | None:
@@ -165,14 +164,14 @@ class RowPool:
         columns = {name: joined_array([part.get(name) for part in parts]) for name in parts[0]}
         return {name: column for name, column in columns.items() if column is not None}
 
-    def lists(self, names: Sequence[str]) -> dict[str, list[Any]]:
-        """All rows as columns of Python values. Each column is converted once."""
-        missing = [name for name in names if name not in self._lists]
+    def values(self, names: Sequence[str]) -> dict[str, Values]:
+        """All rows as columns: copies of numbers, and lists of other Python values. Each column is converted once."""
+        missing = [name for name in names if name not in self._values]
         if missing:
             with self._converting():
-                parts = [_lists_of(part, missing) for part in self._convertible]
-            self._lists |= {name: _joined(part[name] for part in parts) for name in missing}
-        return {name: self._lists[name] for name in names}
+                parts = [_values_of(part, missing) for part in self._convertible()]
+                self._values |= {name: _joined_values([part[name] for part in parts]) for name in missing}
+        return {name: self._values[name] for name in names}
 
     @cached_property
     def dicts(self) -> list[dict[str, Any]]:
@@ -182,7 +181,7 @@ class RowPool:
                 row_dicts(arrow_columns(part, "python"), part.num_rows)
                 if isinstance(part, pa.RecordBatch)
                 else part.dicts()
-                for part in self._convertible
+                for part in self._convertible()
             )
 
     @contextmanager
@@ -210,19 +209,30 @@ class RowPool:
         """The parts, with a copy of rows that lie scattered in their block."""
         return [part.batch() if isinstance(part, ScatteredRows) else part for part in self._parts]
 
+    def _convertible(self) -> "Iterator[pa.RecordBatch | SlicedRows | PickedRows]":
+        """The parts, joined if they are small: to convert a part has a cost that does not depend on its rows.
+
+        Others are copied one after the other, if they must be: then the next copy is made in the memory of the last.
+        """
+        if self._are_small:
+            yield self.batch()
+            return
+        for part in self._parts:
+            yield part.batch() if isinstance(part, ScatteredRows) else part
+
     @property
-    def _convertible(self) -> "Sequence[pa.RecordBatch | SlicedRows | PickedRows]":
-        """The parts, joined if they are small: to convert a part has a cost that does not depend on its rows."""
-        parts = self._copied_parts
-        batches = [part for part in parts if isinstance(part, pa.RecordBatch)]
-        if len(batches) < len(parts) or len(batches) < 2:
-            return parts
-        rows = sum(batch.num_rows for batch in batches)
-        small = rows < SMALL_PART * len(batches)
-        if small and batches[0].num_rows:  # a guess from one part: to measure all would take as long
-            row_bytes = batches[0].nbytes / batches[0].num_rows
-            small = row_bytes * rows < SMALL_PART_BYTES * len(batches)
-        return [self.batch()] if small else parts
+    def _are_small(self) -> bool:
+        """True if all parts are rows of blocks, and few or short on average."""
+        parts = [part for part in self._parts if isinstance(part, pa.RecordBatch | ScatteredRows)]
+        if len(parts) < max(2, len(self._parts)):
+            return False
+        rows = sum(len(part.rows) if isinstance(part, ScatteredRows) else part.num_rows for part in parts)
+        if rows >= SMALL_PART * len(parts):
+            return False
+        first = parts[0]  # a guess from one part: to measure all would take as long
+        block = first.block if isinstance(first, ScatteredRows) else first
+        row_bytes = block.nbytes / max(1, block.num_rows)
+        return bool(row_bytes * rows < SMALL_PART_BYTES * len(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +267,17 @@ class PickedRows:
 
     def lists(self, names: Sequence[str] | None = None) -> dict[str, list[Any]]:
         """The rows as columns of Python values: all columns, or only those in ``names``."""
-        pick = self.picker or picker_of(self.indices)
-        columns = self.pool.lists(self.names if names is None else names)
-        return {name: list(pick(values)) for name, values in columns.items()}
+        return {name: as_list(values) for name, values in self.values(self.names if names is None else names).items()}
+
+    def values(self, names: Sequence[str]) -> dict[str, Values]:
+        """The rows as columns: copies of numbers, and lists of other Python values."""
+        columns = self.pool.values(names)
+        has_lists = any(isinstance(column, list) for column in columns.values())
+        pick = self.picker or (picker_of(self.indices) if has_lists else list)
+        return {
+            name: list(pick(column)) if isinstance(column, list) else column[self.indices]
+            for name, column in columns.items()
+        }
 
     def parted_arrays(self) -> dict[str, PartedArray | None]:
         """The columns of wide rows of numbers, not copied."""
@@ -308,10 +326,14 @@ def _joined(lists: Iterable[Iterable[Any]]) -> list[Any]:
     return joined
 
 
-def _lists_of(part: "pa.RecordBatch | SlicedRows | PickedRows", names: Sequence[str]) -> dict[str, list[Any]]:
-    if isinstance(part, pa.RecordBatch):
-        return {name: to_python(part.column(name)) for name in names}
-    return part.lists(names)
+def _values_of(part: "pa.RecordBatch | SlicedRows | PickedRows", names: Sequence[str]) -> dict[str, Values]:
+    return OpenBatch(part).values(0, part.num_rows, names) if isinstance(part, pa.RecordBatch) else part.values(names)
+
+
+def _joined_values(parts: Sequence[Values]) -> Values:
+    """The values of all parts: a copy of numbers, if all have numbers, or a list."""
+    numbers = [part for part in parts if not isinstance(part, list)]
+    return np.concatenate(numbers) if len(numbers) == len(parts) else _joined(map(as_list, parts))
 
 
 def _merged(some: Sequence[Columns], names: Sequence[str]) -> Columns:

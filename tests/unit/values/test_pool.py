@@ -1,5 +1,7 @@
 """Rows picked from several blocks: the same batches as from one block, with fewer copies."""
 
+import weakref
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,6 +15,7 @@ from midepoch.values import pool
 from midepoch.values.arrow import arrow_columns
 from midepoch.values.collate import concat_batches
 from midepoch.values.gather import MAX_PARTS, WIDE_BYTES, PartedArray
+from midepoch.values.open_batch import OpenBatch, SlicedRows
 from midepoch.values.pool import PickedRows, RowPool, ScatteredRows
 from midepoch.values.rows import Rows, concat
 
@@ -153,3 +156,41 @@ def test_small_parts_are_joined_only_if_their_bytes_are_few(monkeypatch, length)
     picked = PickedRows(RowPool([whole.slice(start, 100) for start in (0, 100, 200)]), indices)
     assert list(picked.dicts()) == [rows[number] for number in indices]
     assert bool(joined) == (length == 1)
+
+
+@pytest.mark.parametrize("make", [lambda rows: rows.lists(), lambda rows: rows.dicts()], ids=["lists", "dicts"])
+def test_copies_of_scattered_rows_are_made_one_after_the_other(monkeypatch, make):
+    """To hold them all would take the memory of a window twice."""
+    copies, alive, copy = [], [], ScatteredRows.batch
+
+    def watched(self):
+        alive.append(sum(one() is not None for one in copies))
+        copied = copy(self)
+        copies.append(weakref.ref(copied))
+        return copied
+
+    monkeypatch.setattr(ScatteredRows, "batch", watched)
+    blocks = [pa.record_batch({"text": ["x" * 3000] * 100, "n": range(at, at + 100)}) for at in range(0, 500, 100)]
+    parts = [ScatteredRows(block, np.arange(0, 100, 2)) for block in blocks]
+    got = make(PickedRows(RowPool(parts), np.arange(250)[::-1]))
+    numbers = got["n"] if isinstance(got, dict) else [row["n"] for row in got]
+    assert numbers == list(range(498, -1, -2))
+    assert len(alive) == len(parts)
+    assert max(alive) <= 1
+
+
+def test_numbers_of_a_view_are_copied_when_the_file_is_checked():
+    memory = np.arange(4)
+    batch = pa.record_batch({"x": pa.array(memory)})
+    for parts in ([batch], [SlicedRows(OpenBatch(batch), 0, 4)], [PickedRows(RowPool([batch]), np.arange(4))]):
+        picked = PickedRows(RowPool(parts, lambda: None), np.array([3, 0]))
+        values = picked.pool.values(["x"])["x"]
+        assert not np.shares_memory(values, memory)
+        assert picked.lists() == {"x": [3, 0]}
+
+
+def test_a_column_with_nulls_in_one_part_only():
+    parts = [pa.record_batch({"x": pa.array([1, None])}), pa.record_batch({"x": [3, 4]})]
+    picked = PickedRows(RowPool([SlicedRows(OpenBatch(part), 0, 2) for part in parts]), np.array([3, 1, 0, 2]))
+    assert picked.lists() == {"x": [4, None, 1, 3]}
+    assert [type(value) for value in picked.lists()["x"]] == [int, type(None), int, int]
