@@ -27,7 +27,7 @@ class InstallError(Exception):
 class Contender:
     """A library: its module in ``contenders``, its name for people, and what its environment has.
 
-    ``quick`` is False for those whose workers start as new interpreters, which takes seconds each time.
+    ``quick`` is False for those whose process or workers take several seconds to start, each time.
     ``alone`` is True for those that only one process of a machine can use at a time.
     """
 
@@ -141,6 +141,7 @@ CONTENDERS = (
         packages=("mosaicml-streaming",),
         # it wants an older NumPy and transformers, which wants older tokenizers
         requirements=(TORCH, "pyarrow", "pillow", "tokenizers", "mosaicml-streaming==0.13.0"),
+        quick=False,
         alone=True,  # its shared memory has the same names for all
     ),
     Contender(

@@ -15,7 +15,11 @@ AHEAD = 1200  # rows for each worker: Grain reads 1,024 ahead, LanceDB 512, each
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much data and time a run takes. ``workers`` are the counts for texts, ``few`` those for other data."""
+    """How much data and time a run takes.
+
+    ``workers`` are the counts for texts, ``few`` those for other data, ``started`` those with which a process starts,
+    and ``resumed_with`` those after a resume.
+    """
 
     texts: int
     tokens: int
@@ -26,6 +30,8 @@ class Sizes:
     numbers: tuple[int, ...]
     workers: tuple[int, ...]
     few: tuple[int, ...]
+    started: tuple[int, ...]
+    resumed_with: tuple[int, ...]
     places: tuple[float, ...]
     epochs: int
     seconds: float
@@ -42,21 +48,25 @@ WHOLE = Sizes(
     numbers=(10**5, 10**6, 10**7, 10**8, 10**9),
     workers=(0, 2, 4),
     few=(0, 2),
+    started=(0, 2),
+    resumed_with=(2, 4),
     places=(0.01, 0.5, 0.99),
     epochs=10,
     seconds=2.0,
     rounds=3,
 )
 QUICK = Sizes(
-    texts=20_000,
+    texts=10_000,
     tokens=2_000,
-    documents=2_000,
-    images=400,
-    small=4_000,
-    resumed=20_000,
+    documents=500,
+    images=200,
+    small=2_000,
+    resumed=10_000,
     numbers=(10**5,),
     workers=(0, 2),
     few=(2,),
+    started=(2,),
+    resumed_with=(4,),
     places=(0.5,),
     epochs=2,
     seconds=0.15,
@@ -213,7 +223,7 @@ def scenarios(sizes: Sizes) -> tuple[Scenario, ...]:
                     view={**shuffled, "workers": n},
                     fresh=True,
                 )
-                for n in (0, 2)
+                for n in sizes.started
             ),
         ),
         Scenario(
@@ -273,7 +283,7 @@ def scenarios(sizes: Sizes) -> tuple[Scenario, ...]:
                     figures={"lost": "lost", "repeated": "repeated"},
                     once=True,
                 )
-                for after in (2, 4)
+                for after in sizes.resumed_with
             ),
         ),
         Scenario(
