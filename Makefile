@@ -12,7 +12,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal || { \
 	  test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1; }
 
-# The unit tests alone: about a minute on two cores.
+# The unit tests alone: some minutes on two cores.
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -n 2 tests/unit
 
