@@ -17,7 +17,7 @@ from midepoch.sources.blocks import HeldBlocks
 from midepoch.sources.fetcher import BlockFetcher, Data
 from midepoch.stages.flow import RowRun
 from midepoch.values.origin import RowOrigin
-from midepoch.values.pool import PickedRows, RowPool, ScatteredRows
+from midepoch.values.pool import PickedRows, RowPool, ScatteredRows, in_memory
 from midepoch.values.rows import Rows
 from midepoch.values.slices import BlockSlice
 from midepoch.values.take import take
@@ -307,7 +307,8 @@ class LaneRows:
             views += [block] if self._held.is_view(block) else []
         in_pool = np.empty_like(indices)
         in_pool[indices] = np.arange(len(indices))
-        pool = RowPool(batches, self._fetcher.file_check(views), RowOrigin(rising, self._fetcher.view.locate))
+        check = self._fetcher.file_check(views) if views else in_memory
+        pool = RowPool(batches, check, RowOrigin(rising, self._fetcher.view.locate))
         for index in range(0, len(numbers), self._sizes.run):
             yield index, Rows(PickedRows(pool, in_pool[index : index + self._sizes.run]))
 

@@ -31,6 +31,7 @@ from midepoch.values.open_batch import OpenBatch, SlicedRows, Values, as_list
 from midepoch.values.origin import UNREADABLE, RowOrigin, unreadable
 from midepoch.values.row_dicts import row_dicts
 from midepoch.values.take import take
+from midepoch.values.texts import Texts, texts_of
 
 TEXTS = {kind.id for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())}
 """The ids of types whose values are Python objects in every form but Arrow."""
@@ -49,6 +50,10 @@ Picker = Callable[[list[Any]], Sequence[Any]]
 
 Check = Callable[[], None]
 """Raises if a file has changed. Values that were copied from it before are then of the version that was indexed."""
+
+
+def in_memory() -> None:
+    """Check rows that are no view of a file."""
 
 
 def all_checks(checks: "Iterable[Check | None]") -> Check | None:
@@ -154,6 +159,15 @@ class RowPool:
         return len(self._parts) == 1
 
     @cached_property
+    def texts(self) -> dict[str, Texts]:
+        """The columns of texts that are gathered straight from parts which are all in memory."""
+        parts = [part for part in self._parts if isinstance(part, pa.RecordBatch)]
+        if self._check is not in_memory or len(parts) < max(2, len(self._parts)):
+            return {}
+        found = {name: texts_of([part.column(name) for part in parts]) for name in self.names}
+        return {name: texts for name, texts in found.items() if texts is not None}
+
+    @cached_property
     def wide_arrays(self) -> dict[str, PartedArray]:
         """The columns that are arrays of wide rows in every part, so any rows of them are too. Views of the parts."""
         unchecked = self._check is None and not all(isinstance(part, PickedRows) for part in self._parts)
@@ -246,9 +260,18 @@ class PickedRows:
 
     def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """The rows as a record batch, with all columns or only those in ``names``."""
-        rows = take(self.pool.batch(names), self.indices)
+        wanted = self.names if names is None else names
+        texts = {name: self.pool.texts[name].take(self.indices) for name in wanted if name in self.pool.texts}
+        rest = [name for name in wanted if texts.get(name) is None]
+        if wanted and not rest:  # rows without columns are known by their number alone
+            schema = pa.schema([self.pool.schema.field(name) for name in wanted], self.pool.schema.metadata)
+            return pa.RecordBatch.from_arrays([texts[name] for name in wanted], schema=schema)
+        rows = take(self.pool.batch(names if len(rest) == len(wanted) else rest), self.indices)
         if self.pool.is_view:
             self.pool.check()
+        for number, name in enumerate(wanted):
+            if name not in rest:
+                rows = rows.add_column(number, self.pool.schema.field(name), texts[name])
         return rows
 
     @property

@@ -16,7 +16,7 @@ from midepoch.values.convert import convert_each, convert_named, convert_values
 from midepoch.values.forms import Form
 from midepoch.values.gather import WideBatches
 from midepoch.values.origin import UNREADABLE, RowOrigin, join_origins, unreadable
-from midepoch.values.pool import Check, Columns, PickedRows, RowPool, all_checks
+from midepoch.values.pool import Check, Columns, PickedRows, RowPool, all_checks, in_memory
 from midepoch.values.row_dicts import row_dicts
 from midepoch.values.slices import BlockSlice, joined_slices
 from midepoch.values.take import keep
@@ -183,7 +183,7 @@ class Rows:
             return self.data
         if not isinstance(self.data, pa.RecordBatch) or self.form != "torch":  # as arrays they are views: nobody copies
             return None
-        picked = PickedRows(RowPool([self.data], self.check or _in_memory, self.origin), np.arange(len(self)))
+        picked = PickedRows(RowPool([self.data], self.check or in_memory, self.origin), np.arange(len(self)))
         return picked if picked.pool.wide_arrays else None
 
     def items(self) -> Iterable[Any]:
@@ -286,10 +286,6 @@ def _concat_picked(parts: Sequence[Rows]) -> PickedRows:
     if len(picked) == len(parts) and all(part.pool is picked[0].pool for part in picked):
         return PickedRows(picked[0].pool, np.concatenate([part.indices for part in picked]))
     return PickedRows(pool_of(parts), np.arange(sum(map(len, parts))))
-
-
-def _in_memory() -> None:
-    """Check rows that are no view of a file."""
 
 
 def _checked_together(items: Iterator[T], count: int, check: Check) -> Iterator[T]:
