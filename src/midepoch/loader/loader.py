@@ -147,16 +147,7 @@ class Loader(DeliveringLoader[Item]):
         on_metrics: OnMetrics | None = None,
         metrics_every: int = 100,
     ) -> None:
-        if not isinstance(dataset, Dataset):
-            raise TypeError(
-                f"Loader needs a midepoch dataset, got {type(dataset).__name__}. Make one with midepoch.read(...) "
-                "of files, or midepoch.from_hf(...) of a datasets.Dataset."
-            )
-        if shuffle:
-            raise ValueError(
-                "A Loader delivers the order of its dataset. Shuffle the dataset instead: "
-                "Loader(dataset.shuffle(seed=42), ...)."
-            )
+        _check_dataset(dataset, shuffle)
         num_workers = check_integer("num_workers", num_workers)
         batch_size = None if batch_size is None else check_integer("batch_size", batch_size, least=1)
         checked_device = check_device(device, pin_memory=pin_memory)
@@ -211,6 +202,19 @@ class Loader(DeliveringLoader[Item]):
         self._pools = WeakSet()
         self.dataset.start_point.linked_to(self._start_point)  # type: ignore[attr-defined]
         self._number = None if self._number is None else next(_numbers)
+
+
+def _check_dataset(dataset: object, shuffle: bool | None) -> None:
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"Loader needs a midepoch dataset, got {type(dataset).__name__}. Make one with midepoch.read(...) "
+            "of files, or midepoch.from_hf(...) of a datasets.Dataset."
+        )
+    if shuffle:
+        raise ValueError(
+            "A Loader delivers the order of its dataset. Shuffle the dataset instead: "
+            "Loader(dataset.shuffle(seed=42), ...)."
+        )
 
 
 def _warn_if_not_sharded(plan: Plan) -> None:

@@ -7,18 +7,12 @@ import pickle
 from itertools import islice
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import midepoch as me
 from midepoch._common.once import log_once
 from midepoch.sources.blocks import HeldBlocks
-from worlds import ids, is_kept, jitter, plus_one, spread, write_files
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return write_files(tmp_path / "data", [20, 0, 7, 33])
+from worlds import ids, is_kept, plus_one, spread, write_files
 
 
 def test_one_process_reads_file_after_file_row_after_row(folder):
@@ -194,149 +188,6 @@ def test_a_length_that_is_only_known_by_reading_raises(folder):
         len(me.read(folder).repeat())
 
 
-def test_a_map_lays_its_result_over_the_item(folder):
-    row = next(iter(me.read(folder).map(plus_one)))
-    assert row == {"id": 0, "text": "row 0", "tokens": [], "maybe": None, "next": 1}
-    assert next(iter(me.read(folder).map(plus_one, remove_columns=["text", "tokens", "maybe"]))) == {"id": 0, "next": 1}
-    assert next(iter(me.read(folder).map(lambda row: row["id"] * 2).skip(4))) == 8
-
-
-def test_a_batched_map_may_return_more_and_fewer_rows(folder):
-    options = {"batched": True, "batch_size": 4, "remove_columns": ["text", "tokens", "maybe"]}
-    expected = [number for number in range(60) for _ in range(number % 3)]
-    assert ids(me.read(folder).map(spread, **options)) == expected
-    assert ids(me.read(folder).map(spread, **options).batch(7)) == expected
-    assert (
-        ids(me.read(folder).map(plus_one).map(spread, batched=True, remove_columns=["text", "tokens", "maybe", "next"]))
-        == expected
-    )
-
-
-def test_a_batched_map_that_forgets_columns_raises(folder):
-    with pytest.raises(ValueError, match=r"different lengths.*remove_columns"):
-        list(me.read(folder).map(spread, batched=True, batch_size=4))
-
-
-def test_arrow_functions_get_and_return_record_batches(folder):
-    def double(batch):
-        return pa.RecordBatch.from_pydict({"id": pa.compute.multiply(batch["id"], 2)})
-
-    doubled = me.read(folder).with_format("arrow").map(double, batched=True)
-    assert ids(doubled.batch(8)) == [2 * number for number in range(60)]
-    kept = me.read(folder).with_format("arrow").filter(lambda batch: pa.compute.less(batch["id"], 5), batched=True)
-    assert ids(kept.batch(8)) == [0, 1, 2, 3, 4]
-
-
-def test_a_batched_filter_needs_a_value_for_each_row(folder):
-    with pytest.raises(ValueError, match="one truth value for each of the 60 rows"):
-        list(me.read(folder).filter(lambda columns: [True], batched=True))
-
-
-def test_random_numbers_depend_on_seed_epoch_and_row_alone(folder):
-    def noise(dataset, epoch=0):
-        dataset.set_epoch(epoch)
-        return {row["id"]: row["noise"] for row in dataset}
-
-    first = noise(me.read(folder).shuffle(1).map(jitter, with_rng=True))
-    assert first == noise(me.read(folder).map(jitter, with_rng=True).shuffle(1).lanes(7))
-    assert first != noise(me.read(folder).shuffle(1).map(jitter, with_rng=True), epoch=1)
-    assert first != noise(me.read(folder).shuffle(2).map(jitter, with_rng=True))
-    assert len(set(first.values())) == 60
-
-
-def test_shuffle_take_and_skip_act_on_the_order_wherever_they_stand(folder):
-    assert ids(me.read(folder).map(plus_one).skip(3).take(4)) == [3, 4, 5, 6]
-    before = ids(me.read(folder).shuffle(1).map(plus_one).take(9))
-    assert before == ids(me.read(folder).map(plus_one).shuffle(1).take(9))
-
-
-@pytest.mark.parametrize("name", ["shuffle", "take", "skip", "train_test_split"])
-@pytest.mark.parametrize("stage", ["filter", "batch", "map"])
-def test_they_are_refused_after_stages_that_change_the_number_of_items(folder, name, stage):
-    dataset = me.read(folder)
-    staged = {
-        "filter": dataset.filter(is_kept),
-        "batch": dataset.batch(2),
-        "map": dataset.map(spread, batched=True),
-    }[stage]
-    with pytest.raises(ValueError, match=f"{name} after {stage} is not possible.*Put {name} first"):
-        getattr(staged, name)(*([] if name == "shuffle" else [3]))
-
-
-def test_a_split_has_the_same_rows_in_every_epoch_on_any_rank_after_any_shuffle(folder):
-    train, test = me.read(folder).train_test_split(0.25, seed=1)
-    fixed = ids(test)
-    assert len(fixed) == len(test) == 15
-    assert fixed == sorted(fixed)
-    assert ids(train) == [number for number in range(60) if number not in fixed]
-    for level in ("file", "block", "row"):
-        shuffled = [half.shuffle(3, level=level, window=10) for half in (train, test)]
-        for _ in range(4):
-            assert sorted(ids(shuffled[1])) == fixed
-            assert sorted(ids(shuffled[0]) + fixed) == list(range(60))
-        for mode in ("example", "file"):
-            shards = [shuffled[1].shard(3, rank, mode) for rank in range(3)]
-            assert sorted(number for shard in shards for number in ids(shard)) == fixed
-
-
-def test_a_split_acts_on_the_order_like_take_and_skip(folder):
-    dataset = me.read(folder)
-    assert ids(dataset.map(plus_one).train_test_split(9).test) == ids(dataset.train_test_split(9).test)
-    first, second = dataset.take(20).train_test_split(5)
-    assert sorted(ids(first) + ids(second)) == list(range(20))
-    inner = first.train_test_split(0.5)
-    assert sorted(ids(inner.train) + ids(inner.test) + ids(second)) == list(range(20))
-    assert ids(dataset.train_test_split(9, seed=2).test) != ids(dataset.train_test_split(9, seed=3).test)
-    assert [len(half) for half in dataset.train_test_split(np.float32(0.5))] == [30, 30]
-    assert [len(half) for half in dataset.train_test_split(np.int64(60))] == [0, 60]
-    assert [len(half) for half in dataset.take(0).train_test_split(0.5)] == [0, 0]
-
-
-@pytest.mark.parametrize("half", ["train", "test"])
-@pytest.mark.parametrize("level", [None, "file", "block", "row"])
-def test_both_halves_of_a_split_resume_anywhere_on_any_readers(folder, half, level):
-    dataset = getattr(me.read(folder).train_test_split(0.3, seed=4), half)
-    if level is not None:
-        dataset = dataset.shuffle(2, level=level, window=8)
-    me.testing.assert_resumes(dataset.map(jitter, with_rng=True).batch(2), every=3)
-    me.testing.assert_resumes(dataset.filter(is_kept), every=5)
-    me.testing.assert_elastic(dataset.lanes(4), [(2, 2), (3, 1), (1, 3)])
-
-
-def test_a_state_of_one_half_is_refused_by_the_other_and_by_another_split(folder):
-    train, test = me.read(folder).train_test_split(20)
-    next(iter(train))
-    state = train.state_dict()
-    for other in (test, me.read(folder).train_test_split(21).train, me.read(folder).train_test_split(20, seed=1).train):
-        with pytest.raises(me.CheckpointMismatchError, match="train_test_split"):
-            other.load_state_dict(state)
-
-
-def test_a_split_is_refused_after_a_shuffle_and_the_error_shows_the_right_order(folder):
-    for shuffled in (me.read(folder).shuffle(1), me.read(folder).shuffle(1).take(30).map(plus_one)):
-        with pytest.raises(ValueError, match=r"Split first, then shuffle: train, test = dataset.train_test_split"):
-            shuffled.train_test_split(0.1)
-
-
-def test_a_split_is_refused_where_rows_cannot_be_counted(folder):
-    with pytest.raises(ValueError, match=r"train_test_split after read\(filters=...\) is not possible"):
-        me.read(folder, filters=[("id", ">", 5)]).train_test_split(0.1)
-    with pytest.raises(TypeError, match="train_test_split is not possible on a mixture"):
-        me.mix([me.read(folder), me.read(folder)]).train_test_split(0.1)
-
-
-def test_take_and_skip_after_a_shuffle_warn_once_that_their_rows_change(folder, caplog):
-    log_once.cache_clear()
-    me.read(folder).take(3).skip(1).shuffle(1)
-    assert not caplog.records
-    me.read(folder).shuffle(1).take(3)
-    me.read(folder).shuffle(1).map(plus_one).skip(3)
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "other rows in every epoch" in record.message
-    assert "train_test_split" in record.message
-
-
 @pytest.mark.parametrize("mode", ["auto", "file", "example"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 9])
 def test_A6_shards_are_disjoint_and_together_complete(folder, mode, ranks):
@@ -429,20 +280,6 @@ def test_columns_that_are_not_asked_for_are_not_read(folder):
     assert me.read(folder).select_columns("id").schema.names == ["id"]
 
 
-def test_batches_are_columns(folder):
-    batch = next(iter(me.read(folder).batch(3)))
-    assert batch == {
-        "id": [0, 1, 2],
-        "text": ["row 0", "row 1", "row 2"],
-        "tokens": [[], [1], [2, 2]],
-        "maybe": [None, 1, 2],
-    }
-    arrays = next(iter(me.read(folder).with_format("numpy").batch(3)))
-    assert arrays["id"].dtype == np.int64
-    mapped = next(iter(me.read(folder).map(plus_one).batch(3)))
-    assert mapped["next"] == [1, 2, 3]
-
-
 def test_shared_lanes_are_warned_of_once_with_the_factor(folder, caplog):
     log_once.cache_clear()
     with caplog.at_level(logging.WARNING, "midepoch"):
@@ -487,52 +324,6 @@ def test_columns_that_were_left_out_do_not_come_back(folder):
         me.read(folder).select_columns(["id", "id"])
 
 
-def test_columns_of_a_batched_function_may_be_of_any_kind(folder):
-    for make in (tuple, list, np.array, pa.array, lambda column: pa.chunked_array([column])):
-        dataset = (
-            me.read(folder)
-            .select_columns("id")
-            .map(lambda columns, make=make: {"id": make(columns["id"])}, batched=True)
-        )
-        assert list(dataset.filter(lambda columns: [True] * len(columns["id"]), batched=True)) == [
-            {"id": number} for number in range(60)
-        ]
-
-
-def test_a_batched_function_with_changing_columns_raises(folder):
-    def moody(columns):
-        return {"a" if columns["id"][0] == 0 else "b": columns["id"]}
-
-    options = {"batched": True, "batch_size": 10, "remove_columns": ["id", "text", "tokens", "maybe"]}
-    with pytest.raises(ValueError, match="Let it return the same columns every time"):
-        list(me.read(folder).map(moody, **options).batch(7))
-    with pytest.raises(me.SchemaMismatchError, match="no column 'nope'"):
-        list(me.read(folder).map(moody, **options).select_columns("nope"))
-
-
-def test_random_numbers_do_not_depend_on_the_format(folder):
-    plain = [row["noise"] for row in me.read(folder).map(jitter, with_rng=True)]
-    formatted = [float(row["noise"]) for row in me.read(folder).with_format("numpy").map(jitter, with_rng=True)]
-    assert plain == formatted
-
-
-def test_rows_shuffled_over_parquet_never_hold_all_blocks(tmp_path, monkeypatch):
-    folder = write_files(tmp_path / "sparse", [4000], kinds=["parquet"], block=40)
-    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 128)
-    monkeypatch.setattr("midepoch.sources.lane.RUN_ROWS", 128)
-    most = 0
-    load = HeldBlocks.load
-
-    def watched(self, numbers, *meanwhile):
-        nonlocal most
-        load(self, numbers, *meanwhile)
-        most = max(most, len(self._decoded))
-
-    monkeypatch.setattr(HeldBlocks, "load", watched)
-    assert sorted(ids(me.read(folder).shuffle(1, level="row"))) == list(range(4000))
-    assert most < 5
-
-
 def test_an_epoch_of_any_integer_type_is_the_same_epoch(folder):
     one, other = me.read(folder).shuffle(1), me.read(folder).shuffle(1)
     one.set_epoch(np.int64(1))
@@ -546,41 +337,6 @@ def test_a_relative_index_folder_survives_a_change_of_folder(folder, tmp_path, m
     pickled = pickle.dumps(me.read(folder, index_dir="kept"))
     monkeypatch.chdir("/")
     assert ids(pickle.loads(pickled)) == list(range(60))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "error", "message"),
-    [
-        ({"window_blocks": 0}, ValueError, "window_blocks is 0; it must be at least 1"),
-        ({"window_blocks": 2.5}, TypeError, "window_blocks must be an integer"),
-        ({"window_bytes": 0}, ValueError, "window_bytes is 0; it must be at least 1"),
-        ({"window_bytes": "much"}, ValueError, "window_bytes is 'much'; pass a number of bytes"),
-        ({"window_bytes": -1}, ValueError, "window_bytes is -1; it cannot be negative"),
-    ],
-)
-def test_sizes_of_windows_are_checked(tmp_path, sizes, error, message):
-    dataset = me.read(write_files(tmp_path / "data", [20]))
-    with pytest.raises(error, match=message):
-        dataset.shuffle(1, **sizes)
-
-
-def test_sizes_of_windows_may_be_numbers_or_strings(tmp_path):
-    dataset = me.read(write_files(tmp_path / "data", [20]))
-    described = [
-        one.plan.pipeline.describe()[0] for one in (dataset.shuffle(1), dataset.shuffle(1, window_bytes=512 << 20))
-    ]
-    assert described[0] == described[1]
-    assert described[0] == {
-        "op": "shuffle",
-        "level": "block",
-        "seed": 1,
-        "window": 8192,
-        "window_blocks": 16,
-        "window_bytes": 512 << 20,
-    }
-    assert dataset.shuffle(1, level="row", window_blocks=3).plan.pipeline.describe() == [
-        {"op": "shuffle", "level": "row", "seed": 1}
-    ]
 
 
 @pytest.mark.parametrize("kind", [me.StructuredDataset, me.SimpleArrowIterableDataset, me.MultiModalIterableDataset])

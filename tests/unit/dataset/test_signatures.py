@@ -1,0 +1,50 @@
+"""A Dataset is generic for type checkers, and at run time what it was before."""
+
+import copy
+import pickle
+from typing import Any, get_type_hints
+
+import pytest
+
+import midepoch as me
+from files import values, write_numbers
+from midepoch.dataset.front_door import FrontDoor
+
+
+@pytest.fixture
+def rows(tmp_path):
+    write_numbers(tmp_path / "a.arrow", 0, 12)
+    return me.read(tmp_path, index_dir=tmp_path / "index")
+
+
+def test_parameters_are_for_type_checkers_alone(rows):
+    assert isinstance(rows, me.Dataset)
+    assert me.Dataset[dict[str, Any]].__origin__ is me.Dataset
+    assert me.Loader[int].__origin__ is me.Loader
+    with pytest.raises(TypeError):
+        isinstance(rows, me.Dataset[int])
+    opened = me.Dataset[int](rows.plan)
+    assert type(opened) is me.Dataset
+    assert values(opened) == list(range(12))
+
+
+def test_a_class_with_a_parameter_is_a_dataset_like_any_other(rows):
+    class Numbers(me.Dataset[dict[str, int]]):
+        pass
+
+    numbers = Numbers.from_source(rows.plan.pipeline.source).shuffle(seed=1)
+    assert type(numbers.batch(4).map(lambda batch: {"n": 1}).with_format("numpy")) is Numbers
+    assert values(copy.copy(numbers)) == values(rows.shuffle(seed=1))
+
+
+def test_types_can_be_looked_up_and_datasets_pickled(rows):
+    def prepared(dataset: me.Dataset, loader: me.Loader[int]) -> me.Dataset[dict[str, Any]]:
+        raise NotImplementedError
+
+    assert get_type_hints(prepared)["return"] == me.Dataset[dict[str, Any]]
+    assert values(pickle.loads(pickle.dumps(rows.map(dict).batch(4)))) == values(rows.batch(4))
+
+
+def test_front_doors_are_plain_datasets():
+    assert FrontDoor is me.Dataset
+    assert me.StructuredDataset.__mro__[1] is me.Dataset
