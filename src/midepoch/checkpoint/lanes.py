@@ -78,7 +78,7 @@ class LaneAssignment:
         return self.lanes // gcd(self.lanes, self.readers)
 
     def rotation(self, reader: int) -> list[int]:
-        """The lanes of a reader's first ``period`` turns; they repeat for ever."""
+        """The lanes of a reader's first ``period`` turns; they repeat."""
         return [(self.turn + reader + self.readers * slot) % self.lanes for slot in range(self.period)]
 
     def phase(self, reader: int, slot: int) -> int:

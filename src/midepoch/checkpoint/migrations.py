@@ -1,4 +1,4 @@
-"""States of older releases, upgraded one version at a time, so that they load for ever.
+"""States of older releases, upgraded one version at a time, so that they can always be loaded.
 
 A change that an older release would misread gets a new ``VERSION`` and the one function that upgrades states of the
 version before it. Functions that are there are never changed: released states depend on them.

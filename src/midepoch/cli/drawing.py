@@ -18,8 +18,8 @@ from midepoch.sources.source import EpochCut
 
 INK, DELIVERED, LEFT = "#22272e", "#2f7fc1", "#dfe5ea"
 MOST_NAMES, MOST_LINES, PARTS, MOST_ROWS = 40, 40, 100, 100_000
-"""So many lanes and files have a name; more files are drawn together; a line has so many parts; so many rows are asked
-for, evenly over the epoch, if it has more."""
+"""The most lanes and files that have a name; the most files that are drawn one by one; the parts of a line; the most
+rows that are asked for, evenly over the epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,7 +124,7 @@ def _index(command: ArgumentParser) -> None:
         type=_days,
         const=90,
         metavar="DAYS",
-        help="remove the indexes that nobody has opened for so many days (90)",
+        help="remove the indexes that nobody has opened for this number of days (90)",
     )
 
 
@@ -169,7 +169,7 @@ def _run(command: ArgumentParser) -> None:
     command.add_argument(
         "--ranks",
         type=_integer(1),
-        help="trace the epoch as a run of so many ranks, from its beginning; from the checkpoint on if it is uncounted",
+        help="trace the epoch as read by this number of ranks, from its beginning; uncounted, from the checkpoint on",
     )
     command.add_argument("--batch-size", type=_integer(1), help="without a checkpoint: rows of a batch")
     command.add_argument(

@@ -265,8 +265,8 @@ class TransformedDataset(FormattedDataset[Item]):
         columns are dropped. With ``others="join"`` a pack keeps them: arrays are concatenated in the order of its
         documents, other values become a list; it is None if no document has a value.
 
-        Packs are counted once the rows are surveyed. Lists in local, uncompressed Arrow files are surveyed unasked,
-        when items are first counted; for others call :meth:`survey`.
+        Packs are counted once the rows are surveyed. For lists in local, uncompressed Arrow files that happens by
+        itself, when items are first counted; for others call :meth:`survey`.
         """
         pipeline = self.plan.pipeline
         spec = PackSpec(

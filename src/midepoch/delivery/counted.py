@@ -1,4 +1,4 @@
-"""A session of a counted pipeline: its items are one sequence, of which each reader takes every so many.
+"""A session of a counted pipeline: its items are one sequence, which readers take in turn.
 
 The sequence goes round the lanes, and passes over a lane that has run out. So no turn is empty, and readers differ by
 at most one item, however uneven the lanes are. To the readers the sequence is a single lane: reader ``c`` of ``C``

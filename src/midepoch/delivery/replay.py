@@ -27,7 +27,7 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.traced import TracedRows
 
 MOST_NOTED = 1 << 17
-"""After so many rows the lanes are opened again, so that what was noted of them is forgotten."""
+"""After this many rows the lanes are opened again, so that what was noted of them is forgotten."""
 
 
 class ReplayedItem(NamedTuple):
@@ -78,7 +78,7 @@ def _again(session: Session, *, traced: bool) -> Session:
 
 
 def _deliver(progress: Progress, items: int) -> int:
-    """Deliver so many items of a reader, and return how many it had."""
+    """Deliver up to this many items of a reader, and return how many it had."""
     delivered = 0
     if items:
         with closing(take_turns(progress)) as turns:

@@ -41,7 +41,7 @@ class Session:
         """How long functions of the user have taken in this process."""
 
     def open_source(self, lanes: int) -> OpenSource:
-        """What this process holds open to read so many lanes."""
+        """What this process holds open to read this number of lanes."""
         self._opened.append(self.pipeline.source.open(lanes))
         return self._opened[-1]
 

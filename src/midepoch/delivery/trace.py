@@ -125,7 +125,7 @@ def _is_replayed(run: Pass, epoch: int, ranks: int | None) -> bool:
 
 
 def traced_sessions(run: Pass, epoch: int, ranks: int | None = None) -> list[TracedSession]:
-    """The sessions of an epoch of a run; with ``ranks``, the one session of so many ranks.
+    """The sessions of an epoch of a run; with ``ranks``, the one session of that number of ranks.
 
     Only of items that are counted. Raises if the run does not know who read the epoch.
     """

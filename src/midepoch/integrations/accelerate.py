@@ -74,7 +74,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     def dataset(self) -> Any:
         """Refused: ``skip_first_batches`` would use it to skip what ``load_state`` has passed already."""
         raise TypeError(
-            "A loader of prepare_loader needs no skip_first_batches: load_state has moved it behind the last batch "
+            "A loader of prepare_loader needs no skip_first_batches: load_state has moved it to after the last batch "
             "that was trained on. Leave out that call."
         )
 

@@ -125,8 +125,8 @@ class AskedLoader(PositionedLoader[Item]):
         ``step`` counts from the beginning of the epoch, over all resumes. The columns are epoch, step, rank, item (its
         number in the epoch), place (in the batch), document (in the pack), part (of a mixture), file, row, and start
         and stop (which tokens of the row are in the pack). ``epoch`` counts from 0 and is by default the present one.
-        With ``ranks``, the epoch is traced as if so many ranks read it from its beginning. A batch that only keeps
-        ranks even has no line.
+        With ``ranks``, the epoch is traced as if that number of ranks read it from its beginning. A batch that only
+        keeps ranks even has no line.
 
         If items are not counted, they are made again, from where the ranks last started together, and ``step`` counts
         from there. So load the checkpoint before the step. The numbers of these items are unknown.

@@ -19,7 +19,7 @@ def slice_bounds(start: Bound | None, stop: Bound | None, rows: int) -> tuple[in
 
 
 def percent_of(percent: float, rows: int) -> int:
-    """The number of rows nearest to so many percents of them, as `datasets` rounds it."""
+    """The number of rows nearest to this many percent of them, as `datasets` rounds it."""
     return round(percent * rows / 100)
 
 

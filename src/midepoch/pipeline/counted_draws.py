@@ -21,7 +21,7 @@ from midepoch.stages.traced import TracedRows, join_traced
 from midepoch.values.forms import Form
 
 DRAWS_AT_ONCE = 8192
-"""For how many draws the parts and items are found together, at least, if so many are wanted."""
+"""For how many draws the parts and items are found together, at least, if as many are wanted."""
 DRAWS_AHEAD = 16
 """How many arrays of draws may wait while the next items of a part are looked for."""
 NOT_KNOWN: I64 = np.empty(0, np.int64)

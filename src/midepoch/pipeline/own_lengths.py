@@ -1,7 +1,7 @@
 """The lengths that ``pack`` finds by itself: those of lists in local, uncompressed Arrow files.
 
-Only the offsets of the lists are read, which is cheap enough to do it unasked. All other surveys are made when the user
-asks for them.
+Only the offsets of the lists are read, which is cheap enough to do without being asked. All other surveys are made
+when the user asks for them.
 """
 
 import errno

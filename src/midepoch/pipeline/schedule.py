@@ -65,7 +65,7 @@ class Schedule:
         return phases
 
     def period(self) -> I32:
-        """The parts of the first ``sum(weights)`` draws, which repeat for ever."""
+        """The parts of the first ``sum(weights)`` draws, which repeat."""
         if len(self._known) and self._known.min() >= 0:
             return self._known
         parts = self._next_draws([0] * len(self._all_weights), self._total)

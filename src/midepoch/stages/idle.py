@@ -1,4 +1,4 @@
-"""Stages that drop everything of a mixture that starts over for ever: noticed, because the loop would wait for ever."""
+"""Stages that drop everything of a mixture that never ends: noticed, because the loop would never get an item."""
 
 from collections.abc import Callable
 

@@ -13,7 +13,7 @@ from midepoch._common.types import I64
 from midepoch.errors import SurveyMismatchError
 
 FIRST, FIRST_AT_ONCE = 64, 8
-"""How many rows are checked at least, if there are so many, and how many of these before the first item."""
+"""How many rows are checked at least, if there are as many, and how many of these before the first item."""
 SHARE = 16
 """After these, one row is checked for this many rows that are kept."""
 SPAN = 1 << 14

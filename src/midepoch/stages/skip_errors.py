@@ -194,7 +194,7 @@ class SkipErrors(FunctionStage):
 def _too_many(skipped: str, first: str) -> TooManySkippedError:
     return TooManySkippedError(
         f"Broken samples were skipped: {skipped}. The first is {first}. Usually something is wrong with all of them: a "
-        "folder that is not mounted, a data_folder= that is another one, or the processor. If so many samples may be "
+        "folder that is not mounted, a data_folder= that is another one, or the processor. If that many samples may be "
         "left out, pass a larger max_skipped=; 1.0 allows everything."
     )
 

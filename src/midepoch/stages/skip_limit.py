@@ -7,7 +7,7 @@ from midepoch._common.checks import check_integer
 ALL = 1.0
 """The limit that allows everything."""
 LEAST_SAMPLES = 1000
-"""A share is judged as one of at least so many samples: of fewer, a few broken ones in a row would exceed it."""
+"""A share is judged as one of at least this many samples: of fewer, a few broken ones in a row would exceed it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from midepoch.storage.redirects import headers_of, only_for_origin
 
 T = TypeVar("T")
 OpenStore = Callable[[str, float], Any]
-"""A store of obstore for the host or bucket of a URL, which gives up a request after so many seconds."""
+"""A store of obstore for the host or bucket of a URL, which gives up a request after a number of seconds."""
 PLAIN = {"s3": "pyarrow", "gs": "pyarrow", **dict.fromkeys((*HTTP, *AZURE), "fsspec")}
 """The schemes that obstore reads, with the name of the client that reads them otherwise."""
 ONLY_PLAIN = ("role_arn", "external_id", "proxy_options", "target_service_account")

@@ -16,7 +16,7 @@ from midepoch.values.forms import Form
 from midepoch.values.rows import convert_item
 
 STACKED_TOKENS, MOST_STACKED = 1 << 16, 1024
-"""Packs of a stream are made together that have so many tokens, and are so many at most: they fit the CPU cache."""
+"""The most tokens, and the most packs, of a stream that are made together: they fit the CPU cache."""
 
 
 def make_pack(pieces: Mapping[str, Sequence[Values]], ends: I32, spec: PackSpec, form: Form) -> dict[str, Any]:
