@@ -100,6 +100,7 @@ class Meter:
             "functions": tally.functions,
             "processed": max(0.0, (tally.made or self._waited) - tally.read),
             "transported": tally.sent + tally.received,
+            "received": tally.received,
             "workers_idle": tally.idle,
             "rows_read": tally.rows,
             "rows_read_per_second": tally.rows / seconds if seconds else 0.0,

@@ -72,7 +72,8 @@ class AskedLoader(PositionedLoader[Item]):
         ``waited`` are the seconds in which the loop waited for batches, ``waited_share`` is their share of all
         ``seconds``. ``read``, ``processed`` and ``transported`` say what took them: reading rows, making items of rows
         by functions, batches and packs, and sending items from workers. They are sums over all workers of this rank;
-        ``workers_idle`` are the seconds in which workers were as far ahead as they may be. ``functions`` are the
+        ``received`` are the seconds of ``waited`` in which this process made items of what had arrived from workers,
+        and ``workers_idle`` those in which workers were as far ahead as they may be. ``functions`` are the
         seconds in your functions, ``fetched`` and ``decoded`` those of requests to a store and of decoding, in all
         threads. ``rows_per_second`` counts whole batches, of this rank, where batches have a fixed number of rows;
         ``rows_read`` all rows that were read, also ahead. Packs have ``tokens_per_second`` and ``pack_fill``, the share

@@ -100,6 +100,8 @@ def test_what_all_processes_did_is_counted(dataset, workers):
     assert figures["read"] > 0
     assert figures["processed"] > figures["functions"] > 0
     assert (figures["transported"] > 0) == (workers > 0)
+    assert (figures["transported"] > figures["received"] > 0) == (workers > 0)
+    assert figures["received"] <= figures["waited"]
     assert figures["retries"] == figures["cache_hits"] == figures["cache_misses"] == 0
     assert all(isinstance(value, int | float) for value in figures.values())
 
