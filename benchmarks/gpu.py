@@ -266,6 +266,7 @@ class Pictures(TorchDataset):
 def images(settings: Settings) -> list[Figure]:
     """JPEG files, decoded by Pillow, to batches on the device.
 
+    Workers take turns, so that no order depends on their speed: in the long run all are as fast as the slowest.
     Workers and bare decoders run in turn. The ratio is the median of those of neighbours, because a machine is not as
     fast in every second.
     """
@@ -277,9 +278,11 @@ def images(settings: Settings) -> list[Figure]:
     figures = [figure("Pillow, one process", _at_once(_decode_next, 1, seconds), "images/s")]
     for workers in [number for number in settings.workers if number != 2]:
         loader = me.Loader(dataset, batch_size=IMAGE_BATCH, num_workers=workers, device=settings.device)
-        batches, ours, bare = iter(loader), [], []
+        batches, ours, bare, slowest = iter(loader), [], [], []
         for _ in range(IMAGE_ROUNDS):
-            bare.append(_at_once(_decode_next, workers, seconds))  # meanwhile workers wait, with some batches ahead
+            rates = _rates_at_once(_decode_next, workers, seconds)  # meanwhile workers wait, with some batches ahead
+            bare.append(sum(rates))
+            slowest.append(workers * min(rates) / sum(rates))
             ours.append(IMAGE_BATCH * per_second(batches, seconds, settings.wait, workers, ahead=4))
         loader.close()
         ratios = [one / other for one, other in zip(ours, bare, strict=True)]
@@ -288,6 +291,7 @@ def images(settings: Settings) -> list[Figure]:
             figure(f"midepoch, {workers} workers", median(ours), "images/s"),
             figure(f"{workers} bare decoders", median(bare), "images/s"),
             at_least(0.95, what, median(ratios), "×"),
+            figure(f"{workers} decoders as fast as the slowest / bare decoders", median(slowest), "×"),
         ]
     plain = DataLoader(Pictures(), batch_size=IMAGE_BATCH, num_workers=workers, pin_memory=settings.is_cuda)
     theirs = IMAGE_BATCH * measured(plain, settings, partial(to_device, device=settings.device), longer=1.5)
@@ -314,6 +318,11 @@ def _decode_next(number: int) -> None:
 
 def _at_once(work: Callable[[int], Any], number: int, seconds: float, *, threads: bool = False) -> float:
     """Calls a second of processes, or threads, that do nothing but some work, all at once."""
+    return sum(_rates_at_once(work, number, seconds, threads=threads))
+
+
+def _rates_at_once(work: Callable[[int], Any], number: int, seconds: float, *, threads: bool = False) -> list[float]:
+    """The same, of each of them."""
     work(0)
     context = multiprocessing.get_context("fork")
     rates: Any = queue.SimpleQueue() if threads else context.SimpleQueue()
@@ -321,10 +330,10 @@ def _at_once(work: Callable[[int], Any], number: int, seconds: float, *, threads
     started = [start(target=_work_for, args=(work, seconds, rates)) for _ in range(number)]
     for one in started:
         one.start()
-    total = sum(rates.get() for _ in started)
+    found = [float(rates.get()) for _ in started]
     for one in started:
         one.join()
-    return float(total)
+    return found
 
 
 def _work_for(work: Callable[[int], Any], seconds: float, rates: Any) -> None:
