@@ -5,6 +5,7 @@ The rows of a shuffle window lie in several blocks. Putting those blocks togethe
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from midepoch._common.types import I64
+from midepoch.values.addresses import RowAddresses, can_address
 from midepoch.values.memory import new_array
 
 WIDE_BYTES = 512
@@ -19,7 +21,7 @@ MAX_PARTS = 128
 """With more parts it is faster to put them together: the files of all parts are checked before each batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PartedArray:
     """Rows of several arrays as one array, none of them copied. The arrays differ only in their number of rows."""
 
@@ -50,6 +52,11 @@ class PartedArray:
         """The shape of so many rows."""
         return (count, *self.arrays[0].shape[1:])
 
+    @cached_property
+    def _addresses(self) -> RowAddresses | None:
+        """All rows, if one call can copy any of them."""
+        return RowAddresses(self.arrays, self.owners, self.rows) if can_address(self.arrays) else None
+
     def pick(self, indices: I64) -> npt.NDArray[Any]:
         """A new array of the rows at ``indices``."""
         picked = new_array(self.shape(len(indices)), self.dtype)
@@ -66,6 +73,8 @@ class PartedArray:
                 np.take(self.arrays[0], rows, axis=0, out=picked, mode="clip")
         elif self.is_whole and len(indices) == len(self.rows) and (indices == np.arange(len(indices))).all():
             np.concatenate(self.arrays, out=picked)
+        elif self._addresses is not None:
+            self._addresses.pick_into(picked, indices)
         else:  # for wide rows, one Python object per row costs less than a second copy of the row
             places = zip(self.owners[indices].tolist(), self.rows[indices].tolist(), strict=True)
             views = [self.arrays[owner][row] for owner, row in places]
