@@ -52,14 +52,22 @@ def _in_turn(lanes: Sequence["ReadLane"], count: int) -> Iterator[list[Any]]:
         return
     while count >= len(lanes):
         rounds = min(count // len(lanes), *(lane.ready() for lane in lanes))
-        items: list[Any] = [None] * (rounds * len(lanes))
-        for number, lane in enumerate(lanes):
-            items[number :: len(lanes)] = lane.take(rounds)
+        items = _round_robin([lane.take(rounds) for lane in lanes])
         count -= len(items)
         yield items
         del items  # so that the next ones are made in their memory, which is still in the CPU cache
     if count:
         yield [item for lane in lanes[:count] for item in lane.take(1)]
+
+
+def _round_robin(of_lanes: Sequence[list[Any]]) -> list[Any]:
+    """The items of lanes that have equally many, one of each lane in turn. Those of a single lane are not copied."""
+    if len(of_lanes) == 1:
+        return of_lanes[0]
+    items: list[Any] = [None] * (len(of_lanes) * len(of_lanes[0]))
+    for number, of_lane in enumerate(of_lanes):
+        items[number :: len(of_lanes)] = of_lane
+    return items
 
 
 class ReadLane:
@@ -84,6 +92,8 @@ class ReadLane:
         """The next items, of which no more are taken than are ready."""
         if self._singles is not None:
             return [next(self._singles)[0]]
-        self.ready()
-        taken, self._ready = self._ready[:count], self._ready[count:]
+        if count == self.ready():
+            taken, self._ready = self._ready, []
+        else:
+            taken, self._ready = self._ready[:count], self._ready[count:]
         return taken

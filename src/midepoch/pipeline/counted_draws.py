@@ -326,12 +326,16 @@ class _Draws:
                 while waiting[part].rows < needed:
                     waiting[part].add([next(flows[part])])
             for first in range(0, len(parts), RUN_ROWS):
-                rows, keys, _ = interleaved(parts[first : first + RUN_ROWS], waiting)
-                yield RowRun(rows, np.zeros((len(keys), 1), np.int64), keys)
-                del rows, keys  # so that the next rows are made in their memory, which is still in the CPU cache
+                yield _dealt_run(parts[first : first + RUN_ROWS], waiting)
 
     def _runs(self, part: int) -> Iterator[RowRun]:
         for salt, flow in self._items.part_flows(part, self._opened, self._wanted_of(part)):
             assert flow.row_runs is not None
             for run in flow.row_runs:
                 yield RowRun(run.rows, run.cursors, (run.keys ^ salt) & LOW_BITS)
+
+
+def _dealt_run(parts: I32, waiting: Sequence[WaitingRows]) -> RowRun:
+    """The next rows of ``parts``. Nobody else holds them, so the next ones are made in their memory."""
+    rows, keys, _ = interleaved(parts, waiting)
+    return RowRun(rows, np.zeros((len(keys), 1), np.int64), keys)

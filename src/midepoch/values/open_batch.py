@@ -30,7 +30,8 @@ class OpenBatch:
     def _columns(self) -> dict[str, pa.Array | npt.NDArray[Any]]:
         """The columns by name. Numbers are views of Arrow's memory, which are sliced and converted faster."""
         opened: dict[str, pa.Array | npt.NDArray[Any]] = {}
-        for name, column in zip(self.batch.schema.names, self.batch.columns, strict=True):
+        for number, name in enumerate(self.batch.schema.names):
+            column = self.batch.column(number)
             numbers = python_numbers(column)
             opened[name] = column if numbers is None else numbers
         return opened
