@@ -38,6 +38,16 @@ def join_positions(positions: Sequence[PartPosition]) -> Cursor:
     return tuple(number for drawn, times_ended, cursor in positions for number in (drawn, times_ended, *cursor))
 
 
+def split_cursor(cursor: Cursor, widths: Sequence[int]) -> list[PartPosition]:
+    """The position in each part, of parts whose own cursors have these widths."""
+    positions, start = [], 0
+    for width in widths:
+        end = start + 2 + width
+        positions.append(PartPosition(cursor[start], cursor[start + 1], cursor[start + 2 : end]))
+        start = end
+    return positions
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartInput:
     """One part, as a lane draws from it."""

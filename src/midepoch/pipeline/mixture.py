@@ -8,29 +8,27 @@ function of the weights, the seed, the lane and those counts.
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
-from midepoch.checkpoint.edits import Edits, edits_of_part, join_edits
+from midepoch.checkpoint.edits import edits_of_part
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.survey import Survey
-from midepoch.pipeline.adoption import adoption
-from midepoch.pipeline.changing_schedule import ChangingSchedule
 from midepoch.pipeline.counted_draws import CountedDraws
 from midepoch.pipeline.counted_part import CountedPart
-from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop, join_positions, part_salt
-from midepoch.pipeline.in_turn import InTurn
+from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop, join_positions, part_salt, split_cursor
 from midepoch.pipeline.lane_origins import DrawOrigins
+from midepoch.pipeline.lane_schedules import LaneSchedules
 from midepoch.pipeline.lanes import PipelineLanes
-from midepoch.pipeline.period import Period
+from midepoch.pipeline.mixture_adoption import MixtureAdoption
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.pipeline.schedule import COUNTED, Schedule, integer_weights
+from midepoch.pipeline.schedule import COUNTED, integer_weights
 from midepoch.pipeline.waiting_rows import LOW_BITS
-from midepoch.pipeline.weight_schedule import WeightSteps
+from midepoch.pipeline.weight_schedule import WeightSteps, weight_in_words
 from midepoch.sources.read_counts import ReadCounts, sum_counts
 from midepoch.sources.source import (
     ALL_ROWS,
@@ -38,7 +36,6 @@ from midepoch.sources.source import (
     EpochCut,
     FindSurvey,
     ItemSpec,
-    MoveCursor,
     OpenSource,
     RowStride,
     no_survey,
@@ -77,7 +74,7 @@ class Mixture:
     def __str__(self) -> str:
         if self.in_turn:
             return ", then ".join(self.names)
-        weights = map(_in_words, self.described_weights)
+        weights = map(weight_in_words, self.described_weights)
         parts = ", ".join(f"{name} ({weight})" for name, weight in zip(self.names, weights, strict=True))
         return f"a mixture of {parts}"
 
@@ -138,7 +135,7 @@ class Mixture:
 
     def part_positions(self, cursor: Cursor) -> list[PartPosition]:
         """The position in each part that a cursor of the mixture holds."""
-        return _split_cursor(cursor, [len(part.begin) for part in self.parts])
+        return split_cursor(cursor, [len(part.begin) for part in self.parts])
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -184,126 +181,16 @@ class Mixture:
 
     def adopt(self, then: Mapping[str, Any]) -> AdoptedCheckpoint:
         """Accept a checkpoint of a mixture, also one with other weights or parts: each part keeps its own position."""
-        description, *stages = then["pipeline"] or [{}]
-        if description.get("op") != "mix" or "parts" not in then["data"]:
-            raise CheckpointMismatchError(
-                "The checkpoint is not of a mixture. Load it into the dataset that it was taken of."
-            )
-        if bool(description.get("in_turn")) != self.in_turn:
-            words = "mix", "concat"
-            raise CheckpointMismatchError(
-                f"The datasets were joined by {words[not self.in_turn]}, and are joined by {words[self.in_turn]} now. "
-                "Build them as they were, or start over without the state."
-            )
-        if description["stop"] != self.stop:
-            raise CheckpointMismatchError(
-                f"The mixture had stop={description['stop']!r} and has stop={self.stop!r}, so it would end elsewhere. "
-                "Build it as it was, or start over without the state."
-            )
-        saved = SavedMixture.from_fingerprint(description, then["data"])
-        saved_numbers = [saved.names.index(name) if name in saved.names else None for name in self.names]
-        self._check_known(saved, saved_numbers)
-        parts = [self._adopt_part(part, saved, number) for part, number in enumerate(saved_numbers)]
-        changes = self._changes(saved, saved_numbers)
-        moves = [None if part is None else part.move for part in parts]
-        moved = None
-        if changes or any(moves):
-            moved = partial(self._moved, saved, saved_numbers, moves, bool(changes))
-        for name, part in zip(self.names, parts, strict=True):
-            changes += [f"in {name}, {change}" for change in (part.changes if part is not None else ())]
-        edits = join_edits([0 if part is None else part.edits for part in parts])
-        move_edits = partial(_moved_edits, saved_numbers, parts)
-        return AdoptedCheckpoint(moved, [*self.describe(), *stages], tuple(changes), edits, move_edits)
-
-    def _adopt_part(self, part: int, saved: "SavedMixture", saved_number: int | None) -> AdoptedCheckpoint | None:
-        """Accept the checkpoint's part of the same name, or raise if it has changed; None for a new part."""
-        if saved_number is None:
-            return None
-        then = {"data": saved.data[saved_number], "pipeline": saved.pipelines[saved_number]}
-        try:
-            return adoption(self.parts[part], then)
-        except CheckpointMismatchError as error:
-            raise CheckpointMismatchError(
-                f"The part {self.names[part]!r} of the mixture is not the one of the checkpoint. {error} "
-                "To replace it by another part, give that another name."
-            ) from error
-
-    def _check_known(self, saved: "SavedMixture", saved_numbers: Sequence[int | None]) -> None:
-        """Raise if an unknown part may be new or a changed old one."""
-        new = [name for name, number in zip(self.names, saved_numbers, strict=True) if number is None]
-        gone = [name for name in saved.names if name not in self.names]
-        if len(new) == len(self.names) or (new and gone and not self.named):
-            raise CheckpointMismatchError(
-                f"The mixture had the parts {', '.join(saved.names)} and has {', '.join(self.names)}. Whether "
-                f"{new[0]} is new or a changed old part is unknown. Build the parts as they were, or name them by "
-                "passing a dict to mix, both before and after the change."
-            )
-
-    def _moved(
-        self,
-        saved: "SavedMixture",
-        saved_numbers: Sequence[int | None],
-        moves: Sequence[MoveCursor | None],
-        new_schedule: bool,
-        cursor: Cursor,
-    ) -> Cursor:
-        """A cursor of the checkpoint as one of this mixture. Known parts keep their position, new ones begin.
-
-        A new schedule begins too: it has drawn nothing yet.
-        """
-        if len(cursor) != sum(saved.widths) + 2 * len(saved.widths):
-            raise CheckpointMismatchError(
-                f"The state is damaged: a cursor has {len(cursor)} numbers, which do not fit the parts "
-                f"{', '.join(saved.names)}. Load an earlier checkpoint."
-            )
-        saved_positions = _split_cursor(cursor, saved.widths)
-        positions = []
-        for part, number, move in zip(self.parts, saved_numbers, moves, strict=True):
-            if number is None:
-                positions.append(PartPosition(0, 0, part.begin))
-                continue
-            drawn, times_ended, part_cursor = saved_positions[number]
-            part_cursor = part_cursor if move is None else move(part_cursor)
-            positions.append(PartPosition(0 if new_schedule else drawn, times_ended, part_cursor))
-        return join_positions(positions)
-
-    def _changes(self, saved: "SavedMixture", saved_numbers: Sequence[int | None]) -> list[str]:
-        """How the schedule differs from the checkpoint's, in words."""
-        changes = []
-        for name, weight, number in zip(self.names, self.described_weights, saved_numbers, strict=True):
-            if number is None:
-                changes.append(f"{name} is new and starts from its beginning, with weight {_in_words(weight)}")
-            elif saved.weights[number] != weight:
-                changes.append(f"{name} has weight {_in_words(weight)} instead of {_in_words(saved.weights[number])}")
-        changes += [f"{name} was removed" for name in saved.names if name not in self.names]
-        if saved.seed != self.seed:
-            changes.append(f"its seed is {self.seed} instead of {saved.seed}")
-        if not changes and list(self.names) != saved.names:
-            changes.append("its parts are in another order")
-        return changes
-
-
-class SavedMixture(NamedTuple):
-    """What a checkpoint says of its mixture, one entry a part in each list."""
-
-    names: list[str]
-    weights: list[Any]
-    seed: int
-    widths: list[int]
-    """How many numbers the cursor of each part has."""
-    pipelines: list[Any]
-    data: list[Any]
-
-    @classmethod
-    def from_fingerprint(cls, description: Mapping[str, Any], data: Mapping[str, Any]) -> Self:
-        """Read the mixture's description and its data; ``ValueError`` if they do not fit together."""
-        names, weights, widths = description["names"], description["weights"], description["widths"]
-        saved = cls(names, weights, description["seed"], widths, description["parts"], data["parts"])
-        if len({len(each) for each in (saved.names, saved.weights, saved.widths, saved.pipelines, saved.data)}) != 1:
-            raise ValueError("its lists of parts have different lengths")
-        if any(type(width) is not int or width < 1 for width in saved.widths):
-            raise ValueError(f"the widths of cursors are {saved.widths}")
-        return saved
+        return MixtureAdoption(
+            parts=self.parts,
+            names=self.names,
+            named=self.named,
+            weights=self.described_weights,
+            seed=self.seed,
+            stop=self.stop,
+            in_turn=self.in_turn,
+            description=self.describe(),
+        ).adopt(then)
 
 
 class OpenMixture:
@@ -331,7 +218,15 @@ class MixtureLanes:
         self._mixture, self._cut = mixture, cut
         # All lanes share an epoch's order. While some lanes are a pass ahead of others, the orders of both are needed.
         self._cached_lanes = lru_cache(maxsize=EPOCHS_KEPT * len(mixture.parts))(self._cut_part)
-        self._changing: dict[int, ChangingSchedule] = {}
+        self._schedules = LaneSchedules(
+            weights=mixture.integer_weights,
+            seed=mixture.seed,
+            stop=mixture.stop,
+            steps=mixture.steps,
+            in_turn=mixture.in_turn,
+            epoch=cut.epoch,
+            lanes=cut.lanes,
+        )
         self._origins: dict[int, DrawOrigins] = {}
         self._left_out: dict[int, set[int]] = {}
 
@@ -357,7 +252,7 @@ class MixtureLanes:
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
         """True if every part can have reached its cursor, and the schedule its counts."""
         positions = self._mixture.part_positions(cursor)
-        schedule = self._schedule(lane, [position.times_ended for position in positions])
+        schedule = self._schedules.of_lane(lane, [position.times_ended for position in positions])
         if schedule is not None and not schedule.can_have_drawn([position.drawn for position in positions]):
             return False
         return all(
@@ -374,7 +269,7 @@ class MixtureLanes:
             for number, (name, part) in enumerate(zip(mixture.names, mixture.parts, strict=True))
         ]
         positions = mixture.part_positions(cursor)
-        draws = Draws(inputs, positions, stop=mixture.stop, schedule=partial(self._schedule, lane))
+        draws = Draws(inputs, positions, stop=mixture.stop, schedule=partial(self._schedules.of_lane, lane))
         form, batched = mixture.item_spec
         passes = partial(draws.passes, mixture.integer_weights) if mixture.stop == "never" else None
         if mixture.schema is not None:
@@ -395,17 +290,13 @@ class MixtureLanes:
             parts,
             mixture.part_positions(cursor),
             stop=mixture.stop,
-            period=partial(self._period, lane),
+            period=partial(self._schedules.period, lane),
             form=mixture.item_spec,
             in_runs=mixture.schema is not None,
         )
 
     def _open_counted(self, lane: int, part: int, times_ended: int, cursor: Cursor) -> CountedItems:
         return self._part_lanes(part, times_ended).counted(lane, cursor)
-
-    def _period(self, lane: int, times_ended: Sequence[int]) -> Period | ChangingSchedule | InTurn | None:
-        schedule = self._schedule(lane, times_ended)
-        return Period(schedule, self._weights(times_ended)) if isinstance(schedule, Schedule) else schedule
 
     def _open(self, opened: OpenMixture, lane: int, part: int, times_ended: int, cursor: Cursor) -> Flow:
         lanes, drawn, name = self._part_lanes(part, times_ended), self._origins.get(lane), self._mixture.names[part]
@@ -419,36 +310,6 @@ class MixtureLanes:
             flow = noting(flow, mask)
         return flow
 
-    def _schedule(self, lane: int, times_ended: Sequence[int]) -> Schedule | ChangingSchedule | InTurn | None:
-        """The order of draws among the parts that have not ended; None if all have."""
-        if self._mixture.in_turn:
-            return InTurn.of(times_ended)
-        steps = self._mixture.steps
-        if steps is not None:
-            if lane not in self._changing:
-                key = (self._mixture.seed, self._cut.epoch, lane)
-                self._changing[lane] = ChangingSchedule(steps.of_lane(lane, self._cut.lanes), *key)
-            return self._changing[lane]
-        weights = self._weights(times_ended)
-        return Schedule(weights, self._mixture.seed, self._cut.epoch, lane) if any(weights) else None
-
-    def _weights(self, times_ended: Sequence[int]) -> list[int]:
-        """The weights of the parts; 0 for those that have ended and do not start over."""
-        mixture = self._mixture
-        return [
-            0 if mixture.stop == "all" and ended else weight
-            for weight, ended in zip(mixture.integer_weights, times_ended, strict=True)
-        ]
-
-
-def _moved_edits(saved_numbers: Sequence[int | None], parts: Sequence[AdoptedCheckpoint | None], edits: Edits) -> Edits:
-    """The edits of the parts of a checkpoint as those of the present parts."""
-    moved = []
-    for number, part in zip(saved_numbers, parts, strict=True):
-        of_part = 0 if number is None else edits_of_part(edits, number)
-        moved.append(of_part if part is None or part.move_edits is None else part.move_edits(of_part))
-    return join_edits(moved)
-
 
 def _note_masked(left_out: set[int], of_part: Set[int], salt: int, keys: I64) -> None:
     """Add the keys that the mixture gives to those items of a part that are masked."""
@@ -457,20 +318,3 @@ def _note_masked(left_out: set[int], of_part: Set[int], salt: int, keys: I64) ->
 
 def _no_row(key: int) -> tuple[str, int]:
     raise LookupError(key)  # a key does not say of which part it is
-
-
-def _in_words(weight: Any) -> str:
-    """A weight of a checkpoint: a number, or the weights from some items on."""
-    if isinstance(weight, Mapping):
-        return ", ".join(f"{of_item:g} from item {items}" for items, of_item in weight["at"])
-    return f"{weight:g}"
-
-
-def _split_cursor(cursor: Cursor, widths: Sequence[int]) -> list[PartPosition]:
-    """The position in each part, of parts whose own cursors have these widths."""
-    positions, start = [], 0
-    for width in widths:
-        end = start + 2 + width
-        positions.append(PartPosition(cursor[start], cursor[start + 1], cursor[start + 2 : end]))
-        start = end
-    return positions

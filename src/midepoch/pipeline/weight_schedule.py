@@ -81,6 +81,13 @@ class WeightSteps:
         return [(max(0, -((lane - items) // lanes)), weights) for items, weights in self.steps]
 
 
+def weight_in_words(weight: Any) -> str:
+    """A weight of a checkpoint: a number, or the weights from some items on."""
+    if isinstance(weight, Mapping):
+        return ", ".join(f"{of_item:g} from item {items}" for items, of_item in weight["at"])
+    return f"{weight:g}"
+
+
 def _ramp(begin: int, end: int, before: Sequence[float], after: Sequence[float]) -> list[tuple[int, tuple[int, ...]]]:
     """The steps between two keys, without the first."""
     count = min(RAMP_STEPS, end - begin)

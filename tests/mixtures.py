@@ -1,0 +1,34 @@
+"""Mixtures of in-memory pipelines."""
+
+from dataclasses import replace
+
+from in_memory import NumbersSource
+from midepoch.pipeline.mixture import Mixture
+from midepoch.pipeline.pipeline import Pipeline
+from midepoch.stages.filter_batches import FilterBatches
+from midepoch.stages.transform import Filter
+
+
+def part(name, rows=12, stage=None):
+    of = Pipeline(source=NumbersSource(rows=rows, name=name))
+    return of if stage is None else replace(of, stages=(stage(of),))
+
+
+def odd(of):
+    return Filter(call=of.call("filter", lambda item: item["id"] % 2))
+
+
+def odd_batches(of):
+    return FilterBatches(call=of.call("filter", lambda columns: [number % 2 for number in columns["id"]]), size=3)
+
+
+def mixture(parts=None, weights=None, **options):
+    parts = {"a": part("a"), "b": part("b", 6, odd_batches)} if parts is None else parts
+    weights = [2, 1] if weights is None else weights
+    return Mixture(
+        parts=tuple(parts.values()), names=tuple(parts), weights=tuple(weights), **({"named": True} | options)
+    )
+
+
+def fingerprint(of):
+    return Pipeline(source=of).fingerprint
