@@ -1,6 +1,5 @@
 """The rows of one lane: read in whole blocks, and handed on as columns."""
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,9 @@ from midepoch.values.take import take
 
 STEP_ROWS, STEP_BYTES = 8192, 32 << 20
 WINDOW_STEP_ROWS, WINDOW_STEP_BYTES = 32768, 8 << 20
+ROW_STEP_BYTES = 64 << 20
+"""The bytes of a step of all lanes together if any row may follow any other: the more rows are picked from a block at a
+time, the faster."""
 RUN_ROWS, RUN_BYTES = 1024, 8 << 20
 NARROW_BYTES = 512 << 10
 SLICE_ROWS = 64
@@ -53,20 +55,19 @@ class ReadSizes:
     """How many blocks that are views of their files are kept."""
 
     @classmethod
-    def of(
-        cls, row_bytes: int, lanes: int, *, has_dictionaries: bool = False, is_scattered: bool = False
-    ) -> "ReadSizes":
+    def of(cls, row_bytes: int, lanes: int, *, has_dictionaries: bool = False, scattered_bytes: int = 0) -> "ReadSizes":
         """Sizes for a reader of ``lanes`` lanes at once.
 
         Rows of a dictionary column may be larger than ``row_bytes``, which counts only their codes. If rows are
-        scattered, a step picks them from many blocks. That has a cost for each block, so more rows are picked together.
+        scattered, a step picks them from many blocks. That has a cost for each block, so more rows are picked together:
+        about ``scattered_bytes``.
         """
         narrow = not has_dictionaries and row_bytes * RUN_ROWS < NARROW_BYTES  # longer runs cost little memory then
         rows = min(STEP_ROWS, NARROW_BYTES // row_bytes) if narrow else RUN_ROWS
         run = max(1, min(max(16, rows // lanes), RUN_BYTES // row_bytes))
         step = max(run, min(STEP_ROWS // lanes, STEP_BYTES // row_bytes))
-        if is_scattered and not has_dictionaries:
-            step = max(step, min(WINDOW_STEP_ROWS // lanes, WINDOW_STEP_BYTES // row_bytes))
+        if not has_dictionaries:
+            step = max(step, min(WINDOW_STEP_ROWS // lanes, scattered_bytes // row_bytes))
         return cls(step, run, max(16, VIEWS // lanes))
 
 
@@ -176,10 +177,12 @@ class LaneRows:
                 yield np.arange(begin, end)
                 begin = end
             else:
-                group_starts = np.arange(begin, min(stop, begin + groups * rows * stride), rows * stride)
+                few = self._all_mapped and begin == first
+                read = max(1, min(groups, FIRST_ROWS // rows)) if few else groups
+                group_starts = np.arange(begin, min(stop, begin + read * rows * stride), rows * stride)
                 positions = (group_starts[:, None] + np.arange(rows)).ravel()
                 yield from self._cut_at_windows(positions[positions < stop])
-                begin += groups * rows * stride
+                begin += read * rows * stride
 
     def _cut_at_windows(self, positions: I64) -> Iterator[I64]:
         """The positions, cut where the first window ends and where the last begins: steps share the blocks of those."""
@@ -254,8 +257,8 @@ class LaneRows:
         fits = np.cumsum(self._fetcher.blocks.block_lengths[blocks]) <= room
         return list(blocks[: max(1, int(near.sum()), int(fits.sum()))].tolist())
 
-    def _bytes_of(self, blocks: Collection[int]) -> int:
-        return int(self._fetcher.blocks.block_lengths[list(blocks)].sum()) if blocks else 0
+    def _bytes_of(self, blocks: Collection[int] | I64) -> int:
+        return int(self._fetcher.blocks.block_lengths[list(blocks)].sum()) if len(blocks) else 0
 
     def _slice(
         self, numbers: I64, breaks: I64, read_ahead: Callable[[], None], window: int | None
@@ -281,30 +284,30 @@ class LaneRows:
     def _pick(self, numbers: I64, read_ahead: Callable[[], None], window: int | None) -> Iterator[tuple[int, Rows]]:
         """Scattered rows: read block by block in rising order, then picked in the order of ``numbers``."""
         indices, rising = _sorted(numbers)
-        breaks = (np.flatnonzero(np.diff(rising) != 1) + 1).tolist()
-        parts = list(self._by_block(rising, 0, len(rising)))
-        block_rows = sum(int(self._block_starts[part.block + 1] - self._block_starts[part.block]) for part in parts)
-        blocks = [part.block for part in parts]
-        sparse = not self._all_mapped and len(blocks) > 1 and block_rows > SPARSE * len(numbers)
-        sparse = sparse and self._bytes_of(blocks) > self._window_bytes
+        blocks, bounds = self._divided(rising, 0, len(rising))
+        numbers_of_blocks = blocks.tolist()
+        sparse = not self._all_mapped and self._is_sparse(blocks, len(numbers))
         if not sparse:
-            self._held.load(blocks, read_ahead, window)
+            self._held.load(numbers_of_blocks, read_ahead, window)
+        breaks = np.flatnonzero(np.diff(rising) != 1) + 1
+        first_breaks = np.searchsorted(breaks, bounds[:-1], "right").tolist()
+        last_breaks = np.searchsorted(breaks, bounds[1:], "left").tolist()
+        rows = rising - np.repeat(self._block_starts[blocks], np.diff(bounds))  # each numbered in its block
         batches, views = list[pa.RecordBatch | ScatteredRows](), list[int]()
-        for block, begin, end in parts:
+        ranges = zip(numbers_of_blocks, pairwise(bounds.tolist()), first_breaks, last_breaks, strict=True)
+        for block, (begin, end), first_break, last_break in ranges:
             if sparse:
                 self._held.load([block])
-            data, own_breaks = self._held[block], breaks[bisect_right(breaks, begin) : bisect_left(breaks, end)]
-            if not own_breaks or (len(own_breaks) + 1) * PICK_ROWS <= end - begin:
-                first_row = int(self._block_starts[block])
-                bounds = pairwise([begin, *own_breaks, end])
-                batches += [
-                    _as_batch(data.slice(int(rising[first]) - first_row, last - first)) for first, last in bounds
-                ]
+            data, is_view, own_breaks = self._held[block], self._held.is_view(block), last_break - first_break
+            if not own_breaks or (own_breaks + 1) * PICK_ROWS <= end - begin:
+                cuts = pairwise([begin, *breaks[first_break:last_break].tolist(), end])
+                batches += [_as_batch(data.slice(int(rows[first]), last - first)) for first, last in cuts]
+            elif is_view and isinstance(data, pa.RecordBatch):
+                batches.append(ScatteredRows(data, rows[begin:end]))
             else:
-                rows = rising[begin:end] - self._block_starts[block]
-                lazy = self._held.is_view(block) and isinstance(data, pa.RecordBatch)
-                batches.append(ScatteredRows(data, rows) if lazy else _as_batch(take(data, rows)))
-            views += [block] if self._held.is_view(block) else []
+                batches.append(_as_batch(take(data, rows[begin:end])))
+            if is_view:
+                views.append(block)
         in_pool = np.empty_like(indices)
         in_pool[indices] = np.arange(len(indices))
         check = self._fetcher.file_check(views) if views else in_memory
@@ -312,20 +315,29 @@ class LaneRows:
         for index in range(0, len(numbers), self._sizes.run):
             yield index, Rows(PickedRows(pool, in_pool[index : index + self._sizes.run]))
 
+    def _is_sparse(self, blocks: I64, count: int) -> bool:
+        """True if so few rows of blocks are wanted that the blocks are not held together."""
+        rows = int((self._block_starts[blocks + 1] - self._block_starts[blocks]).sum())
+        return len(blocks) > 1 and rows > SPARSE * count and self._bytes_of(blocks) > self._window_bytes
+
     def _by_block(self, rising: I64, begin: int, end: int) -> Iterator[BlockRows]:
         """The rising row numbers from index ``begin`` to ``end``, divided by block."""
+        blocks, bounds = self._divided(rising, begin, end)
+        for block, (first, last) in zip(blocks.tolist(), pairwise(bounds.tolist()), strict=True):
+            yield BlockRows(block, first, last)
+
+    def _divided(self, rising: I64, begin: int, end: int) -> tuple[I64, I64]:
+        """The blocks of rising row numbers from index ``begin`` to ``end``, and the bounds of the rows of each."""
         first, last = np.searchsorted(self._block_starts, rising[[begin, end - 1]], "right") - 1
         if last - first < end - begin:
-            blocks = np.arange(first, last + 1)
             ends = np.searchsorted(rising[begin:end], self._block_starts[first + 1 : last + 2]) + begin
+            has_rows = np.diff(ends, prepend=begin) > 0
+            blocks, ends = np.arange(first, last + 1)[has_rows], ends[has_rows]
         else:  # there are more blocks than rows: search for each row, not for each block
             owners = np.searchsorted(self._block_starts, rising[begin:end], "right") - 1
             changes = np.flatnonzero(np.diff(owners)) + 1
             blocks, ends = owners[np.append(0, changes)], np.append(changes, end - begin) + begin
-        for block, block_end in zip(blocks.tolist(), ends.tolist(), strict=True):
-            if block_end > begin:
-                yield BlockRows(block, begin, block_end)
-            begin = block_end
+        return blocks, np.append(begin, ends)
 
 
 def _sorted(numbers: I64) -> tuple[I64, I64]:

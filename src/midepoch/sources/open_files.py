@@ -8,7 +8,7 @@ import pyarrow as pa
 from midepoch.formats.arrow import holds_dictionary
 from midepoch.index.index import Index
 from midepoch.sources.fetcher import BlockFetcher
-from midepoch.sources.lane import ReadSizes
+from midepoch.sources.lane import ROW_STEP_BYTES, WINDOW_STEP_BYTES, ReadSizes
 from midepoch.sources.read_counts import ReadCounts
 from midepoch.sources.virtual import BlockTable
 from midepoch.stages.flow import RowRun
@@ -39,7 +39,7 @@ class OpenFiles:
             index.view.row_bytes,
             lanes,
             has_dictionaries=has_dictionaries,
-            is_scattered=window_bytes > 0 or (is_scattered and self.fetcher.all_mapped),
+            scattered_bytes=_scattered_bytes(lanes, window_bytes, is_scattered and self.fetcher.all_mapped),
         )
 
     @property
@@ -63,3 +63,9 @@ class OpenFiles:
 
     def close(self) -> None:
         self.fetcher.close()
+
+
+def _scattered_bytes(lanes: int, window_bytes: int, is_scattered: bool) -> int:
+    """How many bytes of rows that lie in different blocks a lane picks together."""
+    of_rows = ROW_STEP_BYTES // lanes if is_scattered else 0
+    return max(of_rows, WINDOW_STEP_BYTES if window_bytes or is_scattered else 0)

@@ -18,6 +18,9 @@ DTYPES = {
 }
 """NumPy's dtype of each number type, by Arrow's type id: comparing ids is faster than asking a type what it is."""
 
+TYPES = {dtype: pa.from_numpy_dtype(dtype) for dtype in DTYPES.values()}
+"""Arrow's type of each of those dtypes."""
+
 
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
     """A view of an array of integers or floats without nulls."""
@@ -33,5 +36,5 @@ def arrow_of(numbers: npt.NDArray[Any]) -> pa.Array:
     if numbers.dtype == bool:
         values, kind = np.packbits(numbers, bitorder="little"), pa.bool_()
     else:
-        values, kind = np.ascontiguousarray(numbers), pa.from_numpy_dtype(numbers.dtype)
+        values, kind = np.ascontiguousarray(numbers), TYPES.get(numbers.dtype) or pa.from_numpy_dtype(numbers.dtype)
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(values)])

@@ -22,6 +22,8 @@ LISTS = {pa.list_(pa.null()).id, pa.large_list(pa.null()).id}
 
 def take(data: Data, indices: I64) -> Data:
     """The rows at ``indices``, in that order."""
+    if all(kind.id in FLAT for kind in data.schema.types):
+        return data.take(arrow_of(indices))
     data = _without_offsets(data)
     if not isinstance(data, pa.RecordBatch) or not len(indices) or not any(map(_holds_long_lists, data.columns)):
         return data.take(arrow_of(indices))

@@ -180,6 +180,8 @@ def test_the_first_row_of_mapped_files_waits_for_a_few_rows_only(index_of, monke
     runs = list(LaneRows(fetcher, order, big, 10**9).runs(0, ROWS))
     assert [len(run) for run in runs] == [5, ROWS - 5]
     assert read(fetcher, order, big, 0, ROWS, 10**9) == whole
+    every_third = LaneRows(fetcher, order, big, 10**9).runs(0, ROWS, rows=2, phase=1, stride=3)
+    assert [len(run) for run in every_third] == [4, len([row for row in range(ROWS) if row // 2 % 3 == 1]) - 4]
     fetcher.close()
 
 
@@ -207,9 +209,12 @@ def test_narrow_rows_come_in_longer_runs_within_the_same_limits():
     assert ReadSizes.of(1 << 20, 1).run == 8
     assert ReadSizes.of(64, 64).run == 128
     assert ReadSizes.of(64, 1, has_dictionaries=True).run == 1024
-    assert ReadSizes.of(56, 1, is_scattered=True).step == 32768
-    assert ReadSizes.of(512, 1, is_scattered=True).step == 16384
-    assert ReadSizes.of(56, 8, is_scattered=True).step == 4096
+    assert ReadSizes.of(56, 1, scattered_bytes=8 << 20).step == 32768
+    assert ReadSizes.of(512, 1, scattered_bytes=8 << 20).step == 16384
+    assert ReadSizes.of(56, 8, scattered_bytes=8 << 20).step == 4096
+    assert ReadSizes.of(2000, 1, scattered_bytes=64 << 20).step == 32768
+    assert ReadSizes.of(2000, 1, scattered_bytes=64 << 20, has_dictionaries=True).step == 8192
+    assert ReadSizes.of(2000, 1, scattered_bytes=64 << 20).run == 1024
     for row_bytes in (1, 10, 64, 500, 5000, 1 << 24):
         for lanes in (1, 3, 256, 10_000):
             chosen = ReadSizes.of(row_bytes, lanes)
