@@ -55,15 +55,25 @@ class ReadSizes:
     """How many blocks that are views of their files are kept."""
 
     @classmethod
-    def of(cls, row_bytes: int, lanes: int, *, has_dictionaries: bool = False, scattered_bytes: int = 0) -> "ReadSizes":
+    def of(
+        cls,
+        row_bytes: int,
+        lanes: int,
+        *,
+        has_dictionaries: bool = False,
+        scattered_bytes: int = 0,
+        is_decoded: bool = False,
+    ) -> "ReadSizes":
         """Sizes for a reader of ``lanes`` lanes at once.
 
         Rows of a dictionary column may be larger than ``row_bytes``, which counts only their codes. If rows are
         scattered, a step picks them from many blocks. That has a cost for each block, so more rows are picked together:
-        about ``scattered_bytes``.
+        about ``scattered_bytes``. Blocks that are decoded are in memory as a whole, so longer runs of their rows cost
+        little more.
         """
         narrow = not has_dictionaries and row_bytes * RUN_ROWS < NARROW_BYTES  # longer runs cost little memory then
-        rows = min(STEP_ROWS, NARROW_BYTES // row_bytes) if narrow else RUN_ROWS
+        rows = 2 * RUN_ROWS if is_decoded and not has_dictionaries else RUN_ROWS
+        rows = max(rows, min(STEP_ROWS, NARROW_BYTES // row_bytes)) if narrow else rows
         run = max(1, min(max(16, rows // lanes), RUN_BYTES // row_bytes))
         step = max(run, min(STEP_ROWS // lanes, STEP_BYTES // row_bytes))
         if not has_dictionaries:

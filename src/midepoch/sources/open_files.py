@@ -39,6 +39,7 @@ class OpenFiles:
             index.view.row_bytes,
             lanes,
             has_dictionaries=has_dictionaries,
+            is_decoded=not self.fetcher.all_mapped,
             scattered_bytes=_scattered_bytes(lanes, window_bytes, is_scattered and self.fetcher.all_mapped),
         )
 

@@ -208,6 +208,9 @@ def test_narrow_rows_come_in_longer_runs_within_the_same_limits():
     assert ReadSizes.of(2000, 1).run == 1024
     assert ReadSizes.of(1 << 20, 1).run == 8
     assert ReadSizes.of(64, 64).run == 128
+    assert [ReadSizes.of(size, 1, is_decoded=True).run for size in (64, 400, 2000, 1 << 20)] == [8192, 2048, 2048, 8]
+    assert ReadSizes.of(2000, 1, is_decoded=True, has_dictionaries=True).run == 1024
+    assert ReadSizes.of(2000, 4, is_decoded=True).run == 512
     assert ReadSizes.of(64, 1, has_dictionaries=True).run == 1024
     assert ReadSizes.of(56, 1, scattered_bytes=8 << 20).step == 32768
     assert ReadSizes.of(512, 1, scattered_bytes=8 << 20).step == 16384
