@@ -37,7 +37,7 @@ def arrow_batches(batch: pa.RecordBatch, size: int, form: Literal["numpy", "torc
     starts = range(0, batch.num_rows, size)
     if form == "arrow":
         return map(batch.slice, starts, repeat(size))
-    make, finish = (to_torch, _copied_tensor) if form == "torch" else (to_numpy, np.asarray)
+    make, finish = (to_torch, copied_tensor) if form == "torch" else (to_numpy, np.asarray)
     columns = [
         (name, column, make) if (array := even_array(column)) is None else (name, array, finish)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -149,7 +149,8 @@ def tensor_of(array: Any) -> Any:
     return torch_module().from_numpy(array.copy())
 
 
-def _copied_tensor(array: npt.NDArray[Any]) -> Any:
+def copied_tensor(array: npt.NDArray[Any]) -> Any:
+    """A tensor with a copy of an array of numbers, in memory that is used again."""
     copy = new_array(array.shape, array.dtype)
     copy[...] = array
     return without_copy(copy, "torch")

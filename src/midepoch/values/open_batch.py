@@ -36,6 +36,10 @@ class OpenBatch:
             opened[name] = column if numbers is None else numbers
         return opened
 
+    def has_numbers(self, name: str) -> bool:
+        """True if a column has numbers without nulls."""
+        return isinstance(self._columns[name], np.ndarray)
+
     def values(self, start: int, stop: int, names: Sequence[str]) -> dict[str, Values]:
         """The rows from ``start`` to ``stop`` as columns: views of numbers, and lists of other Python values."""
         columns = self._columns

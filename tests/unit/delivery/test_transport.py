@@ -277,7 +277,7 @@ def items_in(memory, place):
 @pytest.mark.parametrize("with_check", [True, False])
 @pytest.mark.parametrize("size", [3, 8, 200])
 def test_wide_rows_in_order_are_copied_once_and_arrive_as_tensors(memory, monkeypatch, size, with_check):
-    monkeypatch.setattr("midepoch.values.arrow._copied_tensor", None)  # would be a copy before the one to the message
+    monkeypatch.setattr("midepoch.values.arrow.copied_tensor", None)  # would be a copy before the one to the message
     values = np.arange(50 * 1024, dtype=np.int32)
     batch = pa.record_batch({"x": pa.FixedSizeListArray.from_arrays(values, 1024)}).slice(2, 40)
     checks = []

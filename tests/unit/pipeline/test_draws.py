@@ -102,3 +102,32 @@ def test_items_that_are_drawn_one_by_one_are_those_of_runs_where_parts_end_too(p
         assert [row["x"] for row in islice(resumed, len(following))] == following
         got.append(next(iterator)["x"])
     assert got == expected
+
+
+@pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
+def test_batches_of_a_mixture_in_every_form_have_the_rows_that_are_drawn_one_by_one(tmp_path, form, shuffled):
+    parts = {}
+    for part, size in {"a": 2500, "b": 900}.items():
+        numbers = range(size)
+        rows = {
+            "text": [None if number % 7 == 3 else f"{part}{number}" for number in numbers],
+            "n": [number if part == "a" else -number for number in numbers],
+            "score": [number / 8 for number in numbers],
+            "pair": [[number, number + 1] for number in numbers],
+        }
+        batch = pa.record_batch(rows)
+        write(tmp_path / f"{part}.arrow", [batch.slice(start, 300) for start in range(0, size, 300)])
+        parts[part] = me.read(tmp_path / f"{part}.arrow")
+        parts[part] = parts[part].shuffle(seed=4, window=600) if shuffled else parts[part]
+    expected = list(me.mix({name: part.map(dict) for name, part in parts.items()}, [3, 1], stop="all"))
+    got = []
+    for batch in me.mix(parts, [3, 1], stop="all").with_format(form).batch(37):
+        columns = batch.to_pydict() if form == "arrow" else {name: plain(column) for name, column in batch.items()}
+        assert list(columns) == ["text", "n", "score", "pair"]
+        got += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    assert got == expected
+
+
+def plain(column):
+    return column.tolist() if hasattr(column, "tolist") else column

@@ -60,16 +60,26 @@ def test_a_pool_of_slices_gives_what_a_pool_of_copies_gives(name, form, nulls):
     assert same(list(got.slice(2, 7).items()), list(expected.slice(2, 7).items()))
 
 
-def test_text_of_slices_is_not_copied_together(monkeypatch):
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_text_and_numbers_of_slices_are_not_copied_together(monkeypatch, form):
     asked, together = [], RowPool.batch
     monkeypatch.setattr(RowPool, "batch", lambda self, names=None: asked.append(names) or together(self, names))
-    opened = OpenBatch(pa.record_batch({"text": ["a", "b", None], "n": [1, 2, 3]}))
+    columns = {"text": ["a", "b", None], "n": [1, 2, 3], "nulls": [1, None, 3], "z": ["x", "y", "z"], "a": [b"1"] * 3}
+    opened = OpenBatch(pa.record_batch(columns))
     pool = RowPool([SlicedRows(opened, 1, 3), SlicedRows(opened, 0, 1)])
-    (made,) = Rows(PickedRows(pool, np.array([2, 1, 0])), "numpy").batches(3)
-    assert made["text"].tolist() == ["a", None, "b"]
+    (made,) = Rows(PickedRows(pool, np.array([2, 1, 0])), form).batches(3)
+    assert list(made["text"]) == ["a", None, "b"]
     assert made["n"].tolist() == [1, 3, 2]
-    assert list(made) == ["text", "n"]
-    assert asked == [["n"]]
+    assert list(made) == list(columns)
+    assert asked == [["nulls"]]
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_columns_that_are_all_dealt_out_keep_their_order(form):
+    names = [f"column {number}" for number in range(20)][::-1]
+    opened = OpenBatch(pa.record_batch({name: ["a", "b"] for name in names}))
+    batches = list(Rows(PickedRows(RowPool([SlicedRows(opened, 0, 2)]), np.array([1, 0])), form).batches(1))
+    assert [list(batch) for batch in batches] == [names, names]
 
 
 def test_files_are_checked_before_and_after_slices_are_converted():
