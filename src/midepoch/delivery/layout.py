@@ -17,7 +17,7 @@ from midepoch.values.pool import Check
 from midepoch.values.received import TensorRuns
 from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.rows import Rows
-from midepoch.values.tensor_lists import TensorList
+from midepoch.values.tensor_lists import ArrayList, TensorList
 from midepoch.values.wire import Pickled, load
 
 EMPTY_TURN, PICKLED, ROWS, PLAIN = range(4)
@@ -89,7 +89,7 @@ class Layout:
         self._numbers.extend([kind, len(cursor), *cursor, item.arrays, 1 + len(item.memory), *places])
         self.items += 1
 
-    def _write_later(self, values: PickedArray | TensorList, start: int) -> None:
+    def _write_later(self, values: PickedArray | TensorList | ArrayList, start: int) -> None:
         """Write what is copied only here."""
         if isinstance(values, PickedArray) and values.check is not None:
             self._checks.before(values.check)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ BYTES = np.dtype(np.uint8)
 RUN_PART = 256 << 10
 """Tensors of fewer bytes are copied together with others that lie beside them."""
 RUN_BYTES = 1 << 20
-"""So many bytes are copied together at most. Who keeps a tensor keeps all of them."""
+"""This many bytes are copied together at most. Who keeps one of the tensors keeps all of them."""
 
 
 class Received:
@@ -29,6 +30,17 @@ class Received:
         array: Any = np.ndarray(shape, dtype, new_array((sent.nbytes,), BYTES), order=order)
         np.copyto(array, sent)
         return array
+
+    def arrays(self, number: int, dtype: Any, lengths: Sequence[int]) -> list[Any]:
+        """Arrays of one dimension that lie next to each other, and stay so unless they have many bytes."""
+        sent: Any = np.ndarray((sum(lengths),), dtype, self._memory[number])
+        spans = [slice(end - length, end) for length, end in zip(lengths, accumulate(lengths), strict=True)]
+        if sent.nbytes > RUN_BYTES:
+            return [sent[span].copy() for span in spans]
+        size = sent.nbytes if sent.nbytes < LARGE else -(-sent.nbytes // LARGE) * LARGE  # few sizes, to be used again
+        joined: Any = np.ndarray(sent.shape, dtype, new_array((size,), BYTES))
+        np.copyto(joined, sent)
+        return [joined[span] for span in spans]
 
     def tensor(self, number: int, dtype: Any, shape: tuple[int, ...]) -> Any:
         """A tensor, whose memory is contiguous."""

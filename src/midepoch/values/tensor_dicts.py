@@ -13,11 +13,11 @@ import numpy as np
 from midepoch.values.forms import is_plain_tensor, torch_module
 from midepoch.values.gather import PickedArray, WideBatches
 from midepoch.values.received import Received
-from midepoch.values.tensor_lists import TensorList, is_joined
+from midepoch.values.tensor_lists import ArrayList, TensorList, are_joined_arrays, is_joined
 
-Memory = memoryview | PickedArray | TensorList
-ARRAY, TENSOR, TENSORS = range(3)
-"""What a value is: an array, a tensor, or a list of tensors of one dimension."""
+Memory = memoryview | PickedArray | TensorList | ArrayList
+ARRAY, TENSOR, TENSORS, ARRAYS = range(4)
+"""What a value is: an array, a tensor, or a list of tensors or arrays of one dimension."""
 MARK = b"d"
 """The first byte of a description. A pickle begins with another."""
 
@@ -30,7 +30,7 @@ class Value(NamedTuple):
     dtype: Any
     """A type of NumPy or torch."""
     shape: tuple[int, ...]
-    """The shape of an array or a tensor, or the lengths of a list of tensors."""
+    """The shape of an array or a tensor, or the lengths of those of a list."""
 
 
 def described(item: Any) -> tuple[bytes, list[Memory]] | None:
@@ -46,7 +46,7 @@ def described(item: Any) -> tuple[bytes, list[Memory]] | None:
             return None
         values.append(found[0])
         memory.append(found[1])
-        tensors += value if found[0].kind == TENSORS else (value,)
+        tensors += value if found[0].kind in (TENSORS, ARRAYS) else (value,)
     if len(set(map(id, tensors))) < len(tensors):  # what is there twice arrives as one object: pickle does that
         return None
     return _description(tuple(values)), memory
@@ -69,7 +69,7 @@ def load_described(description: bytes, received: Received) -> dict[str, Any]:
     if len({(kind, dtype) for _, kind, dtype, _ in values}) == 1 and values[0][1] == TENSORS:
         lists = received.tensor_lists(values[0][2], [lengths for _, _, _, lengths in values])
         return {name: tensors for (name, *_), tensors in zip(values, lists, strict=True)}
-    makers = received.array, received.tensor, received.tensors
+    makers = received.array, received.tensor, received.tensors, received.arrays
     return {name: makers[kind](number, dtype, shape) for number, (name, kind, dtype, shape) in enumerate(values)}
 
 
@@ -84,6 +84,11 @@ def _found(name: str, value: Any) -> tuple[Value, Memory] | None:
         if not (flags.c_contiguous and flags.writeable and value.nbytes) or value.dtype.hasobject:
             return None
         return Value(name, ARRAY, value.dtype, value.shape), memoryview(value.reshape(-1).view(np.uint8))
+    if kind is list and value and type(value[0]) is np.ndarray:
+        if not are_joined_arrays(value):
+            return None
+        arrays = ArrayList(value)
+        return Value(name, ARRAYS, value[0].dtype, tuple(arrays.lengths)), arrays
     if kind is list:
         if not _are_tensors(value) or not is_joined(value):
             return None

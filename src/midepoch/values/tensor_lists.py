@@ -1,4 +1,4 @@
-"""Lists of tensors, such as the packs of a batch: each list is sent, copied and cut up as one piece of memory.
+"""Lists of tensors or arrays, such as the packs of a batch: each list is sent, copied and cut up as one piece.
 
 To send and receive a small tensor takes longer than to copy it, and a batch of packs has dozens of them.
 """
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from midepoch.values.forms import is_plain_tensor, torch_module
 
@@ -40,6 +41,40 @@ class TensorList:
         uint8 = torch_module().uint8
         parts = [tensor.view(uint8).numpy() for tensor in self.tensors if len(tensor)]
         np.concatenate(parts, out=np.frombuffer(memory, np.uint8))
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayList:
+    """Arrays of one type and one dimension, which are in no other place of their item."""
+
+    arrays: list[npt.NDArray[Any]]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The number of values of each array."""
+        return [len(array) for array in self.arrays]
+
+    def __len__(self) -> int:
+        """The number of bytes."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def write_to(self, memory: memoryview) -> None:
+        """Copy the arrays into memory of their size, one after the other."""
+        np.concatenate(self.arrays, out=np.frombuffer(memory, self.arrays[0].dtype))
+
+
+def are_joined_arrays(values: list[Any]) -> bool:
+    """True if a list is worth to be one piece: several arrays of one type and one dimension, that may be written to."""
+    first = values[0]
+    return (
+        len(values) > 1
+        and all(
+            type(value) is np.ndarray and value.ndim == 1 and value.dtype == first.dtype and value.flags.writeable
+            for value in values
+        )
+        and not first.dtype.hasobject
+        and any(value.nbytes for value in values)
+    )
 
 
 def with_tensor_lists(item: Any) -> Any:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from exact import same, sent
 from midepoch.delivery.layout import Destination
 from midepoch.values.gather import PartedArray, PickedArray
-from midepoch.values.received import RUN_PART, copied
+from midepoch.values.received import RUN_BYTES, RUN_PART, copied
 from midepoch.values.tensor_dicts import MARK, described
 from midepoch.values.wire import dump
 
@@ -22,9 +22,12 @@ DESTINATIONS = {"own memory": Destination(), "copied together": Destination(copi
 def values(draw):
     size = draw(st.sampled_from(SIZES))
     numbers = torch.arange(size).remainder(113)
-    kind = draw(st.sampled_from(["array", "tensor", "tensors"]))
+    kind = draw(st.sampled_from(["array", "arrays", "tensor", "tensors"]))
+    dtype = draw(st.sampled_from(["i8", ">i4", "f4", "M8[s]", "U3", "?"]))
+    if kind == "arrays":
+        array = numbers.numpy().astype(dtype)
+        return [array.copy(), array[:0].copy(), array[: size // 2].copy(), array[::2].copy()]
     if kind == "array":
-        dtype = draw(st.sampled_from(["i8", ">i4", "f4", "M8[s]", "U3", "?"]))
         return numbers.numpy().astype(dtype).reshape(draw(st.sampled_from([(-1,), (1, -1), (-1, 1, 1)])))
     tensor = numbers.to(draw(st.sampled_from(DTYPES)))
     if kind == "tensor":
@@ -72,7 +75,18 @@ def test_descriptions_of_equal_batches_are_equal_bytes():
     assert dump({"x": torch.ones(2, 2)}).head != dump(one).head
 
 
-TENSOR = torch.arange(5)
+def test_arrays_of_a_list_share_memory_only_if_they_are_small():
+    def arrived(size):
+        return sent({"x": [np.full(size, number, np.uint8) for number in range(3)]}, Destination())["x"]
+
+    small, large = arrived(1000), arrived(RUN_BYTES // 2)
+    assert small[0].base is small[2].base
+    assert all(array.base is None for array in large)
+    small[0][:] = 7
+    assert [array[-1] for array in [*small, *large]] == [7, 1, 2, 0, 1, 2]
+
+
+TENSOR, NUMBERS = torch.arange(5), np.arange(5)
 OTHERS = {
     "no dict": [TENSOR],
     "empty": {},
@@ -82,6 +96,14 @@ OTHERS = {
     "one tensor in a list too": {"x": TENSOR, "y": [TENSOR, torch.ones(2, dtype=torch.int64)]},
     "a list of numbers": {"x": TENSOR, "y": [1, 2]},
     "an empty list": {"x": []},
+    "arrays of two types": {"x": [NUMBERS, NUMBERS.astype("f4")]},
+    "arrays of two dimensions": {"x": [np.ones((2, 2)), np.ones((2, 2))]},
+    "one array twice": {"x": [NUMBERS, NUMBERS]},
+    "one array": {"x": [NUMBERS]},
+    "empty arrays": {"x": [np.ones(0), np.ones(0)]},
+    "arrays of objects": {"x": [np.array([None]), np.array([None])]},
+    "arrays and a number": {"x": [NUMBERS, 1]},
+    "arrays not to be written to": {"x": [np.frombuffer(bytes(8), np.int64), np.arange(2)]},
     "an empty tensor": {"x": torch.ones(0)},
     "columns first": {"x": torch.ones(3, 4).T, "y": np.asfortranarray(np.ones((3, 4)))},
     "not to be written to": {"x": np.frombuffer(bytes(800), np.int64)},
