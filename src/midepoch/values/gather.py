@@ -5,13 +5,13 @@ The rows of a shuffle window lie in several blocks. Putting those blocks togethe
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.values.addresses import RowAddresses, can_address
 from midepoch.values.memory import new_array
