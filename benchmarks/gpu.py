@@ -57,6 +57,8 @@ class Settings:
     token_rows: int
     text_rows: int
     images: int
+    only: Sequence[str] = ()
+    """The parts that are measured, by the names of their functions; none means all."""
 
     @property
     def is_cuda(self) -> bool:
@@ -266,9 +268,9 @@ class Pictures(TorchDataset):
 def images(settings: Settings) -> list[Figure]:
     """JPEG files, decoded by Pillow, to batches on the device.
 
-    Workers take turns, so that no order depends on their speed: in the long run all are as fast as the slowest.
-    Workers and bare decoders run in turn. The ratio is the median of those of neighbours, because a machine is not as
-    fast in every second.
+    With ``work_stealing=True``, because the function is the user's; without it workers take turns, and in the long run
+    all are as fast as the slowest. Workers and bare decoders run in turn. The ratio is the median of those of
+    neighbours, because a machine is not as fast in every second.
     """
     table = pa.table({"image": [pictures()[number % PICTURES] for number in range(settings.images)]})
     table = table.append_column("number", pa.array(range(settings.images)))
@@ -277,7 +279,7 @@ def images(settings: Settings) -> list[Figure]:
     seconds = 1.5 * settings.seconds
     figures = [figure("Pillow, one process", _at_once(_decode_next, 1, seconds), "images/s")]
     for workers in [number for number in settings.workers if number != 2]:
-        loader = me.Loader(dataset, batch_size=IMAGE_BATCH, num_workers=workers, device=settings.device)
+        loader = _images_loader(dataset, workers, settings, work_stealing=True)
         batches, ours, bare, slowest = iter(loader), [], [], []
         for _ in range(IMAGE_ROUNDS):
             rates = _rates_at_once(_decode_next, workers, seconds)  # meanwhile workers wait, with some batches ahead
@@ -293,6 +295,9 @@ def images(settings: Settings) -> list[Figure]:
             at_least(0.95, what, median(ratios), "×"),
             figure(f"{workers} decoders as fast as the slowest / bare decoders", median(slowest), "×"),
         ]
+    loader = _images_loader(dataset, workers, settings, work_stealing=False)
+    in_turn = IMAGE_BATCH * measured(loader, settings, longer=1.5)
+    figures.append(figure(f"midepoch, {workers} workers, work_stealing=False", in_turn, "images/s"))
     plain = DataLoader(Pictures(), batch_size=IMAGE_BATCH, num_workers=workers, pin_memory=settings.is_cuda)
     theirs = IMAGE_BATCH * measured(plain, settings, partial(to_device, device=settings.device), longer=1.5)
     figures.append(figure(f"DataLoader, {workers} workers", theirs, "images/s"))
@@ -302,6 +307,16 @@ def images(settings: Settings) -> list[Figure]:
         rate = IMAGE_BATCH * measured(loader, settings, longer=1.5)
         figures.append(figure(f'midepoch, {workers} workers, decode(decoder="turbo", size=224)', rate, "images/s"))
     return figures
+
+
+def _images_loader(dataset: me.Dataset, workers: int, settings: Settings, *, work_stealing: bool) -> me.Loader[Any]:
+    return me.Loader(
+        dataset,
+        batch_size=IMAGE_BATCH,
+        num_workers=workers,
+        device=settings.device,
+        work_stealing=work_stealing and workers > 1,
+    )
 
 
 def _stream_of(table: pa.Table, folder: Path) -> Path:
@@ -504,6 +519,8 @@ def run(settings: Settings) -> None:
         "Threads": threads,
     }
     for title, part in parts.items():
+        if settings.only and part.__name__ not in settings.only:
+            continue
         seconds = time.perf_counter() - begun
         if seconds > LAST_START:
             print(f"\n### {title}\n\nNot measured: {seconds:.0f} seconds have passed.")
@@ -519,6 +536,7 @@ def main() -> None:
     """Run the benchmark, and print and write its tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short, to see that everything runs")
+    parser.add_argument("--only", nargs="+", default=[], help="some parts: exactness tokens texts costly_maps images …")
     parser.add_argument("--device", default="cuda", help="a device of torch; cpu to see that everything runs")
     given = parser.parse_args()
     warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -528,7 +546,9 @@ def main() -> None:
     sizes: dict[str, Any] = {"workers": (1, 2, 4, 8, 14), "token_rows": 32_000, "text_rows": 60_000, "images": 20_000}
     if given.quick:
         sizes = {"workers": (1, 2), "token_rows": 4_000, "text_rows": 12_000, "images": 1_000}
-    settings = Settings(device=torch.device(given.device), seconds=0.5 if given.quick else 2.0, **sizes)
+    settings = Settings(
+        device=torch.device(given.device), seconds=0.5 if given.quick else 2.0, only=given.only, **sizes
+    )
     folder = os.environ.get("OUT")
     path = Path(folder, "gpu.md") if folder else Path(os.devnull)
     with path.open("w") as file, redirect_stdout(Tee(sys.stdout, file)):  # type: ignore[type-var]

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from midepoch.sources.read_counts import ReadCounts
 from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, no_survey
 from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.values.rows import Rows
@@ -69,6 +70,7 @@ class NumbersSource:
     survives_fork = True
     shuffled = False
     functions = ()
+    stateless = True
     schema = SCHEMA
 
     @property
@@ -120,6 +122,9 @@ class NumberLanes:
 class Opened:
     decodes = False
     closed = False
+
+    def counts(self):
+        return ReadCounts()
 
     def close(self):
         self.closed = True

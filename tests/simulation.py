@@ -12,6 +12,7 @@ from midepoch.checkpoint.lanes import LanePosition, lane_cuts
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.pipeline.pipeline import Pipeline
+from midepoch.sources.read_counts import ReadCounts
 from midepoch.sources.source import AdoptedCheckpoint, EpochCut
 from midepoch.stages.batch import Batch
 from midepoch.stages.flow import Context, Flow, ItemRun
@@ -25,6 +26,9 @@ class Opened:
 
     def __init__(self, decodes: bool) -> None:
         self.decodes, self.closed = decodes, False
+
+    def counts(self) -> ReadCounts:
+        return ReadCounts()
 
     def close(self) -> None:
         self.closed = True
@@ -47,6 +51,7 @@ class MemoryRows:
     survives_fork = True
     shuffled = False
     functions = ()
+    stateless = True
     schema = None
 
     @property

@@ -116,11 +116,11 @@ class BalancedSession(CountedSession):
 
 
 def take_shares(
-    progress: Progress, session: BalancedSession, ledgers: Ledgers, worker: int, workers: int
+    progress: Progress, session: BalancedSession, ledgers: Ledgers, first: int, step: int
 ) -> Generator[Turns, None, None]:
-    """A reader's items, from where its progress is, until there are none left; those of one worker of several."""
+    """A reader's items, counted from where its progress is: item ``first``, then every ``step``-th, until the end."""
     opened = session.open_source(len(session.positions))
-    agenda = Agenda(session, progress.reader, progress.turns_taken + worker, workers)
+    agenda = Agenda(session, progress.reader, progress.turns_taken + first, step)
     reading: dict[int, ReadLane] = {}
     try:
         while (lane := agenda.next_lane()) is not None:
@@ -129,7 +129,7 @@ def take_shares(
                 ledgers.update(session.lanes.pop_ledgers())
             yield Turns(reading[lane].take(1), ())
     finally:
-        opened.close()
+        session.close_source(opened)
 
 
 class Agenda:

@@ -12,11 +12,11 @@ from midepoch.stages.flow import Flow
 
 
 def take_items(
-    progress: Progress, session: CountedSession, ledgers: Ledgers, worker: int, workers: int
+    progress: Progress, session: CountedSession, ledgers: Ledgers, first: int, step: int
 ) -> Generator[Turns, None, None]:
-    """A reader's items, from where its progress is, until there are none left; those of one worker of several."""
+    """A reader's items, counted from where its progress is: item ``first``, then every ``step``-th, until the end."""
     readers = session.assignment.readers
-    return _every(session, ledgers, progress.reader + readers * (progress.turns_taken + worker), readers * workers)
+    return _every(session, ledgers, progress.reader + readers * (progress.turns_taken + first), readers * step)
 
 
 def _every(session: CountedSession, ledgers: Ledgers, first: int, step: int) -> Generator[Turns, None, None]:
@@ -41,7 +41,7 @@ def _every(session: CountedSession, ledgers: Ledgers, first: int, step: int) -> 
                 yield Turns(items, ())
                 del items
     finally:
-        opened.close()
+        session.close_source(opened)
 
 
 def _in_turn(lanes: Sequence["ReadLane"], count: int) -> Iterator[list[Any]]:

@@ -25,33 +25,33 @@ log = logging.getLogger("midepoch")
 
 
 def take_turns(
-    progress: Progress, worker: int = 0, workers: int = 1, *, deferred: bool = False
+    progress: Progress, first: int = 0, step: int = 1, *, deferred: bool = False
 ) -> Generator[Turns, None, None]:
     """A reader's turns from where its progress is, until no lane has anything left.
 
-    If several processes share a reader's turns, each takes those of one ``worker``: turn ``worker``, then every
-    ``workers``-th. With ``deferred``, items that are rows of files may be ``RowItems``.
+    If several processes share a reader's turns, each takes some: turn ``first``, counted from there, then every
+    ``step``-th. With ``deferred``, items that are rows of files may be ``RowItems``.
     """
-    sums = ReadSums(progress.session, progress.reader, progress.turns_taken + worker, workers)
-    all_turns = _timed(_turns_of(progress, sums.ledgers, worker, workers, deferred=deferred), progress.session)
+    sums = ReadSums(progress.session, progress.reader, progress.turns_taken + first, step)
+    all_turns = _timed(_turns_of(progress, sums.ledgers, first, step, deferred=deferred), progress.session)
     return _with_sums(all_turns, sums) if progress.session.pipeline.digest else all_turns
 
 
 def _turns_of(
-    progress: Progress, ledgers: Ledgers, worker: int, workers: int, *, deferred: bool
+    progress: Progress, ledgers: Ledgers, first: int, step: int, *, deferred: bool
 ) -> Generator[Turns, None, None]:
     session, reader = progress.session, progress.reader
     if isinstance(session, BalancedSession):
-        return take_shares(progress, session, ledgers, worker, workers)
+        return take_shares(progress, session, ledgers, first, step)
     if isinstance(session, CountedSession):
-        return take_items(progress, session, ledgers, worker, workers)
+        return take_items(progress, session, ledgers, first, step)
     assignment = session.assignment
-    within = LaneAssignment(lanes=assignment.period, turn=progress.turns_taken, readers=workers)
-    slots = within.rotation(worker)
+    within = LaneAssignment(lanes=assignment.period, turn=progress.turns_taken, readers=step)
+    slots = within.rotation(first)
     opened = session.open_source(len(slots))
     stride = assignment.stride * within.stride
-    if worker == 0:
-        _warn_of_sharing(progress, opened, stride, workers)
+    if first == 0:
+        _warn_of_sharing(progress, opened, stride, step)
     flows = []
     for number, slot in enumerate(slots):
         lane, phase = progress.rotation[slot], assignment.phase(reader, slot)
@@ -62,10 +62,10 @@ def _turns_of(
             position, skip = position.after(end, progress.cursors[slot]), assignment.stride - 1
         else:
             skip = phase
-        skip += assignment.stride * within.phase(worker, number)
+        skip += assignment.stride * within.phase(first, number)
         flows.append(session.lanes.open(opened, lane, position, skip, stride, deferred=deferred))
     ledgers.update(session.lanes.pop_ledgers())
-    return _interleaved(flows, opened)
+    return _interleaved(flows, session, opened)
 
 
 def _timed(all_turns: Generator[Turns, None, None], session: Session) -> Generator[Turns, None, None]:
@@ -102,7 +102,7 @@ def turn_by_turn(all_turns: Iterator[Turns]) -> Iterator[tuple[Cursor | None, An
                 yield tuple(map(int, cursors[number % len(cursors)][number // len(cursors)])), item
 
 
-def _interleaved(flows: list[Flow], opened: OpenSource) -> Generator[Turns, None, None]:
+def _interleaved(flows: list[Flow], session: Session, opened: OpenSource) -> Generator[Turns, None, None]:
     """One turn at each lane after the other, until all have run out; many at a time unless items are made singly."""
     try:
         item_runs = [runs for flow in flows if (runs := flow.as_item_runs()) is not None]
@@ -111,7 +111,7 @@ def _interleaved(flows: list[Flow], opened: OpenSource) -> Generator[Turns, None
         else:
             yield from _interleaved_singly([flow.as_single_items() for flow in flows])
     finally:
-        opened.close()
+        session.close_source(opened)
 
 
 def _interleaved_singly(lanes: list[Iterator[SingleItem]]) -> Iterator[Turns]:

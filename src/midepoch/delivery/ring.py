@@ -7,9 +7,8 @@ import errno
 import mmap
 import os
 import tempfile
-from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import reduction
 from typing import Any
 
@@ -86,6 +85,18 @@ class SharedMemory:
             self._unpin = self.pin(memoryview(self._map)[: self._pinned])
         return memoryview(self._map)[start:stop]
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes that ask for this lock waiting. A process that dies gives it back."""
+        import fcntl  # not on every system
+
+        assert self._file is not None
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+
     def free(self) -> None:
         """Give the memory back, also if forked processes have inherited the file. No process may use it after that."""
         if self._file is not None:
@@ -96,10 +107,10 @@ class SharedMemory:
 
 
 class Places:
-    """Where messages are in shared memory, from when they are written until they are received, in the same order."""
+    """Where messages are in shared memory, from when they are written until they are received."""
 
     def __init__(self) -> None:
-        self._taken: deque[tuple[int, int]] = deque()
+        self._taken: dict[int, int] = {}  # the end of each place, by its start
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -108,7 +119,7 @@ class Places:
     def find(self, size: int) -> int:
         """The start of ``size`` free bytes: the first ones, which are most likely in the CPU's cache."""
         start = 0
-        for begin, end in sorted(self._taken):
+        for begin, end in sorted(self._taken.items()):
             if begin - start >= size:
                 break
             start = max(start, end)
@@ -116,13 +127,12 @@ class Places:
 
     def take(self, start: int, size: int) -> None:
         """Note that a message is there."""
-        self._taken.append((start, start + size))
+        self._taken[start] = start + size
         self.bytes += size
 
-    def release(self) -> None:
-        """Note that the oldest message was received."""
-        start, stop = self._taken.popleft()
-        self.bytes -= stop - start
+    def release(self, start: int) -> None:
+        """Note that the message that is there was received."""
+        self.bytes -= self._taken.pop(start) - start
 
 
 def _nothing() -> None:

@@ -37,6 +37,7 @@ class Session:
         self.assignment = LaneAssignment(lanes=start.lanes, turn=start.turn, readers=readers)
         self.positions: list[LanePosition] = start.positions.expand()
         self._opened: list[OpenSource] = []
+        self._closed_counts = ReadCounts()
         self.function_seconds = 0.0
         """How long functions of the user have taken in this process."""
 
@@ -45,9 +46,15 @@ class Session:
         self._opened.append(self.pipeline.source.open(lanes))
         return self._opened[-1]
 
+    def close_source(self, opened: OpenSource) -> None:
+        """Close what was opened to read. What that has taken stays counted."""
+        self._opened.remove(opened)
+        opened.close()
+        self._closed_counts = sum_counts((self._closed_counts, opened.counts()))
+
     def read_counts(self) -> ReadCounts:
         """What reading in this process has taken so far."""
-        return sum_counts(opened.counts() for opened in self._opened)
+        return sum_counts((self._closed_counts, *(opened.counts() for opened in self._opened)))
 
     @property
     def counted(self) -> bool:

@@ -8,7 +8,7 @@ import struct
 import time
 from collections.abc import Sequence
 from itertools import chain, repeat
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -44,9 +44,10 @@ WINDOW_SECONDS = 0.05
 PAUSE = 0.002
 """An item that took longer than this number of seconds is sent at once, with those before it, unless the main process
 has much to do: then messages become as large as they may be, because each takes time to receive."""
+NO_TURN = -1
 TO_OWN_MEMORY = Destination()
-PLACE = struct.Struct("<qqqq")
-"""Where a message is in memory, and the layout in it: start and size of the message, start and end of the layout."""
+PLACE = struct.Struct("<qqqqq")
+"""The first turn of a message, and where it is in memory: start and size, and start and end of the layout in it."""
 
 
 class Outbox(Protocol):
@@ -55,17 +56,32 @@ class Outbox(Protocol):
     def send_place(self, place: bytes) -> None:
         """Say where a message is."""
 
-    def received(self, *, wait: bool) -> int:
-        """The number of messages that the main process has received since the last call; at least 1 with ``wait``."""
+    def received(self, *, wait: bool) -> Sequence[int]:
+        """Where the messages are that the main process has received since the last call; at least 1 with ``wait``."""
+
+
+class Sent(NamedTuple):
+    """A message that was sent."""
+
+    turn: int
+    items: int
 
 
 class Sender:
-    """Writes the turns of a worker to shared memory and says where they are."""
+    """Writes the turns of a worker to shared memory and says where they are.
 
-    def __init__(self, memory: SharedMemory, outbox: Outbox, places: Places, *, ahead: int | None) -> None:
+    The turns of a message are every ``step``-th of the rank from its first one on.
+    """
+
+    def __init__(
+        self, memory: SharedMemory, outbox: Outbox, places: Places, *, ahead: int | None, step: int = 1
+    ) -> None:
         """``ahead`` is the number of items that the worker may be ahead; None bounds the bytes instead."""
         self._memory, self._outbox, self._places, self._ahead = memory, outbox, places, ahead
-        self._sent_items: list[int] = [0] * len(places)  # of each message that is not received yet
+        self._step = step
+        self.turn = NO_TURN
+        """The first turn that was not sent; ``NO_TURN`` until it is known where the turns begin."""
+        self._sent: dict[int, Sent] = {}  # the messages that are not received yet, by where they are
         self._most_items = MESSAGE_ITEMS if ahead is None else max(1, ahead // 2)
         self._layout: Layout | None = None
         self._checks = FileChecks()
@@ -76,12 +92,22 @@ class Sender:
         self._last_sent = self._last_done = time.monotonic()
         self._most_bytes, self._was_full = AHEAD_BYTES, False
 
+    def go_to(self, turn: int) -> None:
+        """Let the next turn that is sent have this number."""
+        if turn != self._next_turn:
+            self.flush()
+            self.turn = turn
+
     def send(self, turns: Turns) -> None:
         """Write some turns. They are sent at once if they took long to make, else when there are enough of them."""
         if time.monotonic() - self._last_done > WINDOW_SECONDS:
             self._note_window()
         self._write(turns)
         self._last_done = time.monotonic()
+
+    @property
+    def _next_turn(self) -> int:
+        return self.turn + self._step * (0 if self._layout is None else self._layout.items)
 
     def _note_window(self) -> None:
         """Be further ahead from now on, if all was taken while this window was made, and there was no room for more."""
@@ -141,7 +167,11 @@ class Sender:
         if self._layout.items >= self._most_items:
             return True
         has_much = self._places.bytes >= self._most_bytes // 2  # even if a quarter is received and not told
-        return not has_much and time.monotonic() - self._last_sent > PAUSE
+        return (not has_much or self._is_first()) and time.monotonic() - self._last_sent > PAUSE
+
+    def _is_first(self) -> bool:
+        """True if the main process needs the message under way before all that were sent and are not received."""
+        return all(self.turn < sent.turn for sent in self._sent.values())
 
     def _send_rows(
         self, parts: Sequence[RowItems], cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None
@@ -179,7 +209,9 @@ class Sender:
         return self._layout
 
     def _may_be_ahead(self, size: int) -> bool:
-        items = sum(self._sent_items)
+        if self._is_first():
+            return True
+        items = sum(sent.items for sent in self._sent.values())
         if self._ahead is not None:
             return items < self._ahead and len(self._places) < AHEAD_MESSAGES
         is_small = self._places.bytes + size <= self._most_bytes and len(self._places) < AHEAD_MESSAGES
@@ -191,16 +223,16 @@ class Sender:
             layout = self._layout.finish()
             used = self._layout.used
             self._places.take(self._start, used)
-            self._sent_items.append(self._layout.items)
-            self._layout = None
-            self._outbox.send_place(PLACE.pack(self._start, used, *layout))
+            self._sent[self._start] = Sent(self.turn, self._layout.items)
+            first, self.turn, self._layout = self.turn, self._next_turn, None
+            self._outbox.send_place(PLACE.pack(first, self._start, used, *layout))
         self._note_received(wait=False)
         self._last_sent = time.monotonic()
 
     def _note_received(self, *, wait: bool) -> None:
-        for _ in range(self._outbox.received(wait=wait)):
-            self._places.release()
-            del self._sent_items[0]
+        for start in self._outbox.received(wait=wait):
+            self._places.release(start)
+            self._sent.pop(start, None)  # it may be of an earlier round
 
 
 def _ends(
@@ -215,12 +247,20 @@ def _ends(
     return [[*end, one] for end, one in zip(ends, more, strict=True)]
 
 
-def message_size(place: bytes) -> int:
-    """The bytes of a message."""
-    return int(PLACE.unpack(place)[1])
+class Message(NamedTuple):
+    """Where the turns of a message are, in memory that the worker shares."""
 
+    turn: int
+    start: int
+    size: int
+    layout: tuple[int, int]
 
-def receive(memory: SharedMemory, place: bytes, destination: Destination = TO_OWN_MEMORY) -> list[Chunk]:
-    """The turns of a message."""
-    start, size, *layout = PLACE.unpack(place)
-    return read_layout(memory.view(start, start + size), (layout[0], layout[1]), destination)
+    @classmethod
+    def at(cls, place: bytes) -> "Message":
+        """The message of which a worker has sent the place."""
+        turn, start, size, *layout = PLACE.unpack(place)
+        return cls(turn, start, size, (layout[0], layout[1]))
+
+    def receive(self, memory: SharedMemory, destination: Destination = TO_OWN_MEMORY) -> list[Chunk]:
+        """The turns, in memory of their own."""
+        return read_layout(memory.view(self.start, self.start + self.size), self.layout, destination)

@@ -115,6 +115,10 @@ class Mixture:
         return [function for part in self.parts for function in part.functions]
 
     @property
+    def stateless(self) -> bool:
+        return all(part.stateless for part in self.parts)
+
+    @property
     def survives_fork(self) -> bool:
         return all(part.source.survives_fork for part in self.parts)
 

@@ -172,6 +172,11 @@ class Pipeline:
         return [*self.source.functions, *(function for stage in self.stages for function in stage.functions)]
 
     @property
+    def stateless(self) -> bool:
+        """True if no function of the user keeps anything from one item to the next, as far as that is known."""
+        return self.source.stateless and all(stage.stateless for stage in self.stages)
+
+    @property
     def first_resizing(self) -> str | None:
         """The name of the first stage that does not make one output of each input."""
         return next((stage.name for stage in self.stages if not stage.one_to_one), None)

@@ -96,6 +96,10 @@ class FileRows:
         return found is not None and found.has_lengths
 
     @property
+    def stateless(self) -> bool:
+        return True
+
+    @property
     def survives_fork(self) -> bool:
         return self.index.store is None or self.index.store.survives_fork
 

@@ -152,6 +152,10 @@ class Source(Protocol):
         """The user functions that make the items."""
 
     @property
+    def stateless(self) -> bool:
+        """True if no function of the user keeps anything from one item to the next, as far as that is known."""
+
+    @property
     def label(self) -> str:
         """A short name for messages."""
 

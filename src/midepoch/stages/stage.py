@@ -48,6 +48,11 @@ class Stage(ABC):
         """The user functions that the stage calls."""
         return ()
 
+    @property
+    def stateless(self) -> bool:
+        """True if its functions keep nothing from one item to the next, as far as that is known."""
+        return not self.functions
+
     def adapted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A user function of this stage's outputs, as a function of its inputs. Only for a stage that comes last."""
         return function
@@ -194,6 +199,10 @@ class FunctionStage(Stage):
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         return (self.call.function,)
+
+    @property
+    def stateless(self) -> bool:
+        return self.call.with_rng or getattr(self.call.function, "stateless", False)
 
     @property
     def uses_rng(self) -> bool:

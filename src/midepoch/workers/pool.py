@@ -11,11 +11,8 @@ import pickle
 import sys
 import time
 import weakref
-from collections import deque
 from collections.abc import Generator
-from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import wait
 from typing import Any
 
 import torch.multiprocessing
@@ -23,38 +20,22 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from midepoch.delivery.gather import in_turn, without_waits
-from midepoch.delivery.layout import Chunk, Destination
+from midepoch.delivery.layout import Destination
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import Progress, Turns
-from midepoch.delivery.ring import MOST_GROWTH, MOST_PINNED_GROWTH, SharedMemory
-from midepoch.delivery.tally import Tally
-from midepoch.delivery.transport import AHEAD_BYTES, AHEAD_MESSAGES, PLACE, message_size, receive
 from midepoch.errors import StaleIteratorError
 from midepoch.stages.stage import name_of
 from midepoch.values.received import copied
-from midepoch.workers.device import Copies, Mark, copies_to, one_ahead, start_copies
-from midepoch.workers.process import (
-    CHECK_SECONDS,
-    COUNT,
-    END,
-    ITEMS,
-    RECEIVED,
-    ROUND,
-    START,
-    STOP,
-    ResumePoint,
-    WorkerSettings,
-    run_worker,
-)
+from midepoch.workers.claims import ClaimTable
+from midepoch.workers.device import Copies, copies_to, one_ahead, start_copies
+from midepoch.workers.mailbox import Mailbox, WorkerPort
+from midepoch.workers.process import WorkerSettings
+from midepoch.workers.worker import GRACE_SECONDS, Worker
 
-GRACE_SECONDS = 5
-"""How long workers may take to finish the item that they make, before they are stopped."""
 GUARD = (
     ' If its output says "bootstrapping phase", the script starts workers while it is imported: put what it does '
     "under if __name__ == '__main__'."
 )
-UNTOLD = 1 / 4
-"""The part of what a worker may be ahead that can be received before the worker is told of it."""
 
 
 class WorkerPool:
@@ -64,11 +45,18 @@ class WorkerPool:
     """What may be wrong if workers that are not forked die."""
 
     def __init__(
-        self, loader: DataLoader[Any], plan: Plan, *, ahead: int | None, device: torch.device | None = None
+        self,
+        loader: DataLoader[Any],
+        plan: Plan,
+        *,
+        ahead: int | None,
+        device: torch.device | None = None,
+        steal: bool = False,
     ) -> None:
         """Start workers with the settings of a loader. ``ahead`` is as for a :class:`~delivery.transport.Sender`.
 
         Tensors are copied to a ``device``, if there is one, straight from the memory that is shared with the workers.
+        With ``steal``, a worker that is ahead makes items in place of a slower one.
         """
         context = loader.multiprocessing_context or torch.multiprocessing
         if context.get_start_method() != "fork":
@@ -83,7 +71,8 @@ class WorkerPool:
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         self._workers: list[Worker] = []
         self._progress: Progress | None = None
-        self._stop = weakref.finalize(self, _stop, self._workers, self._process)  # also at the interpreter's end
+        self._claims = ClaimTable(loader.num_workers) if steal and loader.num_workers > 1 else None
+        self._stop = weakref.finalize(self, _stop, self._workers, self._claims, self._process)  # also at exit
         for number in range(loader.num_workers):
             settings = WorkerSettings(
                 plan=plan,
@@ -92,6 +81,7 @@ class WorkerPool:
                 seed=seed,
                 ahead=ahead,
                 init=loader.worker_init_fn,
+                claims=self._claims,
             )
             self._workers.append(Worker(context, settings, self.copies))
 
@@ -122,10 +112,15 @@ class WorkerPool:
         self._progress = progress
         session = progress.session
         resume_point = session.start, progress.reader_progress(), session.assignment.readers, progress.reader
+        if self._claims is not None:
+            self._claims.start(self._round)
+        steal = self._claims is not None
+        mailbox = Mailbox(self._workers, self._round, progress, timeout=self._timeout, steal=steal)
         try:
             for worker in self._workers:
                 worker.start(self._round, resume_point)
-            ports = [self._port(worker, progress) for worker in self._workers]
+            count = len(self._workers)
+            ports = [WorkerPort(mailbox, number, count, progress, self._to) for number in range(count)]
             arrived = in_turn(
                 ports,
                 len(progress.rotation),
@@ -150,162 +145,9 @@ class WorkerPool:
         finally:
             self._progress = None
             if not self.is_closed and self.is_of_this_process:
+                mailbox.close()
                 for worker in self._workers:
                     worker.interrupt(self._round)
-
-    def _port(self, worker: "Worker", progress: Progress) -> "WorkerPort":
-        return WorkerPort(worker, self._round, progress, timeout=self._timeout, to=self._to)
-
-
-class Worker:
-    """One process, the connection to it, and the memory through which it sends items."""
-
-    def __init__(self, context: Any, settings: WorkerSettings, copies: Copies | None) -> None:
-        self.memory = SharedMemory(MOST_GROWTH if copies is None else MOST_PINNED_GROWTH)
-        self._ahead, self._copies = settings.ahead, copies
-        self._being_copied: deque[tuple[int, Mark]] = deque()  # messages, with the point where their copies are done
-        self._received: list[int] = []  # the bytes of each message of which the worker does not know yet
-        self._connection, of_worker = context.Pipe()
-        self._name = f"worker {settings.number} of {settings.workers}"
-        self.process = context.Process(target=run_worker, args=(settings, of_worker, self.memory), daemon=True)
-        self.process.start()
-        of_worker.close()  # so that the connection ends with the process
-        self.memory.pin = None if copies is None else copies.pin  # in this process only
-
-    def start(self, round_number: int, resume_point: ResumePoint) -> None:
-        """Let the worker start from a resume point, whatever it does now."""
-        self._send(START + pickle.dumps((round_number, resume_point)))
-
-    def interrupt(self, round_number: int) -> None:
-        """Let the worker do nothing more in a round."""
-        with suppress(OSError):
-            self._connection.send_bytes(START + pickle.dumps((round_number, None)))
-
-    def note_received(self, size: int) -> None:
-        """Note that the copies of a message have begun. When they are done, the worker is told, of many at once.
-
-        To tell it of each would wake it each time, and on a busy machine it then runs in place of this process.
-        """
-        if self._copies is None:
-            self._received.append(size)
-        else:
-            self._being_copied.append((size, self._copies.next_mark()))
-            self._note_copied(wait=False)
-        is_much = sum(self._received) >= UNTOLD * AHEAD_BYTES or len(self._received) >= UNTOLD * AHEAD_MESSAGES
-        if is_much or self._ahead is not None:
-            self._tell_received()
-
-    def _note_copied(self, *, wait: bool) -> None:
-        while self._being_copied and (wait or self._being_copied[0][1].is_done()):
-            size, copied = self._being_copied.popleft()
-            copied.wait()
-            self._received.append(size)
-
-    def _tell_received(self) -> None:
-        if self._received:
-            with suppress(OSError):  # a worker that died has sent everything that is in its memory
-                self._connection.send_bytes(RECEIVED + COUNT.pack(len(self._received)))
-            self._received.clear()
-
-    def stop(self) -> None:
-        """Let the worker end after the item that it makes."""
-        with suppress(OSError):
-            self._connection.send_bytes(STOP)
-
-    def _send(self, message: bytes) -> None:
-        try:
-            self._connection.send_bytes(message)
-        except OSError as error:
-            raise self._death() from error
-
-    def message(self, *, waits: bool, timeout: float) -> bytes | None:
-        """What the worker sends next; None if that has not arrived and nobody wants to wait."""
-        begun = time.monotonic()
-        try:
-            while not self._connection.poll(0):
-                if not waits:
-                    return None
-                self._note_copied(wait=True)
-                self._tell_received()  # the worker may wait for this
-                passed = time.monotonic() - begun
-                if timeout and passed >= timeout:
-                    raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
-                seconds = min(CHECK_SECONDS, timeout - passed) if timeout else CHECK_SECONDS
-                wait([self._connection, self.process.sentinel], seconds)
-                if not self.process.is_alive() and not self._connection.poll(0):
-                    raise self._death()
-            return bytes(self._connection.recv_bytes())
-        except (EOFError, OSError) as error:
-            if not waits:  # others have turns to deliver before
-                return None
-            raise self._death() from error
-
-    def _death(self) -> RuntimeError:
-        self.process.join(GRACE_SECONDS)
-        code = self.process.exitcode
-        return RuntimeError(f"DataLoader worker (pid {self.process.pid}) exited unexpectedly with exit code {code}.")
-
-    @property
-    def has_died(self) -> bool:
-        """True if the process has ended."""
-        return self.process.exitcode is not None
-
-    def describe(self) -> str:
-        """The worker and how it ended, in words."""
-        return f"{self._name} (pid {self.process.pid}, exit code {self.process.exitcode})"
-
-    def free(self, deadline: float) -> None:
-        """Wait for the end of the process, or stop it, and give its memory back."""
-        self.process.join(max(0.0, deadline - time.monotonic()))
-        if self.process.exitcode is None:
-            self.process.terminate()
-            self.process.join(GRACE_SECONDS)
-        if self.process.exitcode is None:
-            self.process.kill()
-            self.process.join()
-        self.process.close()
-        self._connection.close()
-        self.memory.free()
-
-
-class WorkerPort:
-    """Where the turns of one worker arrive in one round."""
-
-    def __init__(
-        self, worker: Worker, round_number: int, progress: Progress, *, timeout: float, to: Destination
-    ) -> None:
-        self._worker, self._round, self._timeout, self._to = worker, round_number, timeout, to
-        self._progress = progress
-        self._chunks: deque[Chunk] = deque()
-        self._end: bytes | None = None
-        """The last message of the worker: that there are no more turns, or an error."""
-
-    def chunk(self, *, wait: bool) -> Chunk | None:
-        """The turns that are next; None at the end, or, without ``wait``, if none have arrived yet."""
-        while not self._chunks and self._end is None:
-            message = self._worker.message(waits=wait, timeout=self._timeout)
-            if message is None:
-                return None
-            self._note(message)
-        if self._chunks:
-            return self._chunks.popleft()
-        if wait and self._end:
-            pickle.loads(self._end).reraise()  # not earlier: others have turns to deliver before
-        return None
-
-    def _note(self, message: bytes) -> None:
-        kind, content = message[:1], message[1 + ROUND.size :]
-        content, told = (content[: PLACE.size], content[PLACE.size :]) if kind == ITEMS else (content, b"")
-        is_of_round = ROUND.unpack(message[1 : 1 + ROUND.size]) == (self._round,)
-        if kind == ITEMS:
-            if is_of_round:  # not of a loop that was left
-                begun = time.perf_counter()
-                self._chunks.extend(receive(self._worker.memory, content, self._to))
-                of_worker = Tally.read_back(told)._replace(received=time.perf_counter() - begun)
-                self._progress.of_workers = self._progress.of_workers.plus(of_worker)
-            self._worker.note_received(message_size(content))
-        elif is_of_round:
-            self._end = b"" if kind == END else content
 
 
 def _destination(device: torch.device | None, copies: Copies | None, *, pin: bool) -> Destination:
@@ -325,7 +167,7 @@ def pinned(item: Any) -> Any:
     return pin_memory(item)  # type: ignore[no-untyped-call]
 
 
-def _stop(workers: list[Worker], process: int) -> None:
+def _stop(workers: list[Worker], claims: ClaimTable | None, process: int) -> None:
     """Stop workers, unless this process was forked from the one that started them."""
     if process != os.getpid():
         return
@@ -334,6 +176,8 @@ def _stop(workers: list[Worker], process: int) -> None:
     deadline = time.monotonic() + GRACE_SECONDS
     for worker in workers:
         worker.free(deadline)
+    if claims is not None:
+        claims.free()
 
 
 def _is_of_no_file(function: Any) -> bool:

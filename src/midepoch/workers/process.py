@@ -6,6 +6,7 @@ import pickle
 import random
 import struct
 import time
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import parent_process
@@ -21,21 +22,24 @@ from torch.utils.data._utils import worker as torch_workers
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import Progress
-from midepoch.delivery.reader import take_turns
 from midepoch.delivery.resume import session_from
 from midepoch.delivery.ring import Places, SharedMemory
+from midepoch.delivery.session import Session
 from midepoch.delivery.tally import Tally, tally_of
 from midepoch.delivery.transport import Sender
 from midepoch.values.memory import keep_memory
+from midepoch.workers.claims import ClaimTable, RoundClaims
+from midepoch.workers.taking import Claims, OwnTurns, TurnTaker
 
 ResumePoint = tuple[State, ReaderProgress, int, int]
 """Where a session of all ranks started, what this rank has delivered of it, the number of ranks, and the rank."""
 
 START, RECEIVED, STOP = b"s", b"r", b"x"
-"""What the main process sends: a resume point, or None to do nothing more; how many messages it received; the end."""
+"""What the main process sends: a resume point, or None to do nothing more; which messages it received; the end."""
 ITEMS, END, ERROR = b"i", b"e", b"!"
-"""What a worker sends, with the number of the round: where items are, that there are no more, or an error."""
-ROUND = COUNT = struct.Struct("<q")
+"""What a worker sends, with the number of the round: where items are; that there is no such turn, nor a later one of
+the same worker; or an error, with the turn in place of which it comes."""
+ROUND = TURN = struct.Struct("<q")
 CHECK_SECONDS = 5
 """How often a worker that waits looks whether the main process is still there."""
 MOST_LETTERS = 50_000
@@ -53,6 +57,8 @@ class WorkerSettings:
     """The first number of the seeds of all workers."""
     ahead: int | None
     init: Callable[[int], None] | None
+    claims: ClaimTable | None
+    """Where workers claim turns, if they steal from each other."""
 
 
 class _Interrupted(BaseException):
@@ -70,16 +76,16 @@ def run_worker(settings: WorkerSettings, connection: Connection, memory: SharedM
         link, places, init = Link(connection), Places(), settings.init
         while True:
             resume_point = link.next_start()
+            sender = Sender(memory, link, places, ahead=settings.ahead, step=settings.workers)
             try:
                 if init is not None:
                     init(settings.number)
                     init = None
-                _take_turns(settings, resume_point, Sender(memory, link, places, ahead=settings.ahead), link)
-                link.send(END)
+                _take_turns(settings, resume_point, sender, link)
             except _Interrupted:
                 continue
             except Exception:
-                link.send(ERROR, _error(settings.number))
+                link.send(ERROR, TURN.pack(sender.turn) + _error(settings.number))
     except (OSError, KeyboardInterrupt, _Stopped):
         pass  # the main process is gone, or stops its workers itself
 
@@ -102,25 +108,47 @@ def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: Sen
     start, delivered, ranks, rank = resume_point
     session = session_from(settings.plan.pipeline, start, ranks, delivered)
     progress = Progress(session, rank, delivered=delivered)
-    all_turns = take_turns(progress, settings.number, settings.workers, deferred=True)
+    taker = TurnTaker(progress, _claims(settings, session, link.round), settings.workers)
     clock = time.perf_counter
     made = sent = 0.0
     link.tally = lambda: tally_of(session)._replace(made=made, sent=sent - sender.idle, idle=sender.idle)
     begun = clock()
     try:
-        for turns in all_turns:
-            finished = clock()
-            made += finished - begun
-            sender.send(turns)
-            del turns  # so that the next items are made in their memory, which is still in the CPU cache
-            begun = clock()
-            sent += begun - finished
+        while (claim := taker.claim()) is not None:
+            sender.go_to(claim.first)
+            for turns in taker.make(claim):
+                finished = clock()
+                made += finished - begun
+                if turns is None:
+                    sender.flush()
+                    link.send(END, TURN.pack(sender.turn))
+                else:
+                    sender.send(turns)
+                del turns  # so that the next items are made in their memory, which is still in the CPU cache
+                begun = clock()
+                sent += begun - finished
+        sender.flush()
     except Exception:
         sender.flush()  # what was made before the error is delivered
         raise
     finally:
-        all_turns.close()
-    sender.flush()
+        taker.close()
+
+
+def _claims(settings: WorkerSettings, session: Session, round_number: int) -> Claims:
+    """Which turns this worker makes: its own, or also those of others, if they can be begun anywhere at no cost."""
+    if settings.claims is None or not session.counted or _decodes(session):
+        return OwnTurns(settings.number)
+    return RoundClaims(settings.claims, round_number, settings.number)
+
+
+def _decodes(session: Session) -> bool:
+    """True if the first row that is read somewhere costs the decoding of many."""
+    opened = session.open_source(1)
+    try:
+        return opened.decodes
+    finally:
+        session.close_source(opened)
 
 
 def _error(worker: int) -> bytes:
@@ -144,7 +172,8 @@ class Link:
         parent = parent_process()
         self._waits_for: list[Any] = [connection] if parent is None else [connection, parent.sentinel]
         self._start: tuple[int, ResumePoint | None] | None = None
-        self._round, self._received = 0, 0
+        self._received: list[int] = []
+        self.round = 0
         self.tally: Callable[[], Tally] = Tally
         """Returns what making items has taken so far, in this round."""
         self._told = Tally()
@@ -154,14 +183,14 @@ class Link:
         while True:
             while self._start is None:
                 self._read()
-            (self._round, resume_point), self._start = self._start, None
+            (self.round, resume_point), self._start = self._start, None
             self._told = Tally()
             if resume_point is not None:
                 return resume_point
 
     def send(self, kind: bytes, content: bytes = b"") -> None:
         """Send something about the present round."""
-        self._connection.send_bytes(kind + ROUND.pack(self._round) + content)
+        self._connection.send_bytes(kind + ROUND.pack(self.round) + content)
 
     def send_place(self, place: bytes) -> None:
         """Say where a message is, and what was done since the last."""
@@ -169,14 +198,17 @@ class Link:
         self.send(ITEMS, place + tally.minus(self._told).write())
         self._told = tally
 
-    def received(self, *, wait: bool) -> int:
-        """How many messages were received since the last call. If the main process wants something else, it raises."""
+    def received(self, *, wait: bool) -> list[int]:
+        """Where the messages are that were received since the last call.
+
+        If the main process wants something else, it raises.
+        """
         while self._connection.poll(0) or (wait and not self._received):
             self._read()
             if self._start is not None:
                 raise _Interrupted
-        count, self._received = self._received, 0
-        return count
+        received, self._received = self._received, []
+        return received
 
     def _read(self) -> None:
         """Wait for the next message of the main process."""
@@ -190,7 +222,7 @@ class Link:
         except EOFError as error:
             raise _Stopped from error
         if message[:1] == RECEIVED:
-            self._received += COUNT.unpack(message[1:])[0]
+            self._received += array("q", message[1:])
         elif message == STOP:
             raise _Stopped
         else:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections import deque
 
 import pytest
 from hypothesis import given
@@ -16,12 +15,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning
 
 @given(st.lists(st.integers(1, 50) | st.none(), max_size=60))
 def test_messages_never_overlap_and_the_lowest_place_is_used_first(sizes):
-    places, taken = Places(), deque()
-    for size in sizes:
+    places, taken = Places(), []
+    for number, size in enumerate(sizes):
         if size is None:
-            if taken:
-                places.release()
-                taken.popleft()
+            if taken:  # in any order
+                start, _ = taken.pop(number % len(taken))
+                places.release(start)
             continue
         start = places.find(size)
         used = {byte for begin, end in taken for byte in range(begin, end)}

@@ -11,7 +11,7 @@ from exact import same
 from midepoch.delivery import transport
 from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.delivery.ring import Places, SharedMemory
-from midepoch.delivery.transport import MESSAGE_BYTES, Sender, receive
+from midepoch.delivery.transport import MESSAGE_BYTES, Message, Sender
 from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.rows import Rows
@@ -22,7 +22,7 @@ class Main:
 
     def __init__(self, memory, at_once=False):
         self.memory, self.at_once = memory, at_once
-        self.places, self.turns, self.most_ahead, self._answered = [], [], 0, 0
+        self.places, self.turns, self.most_ahead, self._answered = [], [], 0, []
 
     def send_place(self, place):
         self.places.append(place)
@@ -31,18 +31,19 @@ class Main:
             self.receive()
 
     def items_ahead(self):
-        return sum(len(chunk.items) for place in self.places for chunk in receive(self.memory, place))
+        return sum(items_in(self.memory, place) for place in self.places)
 
     def receive(self):
-        for chunk in receive(self.memory, self.places.pop(0)):
+        message = Message.at(self.places.pop(0))
+        for chunk in message.receive(self.memory):
             self.turns += zip(chunk.items, chunk.cursors or [None] * len(chunk.items), strict=True)
-        self._answered += 1
+        self._answered.append(message.start)
 
     def received(self, *, wait):
         if wait and not self._answered:
             assert self.places, "the worker waits, and there is nothing that the main process could receive"
             self.receive()
-        answered, self._answered = self._answered, 0
+        answered, self._answered = self._answered, []
         return answered
 
     def rest(self):
@@ -168,7 +169,7 @@ def test_rows_are_sent_as_columns_few_at_first_and_then_many(memory, size):
     main = Main(memory)
     sender = Sender(memory, main, Places(), ahead=None)
     sender.send(Turns(items, (cursors,)))
-    counts = [sum(len(chunk.items) for chunk in receive(memory, place)) for place in main.places]
+    counts = [items_in(memory, place) for place in main.places]
     if not main.turns:
         assert counts[0] == 1
     turns = main.rest()
@@ -271,7 +272,7 @@ def test_messages_are_large_while_the_main_process_has_much_to_receive(memory, m
 
 
 def items_in(memory, place):
-    return sum(len(chunk.items) for chunk in receive(memory, place))
+    return sum(len(chunk.items) for chunk in Message.at(place).receive(memory))
 
 
 @pytest.mark.parametrize("with_check", [True, False])
@@ -338,3 +339,62 @@ def test_only_whole_batches_of_wide_rows_alone_are_written_without_a_look_at_eac
     assert RowItems(rows.select(["x"])).wide_batches() is None
     assert RowItems(rows.select(["x"]).to("python"), 3).wide_batches() is None
     assert len(RowItems(rows.select(["x"]), 3).wide_batches()) == 3
+
+
+def turns_sent(main):
+    return [Message.at(place).turn for place in main.places]
+
+
+def test_a_message_says_where_its_turns_begin(memory):
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None, step=3)
+    sender.go_to(1)
+    sender.send(Turns(["a", "b"], ()))
+    sender.go_to(7)  # those that follow anyway
+    sender.send(Turns(["c"], ()))
+    sender.go_to(8)
+    sender.send(Turns(["d"], ()))
+    sender.flush()
+    assert turns_sent(main) == [1, 8]
+    assert [item for item, _ in main.rest()] == ["a", "b", "c", "d"]
+    assert sender.turn == 11
+
+
+@pytest.mark.parametrize("ahead", [None, 2])
+def test_a_turn_that_is_needed_before_all_that_was_sent_is_not_held_back(memory, monkeypatch, ahead):
+    monkeypatch.setattr(transport, "PAUSE", -1)  # each item took long to make
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=ahead, step=2)
+    large = np.zeros(transport.AHEAD_BYTES, np.uint8)
+    for turn in (4, 6):
+        sender.go_to(turn)
+        sender.send(Turns([large], ()))
+        sender.flush()
+    main.received = None  # nothing is received before the earlier turn, so to wait for that would be for ever
+
+    class Deaf:
+        send_place = main.send_place
+
+        def received(self, *, wait):
+            assert not wait
+            return []
+
+    sender._outbox = Deaf()
+    for turn in (3, 1):
+        sender.go_to(turn)
+        sender.send(Turns([large], ()))
+        assert turns_sent(main)[-1] == turn, "it is sent at once"
+    sender.go_to(8)
+    with pytest.raises(AssertionError):
+        sender.send(Turns([large], ()))
+
+
+def test_after_a_failure_the_first_turn_that_was_not_sent_is_known(memory):
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None, step=2)
+    assert sender.turn == transport.NO_TURN
+    sender.go_to(5)
+    with pytest.raises(TypeError):
+        sender.send(Turns(["sent", (number for number in range(3))], ()))
+    sender.flush()
+    assert (turns_sent(main), sender.turn) == ([5], 7)

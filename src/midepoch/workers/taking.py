@@ -1,0 +1,123 @@
+"""What a worker makes: the turns that it claims. They are all its own, unless workers steal from each other."""
+
+import time
+from collections.abc import Generator, Iterator
+from itertools import islice
+from typing import Protocol
+
+from midepoch.delivery.progress import EMPTY, Progress, Turns
+from midepoch.delivery.reader import take_turns, turn_by_turn
+from midepoch.workers.claims import Claim
+
+COSTLY_SECONDS = 0.002
+"""Turns that take less are not stolen: to open their rows may take longer than to make them."""
+CLAIM_SECONDS = 0.02
+"""Turns are claimed for about this time."""
+RECENT_TURNS = 64
+"""The seconds of a turn are an average over about this many."""
+MOST_OPEN = 2
+"""How many rows a worker has open at once: its own, and those of another."""
+ALL = 1 << 62
+
+
+class Claims(Protocol):
+    """Says which turns a worker is to make."""
+
+    def claim(self, count: int, *, steal: bool) -> Claim | None:
+        """Claim ``count`` turns, or more; None if there are none."""
+
+    def extend(self, claim: Claim, more: int) -> bool:
+        """Claim the turns that follow a claim too; False if another worker has some of them."""
+
+    def end(self, turn: int) -> None:
+        """Note that there is no such turn, nor a later one that belongs to the same worker."""
+
+
+class OwnTurns:
+    """All turns of one worker, and no others. It is a ``Claims``."""
+
+    def __init__(self, worker: int) -> None:
+        self._left: list[Claim] = [Claim(worker, ALL)]
+
+    def claim(self, count: int, *, steal: bool) -> Claim | None:
+        """All turns, the first time."""
+        return self._left.pop() if self._left else None
+
+    def extend(self, claim: Claim, more: int) -> bool:
+        """There are no others who have them."""
+        return True
+
+    def end(self, turn: int) -> None:
+        """There is nobody to whom it matters."""
+
+
+class TurnTaker:
+    """Makes the turns that a worker claims in a round."""
+
+    def __init__(self, progress: Progress, claims: Claims, workers: int) -> None:
+        self._progress, self._claims, self._workers = progress, claims, workers
+        self._open: dict[int, Generator[Turns, None, None]] = {}  # by the turn that each makes next
+        self._seconds, self._made, self._together = 0.0, 0.0, 1
+
+    def claim(self) -> Claim | None:
+        """Claim the turns to make next; None if there are none."""
+        return self._claims.claim(self._wanted(), steal=self._is_costly())
+
+    def _wanted(self) -> int:
+        """How many turns to claim: what takes a while, and no fewer than are made together."""
+        in_time = int(CLAIM_SECONDS * self._made / self._seconds) if self._seconds else 1
+        return max(self._together, in_time)
+
+    def _is_costly(self) -> bool:
+        return self._seconds >= COSTLY_SECONDS * max(1, self._made)
+
+    def make(self, claim: Claim) -> Generator[Turns | None, None, None]:
+        """The turns of a claim, or some more, many at a time unless they are made singly; None if there are no more."""
+        turn, end = claim.first, claim.first + self._workers * claim.turns
+        while turn < end:
+            turns = self._next_turns(turn)
+            if turns is None:
+                self._claims.end(turn)
+                yield None
+                return
+            count, left = len(turns.items), (end - turn) // self._workers
+            if count > left and not self._claims.extend(claim, count - left):
+                yield from _first(turns, left)
+                return
+            turn += self._workers * count
+            yield turns
+            del turns  # so that the next items are made in their memory, which is still in the CPU cache
+
+    def close(self) -> None:
+        """Close everything that is read."""
+        for stream in self._open.values():
+            stream.close()
+
+    def _next_turns(self, turn: int) -> Turns | None:
+        """The turns from ``turn`` on, of what has made those before or is opened there; None if there are none."""
+        begun = time.perf_counter()
+        stream = self._open.pop(turn, None) or self._opened(turn)
+        turns = next(stream, None)
+        if turns is None:
+            return None
+        if self._made >= RECENT_TURNS:
+            self._seconds, self._made = self._seconds / 2, self._made / 2
+        self._together = len(turns.items)
+        self._seconds += time.perf_counter() - begun
+        self._made += self._together
+        self._open[turn + self._workers * self._together] = stream
+        return turns
+
+    def _opened(self, turn: int) -> Generator[Turns, None, None]:
+        for oldest in list(self._open)[: 1 - MOST_OPEN]:
+            self._open.pop(oldest).close()
+        return take_turns(self._progress, turn, self._workers, deferred=True)
+
+
+def _first(turns: Turns, count: int) -> Iterator[Turns]:
+    """The first of some turns; another worker makes the rest."""
+    for cursor, item in islice(turn_by_turn(iter((turns,))), count):
+        if cursor is None:
+            yield Turns((EMPTY,), ((),), turns.sums)
+        else:
+            yield Turns((item,), ((cursor,),) if turns.cursors else (), turns.sums)

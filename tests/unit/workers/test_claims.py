@@ -1,0 +1,137 @@
+"""Claims: whoever takes turns, and in whatever order, each turn is claimed once."""
+
+import os
+import signal
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midepoch.workers.claims import SLACK, Claim, ClaimTable, RoundClaims
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+
+@pytest.fixture
+def table():
+    table = ClaimTable(3)
+    table.start(1)
+    yield table
+    table.free()
+
+
+def turns_of(claim, workers):
+    return range(claim.first, claim.first + workers * claim.turns, workers)
+
+
+@given(
+    st.integers(1, 4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.booleans(), st.integers(0, 3)), max_size=60),
+)
+def test_each_turn_is_claimed_once_and_those_of_a_worker_in_order(workers, steps):
+    table, claimed = ClaimTable(workers), []
+    table.start(7)
+    for worker, turns, steal, more in steps:
+        claim = table.claim(7, worker % workers, turns, steal=steal)
+        claimed += turns_of(claim, workers)
+        if more:
+            assert table.extend(7, claim, more), "nobody has claimed what follows"
+            claimed += turns_of(Claim(claim.first + workers * turns, more), workers)
+    assert len(set(claimed)) == len(claimed)
+    for owner in range(workers):
+        own = [turn for turn in claimed if turn % workers == owner]
+        assert own == list(range(owner, owner + workers * len(own), workers)), "none is left out"
+    table.free()
+
+
+def test_only_a_worker_that_is_ahead_steals_and_only_from_the_last(table):
+    for _ in range(SLACK + 1):
+        assert table.claim(1, 0, 1, steal=True).first % 3 == 0
+    table.claim(1, 1, 1, steal=True)
+    assert table.claim(1, 0, 1, steal=True) == Claim(2, 1)
+    assert table.claim(1, 0, 1, steal=False) == Claim(3 * (SLACK + 1), 1)
+    assert table.claim(1, 2, 1, steal=True) == Claim(5, 1), "one that is behind makes its own"
+
+
+def test_what_another_has_claimed_cannot_be_added_to_a_claim(table):
+    claim = table.claim(1, 2, 1, steal=False)
+    table.claim(1, 0, 3, steal=False)
+    table.claim(1, 1, 2, steal=False)
+    stolen = table.claim(1, 0, 1, steal=True)
+    assert stolen == Claim(5, 1)
+    assert not table.extend(1, claim, 1)
+    assert table.extend(1, stolen, 2)
+    assert table.claim(1, 2, 1, steal=False) == Claim(14, 1)
+
+
+def test_after_the_end_of_one_worker_it_makes_turns_of_the_others_until_all_have_ended(table):
+    claims = RoundClaims(table, 1, 0)
+    claims.end(0)
+    assert claims.claim(1, steal=False) is None
+    assert claims.claim(2, steal=True) == Claim(1, 2)
+    claims.end(1)
+    assert claims.claim(1, steal=True) == Claim(2, 1)
+    claims.end(2)
+    assert claims.claim(1, steal=True) is None
+
+
+def test_in_another_round_nothing_can_be_claimed_or_ended(table):
+    claim = table.claim(1, 0, 1, steal=False)
+    table.start(2)
+    assert table.claim(1, 0, 1, steal=True) is None
+    assert not table.extend(1, claim, 1)
+    table.end(1, 0)
+    assert table.claim(2, 0, 1, steal=False) == Claim(0, 1)
+
+
+def in_processes(number, function):
+    """What a function wrote to a file, in each of several processes."""
+    reads = []
+    for worker in range(number):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            os.write(writer, function(worker))
+            os._exit(0)
+        os.close(writer)
+        reads.append(reader)
+    written = []
+    for reader in reads:
+        with open(reader, "rb") as file:
+            written.append(file.read())
+        os.wait()
+    return written
+
+
+def test_processes_that_claim_at_the_same_time_never_get_the_same(table):
+    def claim_many(worker):
+        firsts = [table.claim(1, worker, 1, steal=step % 2 == 0).first for step in range(2000)]
+        return " ".join(map(str, firsts)).encode()
+
+    claimed = [int(turn) for text in in_processes(3, claim_many) for turn in text.split()]
+    assert len(set(claimed)) == len(claimed) == 6000
+
+
+def test_a_process_that_is_killed_while_it_claims_holds_nobody_up(table):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with table._memory.locked():
+            os.write(writer, b"locked")
+            signal.pause()
+    os.read(reader, 6)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert table.claim(1, 0, 1, steal=False) == Claim(0, 1)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_many_rounds_use_one_table(table):
+    for number in range(2, 50):
+        table.start(number)
+        for expected in count(0, 3):
+            claim = table.claim(number, 0, 1, steal=False)
+            assert claim.first == expected
+            if expected == 9:
+                break

@@ -1,0 +1,203 @@
+"""What arrives from workers: messages are found by their turns, whoever sent them and in whatever order."""
+
+import pickle
+from multiprocessing import Pipe
+
+import pytest
+from torch._utils import ExceptionWrapper
+
+from midepoch.delivery.layout import Destination
+from midepoch.delivery.progress import Turns
+from midepoch.delivery.ring import Places, SharedMemory
+from midepoch.delivery.tally import Tally
+from midepoch.delivery.transport import NO_TURN, Sender
+from midepoch.workers.mailbox import Mailbox, WorkerPort
+from midepoch.workers.process import END, ERROR, ITEMS, ROUND, TURN
+
+
+class Process:
+    def __init__(self):
+        self.alive = True
+
+    def is_alive(self):
+        return self.alive
+
+
+class Outbox:
+    def __init__(self, worker):
+        self._worker = worker
+
+    def send_place(self, place):
+        self._worker.send(ITEMS, place + Tally(rows=1).write())
+
+    def received(self, *, wait):
+        assert not wait, "a worker would wait for ever"
+        return []
+
+
+class FakeWorker:
+    """A worker in this process: both ends of the connection."""
+
+    def __init__(self, workers, round_number=1):
+        self.connection, self._other = Pipe()
+        self.memory, self.process, self.round = SharedMemory(), Process(), round_number
+        self.received, self.told = [], 0
+        self.sender = Sender(self.memory, Outbox(self), Places(), ahead=None, step=workers)
+
+    def send(self, kind, content):
+        self._other.send_bytes(kind + ROUND.pack(self.round) + content)
+
+    def deliver(self, turn, *items):
+        self.sender.go_to(turn)
+        self.sender.send(Turns(items, ()))
+        self.sender.flush()
+
+    def note_received(self, message):
+        self.received.append(message.turn)
+
+    def before_wait(self):
+        self.told += 1
+
+    def death(self):
+        return RuntimeError("died")
+
+    def end(self):
+        self.process.alive = False
+        self._other.close()
+
+    def close(self):
+        self.connection.close()
+        self._other.close()
+        self.memory.free()
+
+
+class Counted:
+    """As much of a Progress as is needed."""
+
+    of_workers = Tally()
+
+
+class Workers:
+    def __init__(self, number, *, steal, timeout=0.0):
+        self.all = [FakeWorker(number) for _ in range(number)]
+        self.progress = Counted()
+        self.mailbox = Mailbox(self.all, 1, self.progress, timeout=timeout, steal=steal)
+        self.ports = [WorkerPort(self.mailbox, owner, number, self.progress, Destination()) for owner in range(number)]
+
+    def __getitem__(self, number):
+        return self.all[number]
+
+    def items(self, owner, *, wait=False):
+        chunk = self.ports[owner].chunk(wait=wait)
+        return None if chunk is None else list(chunk.items)
+
+
+@pytest.fixture
+def workers():
+    made = []
+
+    def make(number, **options):
+        made.append(Workers(number, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for worker in one.all:
+            worker.close()
+
+
+def error_of(text):
+    try:
+        raise ValueError(text)
+    except ValueError:
+        return pickle.dumps(ExceptionWrapper(where="in a worker"))
+
+
+def test_turns_come_to_the_worker_to_which_they_belong_whoever_made_them(workers):
+    two = workers(2, steal=True)
+    two[0].deliver(0, "0", "2")
+    two[0].deliver(6, "6")
+    two[0].deliver(1, "1")  # stolen: it is needed before 6
+    two[1].deliver(3, "3")
+    two[1].deliver(4, "4")  # stolen
+    assert [two.items(owner, wait=True) for owner in (0, 1, 1, 0, 0)] == [["0", "2"], ["1"], ["3"], ["4"], ["6"]]
+    assert two[0].received == [0, 1, 6]
+    assert two[1].received == [3, 4]
+    assert two.progress.of_workers.rows == 5
+
+
+def test_what_has_not_arrived_is_not_waited_for_unless_one_wants_to(workers):
+    one = workers(1, steal=False, timeout=0.01)
+    assert one.items(0) is None
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.01 seconds"):
+        one.items(0, wait=True)
+    assert one[0].told >= 1, "the worker may have waited for that"
+
+
+def test_the_end_of_the_turns_of_a_worker_is_the_first_that_anybody_found(workers):
+    two = workers(2, steal=True)
+    two[0].deliver(0, "0")
+    two[0].send(END, TURN.pack(5))
+    two[1].send(END, TURN.pack(2))
+    two[0].send(END, TURN.pack(6))
+    two[1].send(END, TURN.pack(1))
+    assert two.items(0, wait=True) == ["0"]
+    assert two.items(0, wait=True) is None
+    assert two.items(1, wait=True) is None
+
+
+def test_an_error_comes_in_its_turn(workers):
+    two = workers(2, steal=False)
+    two[1].deliver(1, "1")
+    two[1].send(ERROR, TURN.pack(3) + error_of("no more"))
+    two[0].deliver(0, "0", "2")
+    assert two.items(0) == ["0", "2"]
+    assert two.items(1) == ["1"]
+    assert two.items(1) is None
+    with pytest.raises(ValueError, match="no more"):
+        two.items(1, wait=True)
+
+
+def test_an_error_before_the_first_turn_comes_as_soon_as_one_waits_though_others_make_the_turns(workers):
+    two = workers(2, steal=True)
+    two[1].send(ERROR, TURN.pack(NO_TURN) + error_of("at the start"))
+    two[0].deliver(0, "0")
+    assert two.items(0) == ["0"]
+    with pytest.raises(ValueError, match="at the start"):
+        two.items(1, wait=True)
+
+
+@pytest.mark.parametrize("steal", [False, True])
+def test_a_dead_worker_is_noticed_when_a_turn_is_needed_that_it_may_have_claimed(workers, steal):
+    two = workers(2, steal=steal, timeout=0.05)
+    two[1].deliver(1, "1")
+    two[1].end()
+    assert two.items(1, wait=True) == ["1"], "what it sent before is delivered"
+    with pytest.raises(RuntimeError, match="died" if steal else "timed out"):
+        two.items(0, wait=True)
+    with pytest.raises(RuntimeError, match="died"):
+        two.items(1, wait=True)
+
+
+def test_messages_of_a_loop_that_was_left_are_given_back(workers):
+    one = workers(1, steal=False)
+    one[0].round = 0
+    one[0].deliver(0, "old")
+    one[0].send(ERROR, TURN.pack(0) + error_of("old"))
+    one[0].send(END, TURN.pack(0))
+    one[0].round = 1
+    one[0].deliver(0, "new")
+    one[0].deliver(1, "newer")
+    assert one.items(0, wait=True) == ["new"]
+    assert one.progress.of_workers.rows == 1
+    assert one.items(0) == ["newer"]
+    assert one[0].received == [0, 0, 1]
+
+
+def test_what_nobody_took_is_given_back_at_the_end(workers):
+    one = workers(1, steal=False)
+    for turn in range(4):
+        one[0].deliver(turn, turn)
+    assert one.mailbox.message(9, wait=False) is None
+    one.mailbox.close()
+    assert sorted(one[0].received) == [0, 1, 2, 3]

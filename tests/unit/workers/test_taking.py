@@ -1,0 +1,110 @@
+"""Turns that workers claim: whoever makes them, and however often they are cut, each is made once and is the same."""
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from midepoch.delivery.progress import Progress
+from midepoch.delivery.reader import turn_by_turn
+from midepoch.delivery.session import Session
+from midepoch.workers import taking
+from midepoch.workers.claims import Claim, ClaimTable, RoundClaims
+from midepoch.workers.taking import OwnTurns, TurnTaker
+from simulation import MemoryWorld, Simulation, cursor_after, memory_worlds, starts
+
+
+@st.composite
+def counted_sessions(draw):
+    world = replace(draw(memory_worlds()), dropped=None)
+    pipeline = world.pipeline(bulk=draw(st.sampled_from([0, 1, 3])))
+    return world, Session(pipeline, draw(starts(world)), draw(st.integers(1, 3)))
+
+
+def expected_turns(world, session, reader):
+    """All turns of a reader that have an item, by their numbers."""
+    simulation = Simulation(world.waiting(session.start), session.start.turn, session.assignment.readers)
+    items = [item for _, item in simulation.turns[reader]]
+    return {turn: (cursor_after(item), item) for turn, item in enumerate(items) if item is not None}
+
+
+def made_by(taker):
+    """What a worker makes, step by step: the number and the content of some turns, or of the end."""
+    while (claim := taker.claim()) is not None:
+        turn = claim.first
+        for turns in taker.make(claim):
+            if turns is None:
+                yield turn, None
+                continue
+            yield turn, list(turn_by_turn(iter((turns,))))
+            turn += taker._workers * len(turns.items)
+    taker.close()
+
+
+def without_empty(turns):
+    return {turn: pair for turn, pair in turns.items() if pair != (None, None)}
+
+
+@settings(max_examples=300, deadline=None)
+@given(counted_sessions(), st.integers(1, 4), st.data())
+def test_workers_that_steal_make_each_turn_once(drawn, workers, data):
+    world, session = drawn
+    reader = data.draw(st.integers(0, session.assignment.readers - 1))
+    table, made, ends = ClaimTable(workers), {}, {}
+    table.start(1)
+    takers = [TurnTaker(Progress(session, reader), RoundClaims(table, 1, number), workers) for number in range(workers)]
+    running = [made_by(taker) for taker in takers]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(taking, "COSTLY_SECONDS", 0)
+        patch.setattr(TurnTaker, "_wanted", lambda self: data.draw(st.integers(1, 3)))
+        while running:
+            one = data.draw(st.sampled_from(running))
+            step = next(one, None)
+            if step is None:
+                running.remove(one)
+                continue
+            first, turns = step
+            if turns is None:
+                ends[first % workers] = min(first, ends.get(first % workers, first))
+                continue
+            for number, pair in enumerate(turns):
+                assert first + workers * number not in made, "a turn was made twice"
+                made[first + workers * number] = pair
+    table.free()
+    assert without_empty(made) == expected_turns(world, session, reader)
+    assert sorted(ends) == list(range(workers)), "the end of each worker's turns is known"
+    for turn in without_empty(made):
+        assert turn < ends[turn % workers]
+    assert not session._opened, "everything is closed"
+
+
+@settings(max_examples=100, deadline=None)
+@given(counted_sessions(), st.integers(1, 4))
+def test_without_stealing_a_worker_makes_its_own_turns(drawn, workers):
+    world, session = drawn
+    expected = expected_turns(world, session, 0)
+    for worker in range(workers):
+        *made, end = made_by(TurnTaker(Progress(session, 0), OwnTurns(worker), workers))
+        turns = [pair for _, some in made for pair in some]
+        numbered = dict(zip(count(worker, workers), turns, strict=False))
+        assert without_empty(numbered) == {turn: pair for turn, pair in expected.items() if turn % workers == worker}
+        assert end == (worker + workers * len(turns), None)
+
+
+@pytest.mark.parametrize(
+    ("factor", "steals", "wanted"), [(0.5, False, 20), (0.98, False, 10), (2, True, 5), (50, True, 1)]
+)
+def test_turns_are_claimed_for_a_while_and_cheap_ones_are_not_stolen(monkeypatch, factor, steals, wanted):
+    asked, clock = [], iter(count(step=factor * taking.COSTLY_SECONDS))
+
+    class Asked(OwnTurns):
+        def claim(self, turns, *, steal):
+            asked.append((turns, steal))
+            return Claim(len(asked) - 1, 1) if len(asked) < 4 else None
+
+    monkeypatch.setattr(taking.time, "perf_counter", lambda: next(clock))
+    world = MemoryWorld(sizes=(9,))
+    list(made_by(TurnTaker(Progress(Session(world.pipeline(), world.start(), 1), 0), Asked(0), 1)))
+    assert asked == [(1, False)] + 3 * [(wanted, steals)]
