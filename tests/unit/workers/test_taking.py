@@ -34,6 +34,7 @@ def made_by(taker):
     """What a worker makes, step by step: the number and the content of some turns, or of the end."""
     while (claim := taker.claim()) is not None:
         turn = claim.first
+        yield turn, []  # another worker may claim what follows, before these are made
         for turns in taker.make(claim):
             if turns is None:
                 yield turn, None
