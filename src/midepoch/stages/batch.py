@@ -104,10 +104,13 @@ class Batch(Stage):
         single_items = inputs.as_single_items()
         collate_fn = None if self.collate is None else FUNCTIONS.timed(self.collate)
         while group := list(islice(single_items, self.size)):
-            if len(group) == self.size or not self.drop_last:
-                items = [item for item, _, _ in group]
-                batch = collate_fn(items) if collate_fn else collate(items, inputs.form, inputs.ragged)
-                yield batch, group[-1][1], group[0][2]
+            if len(group) < self.size and self.drop_last:
+                return
+            items, after, key = [item for item, _, _ in group], group[-1][1], group[0][2]
+            batch = collate_fn(items) if collate_fn else collate(items, inputs.form, inputs.ragged)
+            del group, items  # so that the next items are made in their memory, of which images need much
+            yield batch, after, key
+            del batch
 
     def count(self, inputs: int) -> int | None:
         return inputs // self.size if self.drop_last else -(-inputs // self.size)

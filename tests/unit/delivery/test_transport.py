@@ -345,7 +345,8 @@ def turns_sent(main):
     return [Message.at(place).turn for place in main.places]
 
 
-def test_a_message_says_where_its_turns_begin(memory):
+def test_a_message_says_where_its_turns_begin(memory, monkeypatch):
+    monkeypatch.setattr(transport, "PAUSE", 1000)
     main = Main(memory)
     sender = Sender(memory, main, Places(), ahead=None, step=3)
     sender.go_to(1)
@@ -389,7 +390,8 @@ def test_a_turn_that_is_needed_before_all_that_was_sent_is_not_held_back(memory,
         sender.send(Turns([large], ()))
 
 
-def test_after_a_failure_the_first_turn_that_was_not_sent_is_known(memory):
+def test_after_a_failure_the_first_turn_that_was_not_sent_is_known(memory, monkeypatch):
+    monkeypatch.setattr(transport, "PAUSE", 1000)
     main = Main(memory)
     sender = Sender(memory, main, Places(), ahead=None, step=2)
     assert sender.turn == transport.NO_TURN

@@ -6,6 +6,7 @@ from multiprocessing import Pipe
 import pytest
 from torch._utils import ExceptionWrapper
 
+from midepoch.delivery import transport
 from midepoch.delivery.layout import Destination
 from midepoch.delivery.progress import Turns
 from midepoch.delivery.ring import Places, SharedMemory
@@ -93,7 +94,8 @@ class Workers:
 
 
 @pytest.fixture
-def workers():
+def workers(monkeypatch):
+    monkeypatch.setattr(transport, "PAUSE", 1000)  # no message is sent earlier on a busy machine
     made = []
 
     def make(number, **options):
