@@ -235,3 +235,27 @@ def test_random_pipelines_against_one_process(folder):
         ]
         of_ranks = [values(loader) for loader in loaders]
         assert [of_ranks[number % 2][number // 2] for number in range(len(plain))] == plain
+
+
+def joined(items):
+    return items
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "steals"),
+    [
+        (lambda rows: rows, {}, False),
+        (lambda rows: rows.map(unequal), {}, False),
+        (lambda rows: rows.map(augmented, with_rng=True), {}, True),
+        (lambda rows: rows.map(augmented, with_rng=True), {"collate_fn": joined}, False),
+        (lambda rows: rows.map(augmented, with_rng=True).map(unequal), {}, False),
+        (lambda rows: rows.map(augmented, with_rng=True).filter(is_odd), {}, False),
+        (lambda rows: me.mix([rows, rows.map(augmented, with_rng=True)], weights=[1, 1]), {}, True),
+        (lambda rows: me.mix([rows.map(unequal), rows.map(augmented, with_rng=True)], weights=[1, 1]), {}, False),
+        (lambda rows: rows.map(unequal), {"work_stealing": True}, True),
+        (lambda rows: rows.map(augmented, with_rng=True), {"work_stealing": False}, False),
+    ],
+)
+def test_who_steals_unless_the_user_says(folder, dataset, options, steals):
+    loader = me.Loader(dataset(me.read(folder)), batch_size=4, num_workers=2, **options)
+    assert loader._steals_work is steals

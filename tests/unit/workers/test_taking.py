@@ -109,3 +109,19 @@ def test_turns_are_claimed_for_a_while_and_cheap_ones_are_not_stolen(monkeypatch
     world = MemoryWorld(sizes=(9,))
     list(made_by(TurnTaker(Progress(Session(world.pipeline(), world.start(), 1), 0), Asked(0), 1)))
     assert asked == [(1, False)] + 3 * [(wanted, steals)]
+
+
+def test_turns_that_another_worker_claims_meanwhile_are_cut_off():
+    world, table = MemoryWorld(sizes=(9,)), ClaimTable(2)
+    table.start(1)
+    session = Session(world.pipeline(bulk=3), world.start(), 1)
+    taker = TurnTaker(Progress(session, 0), RoundClaims(table, 1, 0), 2)
+    claim = taker.claim()
+    table.claim(1, 1, 3, steal=False)
+    assert table.claim(1, 1, 1, steal=True) == Claim(2, 1)
+    assert [list(turns.items) for turns in taker.make(claim)] == [[(0, 0)]]
+    following = taker.claim()
+    assert following.first == 4
+    assert next(taker.make(following)).items[0] == (0, 4)
+    taker.close()
+    table.free()
