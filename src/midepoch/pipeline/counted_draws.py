@@ -74,6 +74,8 @@ class CountedDraws(CountedItems):
                 "follow from the weights. Load an earlier checkpoint."
             )
         self._segments = [Segment(0, draws, drawn, np.zeros_like(drawn), ended, first)]
+        self._reached = [-1]
+        """For each segment, the last item that is known to be in it."""
         endless = [part.is_endless for number, part in enumerate(self._parts) if self._weighted(number)]
         self.is_endless = bool(endless) and (all(endless) if stop == "first" else any(endless))
 
@@ -81,14 +83,18 @@ class CountedDraws(CountedItems):
         """The segment of an item; None if there is no such item."""
         index = bisect_right(self._segments, number, key=lambda segment: segment.first) - 1
         while (segment := self._segments[index]).period is not None:
+            if number <= self._reached[index]:
+                return segment
             taken = self._taken(segment, number + 1)
             drawn = np.flatnonzero(taken > segment.taken).tolist()
             short = [part for part in drawn if not self._parts[part].has(int(taken[part]) - 1)]
             if not short:
+                self._reached[index] = number
                 return segment
             if self._stop == "first":
                 return None
             self._segments.append(self._segment_after(segment, short))
+            self._reached.append(-1)
             index += 1
         return None
 
@@ -228,13 +234,15 @@ class CountedDraws(CountedItems):
             every = segment.period.parts(
                 segment.draws + first - segment.first, segment.draws + last + 1 - segment.first
             )
-            chosen = every[here - first]
-            for part in range(len(self._parts)):
-                if len(here) == len(every):  # all draws are wanted
-                    items[part].append(base[part] + np.arange(np.count_nonzero(every == part)))
-                else:
+            if len(here) == len(every):  # all draws are wanted
+                chosen = every
+                for of_part, begun, drawn in zip(items, base.tolist(), self._taken(segment, last + 1), strict=True):
+                    of_part.append(np.arange(begun, drawn))
+            else:
+                chosen = every[here - first]
+                for part, of_part in enumerate(items):
                     ordinals = np.cumsum(every == part)[here - first] - 1
-                    items[part].append(base[part] + ordinals[chosen == part])
+                    of_part.append(base[part] + ordinals[chosen == part])
             parts.append(chosen)
             begin = end
         return np.concatenate(parts), [np.concatenate(of_part) for of_part in items]

@@ -55,6 +55,15 @@ def counted(dataset):
     return PipelineLanes(pipeline, EpochCut(epoch=0, lanes=2)).counted(0, pipeline.begin), pipeline.source.open(1)
 
 
+@pytest.mark.parametrize("stop", ["first", "all"])
+def test_where_a_mixture_ends_does_not_depend_on_what_was_asked_before(build, stop):
+    total = counted(build(stop, inner_stop=stop))[0].total()
+    for asked in (range(total + 5), range(total + 5, -1, -1), range(total + 5, -1, -7), [0, 3, total - 1, total, 1]):
+        items, _ = counted(build(stop, inner_stop=stop))
+        assert [items.has(number) for number in asked] == [number < total for number in asked]
+        assert items.cursor(total) == counted(build(stop, inner_stop=stop))[0].cursor(total)
+
+
 def test_a_part_that_is_drawn_from_rarely_does_not_look_far_ahead(build):
     items, opened = counted(build("never", weights=(500, 1)))
     asked = []
