@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from midepoch.delivery.progress import EMPTY
+from midepoch.values.file_checks import Check
 from midepoch.values.gather import PickedArray, WideBatches
-from midepoch.values.pool import Check
 from midepoch.values.received import TensorRuns
 from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.rows import Rows
-from midepoch.values.tensor_lists import ArrayList, TensorList
+from midepoch.values.tensor_lists import JoinedList
 from midepoch.values.wire import Pickled, load
 
 EMPTY_TURN, PICKLED, ROWS, PLAIN = range(4)
@@ -89,7 +89,7 @@ class Layout:
         self._numbers.extend([kind, len(cursor), *cursor, item.arrays, 1 + len(item.memory), *places])
         self.items += 1
 
-    def _write_later(self, values: PickedArray | TensorList | ArrayList, start: int) -> None:
+    def _write_later(self, values: PickedArray | JoinedList, start: int) -> None:
         """Write what is copied only here."""
         if isinstance(values, PickedArray) and values.check is not None:
             self._checks.before(values.check)

@@ -6,7 +6,6 @@ other. Then one permutation puts all values in the order of the draws. Schedules
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -14,9 +13,10 @@ import numpy as np
 
 from midepoch._common.types import I32, I64
 from midepoch.stages.flow import RowRun
+from midepoch.values.file_checks import all_checks
 from midepoch.values.open_batch import OpenBatch, SlicedRows
 from midepoch.values.origin import RowOrigin, join_origins
-from midepoch.values.pool import PickedRows, Picker, RowPool, all_checks, picker_of
+from midepoch.values.pool import PickedRows, Picker, RowPool, picker_of
 from midepoch.values.rows import Rows
 
 LOW_BITS = (1 << 63) - 1
@@ -24,8 +24,7 @@ DEALS_KEPT = 32
 """How many permutations are kept: each is some 50 KB."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunSlice:
+class RunSlice(NamedTuple):
     """The rows of a run from ``start`` to ``stop``."""
 
     run: RowRun
@@ -111,7 +110,7 @@ def interleaved(
     check = all_checks(some.run.rows.check for some in drawn)
     pool = RowPool([some.part for some in drawn], check, partial(_origin_of, drawn))
     rows = Rows(PickedRows(pool, deal.indices, deal.picker), drawn[0].run.rows.form)
-    return rows, keys[deal.indices], slices_of_parts
+    return rows, keys.take(deal.indices), slices_of_parts
 
 
 def _origin_of(drawn: Sequence[RunSlice]) -> RowOrigin | None:

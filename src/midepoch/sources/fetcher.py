@@ -26,7 +26,7 @@ from midepoch.sources.virtual import BlockTable
 from midepoch.storage.cache import BlockCache, block_key
 from midepoch.storage.options import Fetch
 from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES
-from midepoch.values.pool import Check, all_checks
+from midepoch.values.file_checks import Check, all_checks
 
 Data: TypeAlias = "pa.Table | pa.RecordBatch"
 

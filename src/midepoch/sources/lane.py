@@ -15,8 +15,9 @@ from midepoch.order.windows import distinct
 from midepoch.sources.blocks import HeldBlocks
 from midepoch.sources.fetcher import BlockFetcher, Data
 from midepoch.stages.flow import RowRun
+from midepoch.values.file_checks import in_memory
 from midepoch.values.origin import RowOrigin
-from midepoch.values.pool import PickedRows, RowPool, ScatteredRows, in_memory
+from midepoch.values.pool import PickedRows, RowPool, ScatteredRows
 from midepoch.values.rows import Rows
 from midepoch.values.slices import BlockSlice
 from midepoch.values.take import take

@@ -94,12 +94,12 @@ class PickedArray:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the numbers."""
-        return self.column.arrays[0].dtype
+        return self.column.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array."""
-        return (len(self.indices), *self.column.arrays[0].shape[1:])
+        return self.column.shape(len(self.indices))
 
     def __len__(self) -> int:
         """The number of bytes."""

@@ -5,8 +5,7 @@ all slices of the batch.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,8 +58,7 @@ def as_list(values: Values) -> list[Any]:
     return numbers
 
 
-@dataclass(frozen=True, slots=True)
-class SlicedRows:
+class SlicedRows(NamedTuple):
     """The rows of a record batch from ``start`` to ``stop``."""
 
     opened: OpenBatch

@@ -27,6 +27,7 @@ from midepoch.values.arrow import (
     without_copy,
 )
 from midepoch.values.collate import concat_batches
+from midepoch.values.file_checks import Check, all_checks, in_memory
 from midepoch.values.gather import MAX_PARTS, PartedArray, PickedArray, joined_array
 from midepoch.values.open_batch import OpenBatch, SlicedRows, Values, as_list
 from midepoch.values.origin import UNREADABLE, RowOrigin, unreadable
@@ -48,26 +49,6 @@ Columns = dict[str, Any]
 
 Picker = Callable[[list[Any]], Sequence[Any]]
 """Picks some values of a list."""
-
-Check = Callable[[], None]
-"""Raises if a file has changed. Values that were copied from it before are then of the version that was indexed."""
-
-
-def in_memory() -> None:
-    """Check rows that are no view of a file."""
-
-
-def all_checks(checks: "Iterable[Check | None]") -> Check | None:
-    """One check for several, each of which is made once; None if there is none."""
-    distinct = tuple(dict.fromkeys(check for check in checks if check is not None))
-    if len(distinct) < 2:
-        return distinct[0] if distinct else None
-
-    def check_all() -> None:
-        for check in distinct:
-            check()
-
-    return check_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +286,7 @@ class PickedRows:
         has_lists = any(isinstance(column, list) for column in columns.values())
         pick = self.picker or (picker_of(self.indices) if has_lists else list)
         return {
-            name: list(pick(column)) if isinstance(column, list) else column[self.indices]
+            name: list(pick(column)) if isinstance(column, list) else column.take(self.indices)
             for name, column in columns.items()
         }
 
@@ -349,9 +330,12 @@ class PickedRows:
         return (self.picker or picker_of(self.indices))(self.pool.dicts)
 
 
-def _joined(lists: Iterable[Iterable[Any]]) -> list[Any]:
-    joined: list[Any] = []
-    for values in lists:
+def _joined(sequences: Iterable[Sequence[Any]]) -> list[Any]:
+    """All values in one list: the first sequence itself, if that is a list. Nobody else may hold it."""
+    rest = iter(sequences)
+    first: Sequence[Any] = next(rest, ())
+    joined = first if isinstance(first, list) else list(first)
+    for values in rest:
         joined += values
     return joined
 

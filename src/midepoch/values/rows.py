@@ -13,10 +13,11 @@ from midepoch.errors import SchemaMismatchError
 from midepoch.values.arrow import arrow_batches, arrow_columns, row_values
 from midepoch.values.collate import concat_batches, join_columns
 from midepoch.values.convert import convert_each, convert_named, convert_values
+from midepoch.values.file_checks import Check, all_checks, in_memory
 from midepoch.values.forms import Form
 from midepoch.values.gather import WideBatches
 from midepoch.values.origin import UNREADABLE, RowOrigin, join_origins, unreadable
-from midepoch.values.pool import Check, Columns, PickedRows, RowPool, all_checks, in_memory
+from midepoch.values.pool import Columns, PickedRows, RowPool
 from midepoch.values.row_dicts import row_dicts
 from midepoch.values.slices import BlockSlice, joined_slices
 from midepoch.values.take import keep

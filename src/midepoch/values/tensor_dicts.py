@@ -13,9 +13,9 @@ import numpy as np
 from midepoch.values.forms import is_plain_tensor, torch_module
 from midepoch.values.gather import PickedArray, WideBatches
 from midepoch.values.received import Received
-from midepoch.values.tensor_lists import ArrayList, TensorList, are_joined_arrays, is_joined
+from midepoch.values.tensor_lists import JoinedList, are_joined_arrays, is_joined
 
-Memory = memoryview | PickedArray | TensorList | ArrayList
+Memory = memoryview | PickedArray | JoinedList
 ARRAY, TENSOR, TENSORS, ARRAYS = range(4)
 """What a value is: an array, a tensor, or a list of tensors or arrays of one dimension."""
 MARK = b"d"
@@ -87,13 +87,13 @@ def _found(name: str, value: Any) -> tuple[Value, Memory] | None:
     if kind is list and value and type(value[0]) is np.ndarray:
         if not are_joined_arrays(value):
             return None
-        arrays = ArrayList(value)
+        arrays = JoinedList(value)
         return Value(name, ARRAYS, value[0].dtype, tuple(arrays.lengths)), arrays
     if kind is list:
         if not _are_tensors(value) or not is_joined(value):
             return None
-        joined = TensorList(value)
-        return Value(name, TENSORS, value[0].dtype, tuple(joined.lengths)), joined
+        tensors = JoinedList(value)
+        return Value(name, TENSORS, value[0].dtype, tuple(tensors.lengths)), tensors
     if kind.__module__ != "torch" or not is_plain_tensor(value) or not value.numel() or not value.is_contiguous():
         return None
     flat = value.reshape(-1)

@@ -17,50 +17,28 @@ VALUES = (int, float, bool, str, bytes, type(None), np.ndarray, np.generic)
 
 
 @dataclass(frozen=True, slots=True)
-class TensorList:
-    """Tensors of numbers of one type and one dimension, which are in no other place of their item."""
+class JoinedList:
+    """Arrays, or tensors of numbers, of one type and one dimension, which are in no other place of their item."""
 
-    tensors: list[Any]
-
-    @property
-    def dtype(self) -> str:
-        """The name that torch has for the type of the numbers."""
-        return str(self.tensors[0].dtype).partition(".")[2]
+    values: list[Any]
 
     @property
     def lengths(self) -> list[int]:
-        """The number of values of each tensor."""
-        return [len(tensor) for tensor in self.tensors]
+        """The number of values of each."""
+        return [len(value) for value in self.values]
 
     def __len__(self) -> int:
         """The number of bytes."""
-        return sum(tensor.nbytes for tensor in self.tensors)
+        return sum(value.nbytes for value in self.values)
 
     def write_to(self, memory: memoryview) -> None:
-        """Copy the tensors into memory of their size, one after the other."""
+        """Copy them into memory of their size, one after the other."""
+        arrays = self.values if type(self.values[0]) is np.ndarray else self._bytes_of_tensors()
+        np.concatenate(arrays, out=np.frombuffer(memory, arrays[0].dtype))
+
+    def _bytes_of_tensors(self) -> list[npt.NDArray[np.uint8]]:
         uint8 = torch_module().uint8
-        parts = [tensor.view(uint8).numpy() for tensor in self.tensors if len(tensor)]
-        np.concatenate(parts, out=np.frombuffer(memory, np.uint8))
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayList:
-    """Arrays of one type and one dimension, which are in no other place of their item."""
-
-    arrays: list[npt.NDArray[Any]]
-
-    @property
-    def lengths(self) -> list[int]:
-        """The number of values of each array."""
-        return [len(array) for array in self.arrays]
-
-    def __len__(self) -> int:
-        """The number of bytes."""
-        return sum(array.nbytes for array in self.arrays)
-
-    def write_to(self, memory: memoryview) -> None:
-        """Copy the arrays into memory of their size, one after the other."""
-        np.concatenate(self.arrays, out=np.frombuffer(memory, self.arrays[0].dtype))
+        return [tensor.view(uint8).numpy() for tensor in self.values if len(tensor)]
 
 
 def are_joined_arrays(values: list[Any]) -> bool:
@@ -78,13 +56,13 @@ def are_joined_arrays(values: list[Any]) -> bool:
 
 
 def with_tensor_lists(item: Any) -> Any:
-    """An item whose lists of tensors are each a ``TensorList``; the item itself if it has none, or other values too."""
+    """An item whose lists of tensors are each a ``JoinedList``; the item itself if it has none, or other values too."""
     if type(item) is not dict:
         return item
-    lists = {name: TensorList(value) for name, value in item.items() if type(value) is list and is_joined(value)}
+    lists = {name: JoinedList(value) for name, value in item.items() if type(value) is list and is_joined(value)}
     if not lists:
         return item
-    tensors = [tensor for one in lists.values() for tensor in one.tensors]
+    tensors = [tensor for one in lists.values() for tensor in one.values]
     for name, value in item.items():
         if name not in lists and type(value) is torch_module().Tensor:
             tensors.append(value)

@@ -18,7 +18,7 @@ from midepoch.values.forms import is_plain_tensor, torch_module
 from midepoch.values.gather import PickedArray
 from midepoch.values.received import Received, TensorRuns
 from midepoch.values.tensor_dicts import MARK, Memory, described, load_described, torch_type
-from midepoch.values.tensor_lists import TensorList, with_tensor_lists
+from midepoch.values.tensor_lists import JoinedList, with_tensor_lists
 
 WITHOUT_TENSORS = (np.ndarray, np.generic, np.dtype, type, FunctionType, BuiltinFunctionType)
 """What is pickled of arrays besides their memory. None of it is moved to a device."""
@@ -74,9 +74,9 @@ class _Pickler(pickle.Pickler):
             return _array_here, self._array(value)
         if type(value) is PickedArray:
             return self._picked(value)
-        if type(value) is TensorList:
+        if type(value) is JoinedList:
             self.arrays.append(value)
-            return _tensors_here, (len(self.arrays) - 1, value.dtype, value.lengths)
+            return _tensors_here, (len(self.arrays) - 1, _name(value.values[0].dtype), value.lengths)
         if self.torch is not None and is_plain_tensor(value) and value.numel():
             return _tensor_here, self._tensor(value)
         self.is_plain = self.is_plain and isinstance(value, WITHOUT_TENSORS)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from exact import same, sent
 from midepoch.delivery.layout import Destination
 from midepoch.values.received import copied
-from midepoch.values.tensor_lists import TensorList, with_tensor_lists
+from midepoch.values.tensor_lists import JoinedList, with_tensor_lists
 
 DTYPES = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.bfloat16, torch.float16]
 OWN, TOGETHER = Destination(), Destination(copied)
@@ -79,6 +79,6 @@ def test_other_lists_stay_lists(values):
 def test_the_users_item_is_not_changed():
     item = {"x": [torch.ones(2), torch.ones(3)], "n": 1}
     joined = with_tensor_lists(item)
-    assert isinstance(joined["x"], TensorList)
+    assert isinstance(joined["x"], JoinedList)
     assert [type(one) for one in item["x"]] == [torch.Tensor, torch.Tensor]
     assert with_tensor_lists([item]) == [item]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.values import texts
-from midepoch.values.pool import PickedRows, RowPool, in_memory
+from midepoch.values.file_checks import in_memory
+from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.texts import texts_of
 
 KINDS = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()]
