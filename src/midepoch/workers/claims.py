@@ -59,14 +59,21 @@ class ClaimTable:
             numbers[1 + owner] = first + self._workers * count
             return Claim(first, count)
 
-    def extend(self, round_number: int, claim: Claim, more: int) -> bool:
-        """Claim the turns that follow a claim too; False, and nothing is claimed, if another worker has some."""
+    def extend(self, round_number: int, worker: int, claim: Claim, more: int) -> bool:
+        """Claim the turns that follow a claim of a worker too; False, and nothing is claimed, if another has some.
+
+        It is also False if the worker has turns of its own before the last of them. Nobody else may ever make those,
+        and the worker itself could wait for room meanwhile, which there is only once they were received.
+        """
         with self._memory.locked():
             numbers = self._numbers()
-            place, end = 1 + claim.first % self._workers, claim.first + self._workers * claim.turns
-            if numbers[0] != round_number or numbers[place] != end:
+            owner, end = claim.first % self._workers, claim.first + self._workers * claim.turns
+            if numbers[0] != round_number or numbers[1 + owner] != end:
                 return False
-            numbers[place] = end + self._workers * more
+            new_end = end + self._workers * more
+            if owner != worker and new_end - self._workers > numbers[1 + worker]:
+                return False
+            numbers[1 + owner] = new_end
             return True
 
     def end(self, round_number: int, turn: int) -> None:
@@ -95,8 +102,8 @@ class RoundClaims:
         return self._table.claim(self._round, self._worker, count, steal=steal)
 
     def extend(self, claim: Claim, more: int) -> bool:
-        """Claim the turns that follow a claim too; False if another worker has some of them."""
-        return self._table.extend(self._round, claim, more)
+        """Claim the turns that follow a claim too; False if this worker must not have them."""
+        return self._table.extend(self._round, self._worker, claim, more)
 
     def end(self, turn: int) -> None:
         """Note that there is no such turn, nor a later one that belongs to the same worker."""

@@ -27,7 +27,7 @@ class Claims(Protocol):
         """Claim ``count`` turns, or more; None if there are none."""
 
     def extend(self, claim: Claim, more: int) -> bool:
-        """Claim the turns that follow a claim too; False if another worker has some of them."""
+        """Claim the turns that follow a claim too; False if this worker must not have them."""
 
     def end(self, turn: int) -> None:
         """Note that there is no such turn, nor a later one that belongs to the same worker."""

@@ -33,11 +33,16 @@ def test_each_turn_is_claimed_once_and_those_of_a_worker_in_order(workers, steps
     table, claimed = ClaimTable(workers), []
     table.start(7)
     for worker, turns, steal, more in steps:
-        claim = table.claim(7, worker % workers, turns, steal=steal)
+        worker %= workers
+        claim = table.claim(7, worker, turns, steal=steal)
         claimed += turns_of(claim, workers)
-        if more:
-            assert table.extend(7, claim, more), "nobody has claimed what follows"
+        if more and table.extend(7, worker, claim, more):
             claimed += turns_of(Claim(claim.first + workers * turns, more), workers)
+        elif more:
+            assert claim.first % workers != worker, "nobody has claimed what follows"
+        if (stolen := claimed[-1]) % workers != worker:
+            own = [turn for turn in claimed if turn % workers == worker]
+            assert stolen < own[-1] + workers, "none of its own is left before one that it has stolen"
     assert len(set(claimed)) == len(claimed)
     for owner in range(workers):
         own = [turn for turn in claimed if turn % workers == owner]
@@ -60,9 +65,22 @@ def test_what_another_has_claimed_cannot_be_added_to_a_claim(table):
     table.claim(1, 1, 2, steal=False)
     stolen = table.claim(1, 0, 1, steal=True)
     assert stolen == Claim(5, 1)
-    assert not table.extend(1, claim, 1)
-    assert table.extend(1, stolen, 2)
-    assert table.claim(1, 2, 1, steal=False) == Claim(14, 1)
+    assert not table.extend(1, 2, claim, 1)
+    assert table.extend(1, 0, stolen, 1)
+    assert table.claim(1, 2, 1, steal=False) == Claim(11, 1)
+
+
+def test_a_worker_steals_nothing_after_a_turn_of_its_own_that_it_has_not_claimed(table):
+    table.claim(1, 0, 3, steal=False)
+    table.claim(1, 1, 9, steal=False)
+    stolen = table.claim(1, 0, 1, steal=True)
+    assert stolen == Claim(2, 1)
+    assert not table.extend(1, 0, stolen, 3), "turn 9 is its own, and turn 11 comes after it"
+    assert table.extend(1, 0, stolen, 2)
+    assert table.claim(1, 0, 1, steal=False) == Claim(9, 1)
+    table.end(1, 0)
+    stolen = table.claim(1, 0, 1, steal=True)
+    assert table.extend(1, 0, stolen, 50), "it has no more of its own"
 
 
 def test_after_the_end_of_one_worker_it_makes_turns_of_the_others_until_all_have_ended(table):
@@ -80,7 +98,7 @@ def test_in_another_round_nothing_can_be_claimed_or_ended(table):
     claim = table.claim(1, 0, 1, steal=False)
     table.start(2)
     assert table.claim(1, 0, 1, steal=True) is None
-    assert not table.extend(1, claim, 1)
+    assert not table.extend(1, 0, claim, 1)
     table.end(1, 0)
     assert table.claim(2, 0, 1, steal=False) == Claim(0, 1)
 
