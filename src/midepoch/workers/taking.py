@@ -11,6 +11,8 @@ from midepoch.workers.claims import Claim
 
 COSTLY_SECONDS = 0.002
 """Turns that take less are not stolen: to open their rows may take longer than to make them."""
+OPENING_PART = 1 / 8
+"""Nothing is stolen while opening rows elsewhere has taken more than this part of the time of the recent turns."""
 CLAIM_SECONDS = 0.02
 """Turns are claimed for about this time."""
 RECENT_TURNS = 64
@@ -58,18 +60,21 @@ class TurnTaker:
         self._progress, self._claims, self._workers = progress, claims, workers
         self._open: dict[int, Generator[Turns, None, None]] = {}  # by the turn that each makes next
         self._seconds, self._made, self._together = 0.0, 0.0, 1
+        self._opening = 0.0  # what opening rows elsewhere took, or making items again that one needs to begin there
 
     def claim(self) -> Claim | None:
         """Claim the turns to make next; None if there are none."""
-        return self._claims.claim(self._wanted(), steal=self._is_costly())
+        return self._claims.claim(self._wanted(), steal=self._may_steal())
 
     def _wanted(self) -> int:
         """How many turns to claim: what takes a while, and no fewer than are made together."""
         in_time = int(CLAIM_SECONDS * self._made / self._seconds) if self._seconds else 1
         return max(self._together, in_time)
 
-    def _is_costly(self) -> bool:
-        return self._seconds >= COSTLY_SECONDS * max(1, self._made)
+    def _may_steal(self) -> bool:
+        """True if turns take long, and rows have not been opened too often for that."""
+        is_costly = self._seconds >= COSTLY_SECONDS * max(1, self._made)
+        return is_costly and self._opening <= OPENING_PART * self._seconds
 
     def make(self, claim: Claim) -> Generator[Turns | None, None, None]:
         """The turns of a claim, or some more, many at a time unless they are made singly; None if there are no more."""
@@ -96,17 +101,28 @@ class TurnTaker:
     def _next_turns(self, turn: int) -> Turns | None:
         """The turns from ``turn`` on, of what has made those before or is opened there; None if there are none."""
         begun = time.perf_counter()
-        stream = self._open.pop(turn, None) or self._opened(turn)
+        going_on = self._open.pop(turn, None)
+        stream = going_on or self._opened(turn)
         turns = next(stream, None)
         if turns is None:
             return None
-        if self._made >= RECENT_TURNS:
-            self._seconds, self._made = self._seconds / 2, self._made / 2
         self._together = len(turns.items)
-        self._seconds += time.perf_counter() - begun
-        self._made += self._together
+        self._note(time.perf_counter() - begun, is_opened=going_on is None)
         self._open[turn + self._workers * self._together] = stream
         return turns
+
+    def _note(self, seconds: float, *, is_opened: bool) -> None:
+        """Note how long some turns took, apart from what it took to open their rows."""
+        if self._made >= RECENT_TURNS:
+            self._seconds, self._made, self._opening = self._seconds / 2, self._made / 2, self._opening / 2
+        if is_opened:
+            if not self._made:
+                return  # nobody knows yet which part of that is the opening
+            usual = min(seconds, self._seconds / self._made * self._together)
+            self._opening += seconds - usual
+            seconds = usual
+        self._seconds += seconds
+        self._made += self._together
 
     def _opened(self, turn: int) -> Generator[Turns, None, None]:
         for oldest in list(self._open)[: 1 - MOST_OPEN]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.delivery.progress import Progress
+from midepoch.delivery.progress import Progress, Turns
 from midepoch.delivery.reader import turn_by_turn
 from midepoch.delivery.session import Session
 from midepoch.workers import taking
@@ -58,7 +58,7 @@ def test_workers_that_steal_make_each_turn_once(drawn, workers, data):
     takers = [TurnTaker(Progress(session, reader), RoundClaims(table, 1, number), workers) for number in range(workers)]
     running = [made_by(taker) for taker in takers]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(taking, "COSTLY_SECONDS", 0)
+        patch.setattr(TurnTaker, "_may_steal", lambda self: True)
         patch.setattr(TurnTaker, "_wanted", lambda self: data.draw(st.integers(1, 3)))
         while running:
             one = data.draw(st.sampled_from(running))
@@ -103,12 +103,38 @@ def test_turns_are_claimed_for_a_while_and_cheap_ones_are_not_stolen(monkeypatch
     class Asked(OwnTurns):
         def claim(self, turns, *, steal):
             asked.append((turns, steal))
-            return Claim(len(asked) - 1, 1) if len(asked) < 4 else None
+            return Claim(len(asked) - 1, 1) if len(asked) < 5 else None
 
     monkeypatch.setattr(taking.time, "perf_counter", lambda: next(clock))
     world = MemoryWorld(sizes=(9,))
     list(made_by(TurnTaker(Progress(Session(world.pipeline(), world.start(), 1), 0), Asked(0), 1)))
-    assert asked == [(1, False)] + 3 * [(wanted, steals)]
+    assert asked == 2 * [(1, False)] + 3 * [(wanted, steals)]
+
+
+@pytest.mark.parametrize(("opening", "may_steal"), [(0.001, True), (0.1, False)])
+def test_rows_that_take_long_to_open_are_not_opened_again_and_again(monkeypatch, opening, may_steal):
+    now, asked = 0.0, []
+    firsts = [0, 1, 2, 3, *range(20, 120)]
+
+    def take_slowly(progress, first, step, *, deferred):
+        nonlocal now
+        now += opening
+        while True:
+            now += 0.01
+            yield Turns(["item"], ())
+
+    class Asked(OwnTurns):
+        def claim(self, turns, *, steal):
+            asked.append(steal)
+            return Claim(firsts[len(asked) - 1], 1) if len(asked) <= len(firsts) else None
+
+    monkeypatch.setattr(taking.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(taking, "take_turns", take_slowly)
+    world = MemoryWorld(sizes=(9,))
+    list(made_by(TurnTaker(Progress(Session(world.pipeline(), world.start(), 1), 0), Asked(0), 1)))
+    assert asked[:5] == [False, False, True, True, True]
+    assert asked[5:40] == 35 * [may_steal], "the turns at 20 were opened before"
+    assert asked[-1], "that was long ago"
 
 
 def test_turns_that_another_worker_claims_meanwhile_are_cut_off():
