@@ -48,14 +48,14 @@ class Mailbox:
                 if wait:  # not earlier: others have turns to deliver before
                     self._raise(turn)
                 return None
-            owner = turn % len(self._workers)
-            if turn >= self._ends.get(owner, turn + 1):
+            if self._is_after_end(turn):
                 return None
             if self._read(0):
                 continue
             if not wait:
                 return None
             begun = begun or time.monotonic()
+            owner = turn % len(self._workers)
             self._wait(self._workers if self._steal else self._workers[owner : owner + 1], begun)
         return self._messages.pop(turn)
 
@@ -91,6 +91,10 @@ class Mailbox:
             self._note(worker, bytes(content))
         return has_read
 
+    def _is_after_end(self, turn: int) -> bool:
+        """True if a turn is empty, and nobody asks for it: a worker that began there could not know that."""
+        return turn >= self._ends.get(turn % len(self._workers), turn + 1)
+
     def _note(self, worker: Worker, content: bytes) -> None:
         kind, head = content[:1], 1 + ROUND.size
         is_of_round = ROUND.unpack(content[1:head]) == (self._round,)
@@ -101,12 +105,18 @@ class Mailbox:
                 return
             tally = Tally.read_back(content[head + PLACE.size :])
             self._progress.of_workers = self._progress.of_workers.plus(tally)
+            if self._is_after_end(message.turn):
+                worker.note_received(message)
+                return
             self._messages[message.turn] = worker, message
         elif is_of_round:
             (turn,) = TURN.unpack(content[head : head + TURN.size])
             if kind == END:
                 owner = turn % len(self._workers)
                 self._ends[owner] = min(turn, self._ends.get(owner, turn))
+                for after in [one for one in self._messages if self._is_after_end(one)]:
+                    sender, message = self._messages.pop(after)
+                    sender.note_received(message)
             else:
                 self._errors[turn] = content[head + TURN.size :]
 

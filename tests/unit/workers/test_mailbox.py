@@ -203,3 +203,21 @@ def test_what_nobody_took_is_given_back_at_the_end(workers):
     assert one.mailbox.message(9, wait=False) is None
     one.mailbox.close()
     assert sorted(one[0].received) == [0, 1, 2, 3]
+
+
+def test_room_for_turns_after_an_end_is_given_back_at_once(workers):
+    two = workers(2, steal=True)
+    two[0].deliver(5, "an empty turn")
+    assert two.items(0) is None
+    assert two[0].received == []
+    two[1].deliver(1, "last")
+    two[1].send(END, TURN.pack(3))
+    two[0].deliver(7, "another")
+    two[1].deliver(0, "first")
+    assert two.items(0, wait=True) == ["first"]
+    assert two.items(1, wait=True) == ["last"]
+    assert two.items(1, wait=True) is None
+    two[0].send(END, TURN.pack(2))
+    assert two.items(0, wait=True) is None
+    assert two[0].received == [5, 7], "its worker may wait for room, and nobody asks for these turns"
+    assert two[1].received == [0, 1]
