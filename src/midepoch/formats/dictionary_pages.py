@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from midepoch.formats.inflation import check_inflation
-from midepoch.formats.parquet_pages import Page, UnreadablePageError, pages_of
+from midepoch.formats.dictionary_codes import most_uses
+from midepoch.formats.parquet_pages import Page, Pages, UnreadablePageError, pages_of
+from midepoch.storage.ranges import Span
 
 MOST_BYTES = 1 << 30
 """What the texts that are decoded at a time may take at most, if each were the longest of the dictionary."""
@@ -35,40 +37,79 @@ class Decoding(NamedTuple):
     """The texts inside of lists that are decoded as dictionaries first, because even a single row may be too large."""
 
 
+class Leaf(NamedTuple):
+    """A column without inner columns, as the schema describes it."""
+
+    number: int
+    path: str
+    kind: str
+    width: int
+    """The bytes of a value in memory, besides those of a text."""
+    levels: tuple[bool, bool]
+    """Whether it has definition levels and repetition levels: values that may be null, and lists."""
+
+
+def leaves_of(metadata: pq.FileMetaData, numbers: Sequence[int]) -> list[Leaf]:
+    """Some columns of a file."""
+    columns = [(number, metadata.schema.column(number)) for number in numbers]
+    return [
+        Leaf(
+            number,
+            column.path,
+            column.physical_type,
+            column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else WIDTHS.get(column.physical_type, 0),
+            (column.max_definition_level > 0, column.max_repetition_level > 0),
+        )
+        for number, column in columns
+    ]
+
+
 def decoding_of(
-    file: pa.NativeFile, metadata: pq.FileMetaData, number: int, leaves: Sequence[int], limit: int
+    file: pa.NativeFile, metadata: pq.FileMetaData, number: int, leaves: Sequence[Leaf], limit: int
 ) -> Decoding:
     """How to decode columns of a row group; raise ``InflationError`` if its pages say that they become too large."""
     group = metadata.row_group(number)
-    stored = inflated = texts = 0
+    rows = group.num_rows
+    inflated = texts = 0
     coded, repeats = list[str](), list[_Repeats]()
     for leaf in leaves:
-        chunk, column = group.column(leaf), metadata.schema.column(leaf)
-        kind, is_nested = chunk.physical_type, column.max_repetition_level > 0
-        width = column.length if kind == "FIXED_LEN_BYTE_ARRAY" else WIDTHS.get(kind, 0)
-        begin = chunk.dictionary_page_offset or chunk.data_page_offset
-        end = begin + max(0, chunk.total_compressed_size)
-        stored += end - begin
-        if not is_nested and kind != "BYTE_ARRAY":  # as many values as rows, whatever its pages say
-            inflated += width * group.num_rows
+        is_nested = leaf.levels[1]
+        if not is_nested and leaf.kind != "BYTE_ARRAY":  # as many values as rows, whatever its pages say
+            inflated += leaf.width * rows
             continue
+        chunk = group.column(leaf.number)
+        values = chunk.num_values
         try:
-            pages = pages_of(file, begin, end, chunk.num_values)
+            pages = pages_of(file, *_span(chunk), values)
         except UnreadablePageError:  # decoding it fails sooner or later
-            texts += LARGEST * max(chunk.num_values, group.num_rows)
+            texts += LARGEST * max(values, rows)
             continue
-        inflated += max(pages.inflated, width * pages.values)
-        if kind != "BYTE_ARRAY" or pages.dictionary is None:
+        inflated += max(pages.inflated, leaf.width * pages.values)
+        if leaf.kind != "BYTE_ARRAY" or pages.dictionary is None:
             continue
-        repeat = _Repeats(file, pages.dictionary, pages.values, chunk)
-        if is_nested and repeat.most > MOST_BYTES and repeat.most_by_looking() > MOST_BYTES:
-            coded.append(str(column.path))
+        repeat = _Repeats(file, pages, pages.dictionary, chunk, leaf)
+        if is_nested and min(repeat.most, repeat.most_by_codes(), repeat.most_by_looking()) > MOST_BYTES:
+            coded.append(leaf.path)
         else:
             repeats.append(repeat)
-    check_inflation(stored, inflated, limit)
+    if inflated > limit:
+        check_inflation(stored_bytes(group, leaves), inflated, limit)
     most = sum(repeat.most for repeat in repeats)
+    if most > MOST_BYTES:
+        most = sum(repeat.most_by_codes() for repeat in repeats)
     texts += most if most <= FEW_STEPS * MOST_BYTES else sum(repeat.most_by_looking() for repeat in repeats)
-    return Decoding(None if texts <= MOST_BYTES else max(1, group.num_rows * MOST_BYTES // texts), tuple(coded))
+    return Decoding(None if texts <= MOST_BYTES else max(1, rows * MOST_BYTES // texts), tuple(coded))
+
+
+def stored_bytes(group: pq.RowGroupMetaData, leaves: Sequence[Leaf]) -> int:
+    """How many bytes of the file the columns of a row group take."""
+    spans = (_span(group.column(leaf.number)) for leaf in leaves)
+    return sum(end - begin for begin, end in spans)
+
+
+def _span(chunk: pq.ColumnChunkMetaData) -> Span:
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    return begin, begin + max(0, chunk.total_compressed_size)
 
 
 def coded_bytes(data: pa.Table) -> int:
@@ -93,30 +134,40 @@ class _Repeats(NamedTuple):
     """A column of texts that repeats those of a dictionary."""
 
     file: pa.NativeFile
-    page: Page
-    values: int
+    pages: Pages
+    dictionary: Page
     chunk: pq.ColumnChunkMetaData
+    leaf: Leaf
 
     @property
     def most(self) -> int:
         """How many bytes the values are at most, if each were all of the dictionary."""
-        return self.values * self.page.inflated
+        return self.pages.values * self.dictionary.inflated
+
+    def most_by_codes(self) -> int:
+        """The same if each text were used as often as the one that is used most."""
+        uses = most_uses(self.pages.data, self.dictionary.values, self.leaf.levels, self._content)
+        return self.most if uses is None else min(self.most, uses * self.dictionary.inflated)
 
     def most_by_looking(self) -> int:
         """The same if each were the longest text of the dictionary."""
-        content = self.file.read_at(self.page.stored, self.page.begin)
-        return self.values * longest_text(content, self.page, self.chunk)
+        content = self._content(self.dictionary)
+        return self.most if content is None else self.pages.values * longest_text(content)
 
-
-def longest_text(content: bytes, page: Page, chunk: pq.ColumnChunkMetaData) -> int:
-    """The bytes of the longest value of a dictionary; all of them if it cannot be read."""
-    if chunk.compression in CODECS:
+    def _content(self, page: Page) -> bytes | None:
+        """The bytes of a page once decompressed; None if they cannot be read."""
+        content = page.content or self.file.read_at(page.stored, page.begin)
+        compression = self.chunk.compression
+        if compression == "UNCOMPRESSED":
+            return content
         try:
-            content = pa.Codec(CODECS[chunk.compression]).decompress(content, page.inflated, asbytes=True)
-        except (pa.ArrowException, OSError):
-            return page.inflated
-    elif chunk.compression != "UNCOMPRESSED":
-        return page.inflated
+            return bytes(pa.Codec(CODECS[compression]).decompress(content, page.inflated, asbytes=True))
+        except (KeyError, pa.ArrowException, OSError):
+            return None
+
+
+def longest_text(content: bytes) -> int:
+    """The bytes of the longest value of a dictionary."""
     position = longest = 0
     length_at, end = LENGTH.unpack_from, len(content) - 4
     while position <= end:
@@ -124,4 +175,4 @@ def longest_text(content: bytes, page: Page, chunk: pq.ColumnChunkMetaData) -> i
         if length > longest:
             longest = length
         position += length + 4
-    return min(longest, page.inflated)
+    return min(longest, len(content))

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from midepoch._common.text import count
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Format, Range, Scan, as_read, read_as
-from midepoch.formats.dictionary_pages import WIDTHS, Decoding, coded_bytes, decoding_of
+from midepoch.formats.dictionary_pages import WIDTHS, Decoding, coded_bytes, decoding_of, leaves_of, stored_bytes
 from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_inflation
 from midepoch.storage.location import Location, open_file
 from midepoch.storage.ranges import Span
@@ -70,7 +70,7 @@ class ParquetBlocks:
     def __init__(self, path: Location, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> None:
         self._path, self._wanted, self._limit = path, wanted, limit
         self._source, self._file = _opened(path)
-        self._leaves = _leaves(self._file.metadata, wanted.names)
+        self._leaves = leaves_of(self._file.metadata, _leaves(self._file.metadata, wanted.names))
         self._idle = deque([self._file])
         """Readers of the same bytes that no thread uses now: Arrow's reader allows only one thread."""
         self._decodings: dict[int, Decoding] = {}
@@ -97,7 +97,7 @@ class ParquetBlocks:
                 f"group {block.number}, counted from 0: the file was changed. Restore it, or open the dataset again."
             )
         group = self._file.metadata.row_group(block.number)
-        return [_span(group.column(leaf)) for leaf in self._leaves]
+        return [_span(group.column(leaf.number)) for leaf in self._leaves]
 
     def decode(self, block: Block, file: pa.NativeFile) -> pa.Table:
         """The row group, by its own reader that knows the footer: any number of threads may decode at once."""
@@ -143,8 +143,7 @@ class ParquetBlocks:
         )
 
     def _stored(self, number: int) -> int:
-        group = self._file.metadata.row_group(number)
-        return sum(group.column(leaf).total_compressed_size for leaf in self._leaves)
+        return stored_bytes(self._file.metadata.row_group(number), self._leaves)
 
     def _read_slowly(self, file: pq.ParquetFile, number: int, step: int) -> pa.Table:
         """A row group, some rows at a time, so that it is given up before it fills the memory."""

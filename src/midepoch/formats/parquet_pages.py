@@ -7,8 +7,8 @@ import pyarrow as pa
 DICTIONARY, DATA, DATA_V2 = 2, 0, 3
 """The kinds of pages that hold values. Others hold none."""
 VALUES_IN = {DATA: 5, DICTIONARY: 7, DATA_V2: 8}
-"""The field of a header that begins with the number of values."""
-HEADER_BYTES, LONGEST_HEADER = 4096, 1 << 24
+"""The field of a header that says more about a kind of page. It is a struct that begins with the number of values."""
+HEADER_BYTES, LONGEST_HEADER = 8192, 1 << 24
 NUMBERS, BINARY, STRUCT = (5, 6, 4), 8, 12
 """The types of Thrift's compact protocol, by their numbers."""
 WIDTHS = {1: 0, 2: 0, 3: 1, 7: 8}
@@ -23,6 +23,10 @@ class Page(NamedTuple):
     stored: int
     inflated: int
     values: int
+    encodings: tuple[int | None, ...] = ()
+    """How its values, its definition levels and its repetition levels are encoded. Known only if it is ``DATA``."""
+    content: bytes = b""
+    """Its bytes as they are stored, if they were read together with its header."""
 
 
 class Pages(NamedTuple):
@@ -31,6 +35,7 @@ class Pages(NamedTuple):
     inflated: int
     values: int
     dictionary: Page | None
+    data: list[Page]
 
 
 class UnreadablePageError(Exception):
@@ -43,7 +48,7 @@ def pages_of(file: pa.NativeFile, begin: int, end: int, most: int) -> Pages:
     No byte after ``end`` is read: more was perhaps not fetched.
     """
     inflated = values = 0
-    dictionary = None
+    dictionary, data = None, list[Page]()
     while values < most and begin < end:
         page = page_at(file, begin, end)
         if page.kind == DICTIONARY:
@@ -52,9 +57,10 @@ def pages_of(file: pa.NativeFile, begin: int, end: int, most: int) -> Pages:
             dictionary = page
         elif page.kind in (DATA, DATA_V2):
             values += page.values
+            data.append(page)
         inflated += page.inflated
         begin = page.begin + page.stored
-    return Pages(inflated, values, dictionary)
+    return Pages(inflated, values, dictionary, data)
 
 
 def page_at(file: pa.NativeFile, begin: int, end: int) -> Page:
@@ -63,9 +69,10 @@ def page_at(file: pa.NativeFile, begin: int, end: int) -> Page:
     while True:
         header = file.read_at(min(length, end - begin), begin)
         try:
-            fields, size = _fields(header, 0)
+            fields, structs, size = _fields(header, 0)
             kind, inflated, stored = fields[1], fields[2], fields[3]
-            values = fields[VALUES_IN.get(kind, 1)]
+            of_kind = structs[VALUES_IN[kind]] if kind in VALUES_IN else {}
+            values = of_kind.get(1, 0)
         except (IndexError, KeyError):
             if length > min(LONGEST_HEADER, end - begin):
                 raise UnreadablePageError from None
@@ -73,12 +80,14 @@ def page_at(file: pa.NativeFile, begin: int, end: int) -> Page:
             continue
         if min(stored, inflated, values) < 0:
             raise UnreadablePageError
-        return Page(kind, begin + size, stored, inflated, values)
+        encodings = (of_kind.get(2), of_kind.get(3), of_kind.get(4)) if kind == DATA else ()
+        content = header[size : size + stored] if size + stored <= len(header) else b""
+        return Page(kind, begin + size, stored, inflated, values, encodings, content)
 
 
-def _fields(header: bytes, at: int) -> tuple[dict[int, int], int]:
-    """The numbers of a struct by the number of their field, and where it ends. An inner struct counts as its first."""
-    fields, number = dict[int, int](), 0
+def _fields(header: bytes, at: int) -> tuple[dict[int, int], dict[int, dict[int, int]], int]:
+    """The numbers of a struct by the number of their field, those of its inner structs, and where it ends."""
+    fields, structs, number = dict[int, int](), dict[int, dict[int, int]](), 0
     while head := header[at]:
         kind, step = head & 15, head >> 4
         at += 1
@@ -93,22 +102,22 @@ def _fields(header: bytes, at: int) -> tuple[dict[int, int], int]:
             else:
                 fields[number], at = _number(header, at)
         elif kind == BINARY:
-            length, at = _unsigned(header, at)
+            length, at = unsigned(header, at)
             at += length
         elif kind == STRUCT:
-            inner, at = _fields(header, at)
-            fields[number] = inner.get(1, 0)
+            structs[number], _, at = _fields(header, at)
         else:
             at += WIDTHS[kind]
-    return fields, at + 1
+    return fields, structs, at + 1
 
 
 def _number(header: bytes, at: int) -> tuple[int, int]:
-    value, at = _unsigned(header, at)
+    value, at = unsigned(header, at)
     return (value >> 1) ^ -(value & 1), at
 
 
-def _unsigned(header: bytes, at: int) -> tuple[int, int]:
+def unsigned(header: bytes, at: int) -> tuple[int, int]:
+    """The number of variable length that begins here, and where it ends."""
     value = shift = 0
     while True:
         byte = header[at]

@@ -39,10 +39,13 @@ GROUPS_AHEAD = 8
 """Of what is read ahead, one group of blocks that are fetched together is this part, at most."""
 ROW_FETCH_THREADS = 16
 """Runs of rows are small, and each needs a few requests one after the other, so more of them are fetched at a time."""
-DECODE_THREADS = 8
+DECODE_THREADS = 16
 """How many threads decode blocks of local files, at most."""
 BYTES_OF_A_THREAD = 8 << 20
 """How many bytes of local blocks are decoded ahead for each thread but the first."""
+DECODED_TOGETHER = 4 << 20
+"""How many bytes of local blocks a thread decodes one after the other before it asks for more, at most: to hand work to
+a thread costs about as much as to decode a tenth of a megabyte."""
 MAX_BLOCKS_AHEAD, MAX_RUNS_AHEAD = 256, 4096
 GROUP_RUNS = 16
 """How many runs of rows are fetched together, at most."""
@@ -83,7 +86,8 @@ class BlockFetcher:
         """How many bytes each lane reads ahead. If it is 0, a lane of local files reads what its next step needs."""
         self.blocks_ahead = MAX_BLOCKS_AHEAD if blocks is None else MAX_RUNS_AHEAD
         """How many blocks each lane reads ahead, at most."""
-        self._group_bytes = min(GROUP_BYTES, self.bytes_ahead // GROUPS_AHEAD) if self.is_remote else 0
+        together = GROUP_BYTES if self.is_remote else DECODED_TOGETHER
+        self._group_bytes = min(together, self.bytes_ahead // GROUPS_AHEAD)
         self._open_files: dict[int, _OpenFile] = {}
         self._lock = Lock()
         self._thread_pools: dict[bool, ThreadPoolExecutor] = {}
@@ -153,8 +157,7 @@ class BlockFetcher:
         held = {number: data for number in numbers if (data := self._decoded.get(number)) is not None}
         yield from ((number, ReadBlock(data, False)) for number, data in held.items())
         missing = [number for number in numbers if number not in held]
-        read = self._read_remote(missing) if self.is_remote else ((number, self._read(number)) for number in missing)
-        for number, block in read:
+        for number, block in self._read_remote(missing) if self.is_remote else self._read_local(missing):
             if not block.is_view:
                 self._decoded[number] = block.data
             yield number, block
@@ -182,10 +185,10 @@ class BlockFetcher:
     def joins(self, group: Sequence[int], number: int) -> bool:
         """True if a block is fetched together with the group before it.
 
-        For whole blocks that needs the block that follows in the same file, and all columns to be read, so that the
-        bytes are adjacent and become one request. Runs of rows of one file share a version check, and requests where
-        they lie near each other. A group is only a fraction of what is read ahead, so that several groups are fetched
-        at a time.
+        For whole blocks that needs the block that follows in the same file, and of a store all columns to be read, so
+        that the bytes are adjacent and become one request. Runs of rows of one file share a version check, and requests
+        where they lie near each other. A group is only a fraction of what is read ahead, so that several groups are
+        fetched at a time.
         """
         if not self._group_bytes:
             return False
@@ -195,7 +198,7 @@ class BlockFetcher:
         if self._fetches_rows(file):
             if len(group) >= GROUP_RUNS:
                 return False
-        elif number != group[-1] + 1 or len(group) >= GROUP_BLOCKS or not self._is_read_whole(file):
+        elif number != group[-1] + 1 or len(group) >= GROUP_BLOCKS or (self.is_remote and not self._is_read_whole(file)):
             return False
         return bool(self.blocks.block_lengths[[*group, number]].sum() <= self._group_bytes)
 
@@ -237,19 +240,23 @@ class BlockFetcher:
         self._thread_pools.clear()
         self._open_files.clear()
 
-    def _read(self, number: int) -> ReadBlock:
-        file, block = self.blocks.block(number)
+    def _read_local(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
+        """Blocks of one file. One check is for all: if the file is unchanged now, all bytes were of its version."""
+        blocks, problem, file = list[tuple[int, ReadBlock]](), None, -1
         try:
-            reader = self._reader(file)
-            data = self._timed(reader.read, block)
-        except DataFormatError:
+            for number in numbers:
+                file, block = self.blocks.block(number)
+                reader = self._reader(file)
+                data = self._timed(reader.read, block)
+                self._check_rows(data, file, block)
+                blocks.append((number, ReadBlock(_as_batch(data), reader.is_view(data))))
+        except Exception as error:
+            problem = error
+        if problem is not None or not all(block.is_view for _, block in blocks):
             self.index.check(file)  # a file that is being rewritten looks broken
-            raise
-        self._check_rows(data, file, block)
-        is_view = reader.is_view(data)
-        if not is_view:  # the bytes that were decoded are of the indexed version, if the file still is
-            self.index.check(file)
-        return ReadBlock(_as_batch(data), is_view)
+        yield from blocks
+        if problem is not None:
+            raise problem
 
     def _read_remote(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
         """Blocks of one object: those in the cache first, then the others."""

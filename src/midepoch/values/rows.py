@@ -156,9 +156,11 @@ class Rows:
             return ({name: column[at : at + size] for name, column in columns.items()} for at in starts)
         rows = self._gathered()
         if isinstance(rows.data, pa.RecordBatch):
-            together = min(CHECKED_ROWS, CHECKED_BYTES * len(rows) // max(1, rows.data.nbytes)) // size
             batches = arrow_batches(rows.data, size, self.form)
-            return rows._decoded(self._checked_later(batches, max(1, together)))
+            if self.check is not None:
+                together = min(CHECKED_ROWS, CHECKED_BYTES * len(rows) // max(1, rows.data.nbytes)) // size
+                batches = _checked_together(batches, max(1, together), self.check)
+            return rows._decoded(batches)
         return (rows.slice(at, at + size).columns() for at in starts)
 
     def unpicked_batches(self, size: int) -> Iterator[Any]:

@@ -10,9 +10,8 @@ import pytest
 import midepoch as me
 from midepoch.formats import dictionary_pages, parquet
 from midepoch.formats.base import Block
-from midepoch.formats.dictionary_pages import Decoding, coded_bytes, decoding_of, longest_text
+from midepoch.formats.dictionary_pages import Decoding, coded_bytes, decoding_of, leaves_of, longest_text
 from midepoch.formats.inflation import InflationError
-from midepoch.formats.parquet_pages import page_at
 
 ROWS = 2_000
 
@@ -70,15 +69,35 @@ def test_texts_of_usual_files_are_decoded_at_once():
     sink = io.BytesIO()
     pq.write_table(table, sink)
     metadata, content = pq.read_metadata(sink), pa.BufferReader(sink.getvalue())
-    assert decoding_of(content, metadata, 0, [0, 1], 1 << 20) == Decoding()
+    assert decoding_of(content, metadata, 0, leaves_of(metadata, [0, 1]), 1 << 20) == Decoding()
     assert decoding_of(content, metadata, 0, [], 1 << 20) == Decoding()
 
 
-def different(rows):
-    """A file whose texts differ, so that its dictionary has all of them."""
+def different(rows, version="2.0"):
+    """A file whose texts differ, so that its dictionary has all of them. Codes in pages of version 2 are not counted."""
     sink = io.BytesIO()
-    pq.write_table(pa.table({"x": [f"{number:01000}" for number in range(rows)], "id": range(rows)}), sink)
+    table = pa.table({"x": [f"{number:01000}" for number in range(rows)], "id": range(rows)})
+    pq.write_table(table, sink, data_page_version=version)
     return sink
+
+
+@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize(("version", "rows"), [("1.0", None), ("2.0", 20)])
+def test_texts_that_are_used_once_are_decoded_at_once(version, rows):
+    file = different(200, version)
+    metadata = pq.read_metadata(file)
+    decoding = decoding_of(pa.BufferReader(file.getvalue()), metadata, 0, leaves_of(metadata, [0, 1]), 1 << 20)
+    assert decoding == Decoding(rows)
+
+
+@pytest.mark.usefixtures("_small")
+def test_a_text_that_many_rows_use_among_others_is_decoded_in_steps(tmp_path):
+    texts = ["a" * 50_000, *(f"{number}" for number in range(500)), *["a" * 50_000] * 1_500]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": texts}), path, store_schema=False)
+    with pytest.raises(me.DataFormatError, match=r"a\.parquet, row group 0: .*more than max_record_bytes \(1,0"):
+        list(me.read(path, max_record_bytes="1MiB"))
+    assert [row["x"] for row in me.read(path)] == texts
 
 
 @pytest.mark.usefixtures("_small")
@@ -86,13 +105,14 @@ def different(rows):
 def test_a_dictionary_is_decompressed_only_where_steps_would_be_many(rows, steps, monkeypatch):
     looked = []
 
-    def looking(content, page, chunk):
-        looked.append(page)
+    def looking(content):
+        looked.append(content)
         return 1_000
 
     monkeypatch.setattr(dictionary_pages, "longest_text", looking)
     file = different(rows)
-    decoding = decoding_of(pa.BufferReader(file.getvalue()), pq.read_metadata(file), 0, [0, 1], 1 << 20)
+    leaves = leaves_of(pq.read_metadata(file), [0, 1])
+    decoding = decoding_of(pa.BufferReader(file.getvalue()), pq.read_metadata(file), 0, leaves, 1 << 20)
     if steps is None or steps == 1:
         assert decoding == Decoding()
     else:
@@ -114,14 +134,19 @@ def test_rows_that_are_decoded_in_steps_are_one_record_batch_unless_they_are_lar
     assert [row["id"] for row in me.read(path).shuffle(1)] != [row["id"] for row in me.read(path)] == list(range(200))
 
 
+@pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "brotli", "lz4"])
-def test_the_longest_text_of_a_dictionary(compression):
-    texts = ["a", "", "b" * 5_000, "c" * 300]
+def test_dictionaries_and_codes_are_read_with_every_compression(compression):
     sink = io.BytesIO()
-    pq.write_table(pa.table({"x": texts * 10}), sink, compression=compression)
-    file, chunk = pa.BufferReader(sink.getvalue()), pq.read_metadata(sink).row_group(0).column(0)
-    page = page_at(file, chunk.dictionary_page_offset, file.size())
-    assert longest_text(file.read_at(page.stored, page.begin), page, chunk) == 5_000
+    pq.write_table(pa.table({"x": ["b" * 9_000, *map(str, range(999))]}), sink, compression=compression)
+    metadata, file = pq.read_metadata(sink), pa.BufferReader(sink.getvalue())
+    assert decoding_of(file, metadata, 0, leaves_of(metadata, [0]), 1 << 20) == Decoding()
+
+
+def test_the_longest_text_of_a_dictionary():
+    texts = [b"a", b"", b"b" * 5_000, b"c" * 300]
+    assert longest_text(b"".join(len(text).to_bytes(4, "little") + text for text in texts)) == 5_000
+    assert longest_text(b"\xff\xff\xff\xffab") == 6
 
 
 def varint(value, length=None):
@@ -182,7 +207,7 @@ def test_many_numbers_in_one_row_are_refused(tmp_path):
     pq.write_table(pa.table({"x": numbers}), sink)
     metadata = pq.read_metadata(sink)
     with pytest.raises(InflationError, match="become 24,000,000 bytes"):
-        decoding_of(pa.BufferReader(sink.getvalue()), metadata, 0, [0], 1 << 20)
+        decoding_of(pa.BufferReader(sink.getvalue()), metadata, 0, leaves_of(metadata, [0]), 1 << 20)
 
 
 def test_the_bytes_of_coded_texts():

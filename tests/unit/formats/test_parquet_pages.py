@@ -32,8 +32,8 @@ def test_all_pages_of_a_column(compression, is_checked, version):
     second = page_at(file, chunk.data_page_offset, end)
     assert (second.kind, second.values) == (DATA if version == "1.0" else DATA_V2, 40)
     assert second.begin + second.stored == end
-    assert pages_of(file, begin, end, 40) == (first.inflated + second.inflated, 40, first)
-    assert pages_of(file, begin, end, 0) == (0, 0, None)
+    assert pages_of(file, begin, end, 40) == (first.inflated + second.inflated, 40, first, [second])
+    assert pages_of(file, begin, end, 0) == (0, 0, None, [])
 
 
 def test_many_pages_and_their_values():

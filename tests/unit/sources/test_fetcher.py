@@ -62,7 +62,7 @@ def test_an_error_of_a_background_thread_reaches_whoever_waits(index, monkeypatc
     fetcher = BlockFetcher(index, index.schema(None))
 
     def broken(self, numbers):
-        yield numbers[0], self._read(numbers[0])
+        yield from self._read_local(numbers[:1])
         raise OSError("disk gone")
 
     monkeypatch.setattr(BlockFetcher, "read_all", broken)
@@ -111,7 +111,7 @@ def test_memory_for_reading_ahead_is_limited_but_one_block_always_fits(remote_in
 
 
 @pytest.mark.parametrize(
-    ("kind", "cores", "threads"), [("parquet", 2, 3), ("parquet", 1, 1), ("parquet", 64, 8), ("jsonl", 2, 1)]
+    ("kind", "cores", "threads"), [("parquet", 2, 3), ("parquet", 1, 1), ("parquet", 64, 16), ("jsonl", 2, 1)]
 )
 def test_threads_decode_blocks_side_by_side_where_the_format_allows_it(tmp_path, monkeypatch, kind, cores, threads):
     monkeypatch.setattr(module, "usable_cores", lambda: cores)
