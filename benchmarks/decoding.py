@@ -1,10 +1,14 @@
-"""Parquet against pyarrow's own scanner on all cores, and JPEG: ``python -m benchmarks.decoding [--quick]``."""
+"""Parquet against pyarrow's own scanner and Lance on all cores, and JPEG: ``python -m benchmarks.decoding [--quick]``.
+
+Lance is measured where ``pylance`` is installed. It reads the same rows from files of its own.
+"""
 
 import argparse
 import io
 import tempfile
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ import pyarrow.dataset as pd
 import pyarrow.parquet as pq
 
 import midepoch as me
-from benchmarks.measure import Figure, at_least, best_apart, exhaust, figure, in_turn, processor_seconds, show
+from benchmarks.measure import Figure, at_least, best_apart, exhaust, figure, fresh, in_turn, processor_seconds, show
 
 GROUP, BATCH, FILES = 2_000, 2_000, 4
 WORDS = np.array([f"word{number}" for number in range(5_000)])
@@ -30,10 +34,30 @@ def write(folder: Path, rows: int) -> None:
         pq.write_table(table, folder / f"part-{number}.parquet", compression="zstd", row_group_size=GROUP)
 
 
+WRITE_LANCE = """
+import sys, lance, pyarrow.dataset
+lance.write_dataset(pyarrow.dataset.dataset(sys.argv[1].split(",")).to_table(), sys.argv[2])
+"""
+
+
+def lance_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a Lance dataset. Its threads do not survive a fork, so it is imported in the process that reads."""
+    import lance
+
+    return iter(lance.dataset(str(path)).to_batches(batch_size=BATCH))
+
+
 def scanning(folder: Path, rows: int, repeats: int) -> Iterator[Figure]:
     """A pass of Arrow batches in order, and of rows."""
-    dataset = me.read(folder, index_dir=folder / "index")
-    scanner = pd.dataset([str(path) for path in sorted(folder.glob("*.parquet"))])
+    dataset, paths = me.read(folder, index_dir=folder / "index"), [str(path) for path in sorted(folder.glob("*.parquet"))]
+    scanner, copy = pd.dataset(paths), folder / "copy.lance"
+    has_lance = find_spec("lance") is not None
+    if has_lance:
+        fresh(WRITE_LANCE, ",".join(paths), copy)
+    lance = {
+        "Lance, batches": lambda: exhaust(lance_batches(copy)),
+        "Lance, rows": lambda: exhaust(row for batch in lance_batches(copy) for row in batch.to_pylist()),
+    }
     times = best_apart(
         {
             "scanner": lambda: exhaust(scanner.to_batches(batch_size=BATCH)),
@@ -41,10 +65,16 @@ def scanning(folder: Path, rows: int, repeats: int) -> Iterator[Figure]:
             "Arrow batches": lambda: exhaust(dataset.with_format("arrow").batch(BATCH)),
             "shuffle (block), Arrow batches": lambda: exhaust(dataset.shuffle(1).with_format("arrow").batch(BATCH)),
             "rows": lambda: exhaust(dataset),
-        },
+        }
+        | (lance if has_lance else {}),
         repeats,
     )
     yield at_least(0.9, "Arrow batches in order / scanner", times["scanner"] / times["Arrow batches"], "×")
+    if has_lance:
+        yield at_least(1.5, "Arrow batches in order / Lance", times["Lance, batches"] / times["Arrow batches"], "×")
+        yield at_least(1.5, "rows / Lance", times["Lance, rows"] / times["rows"], "×")
+    else:
+        yield figure("Lance is not installed: pip install pylance", float("nan"))
     for name, taken in times.items():
         yield figure(f"{name}: rows/s", rows / taken)
 
@@ -90,7 +120,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), rows)
         show(f"Parquet with zstd, row groups of {GROUP:,}", scanning(Path(folder), rows, repeats))
-        for width in (256, 480, 1600):
+        for width in (256, 480, 1600) if find_spec("PIL") else ():
             show(f"JPEG {width} pixels wide, a second of one core", images(Path(folder), width, pictures, repeats))
 
 

@@ -5,18 +5,33 @@ Texts that differ are each used once, however many rows there are: so they canno
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.types import I64
 from midepoch.formats.parquet_pages import Page, unsigned
 
 PLAIN, LENGTHS_FIRST, CODED, RUNS = 0, 6, (2, 8), 3
 """Encodings by their numbers: two of texts as they are, those of codes, and that of levels."""
-MOST_CODES, MOST_RUNS, MOST_TEXTS = 1 << 17, 4096, 1 << 20
+MOST_CODES, MOST_RUNS, MOST_TEXTS, MOST_BITS = 1 << 17, 4096, 1 << 20, 32
 """Of larger pages and dictionaries nothing is counted, because that would take too long."""
+PADDING = 7
+"""Codes come in groups of eight, so the last group may have some that no row uses."""
 LENGTH = struct.Struct("<I")
+
+
+class UncountableError(Exception):
+    """A page is too large or too strange to count its codes."""
+
+
+class Codes(NamedTuple):
+    """The codes of a page: some that come many times in a row, each with how often, and others with few bits each."""
+
+    repeated: list[tuple[int, int]]
+    packed: bytes
+    bits: int
 
 
 def most_uses(
@@ -27,58 +42,84 @@ def most_uses(
     ``levels`` says whether the column has definition levels and repetition levels. ``read`` returns the bytes of a page
     once decompressed, if it can. Codes that Arrow would not decode may be counted too, and none is left out.
     """
-    if texts > MOST_TEXTS or sum(page.values for page in pages) > MOST_CODES:
-        return None
-    uses = np.zeros(max(1, texts), np.int64)
-    for page in pages:
-        encoding, *of_levels = page.encodings or (None,)
-        if encoding in (PLAIN, LENGTHS_FIRST):
-            continue
-        are_runs = all(one == RUNS for one, exists in zip(of_levels, levels, strict=False) if exists)
-        if encoding not in CODED or not are_runs or page.inflated > LENGTH.size * MOST_CODES:
+    try:
+        coded = [page for page in pages if _has_codes(page, levels)]
+        if texts > MOST_TEXTS or sum(page.values for page in coded) > MOST_CODES:
             return None
-        content = read(page)
-        try:
-            if content is None or not _count(content, sum(levels), page.values, uses):
+        codes = [_codes(read(page), sum(levels), page.values) for page in coded]
+        # The threads that decode wait for each other where NumPy is used, and most texts differ.
+        if len(codes) == 1 and not codes[0].repeated and _are_rising(codes[0]):
+            return 1 + PADDING
+        uses = np.zeros(max(1, texts), np.int64)
+        for one in codes:
+            for code, count in one.repeated:
+                uses[code] += count
+            numbers = _unpacked(one)
+            if numbers.max(initial=0) >= len(uses):
                 return None
-        except (IndexError, struct.error):
-            return None
+            uses += np.bincount(numbers, minlength=len(uses))
+    except (UncountableError, IndexError, struct.error):  # forged pages may end early or have codes that no text has
+        return None
     return int(uses.max())
 
 
-def _count(content: bytes, levels: int, values: int, uses: I64) -> bool:
-    """Count the codes of a page, and return whether that was possible. Levels come first, each with its length."""
+def _has_codes(page: Page, levels: tuple[bool, bool]) -> bool:
+    """True if a page has codes that can be counted, and false if it has texts."""
+    encoding, *of_levels = page.encodings or (None,)
+    if encoding in (PLAIN, LENGTHS_FIRST):
+        return False
+    are_runs = all(one == RUNS for one, exists in zip(of_levels, levels, strict=False) if exists)
+    if encoding not in CODED or not are_runs or page.inflated > LENGTH.size * MOST_CODES:
+        raise UncountableError
+    return True
+
+
+def _codes(content: bytes | None, levels: int, values: int) -> Codes:
+    """The codes of a page. Levels come first, each with its length."""
+    if content is None:
+        raise UncountableError
     at = 0
     for _ in range(levels):
         at += LENGTH.size + LENGTH.unpack_from(content, at)[0]
     if at >= len(content):  # all values are null
-        return True
-    width, at = content[at], at + 1
-    packed, runs = list[bytes](), 0
-    while at < len(content) and runs < MOST_RUNS:
+        return Codes([], b"", 1)
+    bits, at = content[at], at + 1
+    repeated, packed = list[tuple[int, int]](), list[bytes]()
+    while at < len(content):
         header, at = unsigned(content, at)
-        size = (header >> 1) * width if header & 1 else (width + 7) // 8
+        size = (header >> 1) * bits if header & 1 else (bits + 7) // 8
         if header & 1:
             packed.append(content[at : at + size])
         else:
-            uses[int.from_bytes(content[at : at + size], "little")] += min(header >> 1, values)
-        at, runs = at + size, runs + 1
-    if runs == MOST_RUNS or width > 32:
-        return False
-    if width == 0:
-        uses[0] += values
-    elif packed:
-        codes = _unpacked(b"".join(packed)[: (values * width + 7) // 8], width)
-        if codes.max(initial=0) >= len(uses):
-            return False
-        uses += np.bincount(codes, minlength=len(uses))
-    return True
+            repeated.append((int.from_bytes(content[at : at + size], "little"), min(header >> 1, values)))
+        at += size
+        if len(repeated) + len(packed) > MOST_RUNS:
+            raise UncountableError
+    if bits > MOST_BITS:
+        raise UncountableError
+    if bits == 0:
+        return Codes([(0, values)], b"", 1)
+    return Codes(repeated, b"".join(packed)[: (values * bits + 7) // 8], bits)
 
 
-def _unpacked(packed: bytes, width: int) -> "npt.NDArray[np.uint16] | npt.NDArray[np.uint32]":
-    """Numbers of ``width`` bits each."""
-    bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
-    count, kind = len(bits) // width, np.dtype("<u2" if width <= 16 else "<u4")
+def _are_rising(codes: Codes) -> bool:
+    """True if codes count from 0 on, as far as whole groups of eight: each text is used by the row that has it first."""
+    whole = len(codes.packed) // codes.bits * codes.bits
+    return codes.packed[:whole] == _rising(codes.bits)[:whole]
+
+
+@cache
+def _rising(bits: int) -> bytes:
+    """All codes of so many bits, packed."""
+    codes = np.arange(1 << min(bits, MOST_CODES.bit_length() - 1), dtype="<u4")
+    unpacked = np.unpackbits(codes.view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
+    return np.packbits(unpacked[:, :bits], bitorder="little").tobytes()
+
+
+def _unpacked(codes: Codes) -> "npt.NDArray[np.uint16] | npt.NDArray[np.uint32]":
+    """The packed codes as numbers."""
+    bits = np.unpackbits(np.frombuffer(codes.packed, np.uint8), bitorder="little")
+    count, kind = len(bits) // codes.bits, np.dtype("<u2" if codes.bits <= 16 else "<u4")
     padded = np.zeros((count, 8 * kind.itemsize), np.uint8)
-    padded[:, :width] = bits[: count * width].reshape(count, width)
+    padded[:, : codes.bits] = bits[: count * codes.bits].reshape(count, codes.bits)
     return np.packbits(padded, bitorder="little").view(kind)

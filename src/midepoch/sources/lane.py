@@ -165,7 +165,7 @@ class LaneRows:
 
     def _step(self, positions: I64, stop: int) -> Iterator[RowRun]:
         """The rows of one step."""
-        numbers = self._order.rows(positions)
+        numbers, cursors = self._order.rows(positions), positions[:, None] + 1
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         scattered = len(breaks) * SLICE_ROWS > len(numbers)
         read_ahead = partial(self._read_ahead, int(positions[-1]), stop)
@@ -176,7 +176,7 @@ class LaneRows:
             read = self._slice(numbers, breaks, read_ahead, window)
         for begin, part in read:
             end = begin + len(part)
-            yield RowRun(part, positions[begin:end, None] + 1, numbers[begin:end])
+            yield RowRun(part, cursors[begin:end], numbers[begin:end])
 
     def _steps(self, first: int, stop: int, rows: int, stride: int) -> Iterator[I64]:
         """The positions of each step."""
@@ -262,13 +262,16 @@ class LaneRows:
         begin, end = int(self._pieces[piece]), int(self._pieces[piece + 1])
         if begin == end:  # a block without rows
             return []
-        numbers = self._order.rows(np.arange(begin, min(end, stop, begin + STEP_ROWS)))
-        low, high = int(numbers.min()), int(numbers.max())
-        first = int(np.searchsorted(self._block_starts, low, "right")) - 1
+        last = min(end, stop, begin + STEP_ROWS) - 1
+        low, high = self._order.rows(np.array([begin, last])).tolist()
+        if high - low != last - begin:  # else they are adjacent, and if that is a wrong guess, a block is read later
+            numbers = self._order.rows(np.arange(begin, last + 1))
+            low, high = int(numbers.min()), int(numbers.max())
+        first = int(self._block_starts.searchsorted(low, "right")) - 1
         if high < self._block_starts[first + 1]:
             return [first]
         # The rows of most pieces are all rows of a range: no need to sort them.
-        rising = np.arange(low, high + 1) if high - low < len(numbers) else np.sort(numbers)
+        rising = np.arange(low, high + 1) if high - low <= last - begin else np.sort(numbers)
         blocks = np.array([part.block for part in self._by_block(rising, 0, len(rising))])
         near = np.cumsum(self._block_starts[blocks + 1] - self._block_starts[blocks]) <= 4 * STEP_ROWS
         # Blocks of the next window are decoded while this one is read, as far as both fit the bytes of one.
