@@ -49,7 +49,10 @@ def lance_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 def scanning(folder: Path, rows: int, repeats: int) -> Iterator[Figure]:
     """A pass of Arrow batches in order, and of rows."""
-    dataset, paths = me.read(folder, index_dir=folder / "index"), [str(path) for path in sorted(folder.glob("*.parquet"))]
+    dataset, paths = (
+        me.read(folder, index_dir=folder / "index"),
+        [str(path) for path in sorted(folder.glob("*.parquet"))],
+    )
     scanner, copy = pd.dataset(paths), folder / "copy.lance"
     has_lance = find_spec("lance") is not None
     if has_lance:

@@ -103,7 +103,7 @@ def _codes(content: bytes | None, levels: int, values: int) -> Codes:
 
 
 def _are_rising(codes: Codes) -> bool:
-    """True if codes count from 0 on, as far as whole groups of eight: each text is used by the row that has it first."""
+    """True if codes count from 0 on, as far as whole groups of eight: each row has a text that no row before it has."""
     whole = len(codes.packed) // codes.bits * codes.bits
     return codes.packed[:whole] == _rising(codes.bits)[:whole]
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from midepoch.formats.inflation import check_inflation
 from midepoch.formats.dictionary_codes import most_uses
+from midepoch.formats.inflation import check_inflation
 from midepoch.formats.parquet_pages import Page, Pages, UnreadablePageError, pages_of
 from midepoch.storage.ranges import Span
 

@@ -18,7 +18,7 @@ from midepoch._common.lazy import cached_property
 from midepoch._common.thread_clock import REQUESTS
 from midepoch._common.types import F64, I64
 from midepoch._common.world import usable_cores
-from midepoch.errors import DataChangedError, DataFormatError, StaleIteratorError
+from midepoch.errors import DataChangedError, StaleIteratorError
 from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, read_all
 from midepoch.index.files import is_mapped
 from midepoch.index.index import Index
@@ -39,8 +39,8 @@ GROUPS_AHEAD = 8
 """Of what is read ahead, one group of blocks that are fetched together is this part, at most."""
 ROW_FETCH_THREADS = 16
 """Runs of rows are small, and each needs a few requests one after the other, so more of them are fetched at a time."""
-DECODE_THREADS = 16
-"""How many threads decode blocks of local files, at most."""
+DECODE_THREADS = 12
+"""How many threads decode blocks of local files, at most: more of them only wait for the interpreter lock."""
 BYTES_OF_A_THREAD = 8 << 20
 """How many bytes of local blocks are decoded ahead for each thread but the first."""
 DECODED_TOGETHER = 4 << 20
@@ -198,7 +198,9 @@ class BlockFetcher:
         if self._fetches_rows(file):
             if len(group) >= GROUP_RUNS:
                 return False
-        elif number != group[-1] + 1 or len(group) >= GROUP_BLOCKS or (self.is_remote and not self._is_read_whole(file)):
+        elif (
+            number != group[-1] + 1 or len(group) >= GROUP_BLOCKS or (self.is_remote and not self._is_read_whole(file))
+        ):
             return False
         return bool(self.blocks.block_lengths[[*group, number]].sum() <= self._group_bytes)
 
@@ -242,11 +244,13 @@ class BlockFetcher:
 
     def _read_local(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
         """Blocks of one file. One check is for all: if the file is unchanged now, all bytes were of its version."""
-        blocks, problem, file = list[tuple[int, ReadBlock]](), None, -1
+        if not numbers:
+            return
+        blocks, problem, file = list[tuple[int, ReadBlock]](), None, self.blocks.file_of(numbers[0])
         try:
+            reader = self._reader(file)
             for number in numbers:
-                file, block = self.blocks.block(number)
-                reader = self._reader(file)
+                _, block = self.blocks.block(number)
                 data = self._timed(reader.read, block)
                 self._check_rows(data, file, block)
                 blocks.append((number, ReadBlock(_as_batch(data), reader.is_view(data))))

@@ -74,7 +74,7 @@ def test_texts_of_usual_files_are_decoded_at_once():
 
 
 def different(rows, version="2.0"):
-    """A file whose texts differ, so that its dictionary has all of them. Codes in pages of version 2 are not counted."""
+    """A file whose texts differ, so its dictionary has all of them. Codes in pages of version 2 are not counted."""
     sink = io.BytesIO()
     table = pa.table({"x": [f"{number:01000}" for number in range(rows)], "id": range(rows)})
     pq.write_table(table, sink, data_page_version=version)

@@ -12,7 +12,7 @@ import pytest
 import midepoch as me
 from files import numbers, write, write_numbers
 from forking import in_a_forked_process
-from midepoch.errors import DataChangedError
+from midepoch.errors import DataChangedError, DataFormatError
 from midepoch.index.build import open_index
 from midepoch.order.orders import Sequential
 from midepoch.order.windows import virtual_counts, virtual_starts
@@ -111,7 +111,7 @@ def test_memory_for_reading_ahead_is_limited_but_one_block_always_fits(remote_in
 
 
 @pytest.mark.parametrize(
-    ("kind", "cores", "threads"), [("parquet", 2, 3), ("parquet", 1, 1), ("parquet", 64, 16), ("jsonl", 2, 1)]
+    ("kind", "cores", "threads"), [("parquet", 2, 3), ("parquet", 1, 1), ("parquet", 64, 12), ("jsonl", 2, 1)]
 )
 def test_threads_decode_blocks_side_by_side_where_the_format_allows_it(tmp_path, monkeypatch, kind, cores, threads):
     monkeypatch.setattr(module, "usable_cores", lambda: cores)
@@ -121,6 +121,66 @@ def test_threads_decode_blocks_side_by_side_where_the_format_allows_it(tmp_path,
     assert fetcher.bytes_ahead == (threads - 1) * module.BYTES_OF_A_THREAD // 2
     assert rows_of(fetcher.read_ahead([0])[0].result()) == rows_of(fetcher.read(0))
     assert fetcher._thread_pools[False]._max_workers == threads
+    fetcher.close()
+
+
+@pytest.fixture
+def small_groups(tmp_path, monkeypatch):
+    """Two files of ten row groups, of which a thread decodes up to three one after the other."""
+    for number in range(2):
+        write_numbers(tmp_path / f"{number}.parquet", 100 * number, 100 * number + 100, "parquet", rows=10)
+    index = open_index(tmp_path)
+    monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    monkeypatch.setattr(module, "DECODED_TOGETHER", 3 * int(index.view.block_lengths.max()))
+    return index
+
+
+def test_a_thread_decodes_small_row_groups_of_a_file_one_after_the_other(small_groups, monkeypatch):
+    fetcher = BlockFetcher(small_groups, small_groups.schema(None))
+    assert grouped(range(20), fetcher.joins) == [
+        *([first, first + 1, first + 2] for first in (0, 3, 6)),
+        [9],
+        *([first, first + 1, first + 2] for first in (10, 13, 16)),
+        [19],
+    ]
+    assert grouped([0, 2, 1, 3], fetcher.joins) == [[0], [2], [1], [3]]
+    monkeypatch.setattr(module, "usable_cores", lambda: 1)  # nothing is decoded ahead that could be shared
+    assert not BlockFetcher(small_groups, small_groups.schema(None)).joins([0], 1)
+
+
+def test_row_groups_before_one_that_cannot_be_decoded_are_delivered(small_groups, monkeypatch):
+    fetcher = BlockFetcher(small_groups, small_groups.schema(None))
+    reader = fetcher._reader(0)
+    read = reader.read
+
+    def broken(block):
+        if block.number == 1:
+            raise DataFormatError("it is damaged")
+        return read(block)
+
+    monkeypatch.setattr(reader, "read", broken)
+    pending = fetcher.read_ahead([0, 1, 2])
+    assert rows_of(pending[0].result(100)) == list(range(10))
+    with pytest.raises(DataFormatError, match="it is damaged"):
+        pending[1].result(100)
+    fetcher.close()
+
+
+def test_no_row_group_is_delivered_if_the_file_changed_while_those_after_it_were_decoded(small_groups, monkeypatch):
+    fetcher = BlockFetcher(small_groups, small_groups.schema(None))
+    reader = fetcher._reader(0)
+    read = reader.read
+
+    def changing(block):
+        if block.number == 2:
+            os.utime(small_groups.view.path(0), ns=(0, 0))
+        return read(block)
+
+    monkeypatch.setattr(reader, "read", changing)
+    pending = fetcher.read_ahead([0, 1, 2])
+    for number in range(3):
+        with pytest.raises(DataChangedError):
+            pending[number].result(100)
     fetcher.close()
 
 
