@@ -109,8 +109,8 @@ class LaneRows:
         # The blocks of a window take most of the memory, and the next window is read ahead as far as both fit it.
         self._bytes_ahead = fetcher.bytes_ahead if fetcher.is_remote or not window_bytes else 0
         self._pieces = order.piece_starts("block")
-        self._next_piece = self._requested_end = -1
-        """From which piece on more blocks are requested, and the position up to which they were."""
+        self._next_piece = -1
+        """From which piece on more blocks are requested."""
         self._blocks_ahead: dict[int, tuple[list[int], int]] = {}
         """The blocks of pieces that were requested, and their bytes."""
 
@@ -229,14 +229,11 @@ class LaneRows:
         if self._all_mapped or (self._fetcher.is_remote and not self._bytes_ahead):
             return
         piece = int(np.searchsorted(self._pieces, position, "right"))
-        step_end = self._step_end(position + 1, stop)
-        is_covered = piece < self._next_piece and step_end <= self._requested_end
-        if is_covered or not self._begins_before(piece, stop):
+        if piece < self._next_piece or not self._begins_before(piece, stop):
             return
         self._next_piece = piece + 1
-        used_up = 0 if self._fetcher.is_remote else self._bytes_ahead // 4
         known, self._blocks_ahead = self._blocks_ahead, {}
-        blocks, nbytes = list[int](), 0
+        blocks, nbytes, step_end = list[int](), 0, self._step_end(position + 1, stop)
         # The first call comes before the first rows, so it requests few blocks. Each later one may double them.
         most = min(self._fetcher.blocks_ahead, max(FIRST_BLOCKS_AHEAD, 2 * sum(len(one) for one, _ in known.values())))
         while self._begins_before(piece, stop) and len(blocks) < most:
@@ -247,11 +244,14 @@ class LaneRows:
             blocks += known[piece][0]
             nbytes += known[piece][1]
             piece += 1
-            if nbytes <= used_up:
-                self._next_piece = piece + 1
             if nbytes >= self._bytes_ahead and self._pieces[piece] >= step_end:
                 break
-        self._requested_end = int(self._pieces[piece])
+        used_up = 0 if self._fetcher.is_remote else min(nbytes, self._bytes_ahead) // 4
+        for number, (_, length) in self._blocks_ahead.items():
+            used_up -= length
+            if used_up < 0:
+                break
+            self._next_piece = number + 2
         self._held.read_ahead(dict.fromkeys(blocks), more_follow=self._begins_before(piece, stop))
 
     def _begins_before(self, piece: int, stop: int) -> bool:

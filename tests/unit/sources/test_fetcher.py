@@ -184,21 +184,30 @@ def test_no_row_group_is_delivered_if_the_file_changed_while_those_after_it_were
     fetcher.close()
 
 
-def test_row_groups_are_decoded_ahead_within_their_bytes(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("step", "most"), [(4, 6), (12, 6), (40, 10)])
+def test_row_groups_are_decoded_ahead_within_their_bytes_but_at_least_those_of_the_next_step(
+    tmp_path, monkeypatch, step, most
+):
     write_numbers(tmp_path / "a.parquet", 0, 400, "parquet", rows=4)
     index = open_index(tmp_path)
     lengths = index.view.block_lengths
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
     monkeypatch.setattr(module, "BYTES_OF_A_THREAD", 3 * int(lengths.max()))
-    fetcher = BlockFetcher(index, index.schema(None))
-    rows = LaneRows(fetcher, Sequential(index.view.file_starts, index.view.block_starts), ReadSizes(4, 4, 4))
+    fetcher, late = BlockFetcher(index, index.schema(None)), []
+    rows = LaneRows(fetcher, Sequential(index.view.file_starts, index.view.block_starts), ReadSizes(step, 4, 4))
+    read, read_ahead = fetcher.read, fetcher.read_ahead
+    monkeypatch.setattr(fetcher, "read", lambda number: (late.append(number), read(number))[1])
+    monkeypatch.setattr(
+        fetcher, "read_ahead", lambda group, urgent=False: (late.extend(group * urgent), read_ahead(group))[1]
+    )
     got, ahead = [], []
     for run in rows.runs(0, 400):
         got += [row["x"] for row in run.rows.items()]
         ahead.append(len(rows._held._pending))
     fetcher.close()
     assert got == list(range(400))
-    assert max(ahead) == 6
+    assert max(ahead) == most
+    assert late == [0]
 
 
 def test_local_blocks_are_always_allowed(index):
