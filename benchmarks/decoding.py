@@ -6,7 +6,7 @@ Lance is measured where ``pylance`` is installed. It reads the same rows from fi
 import argparse
 import io
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,8 +35,10 @@ def write(folder: Path, rows: int) -> None:
 
 
 WRITE_LANCE = """
-import sys, lance, pyarrow.dataset
-lance.write_dataset(pyarrow.dataset.dataset(sys.argv[1].split(",")).to_table(), sys.argv[2])
+import sys, lance, pyarrow as pa, pyarrow.dataset
+rows = pyarrow.dataset.dataset(sys.argv[1].split(",")).to_table()
+zstd = {"lance-encoding:compression": "zstd"} if sys.argv[3] == "zstd" else None
+lance.write_dataset(rows.cast(pa.schema([field.with_metadata(zstd) for field in rows.schema])), sys.argv[2])
 """
 
 
@@ -47,20 +49,24 @@ def lance_batches(path: Path) -> Iterator[pa.RecordBatch]:
     return iter(lance.dataset(str(path)).to_batches(batch_size=BATCH))
 
 
+def lance_passes(paths: list[str], folder: Path) -> dict[str, Callable[[], None]]:
+    """Passes over the same rows in Lance, as it encodes them by itself and with zstd."""
+    passes: dict[str, Callable[[], None]] = {}
+    for name, compression in (("Lance", "default"), ("Lance with zstd", "zstd")) if find_spec("lance") else ():
+        copy = folder / f"{compression}.lance"
+        fresh(WRITE_LANCE, ",".join(paths), copy, compression)
+        passes[f"{name}, batches"] = lambda copy=copy: exhaust(lance_batches(copy))  # type: ignore[misc]
+        passes[f"{name}, rows"] = lambda copy=copy: exhaust(  # type: ignore[misc]
+            row for batch in lance_batches(copy) for row in batch.to_pylist()
+        )
+    return passes
+
+
 def scanning(folder: Path, rows: int, repeats: int) -> Iterator[Figure]:
     """A pass of Arrow batches in order, and of rows."""
-    dataset, paths = (
-        me.read(folder, index_dir=folder / "index"),
-        [str(path) for path in sorted(folder.glob("*.parquet"))],
-    )
-    scanner, copy = pd.dataset(paths), folder / "copy.lance"
-    has_lance = find_spec("lance") is not None
-    if has_lance:
-        fresh(WRITE_LANCE, ",".join(paths), copy)
-    lance = {
-        "Lance, batches": lambda: exhaust(lance_batches(copy)),
-        "Lance, rows": lambda: exhaust(row for batch in lance_batches(copy) for row in batch.to_pylist()),
-    }
+    paths = [str(path) for path in sorted(folder.glob("*.parquet"))]
+    dataset, scanner = me.read(folder, index_dir=folder / "index"), pd.dataset(paths)
+    lance = lance_passes(paths, folder)
     times = best_apart(
         {
             "scanner": lambda: exhaust(scanner.to_batches(batch_size=BATCH)),
@@ -68,15 +74,15 @@ def scanning(folder: Path, rows: int, repeats: int) -> Iterator[Figure]:
             "Arrow batches": lambda: exhaust(dataset.with_format("arrow").batch(BATCH)),
             "shuffle (block), Arrow batches": lambda: exhaust(dataset.shuffle(1).with_format("arrow").batch(BATCH)),
             "rows": lambda: exhaust(dataset),
-        }
-        | (lance if has_lance else {}),
+            **lance,
+        },
         repeats,
     )
     yield at_least(0.9, "Arrow batches in order / scanner", times["scanner"] / times["Arrow batches"], "×")
-    if has_lance:
-        yield at_least(1.5, "Arrow batches in order / Lance", times["Lance, batches"] / times["Arrow batches"], "×")
-        yield at_least(1.5, "rows / Lance", times["Lance, rows"] / times["rows"], "×")
-    else:
+    for name in lance:
+        own = times["Arrow batches" if name.endswith("batches") else "rows"]
+        yield at_least(1.5, f"the same rows / {name}", times[name] / own, "×")
+    if not lance:
         yield figure("Lance is not installed: pip install pylance", float("nan"))
     for name, taken in times.items():
         yield figure(f"{name}: rows/s", rows / taken)
