@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from midepoch.sources.fetcher import BlockFetcher, Data, PendingBlock
+from midepoch.sources.fetcher import BlockFetcher
+from midepoch.sources.read_block import Data, PendingBlock
 from midepoch.storage.ranges import grouped
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import cache, partial
 from threading import Event, Lock
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -22,13 +22,12 @@ from midepoch.errors import DataChangedError, StaleIteratorError
 from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, read_all
 from midepoch.index.files import is_mapped
 from midepoch.index.index import Index
+from midepoch.sources.read_block import Data, PendingBlock, ReadBlock, as_batch
 from midepoch.sources.virtual import BlockTable
 from midepoch.storage.cache import BlockCache, block_key
 from midepoch.storage.options import Fetch
 from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES
 from midepoch.values.file_checks import Check, all_checks
-
-Data: TypeAlias = "pa.Table | pa.RecordBatch"
 
 MAX_OPEN_FILES = 256
 CLOSE_SECONDS = 2.0
@@ -49,16 +48,6 @@ a thread costs about as much as to decode a tenth of a megabyte."""
 MAX_BLOCKS_AHEAD, MAX_RUNS_AHEAD = 256, 4096
 GROUP_RUNS = 16
 """How many runs of rows are fetched together, at most."""
-
-
-class ReadBlock(NamedTuple):
-    """A block in memory. A view shows the file as it is now, so its file is checked again before each use."""
-
-    data: Data
-    is_view: bool
-
-
-PendingBlock: TypeAlias = "Future[ReadBlock]"
 
 
 class BlockFetcher:
@@ -253,7 +242,7 @@ class BlockFetcher:
                 _, block = self.blocks.block(number)
                 data = self._timed(reader.read, block)
                 self._check_rows(data, file, block)
-                blocks.append((number, ReadBlock(_as_batch(data), reader.is_view(data))))
+                blocks.append((number, ReadBlock(as_batch(data), reader.is_view(data))))
         except Exception as error:
             problem = error
         if problem is not None or not all(block.is_view for _, block in blocks):
@@ -293,7 +282,7 @@ class BlockFetcher:
                 with self._lock:
                     self.cache_hits += 1
                     self._used[keys[number]] = number
-                yield number, ReadBlock(_as_batch(cached), False)
+                yield number, ReadBlock(as_batch(cached), False)
 
     def _check_rows(self, data: Data, file: int, block: Block) -> None:
         """Raise if a block has other rows than the index says: the index was damaged, or it is of another file."""
@@ -317,7 +306,7 @@ class BlockFetcher:
             for number, (file, block) in missing.items():
                 data = self._timed(next, read)
                 self._check_rows(data, file, block)
-                yield number, ReadBlock(_as_batch(data), False)
+                yield number, ReadBlock(as_batch(data), False)
 
     def _timed(self, read: Callable[..., Data], what: Any) -> Data:
         """Read a block. How long the thread waits for requests is noted, and the rest, which is decoding."""
@@ -400,12 +389,3 @@ class _OpenFile:
     def __init__(self) -> None:
         self.lock = Lock()
         self.reader: BlockReader | None = None
-
-
-def _as_batch(data: Data) -> Data:
-    """A block as one record batch, which is sliced faster than a table; unchanged if that would need a copy.
-
-    A string column with more bytes than 32-bit offsets can address comes in several chunks that cannot be joined.
-    """
-    batches = data.to_batches() if isinstance(data, pa.Table) else [data]
-    return batches[0] if len(batches) == 1 else data

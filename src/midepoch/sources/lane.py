@@ -13,7 +13,8 @@ from midepoch._common.types import I64
 from midepoch.order.orders import Order
 from midepoch.order.windows import distinct
 from midepoch.sources.blocks import HeldBlocks
-from midepoch.sources.fetcher import BlockFetcher, Data
+from midepoch.sources.fetcher import BlockFetcher
+from midepoch.sources.read_block import Data
 from midepoch.stages.flow import RowRun
 from midepoch.values.file_checks import in_memory
 from midepoch.values.origin import RowOrigin

@@ -15,7 +15,8 @@ from midepoch.formats.parquet import ParquetBlocks
 from midepoch.index.build import open_index
 from midepoch.sources import lane
 from midepoch.sources.blocks import HeldBlocks
-from midepoch.sources.fetcher import BlockFetcher, ReadBlock
+from midepoch.sources.fetcher import BlockFetcher
+from midepoch.sources.read_block import ReadBlock
 from worlds import SUFFIXES
 from worlds import write as write_table
 
