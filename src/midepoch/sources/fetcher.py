@@ -43,8 +43,8 @@ DECODE_THREADS = 12
 BYTES_OF_A_THREAD = 8 << 20
 """How many bytes of local blocks are decoded ahead for each thread but the first."""
 DECODED_TOGETHER = 4 << 20
-"""How many bytes of local blocks a thread decodes one after the other before it asks for more, at most: to hand work to
-a thread costs about as much as to decode a tenth of a megabyte."""
+"""How many bytes of local blocks a thread decodes one after the other before it asks for more, at most: whenever work
+is handed over, threads wait for the interpreter lock."""
 MAX_BLOCKS_AHEAD, MAX_RUNS_AHEAD = 256, 4096
 GROUP_RUNS = 16
 """How many runs of rows are fetched together, at most."""
