@@ -28,9 +28,10 @@ def texts(rows: int, files: int = 4) -> Path:
 
     def write(folder: Path) -> None:
         rng, pool = np.random.default_rng(1), _pool()
+        each = min(BATCH_ROWS, rows // files)
         for number, first in enumerate(range(0, rows, rows // files)):
-            starts = range(first, min(first + rows // files, rows), BATCH_ROWS)
-            _write_stream(folder / f"part-{number:04}.arrow", (_texts(rng, pool, at, BATCH_ROWS) for at in starts))
+            starts = range(first, min(first + rows // files, rows), each)
+            _write_stream(folder / f"part-{number:04}.arrow", (_texts(rng, pool, at, each) for at in starts))
 
     return _made(f"texts-{rows}", write)
 

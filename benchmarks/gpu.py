@@ -43,7 +43,7 @@ LINKS = 64
 IMAGE_ROUNDS = 3
 PICTURES = 400
 """Different pictures; the rows repeat them."""
-LAST_START = 230
+LAST_START = 400
 """No part of the benchmark is started after this number of seconds."""
 
 

@@ -18,6 +18,7 @@ from benchmarks.peers.run import Runner
 from benchmarks.peers.scenarios import Scenario
 
 RESULTS = Path(__file__).parents[1] / "results"
+Tables = dict[str, report.Table]  # by the scenario's key
 
 
 def main() -> None:
@@ -29,11 +30,7 @@ def main() -> None:
         sizes = replace(sizes, rounds=options.rounds)
     if options.workers:
         sizes = replace(sizes, workers=tuple(options.workers), few=tuple(options.workers))
-    chosen = [
-        one
-        for one in CONTENDERS
-        if (one.name in options.contenders if options.contenders else one.quick or not options.quick)
-    ]
+    chosen = [one for one in CONTENDERS if not options.contenders or one.name in options.contenders]
     asked = _asked(scenarios.scenarios(sizes), options.only)
     _make_tokeniser()
     unusable = usable(chosen, install=not (options.quick or options.as_is), wheels=options.wheels)
@@ -41,8 +38,8 @@ def main() -> None:
     try:
         runner.prepare(asked)
         if not options.prepare:
-            behind = _measure(runner, asked, sizes.rounds, options)
-            print("Not ahead:", *(behind or ["nowhere"]), sep="\n- ")
+            tables = _measure(runner, asked, sizes.rounds, options)
+            print(*_summary(asked, tables, quick=options.quick), sep="\n- ")
     finally:
         runner.stop()
 
@@ -54,30 +51,47 @@ def _asked(offered: Sequence[Scenario], only: Sequence[str] | None) -> list[Scen
     return [one for key in only for one in offered if one.key.startswith(key)]
 
 
-def _measure(runner: Runner, asked: Sequence[Scenario], rounds: int, options: argparse.Namespace) -> list[str]:
+def _measure(runner: Runner, asked: Sequence[Scenario], rounds: int, options: argparse.Namespace) -> Tables:
     """Run the scenarios round by round, and write the report after each, so that a run that is stopped leaves one too.
 
-    Scenarios that a report in the folder has already, and that are not run now, stay as they are.
+    A quick run has all scenarios at once. Scenarios that a report in the folder has already, and that are not run now,
+    stay as they are.
     """
     begun = time.monotonic()
     part = options.quick or options.only or options.contenders
     folder = options.out or (None if part else RESULTS)
-    about = {**_about(runner, options.note), "rounds": rounds}
+    about = {**(_about(runner, options.note) if folder else {}), "rounds": rounds}
     known = folder is not None and options.only and (folder / page.FIGURES).exists()
     tables = page.read(folder)[1] if known else {}
+    steps = [asked] if options.quick else [[one] for one in asked]
     for number in range(rounds):
-        for one in asked:
-            about["minutes"] = round((time.monotonic() - begun) / 60, 1)
-            if options.minutes and about["minutes"] >= options.minutes:
-                return page.behind(asked, tables)
-            runner.round(one)
-            tables[one.key] = runner.table(one)
-            about["minutes"] = round((time.monotonic() - begun) / 60, 1)
-            print(report.section(one, tables[one.key], page.LABELS, None), flush=True)
+        for step in steps:
+            if options.minutes and _minutes_since(begun) >= options.minutes:
+                return tables
+            if options.quick:
+                runner.all_at_once(step)
+            else:
+                runner.round(step[0])
+            about["minutes"] = _minutes_since(begun)
+            for one in step:
+                tables[one.key] = runner.table(one)
+                print(report.section(one, tables[one.key], page.LABELS, None), flush=True)
             print(f"Round {number + 1}, after {about['minutes']} minutes.\n", flush=True)
             if folder is not None:
                 page.write(folder, about, scenarios.scenarios(scenarios.WHOLE), tables)
-    return page.behind(asked, tables)
+    return tables
+
+
+def _summary(asked: Sequence[Scenario], tables: Tables, *, quick: bool) -> list[str]:
+    """Where midepoch is not ahead; of a quick run, whose figures mean little, what failed."""
+    if not quick:
+        return ["Not ahead:", *(page.behind(asked, tables) or ["nowhere"])]
+    lines = [line for one in asked if one.key in tables for line in report.failed(one, tables[one.key], page.LABELS)]
+    return ["Failed:", *(lines or ["nothing"])]
+
+
+def _minutes_since(begun: float) -> float:
+    return round((time.monotonic() - begun) / 60, 1)
 
 
 def _options() -> argparse.Namespace:

@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.peers.measures import MEASURES, MOST_READ, RefusedError
-from benchmarks.peers.process import ENDED
 from benchmarks.peers.view import NotMeasuredError, NotOfferedError, View
 
 
@@ -72,10 +71,7 @@ def main() -> None:
         broken = {"error": f"{type(error).__name__}: {error}"}
     for line in sys.stdin:
         request = json.loads(line)
-        ends = broken is None and getattr(contender, "ENDS", False) and request.get("view", {}).get("workers", 0) > 0
-        print(json.dumps({**(broken or answer(contender, request, kept)), ENDED: ends}), file=answers)
-        if ends:
-            break
+        print(json.dumps(broken or answer(contender, request, kept)), file=answers)
     answers.flush()
     for worker in multiprocessing.active_children():
         worker.kill()

@@ -27,7 +27,6 @@ class InstallError(Exception):
 class Contender:
     """A library: its module in ``contenders``, its name for people, and what its environment has.
 
-    ``quick`` is False for those whose process or workers take several seconds to start, each time.
     ``alone`` is True for those that only one process of a machine can use at a time.
     """
 
@@ -35,7 +34,6 @@ class Contender:
     label: str
     packages: tuple[str, ...]
     requirements: tuple[str, ...] = ()
-    quick: bool = True
     alone: bool = False
 
     @property
@@ -141,7 +139,6 @@ CONTENDERS = (
         packages=("mosaicml-streaming",),
         # it wants an older NumPy and transformers, which wants older tokenizers
         requirements=(TORCH, "pyarrow", "pillow", "tokenizers", "mosaicml-streaming==0.13.0"),
-        quick=False,
         alone=True,  # its shared memory has the same names for all
     ),
     Contender(
@@ -149,7 +146,6 @@ CONTENDERS = (
         label="Grain + ArrayRecord",
         packages=("grain", "array_record"),
         requirements=(*COMMON, *OWN, "grain==0.2.18", "array_record==0.8.6"),
-        quick=False,
     ),
     Contender(
         name="webdataset",
@@ -162,7 +158,6 @@ CONTENDERS = (
         label="LanceDB StreamingDataset",
         packages=("lancedb",),
         requirements=(*COMMON, *OWN, "lancedb==0.40.0"),
-        quick=False,
     ),
     Contender(
         name="dataloader_utils",

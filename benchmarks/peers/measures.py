@@ -37,7 +37,6 @@ def speed(contender: ModuleType, view: View, *, ahead: int, seconds: float, per_
     empty behind them, because this loop does nothing but receive. A pass that takes twice as long as was asked for ends
     there.
     """
-    gc.collect()
     loader = contender.load(view)
     count: Callable[[Any], int] = work.rows_of if view.batch_size else _one
     rows, clock, worked = 0, 0.0, 0.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-ENDED = "ended"  # in an answer: the process ends after it
+END_SECONDS = 10.0
 
 
 def cores() -> int:
@@ -45,19 +45,27 @@ class Process:
             self.stop()
             return {"error": f"its process ended with {ended}; see {self.log.name}"}
         answer: dict[str, Any] = json.loads(line)
-        if answer.pop(ENDED, False):  # it has killed its workers; what clears up after them ends by itself
-            self._running = None
-            running.communicate()
         return answer
 
     def stop(self) -> None:
-        """End the process and its workers."""
+        """End the process and its workers: without requests it does so itself. If it does not soon, all are killed.
+
+        The first leaves Python's resource tracker alive, which then removes what is left in shared memory.
+        """
         running, self._running = self._running, None
         if running is None:
             return
-        with suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
-        running.communicate()
+        assert running.stdin is not None
+        assert running.stdout is not None
+        with suppress(OSError):
+            running.stdin.close()
+        try:
+            running.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+        running.stdout.close()
 
     def _start(self) -> subprocess.Popen[str]:
         self.log.parent.mkdir(parents=True, exist_ok=True)

@@ -85,6 +85,16 @@ def behind(scenario: Scenario, table: Table, labels: Mapping[str, str]) -> list[
     return lines
 
 
+def failed(scenario: Scenario, table: Table, labels: Mapping[str, str]) -> list[str]:
+    """A line for each column in which a contender failed."""
+    return [
+        f"{scenario.title}, {column or scenario.unit}: {labels[name]}: {' '.join(found.reason.split())[:200]}"
+        for column, cells in table.items()
+        for name, found in cells.items()
+        if found.says == SAYS["error"]
+    ]
+
+
 def section(scenario: Scenario, table: Table, labels: Mapping[str, str], picture: str | None) -> str:
     """A scenario in Markdown: table, reasons, picture."""
     columns = list(table)

@@ -27,6 +27,7 @@ class Runner:
         self._processes = {one.name: Process(one.name, one.python, self._log(one.name)) for one in contenders}
         self._folders: dict[tuple[str, str, int], dict[str, Any]] = {}
         self._answers: dict[tuple[str, str], Answers] = {}
+        self._stopped = False
 
     def prepare(self, asked: Iterable[Scenario]) -> None:
         """Write the data of these scenarios, and the contenders' own, on as many cores as there are.
@@ -49,7 +50,28 @@ class Runner:
     def round(self, scenario: Scenario) -> None:
         """Measure everyone once."""
         for case in scenario.cases:
-            self._round(case, self._answers.setdefault((scenario.key, case.label), self._first_answers(case)))
+            answers = self._answers.setdefault((scenario.key, case.label), self._first_answers(case))
+            for name, got in answers.items():
+                self._once(name, case, got)
+
+    def all_at_once(self, asked: Sequence[Scenario]) -> None:
+        """Measure everyone once in all scenarios, as many contenders at a time as there are cores.
+
+        Everything that a contender is asked is asked of one process, and its start first. So imports, which are most of
+        the time of small data, are few and side by side. But figures of contenders that run at the same time differ
+        from those of a contender alone.
+        """
+        cases = [(one.key, case) for one in asked for case in one.cases]
+        for key, case in cases:
+            self._answers.setdefault((key, case.label), self._first_answers(case))
+        cases.sort(key=lambda one: not one[1].fresh)
+        names = [one.name for one in reversed(self.contenders)]  # the first ones take least, and fill the gaps
+        with ThreadPoolExecutor(cores()) as threads:
+            try:
+                list(threads.map(self._all_of, names, [cases] * len(names)))
+            except BaseException:
+                self.stop()
+                raise
 
     def table(self, scenario: Scenario) -> Table:
         """The figures of a scenario, of all its rounds."""
@@ -71,7 +93,8 @@ class Runner:
         return found
 
     def stop(self) -> None:
-        """End all processes."""
+        """End all processes, and begin nothing more."""
+        self._stopped = True
         for process in self._processes.values():
             process.stop()
 
@@ -84,10 +107,14 @@ class Runner:
             answers[one.name] = [] if "folder" in place else [place]
         return answers
 
-    def _round(self, case: Case, answers: Answers) -> None:
-        for name, got in answers.items():
-            if any("figures" not in answer for answer in got) or (case.once and got):
-                continue
+    def _all_of(self, name: str, cases: Iterable[tuple[str, Case]]) -> None:
+        for key, case in cases:
+            if not self._stopped:
+                self._once(name, case, self._answers[key, case.label][name])
+        self._processes[name].stop()
+
+    def _once(self, name: str, case: Case, got: list[dict[str, Any]]) -> None:
+        if all("figures" in answer for answer in got) and not (case.once and got):
             got.append(self._measure(name, case))
 
     def _measure(self, name: str, case: Case) -> dict[str, Any]:

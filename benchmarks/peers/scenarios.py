@@ -18,7 +18,7 @@ class Sizes:
     """How much data and time a run takes.
 
     ``workers`` are the counts for texts, ``few`` those for other data, ``started`` those with which a process starts,
-    and ``resumed_with`` those after a resume.
+    and ``resumed_with`` those after a resume. ``apart`` gives the memory of a process that has measured nothing before.
     """
 
     texts: int
@@ -36,6 +36,7 @@ class Sizes:
     epochs: int
     seconds: float
     rounds: int
+    apart: bool
 
 
 WHOLE = Sizes(
@@ -54,23 +55,25 @@ WHOLE = Sizes(
     epochs=10,
     seconds=2.0,
     rounds=3,
+    apart=True,
 )
 QUICK = Sizes(
-    texts=10_000,
-    tokens=2_000,
-    documents=500,
-    images=200,
-    small=2_000,
-    resumed=10_000,
-    numbers=(10**5,),
+    texts=1_000,
+    tokens=1_000,
+    documents=100,
+    images=96,
+    small=1_000,
+    resumed=1_000,
+    numbers=(10**4,),
     workers=(0, 2),
-    few=(2,),
-    started=(2,),
-    resumed_with=(4,),
+    few=(1,),
+    started=(0,),
+    resumed_with=(1,),
     places=(0.5,),
     epochs=2,
-    seconds=0.15,
+    seconds=0.005,
     rounds=1,
+    apart=False,
 )
 
 
@@ -301,7 +304,7 @@ def scenarios(sizes: Sizes) -> tuple[Scenario, ...]:
                     view={**shuffled, "workers": 2},
                     options={"epochs": sizes.epochs},
                     figures={"peak": "peak", "growth": f"growth, epoch 2 to {sizes.epochs}"},
-                    fresh=True,
+                    fresh=sizes.apart,
                     once=True,
                 ),
             ),

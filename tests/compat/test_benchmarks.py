@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from benchmarks import data
-from benchmarks.peers import environments, measures, page, report
+from benchmarks.peers import environments, measures, page, process, report, run
 from benchmarks.peers.environments import CONTENDERS, Contender, usable
 from benchmarks.peers.footprint import memory_of_tree, processor_seconds_of_tree
 from benchmarks.peers.process import Process
@@ -21,6 +22,8 @@ from benchmarks.peers.report import Cell
 from benchmarks.peers.run import Runner
 from benchmarks.peers.scenarios import QUICK, WHOLE, Case, Scenario, scenarios
 from benchmarks.peers.view import NotOfferedError, View
+
+import midepoch as me
 
 VIEW = View(kind="texts", folder="")
 LABELS = {"midepoch": "midepoch", "other": "Other", "third": "Third"}
@@ -224,11 +227,39 @@ def test_processes_that_die_hang_or_are_missing_are_reported(tmp_path):
     assert "cannot be reached" in Process("missing", tmp_path / "missing", log).ask({}, 60)["error"]
 
 
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="semaphores are not files here")
+def test_a_process_that_ends_leaves_no_semaphores(tmp_path):
+    code = """
+import json, multiprocessing, sys
+lock = multiprocessing.get_context("spawn").Lock()
+for line in sys.stdin:
+    print(json.dumps({"name": lock._semlock.name}), flush=True)
+"""
+    (tmp_path / "code.py").write_text(code)
+    some = Process("some", script(tmp_path, "some", f"exec {sys.executable} {tmp_path}/code.py"), tmp_path / "log")
+    semaphore = Path("/dev/shm") / f"sem.{some.ask({}, 60)['name'].lstrip('/')}"
+    assert semaphore.exists()
+    some.stop()
+    deadline = time.monotonic() + 60
+    while semaphore.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not semaphore.exists()
+
+
+def test_a_process_that_goes_on_without_requests_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "END_SECONDS", 0.1)
+    goes_on = Process("goes on", script(tmp_path, "goes-on", "echo '{}'; exec sleep 1000"), tmp_path / "log")
+    assert goes_on.ask({}, 60) == {}
+    goes_on.stop()
+    assert goes_on.ask({}, 60) == {}  # of a new one
+    goes_on.stop()
+
+
 def test_data_are_prepared_once_and_again_where_they_are_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "FOLDER", tmp_path)
     asked = []
 
-    def ask(process, request, seconds):
+    def ask(self, request, seconds):
         asked.append(request["kind"])
         Path(request["folder"]).mkdir(parents=True)
         return {}
@@ -244,11 +275,61 @@ def test_data_are_prepared_once_and_again_where_they_are_gone(tmp_path, monkeypa
     assert asked == ["texts"] * 2
 
 
-def test_a_process_that_ends_after_its_answer_is_started_again(tmp_path):
-    ends = Process(
-        "ends", script(tmp_path, "ends", 'read line; echo \'{"figures": 1, "ended": true}\''), tmp_path / "log"
-    )
-    assert [ends.ask({}, 60), ends.ask({}, 60)] == [{"figures": 1}] * 2
+def test_a_quick_run_starts_each_contender_once_and_asks_for_its_start_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "FOLDER", tmp_path)
+    asked, starts = {}, []
+
+    def ask(self, request, seconds):
+        if not hasattr(self, "running"):
+            self.running = True
+            starts.append(self.name)
+        if request["do"] != "prepare":
+            asked.setdefault(self.name, []).append(request["do"])
+            return {"figures": dict.fromkeys(("value", "worked", "bytes", "time", "lost", "repeated"), 1.0)}
+        return {}
+
+    def stop(self):
+        if hasattr(self, "running"):
+            del self.running
+
+    monkeypatch.setattr(Process, "ask", ask)
+    monkeypatch.setattr(Process, "stop", stop)
+    chosen = [Contender(name=name, label=name, packages=()) for name in ("midepoch", "other", "third")]
+    quick = [one for one in scenarios(QUICK) if one.key[:2] in ("01", "08", "10", "11")]
+    runner = Runner(chosen, {"third": "no environment"})
+    runner.prepare(quick)
+    starts.clear()
+    runner.all_at_once(quick)
+    assert sorted(starts) == ["midepoch", "other"]
+    assert asked == {name: ["start", "speed", "state", "exact"] for name in ("midepoch", "other")}
+    assert all(cells["third"].reason == "no environment" for one in quick for cells in runner.table(one).values())
+
+
+def test_a_quick_run_that_is_interrupted_begins_nothing_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "FOLDER", tmp_path)
+    monkeypatch.setattr(run, "cores", lambda: 2)
+    asked, begun, stopped = [], threading.Event(), threading.Event()
+
+    def ask(self, request, seconds):
+        if request["do"] == "prepare":
+            return {}
+        if self.name == "interrupted":
+            assert begun.wait(60)
+            raise KeyboardInterrupt
+        asked.append(request["view"])
+        begun.set()
+        assert stopped.wait(60)
+        return {"error": "its process was stopped"}
+
+    monkeypatch.setattr(Process, "ask", ask)
+    chosen = [Contender(name=name, label="", packages=()) for name in ("other", "interrupted")]
+    rows = [one for one in scenarios(QUICK) if one.key[:2] in ("01", "02", "04")]
+    runner = Runner(chosen, {})
+    runner.prepare(rows)
+    monkeypatch.setattr(Process, "stop", lambda self: stopped.set())
+    with pytest.raises(KeyboardInterrupt):
+        runner.all_at_once(rows)
+    assert len(asked) == 1
 
 
 def wheel(folder, name, version):
@@ -306,7 +387,7 @@ def test_a_broken_contender_does_not_stop_the_others(tmp_path, monkeypatch):
     try:
         runner.prepare([asked])
         runner.round(asked)
-        runner.round(asked)
+        runner.all_at_once([asked])
         cells = runner.table(asked)["rows"]
     finally:
         runner.stop()
@@ -315,6 +396,14 @@ def test_a_broken_contender_does_not_stop_the_others(tmp_path, monkeypatch):
     assert cells["no_such_library"].text() == "failed"
     assert "ModuleNotFoundError" in cells["no_such_library"].reason
     assert cells["uninstalled"].reason == "no environment: `make bench` makes it"
+    lines = report.failed(asked, {"rows": cells}, {one.name: one.label for one in chosen})
+    assert [line.split(": ")[1] for line in lines] == ["None", "Uninstalled"]
+
+
+def test_every_row_of_few_texts_has_a_number_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "FOLDER", tmp_path)
+    rows = me.read(data.texts(QUICK.small), index_dir=tmp_path / "index")
+    assert [row["number"] for row in rows] == list(range(QUICK.small))
 
 
 @pytest.mark.parametrize("sizes", [QUICK, WHOLE])

@@ -6,7 +6,4 @@ as the library's documentation recommends, or raises ``NotOfferedError``.
 
 ``STATES`` says where the state of a run comes from: "none", "read" if the rows before have to be read to make one, or
 "computed", and then ``resume_point(view, loader, rows)`` makes one.
-
-``ENDS``, where it is there and True, says that workers cannot be let go soon: the process ends after each measurement
-that had some, and takes them along.
 """

@@ -3,6 +3,7 @@
 Grain's shuffle is uniform over all rows, and is the one that it recommends for "block" too.
 """
 
+import multiprocessing
 import pickle
 from collections.abc import Iterator
 from glob import glob
@@ -18,7 +19,6 @@ from benchmarks.peers import work
 from benchmarks.peers.view import PACK, SEED, NotOfferedError, View
 
 STATES = "read"
-ENDS = True
 flags.FLAGS.mark_as_parsed()  # workers ask for them; a program that is run by absl.app has parsed them
 LEFT: list[Any] = []
 
@@ -92,7 +92,7 @@ class Loader:
         if self.state is not None:
             self.iterator.set_state(self.state)
             self.state = None
-        return self.iterator
+        return (item for item in self.iterator)  # which is not closed with it
 
     def state_dict(self) -> Any:
         return self.iterator.get_state()
@@ -101,8 +101,13 @@ class Loader:
         self.state = state
 
     def close(self) -> None:
-        """Keep the iterator: to close or to free it takes 25 s for each worker that still has batches to hand over."""
+        """Kill the workers, and keep the iterator.
+
+        To close or to free it takes 25 s for each worker that still has batches to hand over.
+        """
         LEFT.append(self.iterator)
+        for worker in multiprocessing.active_children():
+            worker.kill()
 
 
 def load(view: View) -> Loader:

@@ -22,6 +22,8 @@ from benchmarks.peers.view import PACK, SEED, NotOfferedError, View
 STATES = "read"
 
 SPLITS, CLUMP = 4, 1000
+# what takes its workers longest to import; it must not be forked itself
+PRELOADED = ["torch", "pyarrow.dataset", "lance_namespace"]
 
 
 def prepare(kind: str, source: Path, folder: Path) -> None:
@@ -93,7 +95,7 @@ class Loader:
 def load(view: View) -> Any:
     if view.work == "whole":
         raise NotOfferedError("it cuts one stream of tokens into blocks")
-    multiprocessing.set_forkserver_preload(["torch", "pyarrow"])  # it must not be forked itself
+    multiprocessing.set_forkserver_preload(PRELOADED)
     table = lancedb.connect(view.folder).open_table("rows")
     if view.batch_size is None:
         return _Rows(table)

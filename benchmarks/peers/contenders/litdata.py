@@ -52,6 +52,7 @@ def prepare(kind: str, source: Path, folder: Path) -> None:
         inputs=sorted(glob(f"{source}/*.arrow")),
         output_dir=str(folder),
         num_workers=1,
+        start_method="fork",  # a new process would import everything again, for each kind of data
         item_loader=TokensLoader() if tokens else None,
         **({"chunk_size": PACK * 1024} if tokens else {"chunk_bytes": "64MB"}),
     )
