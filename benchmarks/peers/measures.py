@@ -32,18 +32,21 @@ def speed(contender: ModuleType, view: View, *, ahead: int, seconds: float, per_
 
     Both times ``per_row``. A busy machine changes the first and hardly the second.
 
-    Passes are timed to their end, until there are enough ``seconds`` of them. Of each, the first ``ahead`` rows are
-    left out, as many as libraries make ahead while their workers start: they would count as speed, and all queues are
-    empty behind them, because this loop does nothing but receive. A pass that takes twice as long as was asked for ends
-    there.
+    Passes are timed to their end, until there are enough ``seconds`` of them. Of passes with workers, the first
+    ``ahead`` rows are left out, as many as libraries make ahead while their workers start: they would count as speed,
+    and all queues are empty behind them, because this loop does nothing but receive. Without workers ``ahead`` is 0:
+    passes are timed from their beginning. A pass that takes twice as long as was asked for, from its first item on,
+    ends there.
     """
     loader = contender.load(view)
     count: Callable[[Any], int] = work.rows_of if view.batch_size else _one
     rows, clock, worked = 0, 0.0, 0.0
     while clock < seconds:
-        items = iter(loader)
-        _take(items, count, rows=ahead)
         before, begun = processor_seconds_of_tree(os.getpid()), time.perf_counter()
+        items = iter(loader)
+        if ahead:
+            _take(items, count, rows=ahead)
+            before, begun = processor_seconds_of_tree(os.getpid()), time.perf_counter()
         received, ended = _take(items, count, seconds=LONGEST * seconds, least=TURNS * max(view.workers, 1))
         if not received:
             raise RuntimeError(f"a pass has not more than {ahead} rows")
@@ -60,15 +63,15 @@ def _one(_: Any) -> int:
 def _take(
     items: Iterator[Any], count: Callable[[Any], int], *, rows: float = inf, seconds: float = inf, least: int = 1
 ) -> tuple[int, float]:
-    """Take items until there are enough rows or the time is over, and at least some.
+    """Take items until there are enough rows or the time since the first item is over, and at least some.
 
     Returns the number of rows that came, and when the last one came.
     """
-    received, last = 0, time.perf_counter()
-    deadline = last + seconds
+    received, last, deadline = 0, time.perf_counter(), inf
     for number, item in enumerate(items, start=1):
         received += count(item)
         last = time.perf_counter()
+        deadline = min(deadline, last + seconds)
         if number >= least and (received >= rows or last >= deadline):
             break
     return received, last

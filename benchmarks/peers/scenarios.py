@@ -129,7 +129,8 @@ def scenarios(sizes: Sizes) -> tuple[Scenario, ...]:
     """All of them, in the order of the report."""
 
     def speed(label: str, kind: str, rows: int, per_row: int = 1, **view: Any) -> Case:
-        ahead = min(AHEAD * max(2, view.get("workers", 0)), rows // 3)
+        workers = view.get("workers", 0)
+        ahead = min(AHEAD * max(2, workers), rows // 3) if workers else 0
         options = {"ahead": ahead, "seconds": sizes.seconds, "per_row": per_row}
         return Case(
             label=label,

@@ -172,7 +172,7 @@ def test_short_passes_are_added_until_there_is_enough_time(monkeypatch):
 def test_a_slow_pass_is_cut_but_not_before_every_worker_had_its_turns(monkeypatch):
     clock = Clock(monkeypatch)
     assert speed_of(lambda: clock.items(*[1.0] * 1000))["value"] == 2
-    assert clock.now == 1 + measures.LONGEST * 2
+    assert clock.now == 1 + 1 + measures.LONGEST * 2
     clock.now = 0.0
     speed_of(lambda: clock.items(*[100.0] * 1000))
     assert clock.now == 100 * (1 + measures.TURNS)
@@ -181,6 +181,15 @@ def test_a_slow_pass_is_cut_but_not_before_every_worker_had_its_turns(monkeypatc
 def test_rows_that_were_made_ahead_do_not_count_as_speed(monkeypatch):
     clock = Clock(monkeypatch)
     assert speed_of(lambda: clock.items(9.0, *[0.0] * 20, *[0.5] * 20), ahead=41)["value"] == 4
+
+
+def test_without_workers_a_pass_is_timed_from_its_beginning(monkeypatch):
+    clock = Clock(monkeypatch)
+    assert speed_of(lambda: clock.items(3.0, *[0.1] * 9), ahead=0)["value"] == pytest.approx(20 / 3.9)
+    clock.now = 0.0
+    assert speed_of(lambda: clock.items(50.0, *[0.5] * 4), ahead=0)["value"] == 10 / 52  # a slow start does not cut it
+    speeds = [case for one in scenarios(WHOLE) for case in one.cases if case.measure == "speed"]
+    assert all((case.options["ahead"] == 0) == (case.view.get("workers", 0) == 0) for case in speeds)
 
 
 def test_a_pass_that_was_all_made_ahead_has_no_speed():
