@@ -106,7 +106,8 @@ class Progress:
     @property
     def _turns_of_current(self) -> int:
         """The number of turns taken of the current ``Turns``: the items that its iterator has handed over."""
-        return len(self._current.items) - length_hint(self._remaining) if self._current is not None else 0
+        current = self._current  # once: another thread may iterate over the same object
+        return 0 if current is None else len(current.items) - length_hint(self._remaining)
 
     def follow(self, all_turns: Iterable[Turns]) -> Iterator[Iterable[Any]]:
         """Hand over the items of this reader's turns, many at a time. Each iterable must be used up before the next.
