@@ -211,11 +211,15 @@ def test_large_batches_of_which_few_fit_do_not_block_each_other(folder):
         assert all(map(np.array_equal, mine["pixels"], theirs["pixels"]))
 
 
-def test_parquet_is_decoded_by_the_worker_to_which_it_belongs(folder, tmp_path):
+@pytest.mark.parametrize("begins_with_arrow", [False, True])
+def test_parquet_is_decoded_by_the_worker_to_which_it_belongs(tmp_path, begins_with_arrow):
     table = pa.table({"id": range(ROWS)})
-    pa.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=10)
+    pa.parquet.write_table(table.slice(9), tmp_path / "rows.parquet", row_group_size=10)
+    if begins_with_arrow:
+        with pa.ipc.new_stream(tmp_path / "first.arrow", table.schema) as stream:
+            stream.write_table(table.slice(0, 9))
     batches = list(me.Loader(me.read(tmp_path).map(unequal), batch_size=4, num_workers=2, work_stealing=True))
-    assert sorted(ids(batches)) == list(range(ROWS))
+    assert sorted(ids(batches)) == list(range(0 if begins_with_arrow else 9, ROWS))
     assert stolen(batches, 2) == []
 
 

@@ -45,7 +45,7 @@ class OpenFiles:
 
     @property
     def decodes(self) -> bool:
-        return self.fetcher.view.rows > 0 and not self.fetcher.is_mapped(0)
+        return not self.fetcher.all_mapped
 
     def timed(self, runs: Iterator[RowRun]) -> Iterator[RowRun]:
         """The same runs, counted."""
