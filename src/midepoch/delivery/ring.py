@@ -18,8 +18,9 @@ STEP = 1 << 20
 """Memory grows by multiples of this number of bytes."""
 MOST_GROWTH = 16 << 20
 """Memory is doubled, or grows by this number of bytes if that is less."""
-MOST_PINNED_GROWTH = 64 << 20
-"""The same for memory that is pinned: all of it is pinned again, for which the training loop waits."""
+MOST_PINNED_GROWTH = LEAST_PINNED = 64 << 20
+"""The same for memory that is pinned, which has this number of bytes from the beginning: when it grows, all of it is
+pinned again, for which the training loop waits."""
 LENGTH = 256 << 20
 """The length of the file from the beginning, which takes no memory: so a process maps it only once. To map it again
 would cost a fault for each page that was in use."""
@@ -32,8 +33,9 @@ BLOCK = 512
 class SharedMemory:
     """Bytes that this process and those that it starts can read and write. Only one process lets it grow."""
 
-    def __init__(self, most_growth: int = MOST_GROWTH) -> None:
-        self._most_growth = most_growth
+    def __init__(self, most_growth: int = MOST_GROWTH, least: int = STEP) -> None:
+        """It is doubled, or grows by ``most_growth`` bytes, and has at least ``least`` once it is used."""
+        self._most_growth, self._least = most_growth, least
         self._file: int | None = _nameless_file()
         with suppress(OSError):  # a limit of file sizes
             os.ftruncate(self._file, LENGTH)
@@ -47,19 +49,19 @@ class SharedMemory:
     def __getstate__(self) -> dict[str, Any]:
         """For a process that is being started: it gets the file itself."""
         assert self._file is not None
-        return {"file": reduction.DupFd(self._file), "most_growth": self._most_growth}
+        return {"file": reduction.DupFd(self._file), "growth": (self._most_growth, self._least)}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._file, self._map, self.size = values["file"].detach(), None, 0
         self.pin, self._unpin, self._pinned = None, _nothing, 0
-        self._most_growth = values["most_growth"]
+        self._most_growth, self._least = values["growth"]
 
     def grow(self, size: int) -> None:
         """Have at least ``size`` bytes. Raises if the machine has no room for them."""
         if size <= self.size:
             return
         assert self._file is not None
-        wanted = -(-max(size, min(2 * self.size, self.size + self._most_growth)) // STEP) * STEP
+        wanted = -(-max(size, self._least, min(2 * self.size, self.size + self._most_growth)) // STEP) * STEP
         try:
             _allocate(self._file, wanted)
         except OSError as error:

@@ -7,7 +7,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from midepoch.delivery.ring import MOST_GROWTH, MOST_PINNED_GROWTH, SharedMemory
+from midepoch.delivery.ring import LEAST_PINNED, MOST_PINNED_GROWTH, SharedMemory
 from midepoch.delivery.transport import AHEAD_BYTES, AHEAD_MESSAGES, Message
 from midepoch.workers.device import Copies, Mark
 from midepoch.workers.process import RECEIVED, START, STOP, ResumePoint, WorkerSettings, run_worker
@@ -22,7 +22,7 @@ class Worker:
     """One process, the connection to it, and the memory through which it sends items."""
 
     def __init__(self, context: Any, settings: WorkerSettings, copies: Copies | None) -> None:
-        self.memory = SharedMemory(MOST_GROWTH if copies is None else MOST_PINNED_GROWTH)
+        self.memory = SharedMemory() if copies is None else SharedMemory(MOST_PINNED_GROWTH, LEAST_PINNED)
         self._ahead, self._copies = settings.ahead, copies
         self._being_copied: deque[tuple[Message, Mark]] = deque()  # with the point where their copies are done
         self._received: list[Message] = []  # of which the worker does not know yet

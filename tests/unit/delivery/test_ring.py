@@ -121,3 +121,13 @@ def test_memory_is_doubled_up_to_a_limit(most_growth, sizes):
     memory.grow(40 * STEP)
     assert memory.size == 40 * STEP, "as much as is needed, if that is more"
     memory.free()
+
+
+def test_memory_that_is_pinned_has_its_size_from_the_beginning():
+    memory = SharedMemory(4 * STEP, 8 * STEP)
+    assert memory.size == 0, "none of it is allocated before it is used"
+    memory.grow(1)
+    assert memory.size == 8 * STEP
+    memory.grow(8 * STEP + 1)
+    assert memory.size == 12 * STEP
+    memory.free()
