@@ -154,6 +154,8 @@ def test_it_needs_a_pipeline_that_is_counted(folder):
     with pytest.raises(ValueError, match=r"work_stealing=True needs.*known\. .*survey"):
         me.Loader(me.read(folder).filter(is_odd), num_workers=2, work_stealing=True)
     assert len(list(me.Loader(me.read(folder).filter(is_odd), num_workers=2))) == ROWS // 2
+    with pytest.raises(ValueError, match="work_stealing is 'auto'; it can be True, False or None"):
+        me.Loader(me.read(folder), work_stealing="auto")
 
 
 def fails_late(row):

@@ -167,6 +167,8 @@ def micro_batches(
 
 def steals_work(work_stealing: bool | None, plan: Plan) -> bool:
     """True if workers of a plan make items in place of slower ones, given what the user says about it."""
+    if work_stealing not in (None, True, False):
+        raise ValueError(f"work_stealing is {work_stealing!r}; it can be True, False or None.")
     reason = sentence(plan.why_not_counted())
     if work_stealing and reason is not None:
         raise ValueError(f"work_stealing=True needs a pipeline whose number of items is known. {reason}")
