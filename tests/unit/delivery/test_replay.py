@@ -1,7 +1,7 @@
 """Steps of filters that nobody has counted: what a replay says came is what came."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
@@ -37,6 +37,7 @@ def check(loaders, received):
 
 
 @settings(max_examples=12)
+@example(lanes=4, ranks=(3, 1), batch=5, drop_last=True, steps=2)  # nothing is left to trace
 @given(
     lanes=st.integers(1, 4),
     ranks=st.tuples(st.integers(1, 3), st.integers(1, 3)),
@@ -68,10 +69,11 @@ def test_a_replay_names_the_rows_that_every_rank_received(files, lanes, ranks, b
     for loader in second:
         loader.load_state_dict(state)
     received = [[one["id"] for one in loader] for loader in second]
+    if any(loader.epoch > 1 for loader in second):  # nothing was left of the epoch, so these are batches of the next
+        received = [[] for _ in second]
     for loader in second:
         loader.load_state_dict(state)
-    if any(received):
-        check(second, received)
+    check(second, received)
 
 
 def test_what_a_replay_cannot_say(files):
