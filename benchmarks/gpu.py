@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ from torch.utils.data import Dataset as TorchDataset
 import midepoch as me
 from benchmarks import data
 from benchmarks.measure import Figure, at_least, at_most, figure, show
+from benchmarks.shuffle_training import Model, Sizes
 
 TOKEN_BATCH = TEXT_BATCH = 64
 IMAGE_BATCH = 256
@@ -43,6 +44,8 @@ LINKS = 64
 IMAGE_ROUNDS = 3
 PICTURES = 400
 """Different pictures; the rows repeat them."""
+GPT = Sizes(length=2048, vocabulary=50_304, width=768, layers=12)
+SMALL_GPT = Sizes(length=2048, vocabulary=4096, width=32, layers=1)
 LAST_START = 400
 """No part of the benchmark is started after this number of seconds."""
 
@@ -269,20 +272,21 @@ def images(settings: Settings) -> list[Figure]:
     """JPEG files, decoded by Pillow, to batches on the device.
 
     With ``work_stealing=True``, because the function is the user's; without it workers take turns, and in the long run
-    all are as fast as the slowest. Workers and bare decoders run in turn. The ratio is the median of those of
-    neighbours, because a machine is not as fast in every second.
+    all are as fast as the slowest. Workers and bare decoders run in turn, on the same cores, which are not all as fast.
+    The ratio is the median of those of neighbours, because a machine is not as fast in every second.
     """
     table = pa.table({"image": [pictures()[number % PICTURES] for number in range(settings.images)]})
     table = table.append_column("number", pa.array(range(settings.images)))
     rows = me.read(_stream_of(table, data.FOLDER / f"images-{settings.images}"), index_dir=data.INDEX).shuffle(1)
     dataset = rows.with_format("torch").map(decoded).repeat()
     seconds = 1.5 * settings.seconds
-    figures = [figure("Pillow, one process", _at_once(_decode_next, 1, seconds), "images/s")]
+    figures = []
     for workers in [number for number in settings.workers if number != 2]:
         loader = _images_loader(dataset, workers, settings, work_stealing=True)
         batches, ours, bare, slowest = iter(loader), [], [], []
         for _ in range(IMAGE_ROUNDS):
-            rates = _rates_at_once(_decode_next, workers, seconds)  # meanwhile workers wait, with some batches ahead
+            # Meanwhile workers wait, with some batches ahead.
+            rates = _rates_at_once(_decode_next, workers, seconds, prepare=stay_on_core)
             bare.append(sum(rates))
             slowest.append(workers * min(rates) / sum(rates))
             ours.append(IMAGE_BATCH * per_second(batches, seconds, settings.wait, workers, ahead=4))
@@ -298,7 +302,13 @@ def images(settings: Settings) -> list[Figure]:
     loader = _images_loader(dataset, workers, settings, work_stealing=False)
     in_turn = IMAGE_BATCH * measured(loader, settings, longer=1.5)
     figures.append(figure(f"midepoch, {workers} workers, work_stealing=False", in_turn, "images/s"))
-    plain = DataLoader(Pictures(), batch_size=IMAGE_BATCH, num_workers=workers, pin_memory=settings.is_cuda)
+    plain = DataLoader(
+        Pictures(),
+        batch_size=IMAGE_BATCH,
+        num_workers=workers,
+        pin_memory=settings.is_cuda,
+        worker_init_fn=stay_on_core,
+    )
     theirs = IMAGE_BATCH * measured(plain, settings, partial(to_device, device=settings.device), longer=1.5)
     figures.append(figure(f"DataLoader, {workers} workers", theirs, "images/s"))
     if importlib.util.find_spec("simplejpeg"):
@@ -316,7 +326,14 @@ def _images_loader(dataset: me.Dataset, workers: int, settings: Settings, *, wor
         num_workers=workers,
         device=settings.device,
         work_stealing=work_stealing and workers > 1,
+        worker_init_fn=stay_on_core,
     )
+
+
+def stay_on_core(number: int) -> None:
+    """Let a process, one of several that are numbered from 0 on, run on a core of its own. The first is left free."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, [cores[(number + 1) % len(cores)]])
 
 
 def _stream_of(table: pa.Table, folder: Path) -> Path:
@@ -336,13 +353,20 @@ def _at_once(work: Callable[[int], Any], number: int, seconds: float, *, threads
     return sum(_rates_at_once(work, number, seconds, threads=threads))
 
 
-def _rates_at_once(work: Callable[[int], Any], number: int, seconds: float, *, threads: bool = False) -> list[float]:
-    """The same, of each of them."""
+def _rates_at_once(
+    work: Callable[[int], Any],
+    number: int,
+    seconds: float,
+    *,
+    threads: bool = False,
+    prepare: Callable[[int], None] = lambda number: None,
+) -> list[float]:
+    """The same, of each of them. Each calls ``prepare`` first, with its number."""
     work(0)
     context = multiprocessing.get_context("fork")
     rates: Any = queue.SimpleQueue() if threads else context.SimpleQueue()
     start: Callable[..., Any] = threading.Thread if threads else context.Process  # type: ignore[assignment]
-    started = [start(target=_work_for, args=(work, seconds, rates)) for _ in range(number)]
+    started = [start(target=_work_for, args=(work, seconds, rates, partial(prepare, one))) for one in range(number)]
     for one in started:
         one.start()
     found = [float(rates.get()) for _ in started]
@@ -351,7 +375,8 @@ def _rates_at_once(work: Callable[[int], Any], number: int, seconds: float, *, t
     return found
 
 
-def _work_for(work: Callable[[int], Any], seconds: float, rates: Any) -> None:
+def _work_for(work: Callable[[int], Any], seconds: float, rates: Any, prepare: Callable[[], None]) -> None:
+    prepare()
     begun, count = time.perf_counter(), 0
     while time.perf_counter() - begun < seconds:
         work(count)
@@ -416,38 +441,80 @@ def waits(settings: Settings) -> list[Figure]:
         alone = me.Loader(packed, num_workers=workers, device=settings.device)
         step = 2.4 / measured(alone, settings)
         loader = me.Loader(packed, num_workers=workers, device=settings.device, **options)
-        part, longest = _waited(loader, _step(step, settings), settings)
+        waited = _waited(loader, _step(step, settings), settings)
+        part = 100 * waited.part
         what = f"tokenise and pack, {workers} workers, steps of {1000 * step:.3g} ms, {name}"
         figures += [
-            at_most(1.0, f"{what}: waited", 100 * part, "%") if not options else figure(f"{what}: waited", 100 * part),
-            figure(f"{what}: longest wait", 1000 * longest, "ms"),
+            figure(f"{what}: waited", part, "%") if options else at_most(1.0, f"{what}: waited", part, "%"),
+            figure(f"{what}: longest wait", 1000 * waited.longest, "ms"),
         ]
         loader.close()
     return figures
 
 
-def _waited(loader: me.Loader, step: Callable[[], Any], settings: Settings) -> tuple[float, float]:
-    """The part of the time that a loop waits, and its longest wait, after some seconds."""
+def training(settings: Settings) -> list[Figure]:
+    """A GPT of 124 million parameters that trains on packs of 8 x 2,048 tokens, made by workers that tokenise."""
+    rows = settings.text_rows
+    tokenizer(rows)
+    shuffled = me.read(data.texts(rows), index_dir=data.INDEX).shuffle(1).select_columns(["text"])
+    mapped = shuffled.map(partial(tokenised, rows=rows), batched=True, batch_size=1024)
+    packed = mapped.with_format("torch").pack(2048, pad=0).batch(8).repeat()
+    model = Model(GPT if settings.is_cuda else SMALL_GPT).to(settings.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step(batch: dict[str, torch.Tensor]) -> float:
+        with torch.autocast(settings.device.type, torch.bfloat16):
+            loss = model(batch["input_ids"].long())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss.item())
+
+    figures = []
+    for workers in [number for number in settings.workers if number in (2, 4, 8)]:
+        loader = me.Loader(packed, num_workers=workers, device=settings.device)
+        waited = _waited(loader, step, settings)
+        loader.close()
+        what = f"{workers} workers, steps of {1000 * waited.step:.3g} ms"
+        part = 100 * waited.part
+        name = f"{what}: waited"
+        figures += [
+            at_most(1.0, name, part, "%") if workers == 4 else figure(name, part, "%"),
+            figure(f"{what}: longest wait", 1000 * waited.longest, "ms"),
+        ]
+    return figures
+
+
+class Waited(NamedTuple):
+    """The part of the time that a loop waits, its longest wait, and how long a step takes."""
+
+    part: float
+    longest: float
+    step: float
+
+
+def _waited(loader: me.Loader[Any], step: Callable[[Any], Any], settings: Settings) -> Waited:
+    """How long a loop waits, after some seconds."""
     taken, first = iter(loader), time.perf_counter()
     while time.perf_counter() - first < settings.seconds:
-        next(taken)
-        step()
+        step(next(taken))
     begun, waits = time.perf_counter(), []
     while time.perf_counter() - begun < 2 * settings.seconds:
         asked = time.perf_counter()
-        next(taken)
+        batch = next(taken)
         waits.append(time.perf_counter() - asked)
-        step()
-    return sum(waits) / (time.perf_counter() - begun), max(waits)
+        step(batch)
+    passed = time.perf_counter() - begun
+    return Waited(sum(waits) / passed, max(waits), passed / len(waits))
 
 
-def _step(seconds: float, settings: Settings) -> Callable[[], Any]:
+def _step(seconds: float, settings: Settings) -> Callable[[Any], Any]:
     """What a training step does for some seconds: products of matrices on the device, and ``loss.item()`` at the end.
 
     Without CUDA it is a pause, because the workers need the processor.
     """
     if not settings.is_cuda:
-        return partial(time.sleep, seconds)
+        return lambda batch: time.sleep(seconds)
     matrix = torch.randn((4096, 4096), dtype=torch.bfloat16, device=settings.device)
 
     def step(products: int) -> float:
@@ -460,7 +527,8 @@ def _step(seconds: float, settings: Settings) -> Callable[[], Any]:
     step(10)
     begun = time.perf_counter()
     step(100)
-    return partial(step, max(1, round(100 * seconds / (time.perf_counter() - begun))))
+    products = max(1, round(100 * seconds / (time.perf_counter() - begun)))
+    return lambda batch: step(products)
 
 
 def exactness(settings: Settings) -> list[Figure]:
@@ -516,6 +584,7 @@ def run(settings: Settings) -> None:
         "A function that takes 1 ms a row": costly_maps,
         "JPEG to 224 × 224, batches of 256": images,
         "Waiting": waits,
+        "Training": training,
         "Threads": threads,
     }
     for title, part in parts.items():
