@@ -5,6 +5,7 @@ Lance is measured where ``pylance`` is installed. It reads the same rows from fi
 
 import argparse
 import io
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 
 import midepoch as me
 from benchmarks.measure import Figure, at_least, best_apart, exhaust, figure, fresh, in_turn, processor_seconds, show
+from midepoch._common.world import usable_cores
 
 GROUP, BATCH, FILES = 2_000, 2_000, 4
 WORDS = np.array([f"word{number}" for number in range(5_000)])
@@ -32,6 +34,13 @@ def write(folder: Path, rows: int) -> None:
         texts = [" ".join(WORDS[rng.integers(0, len(WORDS), 100)]) for _ in ids]
         table = pa.table({"id": ids, "text": texts})
         pq.write_table(table, folder / f"part-{number}.parquet", compression="zstd", row_group_size=GROUP)
+
+
+def link(folder: Path, times: int) -> None:
+    """Let the files be there several times, as hard links, so that a pass on many cores takes longer than a moment."""
+    for path in list(folder.glob("*.parquet")):
+        for copy in range(1, times):
+            os.link(path, folder / f"{path.stem}-{copy}.parquet")
 
 
 WRITE_LANCE = """
@@ -126,9 +135,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small data, to see that everything runs")
     rows, pictures, repeats = (20_000, 5, 2) if parser.parse_args().quick else (400_000, 40, 5)
+    times = max(1, usable_cores() // 2)
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), rows)
-        show(f"Parquet with zstd, row groups of {GROUP:,}", scanning(Path(folder), rows, repeats))
+        link(Path(folder), times)
+        show(f"Parquet with zstd, row groups of {GROUP:,}", scanning(Path(folder), times * rows, repeats))
         for width in (256, 480, 1600) if find_spec("PIL") else ():
             show(f"JPEG {width} pixels wide, a second of one core", images(Path(folder), width, pictures, repeats))
 
