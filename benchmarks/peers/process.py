@@ -36,7 +36,9 @@ class Process:
             self.stop()
             return {"error": f"its process cannot be reached: {error}"}
         assert running.stdout is not None
-        if not select.select([running.stdout], [], [], seconds)[0]:
+        answers = select.poll()  # select.select knows only the first 1,024 files of a process
+        answers.register(running.stdout, select.POLLIN)
+        if not answers.poll(1000 * seconds):
             self.stop()
             return {"error": f"no answer in {seconds:.0f} s"}
         line = running.stdout.readline()
