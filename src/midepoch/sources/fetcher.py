@@ -17,7 +17,7 @@ import pyarrow as pa
 from midepoch._common.lazy import cached_property
 from midepoch._common.thread_clock import REQUESTS
 from midepoch._common.types import F64, I64
-from midepoch._common.world import usable_cores
+from midepoch._common.world import torch_worker, usable_cores
 from midepoch.errors import DataChangedError, StaleIteratorError
 from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, read_all
 from midepoch.index.files import is_mapped
@@ -101,11 +101,13 @@ class BlockFetcher:
     def _threads_to_decode(self) -> int:
         """How many threads decode blocks of local files: several if they can decode the same file side by side.
 
-        There is one more than cores, because a thread that has decoded a block waits for the interpreter lock.
+        There is one more than cores, because a thread that has decoded a block waits for the interpreter lock. Workers
+        share the cores, and each reads ahead as its threads need it.
         """
         side_by_side = all(name == EMPTY or FORMATS[name].has_spans for name in set(self.view.formats))
-        cores = usable_cores()
-        return min(DECODE_THREADS, cores + 1) if cores > 1 and side_by_side and not self.is_remote else 1
+        cores, worker = usable_cores(), torch_worker()
+        own = cores if worker is None else max(1, cores // worker[1])
+        return min(DECODE_THREADS, own + 1) if cores > 1 and side_by_side and not self.is_remote else 1
 
     @property
     def _is_of_this_process(self) -> bool:

@@ -110,6 +110,17 @@ def test_memory_for_reading_ahead_is_limited_but_one_block_always_fits(remote_in
     assert not BlockFetcher(remote_index, schema, Fetch(read_ahead=0)).reserve(0)
 
 
+@pytest.mark.parametrize(("cores", "workers", "threads"), [(16, 1, 12), (16, 4, 5), (16, 14, 2), (2, 8, 2), (1, 2, 1)])
+def test_workers_share_the_cores_that_decode(tmp_path, monkeypatch, cores, workers, threads):
+    monkeypatch.setattr(module, "usable_cores", lambda: cores)
+    monkeypatch.setattr(module, "torch_worker", lambda: (workers - 1, workers))
+    write_numbers(tmp_path / "a.parquet", 0, 40, "parquet")
+    index = open_index(tmp_path)
+    fetcher = BlockFetcher(index, index.schema(None))
+    assert fetcher.decode_threads == threads
+    assert fetcher.bytes_ahead == (threads - 1) * module.BYTES_OF_A_THREAD
+
+
 @pytest.mark.parametrize(
     ("kind", "cores", "threads"), [("parquet", 2, 3), ("parquet", 1, 1), ("parquet", 64, 12), ("jsonl", 2, 1)]
 )
