@@ -11,19 +11,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from midepoch.formats.parquet_pages import Page, unsigned
+from midepoch.formats.page_content import UncountableError, values_at
+from midepoch.formats.parquet_pages import DATA, Page, unsigned
 
-PLAIN, LENGTHS_FIRST, CODED, RUNS = 0, 6, (2, 8), 3
-"""Encodings by their numbers: two of texts as they are, those of codes, and that of levels."""
+PLAIN, LENGTHS_FIRST, CODED = 0, 6, (2, 8)
+"""Encodings by their numbers: two of texts as they are, and those of codes."""
 MOST_CODES, MOST_RUNS, MOST_TEXTS, MOST_BITS = 1 << 17, 4096, 1 << 20, 32
 """Of larger pages and dictionaries nothing is counted, because that would take too long."""
 PADDING = 7
 """Codes come in groups of eight, so the last group may have some that no row uses."""
 LENGTH = struct.Struct("<I")
-
-
-class UncountableError(Exception):
-    """A page is too large or too strange to count its codes."""
 
 
 class Codes(NamedTuple):
@@ -43,10 +40,10 @@ def most_uses(
     once decompressed, if it can. Codes that Arrow would not decode may be counted too, and none is left out.
     """
     try:
-        coded = [page for page in pages if _has_codes(page, levels)]
+        coded = [page for page in pages if _has_codes(page)]
         if texts > MOST_TEXTS or sum(page.values for page in coded) > MOST_CODES:
             return None
-        codes = [_codes(read(page), sum(levels), page.values) for page in coded]
+        codes = [_codes(read(page), page, levels) for page in coded]
         # The threads that decode wait for each other where NumPy is used, and most texts differ.
         if len(codes) == 1 and not codes[0].repeated and _are_rising(codes[0]):
             return 1 + PADDING
@@ -63,24 +60,22 @@ def most_uses(
     return int(uses.max())
 
 
-def _has_codes(page: Page, levels: tuple[bool, bool]) -> bool:
+def _has_codes(page: Page) -> bool:
     """True if a page has codes that can be counted, and false if it has texts."""
-    encoding, *of_levels = page.encodings or (None,)
-    if encoding in (PLAIN, LENGTHS_FIRST):
+    if page.kind != DATA:
+        raise UncountableError
+    if page.encodings[0] in (PLAIN, LENGTHS_FIRST):
         return False
-    are_runs = all(one == RUNS for one, exists in zip(of_levels, levels, strict=False) if exists)
-    if encoding not in CODED or not are_runs or page.inflated > LENGTH.size * MOST_CODES:
+    if page.encodings[0] not in CODED or page.inflated > LENGTH.size * MOST_CODES:
         raise UncountableError
     return True
 
 
-def _codes(content: bytes | None, levels: int, values: int) -> Codes:
-    """The codes of a page. Levels come first, each with its length."""
+def _codes(content: bytes | None, page: Page, levels: tuple[bool, bool]) -> Codes:
+    """The codes of a page."""
     if content is None:
         raise UncountableError
-    at = 0
-    for _ in range(levels):
-        at += LENGTH.size + LENGTH.unpack_from(content, at)[0]
+    at, values = values_at(content, page, levels), page.values
     if at >= len(content):  # all values are null
         return Codes([], b"", 1)
     bits, at = content[at], at + 1

@@ -1,18 +1,21 @@
-"""How much memory a Parquet row group takes: pages become large, and a dictionary holds texts once that rows repeat.
+"""How much memory a Parquet row group takes: pages become large, and texts that rows repeat are stored once.
 
 What the footer says of sizes is not asked, only the headers of pages, which have to be true to be decoded.
 """
 
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from midepoch.formats.dictionary_codes import most_uses
-from midepoch.formats.inflation import check_inflation
+from midepoch.formats.inflation import InflationError, check_inflation
+from midepoch.formats.page_content import UncountableError, beginning_of, contents_of
 from midepoch.formats.parquet_pages import Page, Pages, UnreadablePageError, pages_of
+from midepoch.formats.shared_prefixes import LENGTHS_FIRST, PREFIXES, shared_bytes
 from midepoch.storage.ranges import Span
 
 MOST_BYTES = 1 << 30
@@ -20,12 +23,15 @@ MOST_BYTES = 1 << 30
 FEW_STEPS = 16
 """A row group that fits so many steps, even if each text were all of its dictionary, is decoded in steps: that costs
 less than to decompress the dictionaries first, only to know their longest texts."""
-LARGEST = (1 << 31) - 1
-"""A page whose header cannot be read may be as large as any."""
+MOST_LENGTHS = 8 << 30
+"""What Arrow allocates at most for the lengths of texts, because a forged page may say that it has so many."""
+LENGTHS_END, BYTES_OF_LENGTH = 4096, 3
+"""Levels and lengths of usual texts end after so many bytes, and so many more for each text."""
 LENGTH = struct.Struct("<I")
-CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "ZSTD": "zstd", "BROTLI": "brotli", "LZ4": "lz4_raw"}
-WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
-"""The bytes of a number in memory, by its physical type, and of the offset of a text."""
+TEXTS = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+WIDTHS = {"BOOLEAN": 4, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
+"""The bytes of a number in memory, by its physical type, and of the offset of a text. Of booleans it is the levels that
+take memory while they are decoded."""
 
 
 class Decoding(NamedTuple):
@@ -57,7 +63,7 @@ def leaves_of(metadata: pq.FileMetaData, numbers: Sequence[int]) -> list[Leaf]:
             number,
             column.path,
             column.physical_type,
-            column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else WIDTHS.get(column.physical_type, 0),
+            WIDTHS.get(column.physical_type, max(4, column.length)),
             (column.max_definition_level > 0, column.max_repetition_level > 0),
         )
         for number, column in columns
@@ -70,41 +76,68 @@ def decoding_of(
     """How to decode columns of a row group; raise ``InflationError`` if its pages say that they become too large."""
     group = metadata.row_group(number)
     rows = group.num_rows
-    inflated = texts = 0
-    coded, repeats = list[str](), list[_Repeats]()
+    inflated = 0
+    flat, nested, sharing = list[_Repeats](), list[_Repeats](), list[_Sharing]()
     for leaf in leaves:
         is_nested = leaf.levels[1]
-        if not is_nested and leaf.kind != "BYTE_ARRAY":  # as many values as rows, whatever its pages say
+        if not is_nested and leaf.kind not in TEXTS:  # as many values as rows, whatever its pages say
             inflated += leaf.width * rows
             continue
         chunk = group.column(leaf.number)
-        values = chunk.num_values
         try:
-            pages = pages_of(file, *_span(chunk), values)
-        except UnreadablePageError:  # decoding it fails sooner or later
-            texts += LARGEST * max(values, rows)
-            continue
+            pages = pages_of(file, *_span(chunk), chunk.num_values)
+        except UnreadablePageError:
+            raise InflationError(
+                f"a page of the column {leaf.path!r} cannot be read, so that its size is unknown: the file is damaged. "
+                "Copy or write it again"
+            ) from None
         inflated += max(pages.inflated, leaf.width * pages.values)
-        if leaf.kind != "BYTE_ARRAY" or pages.dictionary is None:
-            continue
-        repeat = _Repeats(file, pages, pages.dictionary, chunk, leaf)
-        if is_nested and min(repeat.most, repeat.most_by_codes(), repeat.most_by_looking()) > MOST_BYTES:
-            coded.append(leaf.path)
-        else:
-            repeats.append(repeat)
+        if leaf.kind in TEXTS:
+            if pages.dictionary is not None and leaf.kind == "BYTE_ARRAY":
+                (nested if is_nested else flat).append(_Repeats(file, pages, pages.dictionary, chunk, leaf))
+            shared = [page for page in pages.data if page.encodings[0] in (LENGTHS_FIRST, PREFIXES)]
+            if shared:
+                sharing.append(_Sharing(file, shared, chunk, leaf))
     if inflated > limit:
         check_inflation(stored_bytes(group, leaves), inflated, limit)
-    most = sum(repeat.most for repeat in repeats)
-    if most > MOST_BYTES:
-        most = sum(repeat.most_by_codes() for repeat in repeats)
-    texts += most if most <= FEW_STEPS * MOST_BYTES else sum(repeat.most_by_looking() for repeat in repeats)
-    return Decoding(None if texts <= MOST_BYTES else max(1, rows * MOST_BYTES // texts), tuple(coded))
+    if sharing:
+        inflated += sum(texts.bytes_besides() for texts in sharing)
+        check_inflation(stored_bytes(group, leaves), inflated, limit)
+    return Decoding(_rows_at_a_time(flat) if flat else None, _too_large_for_a_row(nested) if nested else ())
+
+
+def _too_large_for_a_row(repeats: Sequence["_Repeats"]) -> tuple[str, ...]:
+    """The columns inside of lists that are too large together, if a single row has all of their texts."""
+    coded, room = list[str](), MOST_BYTES
+    for texts in repeats:
+        sizes = (size() for size in (texts.most, texts.most_by_codes, texts.most_by_looking))
+        size = next((size for size in sizes if size <= room), None)
+        if size is None:
+            coded.append(texts.leaf.path)
+        else:
+            room -= size
+    return tuple(coded)
+
+
+def _rows_at_a_time(repeats: Sequence["_Repeats"]) -> int | None:
+    """How many rows of columns outside of lists are decoded at a time; None for all of them."""
+    values = longest = 0
+    for texts in repeats:
+        values, longest = max(values, texts.pages.values), longest + texts.dictionary.inflated
+    if values * longest <= MOST_BYTES or sum(texts.most_by_codes() for texts in repeats) <= MOST_BYTES:
+        return None
+    if values * longest > FEW_STEPS * MOST_BYTES:
+        longest = sum(texts.longest() for texts in repeats)
+    return None if values * longest <= MOST_BYTES else max(1, MOST_BYTES // longest)
 
 
 def stored_bytes(group: pq.RowGroupMetaData, leaves: Sequence[Leaf]) -> int:
-    """How many bytes of the file the columns of a row group take."""
-    spans = (_span(group.column(leaf.number)) for leaf in leaves)
-    return sum(end - begin for begin, end in spans)
+    """How many bytes of the file the columns of a row group take. Those of forged columns may be the same ones."""
+    stored = counted = 0
+    for begin, end in sorted(_span(group.column(leaf.number)) for leaf in leaves):
+        stored += max(0, end - max(begin, counted))
+        counted = max(counted, end)
+    return stored
 
 
 def _span(chunk: pq.ColumnChunkMetaData) -> Span:
@@ -139,7 +172,6 @@ class _Repeats(NamedTuple):
     chunk: pq.ColumnChunkMetaData
     leaf: Leaf
 
-    @property
     def most(self) -> int:
         """How many bytes the values are at most, if each were all of the dictionary."""
         return self.pages.values * self.dictionary.inflated
@@ -147,23 +179,46 @@ class _Repeats(NamedTuple):
     def most_by_codes(self) -> int:
         """The same if each text were used as often as the one that is used most."""
         uses = most_uses(self.pages.data, self.dictionary.values, self.leaf.levels, self._content)
-        return self.most if uses is None else min(self.most, uses * self.dictionary.inflated)
+        return self.most() if uses is None else min(self.most(), uses * self.dictionary.inflated)
 
     def most_by_looking(self) -> int:
         """The same if each were the longest text of the dictionary."""
+        return self.pages.values * self.longest()
+
+    def longest(self) -> int:
+        """The bytes of the longest text of the dictionary, which has to be decompressed."""
         content = self._content(self.dictionary)
-        return self.most if content is None else self.pages.values * longest_text(content)
+        return self.dictionary.inflated if content is None else longest_text(content)
 
     def _content(self, page: Page) -> bytes | None:
-        """The bytes of a page once decompressed; None if they cannot be read."""
-        content = page.content or self.file.read_at(page.stored, page.begin)
-        compression = self.chunk.compression
-        if compression == "UNCOMPRESSED":
-            return content
+        """The bytes of a page once decompressed; None if they are not known for sure."""
+        contents = contents_of(self.file, page, self.chunk.compression)
+        return contents[0] if len(contents) == 1 else None
+
+
+class _Sharing(NamedTuple):
+    """A column of texts of which some pages have the lengths before the texts."""
+
+    file: pa.NativeFile
+    pages: list[Page]
+    chunk: pq.ColumnChunkMetaData
+    leaf: Leaf
+
+    def bytes_besides(self) -> int:
+        """How many bytes the values take besides those of their pages. Forged pages may take any number of them."""
+        return sum(map(self._bytes_besides, self.pages))
+
+    def _bytes_besides(self, page: Page) -> int:
+        compression, levels = self.chunk.compression, self.leaf.levels
+        beginning = beginning_of(self.file, page, compression, LENGTHS_END + BYTES_OF_LENGTH * page.values)
+        if beginning is not None:
+            with suppress(UncountableError):
+                return shared_bytes(beginning, page, levels)
+        contents = contents_of(self.file, page, compression)  # without any, Arrow cannot decode the page either
         try:
-            return bytes(pa.Codec(CODECS[compression]).decompress(content, page.inflated, asbytes=True))
-        except (KeyError, pa.ArrowException, OSError):
-            return None
+            return max((shared_bytes(content, page, levels) for content in contents), default=0)
+        except UncountableError:
+            return page.values * page.inflated + MOST_LENGTHS
 
 
 def longest_text(content: bytes) -> int:

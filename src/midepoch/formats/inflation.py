@@ -14,7 +14,7 @@ DICTIONARY, RECORD_BATCH = 2, 3
 
 
 class InflationError(Exception):
-    """A block would take too much memory once decompressed. The message says how much, without the file's name."""
+    """A block would take too much memory once decompressed, or an unknown amount. The message has no file's name."""
 
 
 def check_inflation(stored: int, inflated: int, limit: int) -> None:

@@ -9,10 +9,13 @@ DICTIONARY, DATA, DATA_V2 = 2, 0, 3
 VALUES_IN = {DATA: 5, DICTIONARY: 7, DATA_V2: 8}
 """The field of a header that says more about a kind of page. It is a struct that begins with the number of values."""
 HEADER_BYTES, LONGEST_HEADER = 8192, 1 << 24
-NUMBERS, BINARY, STRUCT = (5, 6, 4), 8, 12
-"""The types of Thrift's compact protocol, by their numbers."""
-WIDTHS = {1: 0, 2: 0, 3: 1, 7: 8}
-"""Other types, with their bytes: true, false, a byte and a float."""
+TRUE, FALSE, INT32, INTEGERS, BINARY, STRUCT = 1, 2, 5, (4, 5, 6), 8, 12
+"""The types of Thrift's compact protocol, by their numbers. A header has no integers but those of 32 bits; others are
+passed over, as Arrow does."""
+WIDTHS = {3: 1, 7: 8}
+"""Other types, with their bytes: a byte and a float."""
+MOST_FIELDS, MOST_SHIFT = (1 << 15) - 1, 63
+"""Larger numbers of fields are other ones to Arrow, which cuts them off. Numbers have at most 64 bits."""
 
 
 class Page(NamedTuple):
@@ -24,9 +27,13 @@ class Page(NamedTuple):
     inflated: int
     values: int
     encodings: tuple[int | None, ...] = ()
-    """How its values, its definition levels and its repetition levels are encoded. Known only if it is ``DATA``."""
+    """How its values, its definition levels and its repetition levels are encoded: only the values of ``DATA_V2``."""
     content: bytes = b""
     """Its bytes as they are stored, if they were read together with its header."""
+    level_bytes: int = 0
+    """The bytes of the levels of ``DATA_V2``. They come first and are not compressed."""
+    is_compressed: bool = True
+    """False if its values are not compressed, although other pages of the column are."""
 
 
 class Pages(NamedTuple):
@@ -45,7 +52,8 @@ class UnreadablePageError(Exception):
 def pages_of(file: pa.NativeFile, begin: int, end: int, most: int) -> Pages:
     """The pages from ``begin`` on, until ``most`` values have been found, as Arrow reads them.
 
-    No byte after ``end`` is read: more was perhaps not fetched.
+    No byte after ``end`` is read: more was perhaps not fetched. It raises ``UnreadablePageError`` if there are fewer
+    values, because Arrow may find others after the end.
     """
     inflated = values = 0
     dictionary, data = None, list[Page]()
@@ -60,6 +68,8 @@ def pages_of(file: pa.NativeFile, begin: int, end: int, most: int) -> Pages:
             data.append(page)
         inflated += page.inflated
         begin = page.begin + page.stored
+    if values < most:
+        raise UnreadablePageError
     return Pages(inflated, values, dictionary, data)
 
 
@@ -73,29 +83,42 @@ def page_at(file: pa.NativeFile, begin: int, end: int) -> Page:
             kind, inflated, stored = fields[1], fields[2], fields[3]
             of_kind = structs[VALUES_IN[kind]] if kind in VALUES_IN else {}
             values = of_kind.get(1, 0)
-        except (IndexError, KeyError):
+        except (IndexError, KeyError, RecursionError):
             if length > min(LONGEST_HEADER, end - begin):
                 raise UnreadablePageError from None
             length *= 16
             continue
-        if min(stored, inflated, values) < 0:
+        if stored < 0 or inflated < 0 or values < 0:
             raise UnreadablePageError
-        encodings = (of_kind.get(2), of_kind.get(3), of_kind.get(4)) if kind == DATA else ()
         content = header[size : size + stored] if size + stored <= len(header) else b""
-        return Page(kind, begin + size, stored, inflated, values, encodings, content)
+        encodings: tuple[int | None, ...] = ()
+        level_bytes, is_compressed = 0, True
+        if kind == DATA:
+            encodings = of_kind.get(2), of_kind.get(3), of_kind.get(4)
+        elif kind == DATA_V2:
+            encodings, levels = (of_kind.get(4),), (of_kind.get(5, 0), of_kind.get(6, 0))
+            if min(levels) < 0:
+                raise UnreadablePageError
+            level_bytes, is_compressed = sum(levels), of_kind.get(7, TRUE) == TRUE
+        return Page(kind, begin + size, stored, inflated, values, encodings, content, level_bytes, is_compressed)
 
 
 def _fields(header: bytes, at: int) -> tuple[dict[int, int], dict[int, dict[int, int]], int]:
     """The numbers of a struct by the number of their field, those of its inner structs, and where it ends."""
-    fields, structs, number = dict[int, int](), dict[int, dict[int, int]](), 0
+    fields: dict[int, int] = {}
+    structs: dict[int, dict[int, int]] = {}
+    number = 0
     while head := header[at]:
         kind, step = head & 15, head >> 4
         at += 1
         if step:
             number += step
         else:
+            before = number
             number, at = _number(header, at)
-        if kind in NUMBERS:
+            if number <= before:  # a field that comes twice may be another one to Arrow
+                raise KeyError(number)
+        if kind == INT32:
             value = header[at]
             if value < 0x80:  # most are short
                 fields[number], at = (value >> 1) ^ -(value & 1), at + 1
@@ -106,23 +129,34 @@ def _fields(header: bytes, at: int) -> tuple[dict[int, int], dict[int, dict[int,
             at += length
         elif kind == STRUCT:
             structs[number], _, at = _fields(header, at)
+        elif kind in INTEGERS:
+            while header[at] >= 0x80:
+                at += 1
+            at += 1
+        elif kind in (TRUE, FALSE):
+            fields[number] = kind
         else:
             at += WIDTHS[kind]
+    if number > MOST_FIELDS:
+        raise KeyError(number)
     return fields, structs, at + 1
 
 
 def _number(header: bytes, at: int) -> tuple[int, int]:
     value, at = unsigned(header, at)
+    if value >> 32:  # Arrow would cut it off
+        raise KeyError(value)
     return (value >> 1) ^ -(value & 1), at
 
 
 def unsigned(header: bytes, at: int) -> tuple[int, int]:
-    """The number of variable length that begins here, and where it ends."""
+    """The number of variable length that begins here, and where it ends. It raises ``IndexError`` if it has no end."""
     value = shift = 0
-    while True:
+    while shift <= MOST_SHIFT:
         byte = header[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
         shift += 7
+    raise IndexError

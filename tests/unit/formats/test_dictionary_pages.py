@@ -1,6 +1,7 @@
 """Texts that a Parquet file has once and its rows repeat: they are given up before they fill the memory."""
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -8,9 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
+from forged_pages import LIST, field, file_with, header, in_one_list
 from midepoch.formats import dictionary_pages, parquet
 from midepoch.formats.base import Block
-from midepoch.formats.dictionary_pages import Decoding, coded_bytes, decoding_of, leaves_of, longest_text
+from midepoch.formats.dictionary_pages import Decoding, coded_bytes, decoding_of, leaves_of, longest_text, stored_bytes
 from midepoch.formats.inflation import InflationError
 
 ROWS = 2_000
@@ -98,6 +100,67 @@ def test_a_text_that_many_rows_use_among_others_is_decoded_in_steps(tmp_path):
     with pytest.raises(me.DataFormatError, match=r"a\.parquet, row group 0: .*more than max_record_bytes \(1,0"):
         list(me.read(path, max_record_bytes="1MiB"))
     assert [row["x"] for row in me.read(path)] == texts
+
+
+def look(content, limit=1 << 20):
+    """How the row group of a file would be decoded."""
+    metadata = pq.read_metadata(io.BytesIO(content))
+    return decoding_of(pa.BufferReader(content), metadata, 0, leaves_of(metadata, range(metadata.num_columns)), limit)
+
+
+@pytest.mark.usefixtures("_small")
+def test_long_texts_may_all_come_in_the_first_rows():
+    texts = ["a" * 400_000] * 80 + [f"{number}" for number in range(20_000)]
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"x": texts}), sink, compression="zstd")
+    assert look(sink.getvalue()) == Decoding((1 << 22) // 400_000)
+
+
+@pytest.mark.usefixtures("_small")
+def test_a_footer_that_says_more_rows_than_there_are_texts_makes_no_step_longer():
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"x": ["a" * 100_000] * 1_000}), sink, data_page_version="2.0", compression="zstd")
+    content, said = sink.getvalue(), varint(1_000)
+    ends = [at for at in range(len(content) - 1_000, len(content)) if content.startswith(said, at)]
+    for number in range(1 << len(ends)):
+        forged = bytearray(content)
+        for place, at in enumerate(ends):
+            if number >> place & 1:
+                forged[at : at + 2] = varint(8_000)
+        group = pq.read_metadata(io.BytesIO(forged)).row_group(0)
+        if (group.num_rows, group.column(0).num_values) == (8_000, 1_000):
+            break
+    else:
+        pytest.fail("no footer says what is wanted")
+    assert look(bytes(forged)) == look(content) == Decoding((1 << 22) // 100_000)
+
+
+@pytest.mark.usefixtures("_small")
+def test_columns_in_lists_are_counted_together(tmp_path):
+    codes = pa.DictionaryArray.from_arrays(pa.array(np.zeros(300, np.int32)), pa.array(["a" * 10_000]))
+    lists = pa.ListArray.from_arrays([0, len(codes)], codes)
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": lists, "y": lists, "z": lists}), path, store_schema=False)
+    assert look(path.read_bytes()) == Decoding(None, ("y.list.element", "z.list.element")), "3 MB each"
+    with pytest.raises(me.DataFormatError, match=r"bytes become 9,.*max_record_bytes"):
+        list(me.read(path, max_record_bytes="1MiB"))
+    assert list(me.read(path)) == [dict.fromkeys("xyz", ["a" * 10_000] * 300)]
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_page_whose_header_only_arrow_can_read_is_refused(tmp_path, is_list):
+    texts = b"".join(length.to_bytes(4, "little") + b"a" * length for length in [40] * 40)
+    body = (in_one_list(40) if is_list else b"") + texts
+    path = tmp_path / "a.parquet"
+    for more in (b"", field(9, bytes([0x15, 0]), LIST)):
+        page = header(body, 40, 0, more=more) + body
+        path.write_bytes(file_with(page, 40, pa.binary(), is_list=is_list))
+        assert pq.read_table(path).num_rows == (1 if is_list else 40)
+        if more:
+            with pytest.raises(me.DataFormatError, match=r"a\.parquet, row group 0: a page of the column 'x.*damaged"):
+                list(me.read(path))
+        else:
+            assert len(list(me.read(path))) == (1 if is_list else 40)
 
 
 @pytest.mark.usefixtures("_small")
@@ -208,6 +271,43 @@ def test_many_numbers_in_one_row_are_refused(tmp_path):
     metadata = pq.read_metadata(sink)
     with pytest.raises(InflationError, match="become 24,000,000 bytes"):
         decoding_of(pa.BufferReader(sink.getvalue()), metadata, 0, leaves_of(metadata, [0]), 1 << 20)
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_booleans_are_counted_with_their_levels(is_list):
+    """Few bytes say of any number of values that each is there and true, and each takes up to five while decoded."""
+    values = pa.array([True] * 3_000_000)
+    sink = io.BytesIO()
+    table = pa.table({"x": pa.ListArray.from_arrays([0, len(values)], values) if is_list else values})
+    pq.write_table(table, sink, row_group_size=len(values))
+    with pytest.raises(InflationError, match="become 12,000,000 bytes"):
+        look(sink.getvalue())
+
+
+def test_every_value_is_counted_with_four_bytes_at_least_because_it_has_levels():
+    kinds = {"a": pa.bool_(), "b": pa.binary(1), "c": pa.binary(40), "d": pa.int8(), "e": pa.int64(), "f": pa.string()}
+    sink = io.BytesIO()
+    pq.write_table(pa.table({name: pa.nulls(1, kind) for name, kind in kinds.items()}), sink)
+    assert [leaf.width for leaf in leaves_of(pq.read_metadata(sink), range(6))] == [4, 4, 40, 4, 8, 4]
+
+
+@pytest.mark.parametrize(
+    ("spans", "stored"),
+    [
+        ([(4, 10), (14, 10)], 20),
+        ([(4, 10), (4, 10)], 10),
+        ([(14, 10), (4, 15)], 20),
+        ([(4, 100), (14, 10)], 100),
+        ([(4, -5)], 0),
+    ],
+)
+def test_bytes_that_several_columns_have_are_counted_once(spans, stored):
+    chunks = [
+        SimpleNamespace(dictionary_page_offset=None, data_page_offset=begin, total_compressed_size=length)
+        for begin, length in spans
+    ]
+    group = SimpleNamespace(column=lambda number: chunks[number])
+    assert stored_bytes(group, [SimpleNamespace(number=number) for number in range(len(spans))]) == stored
 
 
 def test_the_bytes_of_coded_texts():

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from midepoch.formats.parquet_pages import DATA, DATA_V2, DICTIONARY, UnreadablePageError, page_at, pages_of
+from forged_pages import BINARY, INT64, LIST, STRUCT, field, header, header_v2, varint, zigzag
+from midepoch.formats.parquet_pages import DATA, DATA_V2, DICTIONARY, UnreadablePageError, page_at, pages_of, unsigned
 
 TEXTS = ["a", "", "b" * 5_000, "c" * 300]
 
@@ -31,6 +32,8 @@ def test_all_pages_of_a_column(compression, is_checked, version):
     assert first.begin + first.stored == chunk.data_page_offset
     second = page_at(file, chunk.data_page_offset, end)
     assert (second.kind, second.values) == (DATA if version == "1.0" else DATA_V2, 40)
+    assert second.encodings == ((8, 3, 3) if version == "1.0" else (8,))
+    assert (second.level_bytes > 0) == (version == "2.0"), "levels of version 1 are among the values"
     assert second.begin + second.stored == end
     assert pages_of(file, begin, end, 40) == (first.inflated + second.inflated, 40, first, [second])
     assert pages_of(file, begin, end, 0) == (0, 0, None, [])
@@ -66,6 +69,61 @@ def test_a_dictionary_after_rows_is_found_and_a_second_one_is_refused():
 def test_what_is_no_header_is_refused(header):
     with pytest.raises(UnreadablePageError):
         page_at(pa.BufferReader(header), 0, len(header))
+
+
+BODY = b"0123456789"
+FORGED = {
+    "a field that comes twice": field(5, field(2, 0) + b"\0", STRUCT),
+    "a field with a number that Arrow cuts off": field(5 + (1 << 16), field(2, 0) + b"\0", STRUCT),
+    "more fields than Arrow counts": bytes([0xF5, 0]) * 2_200 + field(5, field(2, 0) + b"\0", STRUCT),
+    "a number that Arrow cuts off": field(9, (1 << 32) + 7),
+    "a list": field(9, bytes([0x15, 0]), LIST),
+    "structs in structs": bytes([0x1C]) * 5_000 + bytes(5_000),
+}
+
+
+@pytest.mark.parametrize("more", FORGED.values(), ids=FORGED)
+def test_headers_that_arrow_reads_in_another_way_are_refused(more):
+    assert page_at(pa.BufferReader(header(BODY, 3, 7) + BODY), 0, 1_000).encodings == (7, 3, 3)
+    content = header(BODY, 3, 7, more=more) + BODY
+    with pytest.raises(UnreadablePageError):
+        page_at(pa.BufferReader(content), 0, len(content))
+
+
+def test_fields_of_other_types_are_passed_over_as_arrow_does():
+    more = field(9, 1 << 40, INT64) + field(10, varint(3) + b"abc", BINARY) + bytes([7]) + zigzag(11) + bytes(8)
+    content = header(BODY, 3, 7, more=more) + BODY
+    assert page_at(pa.BufferReader(content), 0, len(content))[:5] == (DATA, len(content) - 10, 10, 10, 3)
+    as_int64 = field(1, DATA, INT64) + content[3:]
+    assert content[:3] == field(1, DATA)
+    with pytest.raises(UnreadablePageError):
+        page_at(pa.BufferReader(as_int64), 0, len(content))
+
+
+@pytest.mark.parametrize("is_compressed", [None, True, False])
+def test_the_levels_of_version_2_and_whether_values_are_compressed(is_compressed):
+    content = header_v2(BODY, 3, 7, 99, levels=(4, 2), is_compressed=is_compressed) + BODY
+    page = page_at(pa.BufferReader(content), 0, len(content))
+    assert (page.kind, page.stored, page.inflated, page.values, page.encodings) == (DATA_V2, 10, 99, 3, (7,))
+    assert (page.level_bytes, page.is_compressed, page.content) == (6, is_compressed is not False, BODY)
+    negative = header_v2(BODY, 3, 7, 99, levels=(-4, 9)) + BODY
+    with pytest.raises(UnreadablePageError):
+        page_at(pa.BufferReader(negative), 0, len(negative))
+
+
+def test_fewer_values_than_the_footer_says_are_refused_because_arrow_may_find_others_after_the_end():
+    content, chunk, begin, end = written(pa.table({"x": TEXTS * 10}))
+    assert pages_of(pa.BufferReader(content), begin, end, 40).values == 40
+    with pytest.raises(UnreadablePageError):
+        pages_of(pa.BufferReader(content), begin, end, 41)
+    with pytest.raises(UnreadablePageError):
+        pages_of(pa.BufferReader(content), begin, chunk.data_page_offset, 40)
+
+
+def test_a_number_has_an_end():
+    assert unsigned(varint((1 << 64) - 1), 0) == ((1 << 64) - 1, 10)
+    with pytest.raises(IndexError):
+        unsigned(b"\xff" * 10_000_000, 0)
 
 
 def test_no_byte_outside_of_the_column_is_read():
