@@ -85,7 +85,7 @@ def decoding_of(
             continue
         chunk = group.column(leaf.number)
         try:
-            pages = pages_of(file, *_span(chunk), chunk.num_values)
+            pages = pages_of(file, *span_of(chunk), chunk.num_values)
         except UnreadablePageError:
             raise InflationError(
                 f"a page of the column {leaf.path!r} cannot be read, so that its size is unknown: the file is damaged. "
@@ -134,14 +134,17 @@ def _rows_at_a_time(repeats: Sequence["_Repeats"]) -> int | None:
 def stored_bytes(group: pq.RowGroupMetaData, leaves: Sequence[Leaf]) -> int:
     """How many bytes of the file the columns of a row group take. Those of forged columns may be the same ones."""
     stored = counted = 0
-    for begin, end in sorted(_span(group.column(leaf.number)) for leaf in leaves):
+    for begin, end in sorted(span_of(group.column(leaf.number)) for leaf in leaves):
         stored += max(0, end - max(begin, counted))
         counted = max(counted, end)
     return stored
 
 
-def _span(chunk: pq.ColumnChunkMetaData) -> Span:
-    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+def span_of(chunk: pq.ColumnChunkMetaData) -> Span:
+    """Where a column of a row group lies. Its dictionary comes first, if it has one, or else it counts for nothing."""
+    begin, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
+    if dictionary is not None and 0 < dictionary < begin:
+        begin = dictionary
     return begin, begin + max(0, chunk.total_compressed_size)
 
 

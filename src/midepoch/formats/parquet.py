@@ -12,7 +12,15 @@ import pyarrow.parquet as pq
 from midepoch._common.text import count
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Format, Range, Scan, as_read, read_as
-from midepoch.formats.dictionary_pages import WIDTHS, Decoding, coded_bytes, decoding_of, leaves_of, stored_bytes
+from midepoch.formats.dictionary_pages import (
+    WIDTHS,
+    Decoding,
+    coded_bytes,
+    decoding_of,
+    leaves_of,
+    span_of,
+    stored_bytes,
+)
 from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_inflation
 from midepoch.storage.location import Location, open_file
 from midepoch.storage.ranges import Span
@@ -128,7 +136,7 @@ class ParquetBlocks:
                 f"group {block.number}, counted from 0: the file was changed. Restore it, or open the dataset again."
             )
         group = self._file.metadata.row_group(block.number)
-        return [_span(group.column(leaf.number)) for leaf in self._leaves]
+        return [span_of(group.column(leaf.number)) for leaf in self._leaves]
 
     def decode(self, block: Block, file: pa.NativeFile) -> pa.Table:
         """The row group, by its own reader that knows the footer: any number of threads may decode at once."""
@@ -219,7 +227,7 @@ def _offset(group: pq.RowGroupMetaData) -> int:
     """The offset of the row group's first byte; 0 in a file without columns."""
     if group.num_columns == 0:
         return 0
-    return _span(group.column(0))[0]
+    return span_of(group.column(0))[0]
 
 
 def _check_size(group: pq.RowGroupMetaData, limit: int) -> None:
@@ -237,12 +245,6 @@ def _leaves(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
     wanted = set(names)
     heads = ({*accumulate(path.split("."), "{}.{}".format)} for path in paths)
     return [number for number, above in enumerate(heads) if not wanted.isdisjoint(above)]
-
-
-def _span(chunk: pq.ColumnChunkMetaData) -> Span:
-    """Where a column of a row group lies. Its dictionary comes first, if it has one."""
-    begin = int(chunk.dictionary_page_offset or chunk.data_page_offset)
-    return begin, begin + int(chunk.total_compressed_size)
 
 
 def _unit(column: pq.ColumnSchema) -> str | None:

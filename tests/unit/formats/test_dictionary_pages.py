@@ -284,6 +284,30 @@ def test_booleans_are_counted_with_their_levels(is_list):
         look(sink.getvalue())
 
 
+@pytest.mark.usefixtures("_small")
+def test_a_dictionary_that_is_said_to_come_after_the_rows_is_not_where_arrow_begins(tmp_path):
+    sink = io.BytesIO()
+    table = pa.table({"x": ["a" * 10_000] * ROWS, "y": ["b"] * ROWS})
+    pq.write_table(table, sink, store_schema=False, compression="zstd")
+    content, group = sink.getvalue(), pq.read_metadata(sink).row_group(0)
+    first, other = group.column(0), group.column(1)
+
+    def said(data, dictionary):
+        return bytes([0x26]) + varint(data) + bytes([0x26]) + varint(dictionary)
+
+    length = int.from_bytes(content[-8:-4], "little")
+    before = said(first.data_page_offset, first.dictionary_page_offset)
+    after = said(first.dictionary_page_offset, other.dictionary_page_offset)
+    footer = content[-8 - length : -8].replace(before, after)
+    path = tmp_path / "a.parquet"
+    path.write_bytes(content[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    assert chunk.dictionary_page_offset == other.dictionary_page_offset > chunk.data_page_offset
+    assert pq.read_table(path).equals(table), "Arrow begins at the smaller offset"
+    with pytest.raises(me.DataFormatError, match=r"more than max_record_bytes"):
+        list(me.read(path, columns=["x"], max_record_bytes="1MiB"))
+
+
 def test_every_value_is_counted_with_four_bytes_at_least_because_it_has_levels():
     kinds = {"a": pa.bool_(), "b": pa.binary(1), "c": pa.binary(40), "d": pa.int8(), "e": pa.int64(), "f": pa.string()}
     sink = io.BytesIO()
