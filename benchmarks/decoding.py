@@ -140,7 +140,7 @@ def main() -> None:
         write(Path(folder), rows)
         link(Path(folder), times)
         show(f"Parquet with zstd, row groups of {GROUP:,}", scanning(Path(folder), times * rows, repeats))
-        for width in (256, 480, 1600) if find_spec("PIL") else ():
+        for width in (256, 480, 1600) if find_spec("PIL") and find_spec("simplejpeg") else ():
             show(f"JPEG {width} pixels wide, a second of one core", images(Path(folder), width, pictures, repeats))
 
 
