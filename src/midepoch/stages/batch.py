@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from midepoch._common.text import count
@@ -81,8 +82,9 @@ class Batch(Stage):
         for run in runs:
             whole = len(run) // self.size * self.size
             stop = whole if self.drop_last else len(run)
-            last_rows = [*range(self.size - 1, stop, self.size), *([stop - 1] if stop > whole else [])]
-            cursors, keys = run.cursors[last_rows], run.keys[: stop : self.size]
+            cursors, keys = run.cursors[self.size - 1 : stop : self.size], run.keys[: stop : self.size]
+            if stop > whole:
+                cursors = np.concatenate([cursors, run.cursors[stop - 1 : stop]])
             batches = batches_of(run.rows if stop == len(run) else run.rows.slice(0, stop), self.size)
             del run  # so that the next one is made in its memory, which is still in the CPU cache
             yield ItemRun(batches, cursors, keys)

@@ -120,7 +120,7 @@ class Rows:
 
     def to(self, form: Form) -> "Rows":
         """The same rows in another form. They are converted when they are used."""
-        return replace(self, form=form, unconverted=isinstance(self.data, dict))
+        return Rows(self.data, form, isinstance(self.data, dict), self.check, self.origin, self.part)
 
     def columns(self) -> Any:
         """The rows as one object: a dict of columns, or a record batch for the form "arrow"."""
