@@ -71,6 +71,7 @@ class NumbersSource:
     shuffled = False
     functions = ()
     stateless = True
+    items_together = 0
     schema = SCHEMA
 
     @property
@@ -112,7 +113,7 @@ class NumberLanes:
         return cursor[0] < self.size(lane) + margin
 
     def flow(self, opened, lane, cursor, stride=ALL_ROWS):
-        numbers = self.lanes[lane][cursor[0] :]
+        numbers = self.lanes[lane][cursor[0] : stride.end(cursor[0], self.size(lane))]
         taken = np.arange(len(numbers)) // stride.rows % stride.stride == stride.phase
         positions = (cursor[0] + 1 + np.arange(len(numbers)))[taken]
         run = run_of(numbers[taken])

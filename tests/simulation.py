@@ -44,6 +44,8 @@ class MemoryRows:
     """How many items are made at a time; 0 for one by one."""
     decodes: bool = False
     opened: list[Opened] = field(default_factory=list, compare=False)
+    read: list[tuple[int, int]] = field(default_factory=list, compare=False)
+    """The rows that were read, in the order of reading."""
     begin = (0,)
     label = "memory"
     has_rows = False
@@ -52,6 +54,7 @@ class MemoryRows:
     shuffled = False
     functions = ()
     stateless = True
+    items_together: int = 0
     schema = None
 
     @property
@@ -99,19 +102,22 @@ class MemoryLanes:
     def flow(self, opened: Opened, lane: int, cursor: tuple[int, ...], stride: Any) -> Flow:
         rows = [
             row
-            for number, row in enumerate(range(cursor[0], self.sizes[lane]))
+            for number, row in enumerate(range(cursor[0], stride.end(cursor[0], self.sizes[lane])))
             if number // stride.rows >= stride.phase and (number // stride.rows - stride.phase) % stride.stride == 0
         ]
         rows = [row for row in rows if (lane, row) not in (self.source.dropped or ())]
         bulk = self.source.bulk
         if not bulk:
-            return Flow(single_items=(((lane, row), (row + 1,), row) for row in rows))
-        return Flow(item_runs=(_item_run(lane, rows[at : at + bulk]) for at in range(0, len(rows), bulk)))
+            return Flow(single_items=((self._read(lane, row), (row + 1,), row) for row in rows))
+        return Flow(item_runs=(self._item_run(lane, rows[at : at + bulk]) for at in range(0, len(rows), bulk)))
 
+    def _read(self, lane: int, row: int) -> tuple[int, int]:
+        self.source.read.append((lane, row))
+        return lane, row
 
-def _item_run(lane: int, rows: Sequence[int]) -> ItemRun:
-    numbers = np.array(rows, np.int64)
-    return ItemRun([(lane, row) for row in rows], numbers[:, None] + 1, numbers)
+    def _item_run(self, lane: int, rows: Sequence[int]) -> ItemRun:
+        numbers = np.array(rows, np.int64)
+        return ItemRun([self._read(lane, row) for row in rows], numbers[:, None] + 1, numbers)
 
 
 @dataclass(frozen=True, kw_only=True)

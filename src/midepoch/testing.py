@@ -26,6 +26,7 @@ from midepoch.dataset import Dataset
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.reader import take_turns, turn_by_turn
+from midepoch.delivery.session import NO_END
 from midepoch.delivery.sums import ArrivedSums
 
 Layout = tuple[int, int]
@@ -103,7 +104,7 @@ class RankRun:
         dataset.load_state_dict(state)
         self._dataset = dataset
         self._progress = dataset.plan.begin(State.from_dict(state))
-        turns = [take_turns(self._progress, worker, workers) for worker in range(workers)]
+        turns = [take_turns(self._progress, range(worker, NO_END, workers)) for worker in range(workers)]
         self._steps = _interleaved(turns, until_first_ends=not self._progress.session.tracks_cursors)
 
     def deliver(self, items: int | None) -> Iterator[tuple[int, Any]]:

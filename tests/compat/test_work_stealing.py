@@ -115,6 +115,7 @@ def test_stopped_at_any_batch_it_continues_there_on_other_workers(folder, lanes,
 
 PIPELINES = {
     "batched map": lambda rows: rows.map(unequal_batch, batched=True, batch_size=7, one_to_one=True),
+    "whole lane": lambda rows: rows.map(unequal_batch, batched=True, batch_size=None, one_to_one=True),
     "rng": lambda rows: rows.map(augmented, with_rng=True),
     "surveyed filter": lambda rows: rows.filter(is_odd).map(unequal).survey(),
     "mixture": lambda rows: me.mix([rows.map(unequal), rows.map(unequal)], weights=[2, 1], seed=1),
@@ -135,6 +136,89 @@ def test_counted_pipelines_of_all_kinds(folder, tmp_path, kind):
         if kind == "rng":
             assert values(batches) == expected
     assert loader.state_dict() == plain.state_dict()
+
+
+CALLS = multiprocessing.get_context("fork").Value("i", 0)
+TIMES_MADE = multiprocessing.get_context("fork").Array("i", ROWS)
+
+
+def patient_batch(rows):
+    """The same as ``patient`` for many rows, with any number of workers. It counts how often each row is processed."""
+    info = get_worker_info()
+    with CALLS.get_lock():
+        CALLS.value += 1
+        for row in rows["id"]:
+            TIMES_MADE[row] += 1
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while info.id == 0 and MADE_BY_OTHERS.value <= share_of_others(info) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    if info.id:
+        time.sleep(0.001 * len(rows["id"]))
+        with MADE_BY_OTHERS.get_lock():
+            MADE_BY_OTHERS.value += len(rows["id"])
+    return {"tokens": [[int(row)] * (3 + row % 5) for row in rows["id"]]}
+
+
+def share_of_others(info):
+    return ROWS - ROWS // info.num_workers
+
+
+def surveyed_batch(rows):
+    return {"tokens": [[1] * (3 + row % 5) for row in rows["id"]]} if get_worker_info() is None else patient_batch(rows)
+
+
+def unchanged(row):
+    return {}
+
+
+def unchanged_batch(rows):
+    return {}
+
+
+def together(rows, size, function=patient_batch):
+    return rows.map(function, batched=True, batch_size=size, one_to_one=True)
+
+
+TOGETHER = {
+    "python": lambda rows: together(rows, 8),
+    "python, one by one after it": lambda rows: together(rows, 8).map(unchanged),
+    "numpy": lambda rows: together(rows.with_format("numpy"), 8),
+    "two functions": lambda rows: together(together(rows, 8), 3, unchanged_batch),
+    "surveyed filter": lambda rows: together(rows.filter(is_any), 8).survey(),
+    "sizes that do not fit": lambda rows: together(rows, 10).map(unchanged),
+    "mixture": lambda rows: me.mix([together(rows.take(60), 4), together(rows.skip(60), 4)], [1, 1], stop="all"),
+    "packs": lambda rows: together(rows, 8, surveyed_batch).pack(8, column="tokens", window=30).survey(),
+    "stream": lambda rows: together(rows, 8, surveyed_batch).pack(8, column="tokens", strategy="concat").survey(),
+}
+
+
+def is_any(row):
+    return True
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("kind", TOGETHER)
+def test_rows_that_are_processed_together_are_processed_once(folder, tmp_path, nobody_waited, kind, workers, lanes):
+    dataset = TOGETHER[kind](me.read(folder, index_dir=tmp_path).shuffle(1)).lanes(lanes)
+    calls, times_made, batches = [], [], []
+    for work_stealing in (False, True):
+        CALLS.value, TIMES_MADE[:] = 0, [0] * ROWS
+        MADE_BY_OTHERS.value = 0 if work_stealing else ROWS
+        loader = me.Loader(dataset, batch_size=4, num_workers=workers, work_stealing=work_stealing)
+        batches.append(list(map(repr, loader)))
+        calls.append(CALLS.value)
+        times_made.append(TIMES_MADE[:])
+    assert batches[0] == batches[1]
+    assert MADE_BY_OTHERS.value > ROWS - ROWS // workers, "others have made rows of the first worker"
+    if kind != "stream":
+        assert times_made == [[1] * ROWS] * 2
+    else:  # two workers need a document that is in two packs
+        assert sum(times_made[1]) <= sum(times_made[0]) + lanes * calls[1]
+    if kind in ("python", "python, one by one after it", "numpy", "two functions", "surveyed filter"):
+        assert calls[0] == calls[1]
+    elif kind == "sizes that do not fit":
+        assert calls[1] <= calls[0] * 10 // 8 + lanes * workers
 
 
 def test_it_is_on_by_default_where_no_function_can_notice(folder, nobody_waited):

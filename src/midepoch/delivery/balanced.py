@@ -7,6 +7,7 @@ so all ranks find the same. The last step of an epoch, if it is not whole, is sh
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
 import numpy as np
 
@@ -116,11 +117,11 @@ class BalancedSession(CountedSession):
 
 
 def take_shares(
-    progress: Progress, session: BalancedSession, ledgers: Ledgers, first: int, step: int
+    progress: Progress, session: BalancedSession, ledgers: Ledgers, turns: range
 ) -> Generator[Turns, None, None]:
-    """A reader's items, counted from where its progress is: item ``first``, then every ``step``-th, until the end."""
+    """A reader's items at some turns, counted from where its progress is, until the end."""
     opened = session.open_source(len(session.positions))
-    agenda = Agenda(session, progress.reader, progress.turns_taken + first, step)
+    agenda = Agenda(session, progress.reader, (progress.turns_taken + turn for turn in turns))
     reading: dict[int, ReadLane] = {}
     try:
         while (lane := agenda.next_lane()) is not None:
@@ -133,10 +134,10 @@ def take_shares(
 
 
 class Agenda:
-    """The turns of a reader, every ``workers``-th from a first one on: their lanes, and what to ask of each lane."""
+    """Some turns of a reader: their lanes, and what to ask of each lane."""
 
-    def __init__(self, session: BalancedSession, reader: int, turn: int, workers: int) -> None:
-        self._session, self._reader, self._turn, self._workers = session, reader, turn, workers
+    def __init__(self, session: BalancedSession, reader: int, turns: Iterator[int]) -> None:
+        self._session, self._reader, self._turns = session, reader, turns
         self._lanes: deque[int] = deque()
         self._ordinals: dict[int, list[int]] = defaultdict(list)
         self._at_once = 1  # so that the first item after a resume comes as soon as possible
@@ -161,12 +162,13 @@ class Agenda:
 
     def _plan(self) -> bool:
         """Look for the next turns; false if there are none."""
-        for planned in range(self._at_once):
-            found = self._session.located(self._session.number_of(self._reader, self._turn))
+        planned = False
+        for turn in islice(self._turns, self._at_once):
+            found = self._session.located(self._session.number_of(self._reader, turn))
             if found is None:
-                return planned > 0
+                break
             self._lanes.append(found[0])
             self._ordinals[found[0]].append(found[1])
-            self._turn += self._workers
+            planned = True
         self._at_once = min(2 * self._at_once, 4 * STEPS_AT_ONCE)
-        return True
+        return planned

@@ -16,7 +16,7 @@ from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LaneDelivery, LanePosition, join
 from midepoch.checkpoint.state import LanePositions, State
-from midepoch.delivery.session import Session
+from midepoch.delivery.session import NO_END, Session
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Flow
@@ -281,13 +281,13 @@ class CountedSession(Session):
         last = self.start.turn + (segment.first_round + rounds) * len(self._turn_order)
         return last + self._turn_order.index(segment.lanes[extra]) + 1
 
-    def wanted(self, lane: int, first: int, step: int) -> Iterator[I64]:
-        """The ordinals in a lane of the items ``first, first + step, first + 2 step …`` of the sequence."""
+    def wanted(self, lane: int, numbers: range) -> Iterator[I64]:
+        """The ordinals in a lane of the items that have these numbers in the sequence."""
         size = 1  # so that the first item after a resume comes as soon as possible
-        number = 0
-        while (segment := self._segment_at(number)) is not None and lane in segment.lanes:
-            ordinals = _common_items(segment, segment.lanes.index(lane), first, step)
-            while ordinals is not None:
+        index = 0
+        while (segment := self._segment_at(index)) is not None and lane in segment.lanes:
+            ordinals = _common_items(segment, segment.lanes.index(lane), numbers)
+            while ordinals:
                 last = ordinals.start + (size - 1) * ordinals.step
                 self.segment(segment.first + (last - segment.first_round + 1) * len(segment.lanes) - 1)
                 known = segment.first_round + segment.rounds - ordinals.start
@@ -297,7 +297,11 @@ class CountedSession(Session):
                 yield np.arange(here.start, here.stop, here.step)
                 ordinals = ordinals[len(here) :]
                 size = min(2 * size, self._most_at_once)
-            number += 1
+            if numbers.stop < NO_END:
+                self.segment(numbers[-1])  # so that it is known whether this segment goes so far
+                if segment.end > numbers[-1]:
+                    return
+            index += 1
 
     def _segment_at(self, index: int) -> Segment | None:
         """The segment with this index, if there is one that has items."""
@@ -311,15 +315,16 @@ class CountedSession(Session):
         return self._segments[index] if self._segments[index].lanes else None
 
 
-def _common_items(segment: Segment, slot: int, first: int, step: int) -> range | None:
-    """The ordinals of a lane's items, from the segment's start on, that are ``first`` plus a multiple of ``step``."""
+def _common_items(segment: Segment, slot: int, numbers: range) -> range:
+    """The ordinals of a lane's items, from the segment's start on, that have these numbers in the sequence."""
     lanes = len(segment.lanes)
-    shared = gcd(lanes, step)
-    missing = first - segment.first - slot
+    shared = gcd(lanes, numbers.step)
+    missing = numbers.start - segment.first - slot
     if missing % shared:
-        return None
-    period = step // shared
+        return range(0)
+    period = numbers.step // shared
     rounds = missing // shared * pow(lanes // shared, -1, period) % period if period > 1 else 0
     least = max(0, -(-missing // lanes))
     rounds += -(-max(0, least - rounds) // period) * period
-    return range(segment.first_round + rounds, 1 << 62, period)
+    rounds_before_stop = -((segment.first + slot - numbers.stop) // lanes)
+    return range(segment.first_round + rounds, segment.first_round + rounds_before_stop, period)

@@ -7,37 +7,39 @@ from typing import Any
 
 from midepoch.delivery.counted import CountedSession
 from midepoch.delivery.progress import Progress, Turns
+from midepoch.delivery.session import NO_END
 from midepoch.pipeline.ledger import Ledgers
 from midepoch.stages.flow import Flow
 
 
 def take_items(
-    progress: Progress, session: CountedSession, ledgers: Ledgers, first: int, step: int
+    progress: Progress, session: CountedSession, ledgers: Ledgers, turns: range
 ) -> Generator[Turns, None, None]:
-    """A reader's items, counted from where its progress is: item ``first``, then every ``step``-th, until the end."""
-    readers = session.assignment.readers
-    return _every(session, ledgers, progress.reader + readers * (progress.turns_taken + first), readers * step)
+    """A reader's items at some turns, counted from where its progress is, until the end."""
+    readers, before = session.assignment.readers, progress.turns_taken
+    first, stop = (progress.reader + readers * (before + turn) for turn in (turns.start, turns.stop))
+    return _items(session, ledgers, range(first, min(stop, NO_END), readers * turns.step))
 
 
-def _every(session: CountedSession, ledgers: Ledgers, first: int, step: int) -> Generator[Turns, None, None]:
-    """The items ``first, first + step, first + 2 step …`` of the sequence."""
-    lanes = len(session.positions)
-    session.read_as(first)
+def _items(session: CountedSession, ledgers: Ledgers, numbers: range) -> Generator[Turns, None, None]:
+    """The items that have these numbers in the sequence."""
+    lanes, step = len(session.positions), numbers.step
+    session.read_as(numbers.start)
     opened = session.open_source(lanes // gcd(lanes, step))
     reading: dict[int, ReadLane] = {}
     try:
-        while (segment := session.segment(first)) is not None:
+        while numbers and (segment := session.segment(numbers.start)) is not None:
             period = len(segment.lanes) // gcd(len(segment.lanes), step)
-            slots = [(first + step * turn - segment.first) % len(segment.lanes) for turn in range(period)]
+            slots = [(numbers.start + step * turn - segment.first) % len(segment.lanes) for turn in range(period)]
             for slot in slots:
                 lane = segment.lanes[slot]
                 if lane not in reading:
-                    reading[lane] = ReadLane(session.lane_items(lane).flow(opened, session.wanted(lane, first, step)))
+                    reading[lane] = ReadLane(session.lane_items(lane).flow(opened, session.wanted(lane, numbers)))
                     ledgers.update(session.lanes.pop_ledgers())
             of_slots = [reading[segment.lanes[slot]] for slot in slots]
-            left = -(-(segment.end - first) // step)
+            left = len(range(numbers.start, min(segment.end, numbers.stop), step))
             for items in _in_turn(of_slots, left):
-                first += step * len(items)
+                numbers = numbers[len(items) :]
                 yield Turns(items, ())
                 del items
     finally:

@@ -14,7 +14,7 @@ from midepoch.delivery.balanced import BalancedSession, take_shares
 from midepoch.delivery.counted import CountedSession
 from midepoch.delivery.counted_reading import take_items
 from midepoch.delivery.progress import EMPTY, Progress, Turns
-from midepoch.delivery.session import Session
+from midepoch.delivery.session import NO_END, Session
 from midepoch.delivery.sums import ReadSums, Sums
 from midepoch.pipeline.ledger import Ledgers
 from midepoch.sources.source import OpenSource
@@ -23,35 +23,36 @@ from midepoch.values.row_items import RowItems, RowRounds
 
 log = logging.getLogger("midepoch")
 
+ALL_TURNS = range(NO_END)
 
-def take_turns(
-    progress: Progress, first: int = 0, step: int = 1, *, deferred: bool = False
-) -> Generator[Turns, None, None]:
+
+def take_turns(progress: Progress, turns: range = ALL_TURNS, *, deferred: bool = False) -> Generator[Turns, None, None]:
     """A reader's turns from where its progress is, until no lane has anything left.
 
-    If several processes share a reader's turns, each takes some: turn ``first``, counted from there, then every
-    ``step``-th. With ``deferred``, items that are rows of files may be ``RowItems``.
+    If several processes share a reader's turns, each takes some ``turns``, counted from there. If these end, they must
+    go round all lanes equally often. Then nothing is made for others, if the pipeline is counted and no items were
+    delivered ahead. With ``deferred``, items that are rows of files may be ``RowItems``.
     """
-    sums = ReadSums(progress.session, progress.reader, progress.turns_taken + first, step)
-    all_turns = _timed(_turns_of(progress, sums.ledgers, first, step, deferred=deferred), progress.session)
+    sums = ReadSums(progress.session, progress.reader, progress.turns_taken + turns.start, turns.step)
+    all_turns = _timed(_turns_of(progress, sums.ledgers, turns, deferred=deferred), progress.session)
     return _with_sums(all_turns, sums) if progress.session.pipeline.digest else all_turns
 
 
-def _turns_of(
-    progress: Progress, ledgers: Ledgers, first: int, step: int, *, deferred: bool
-) -> Generator[Turns, None, None]:
+def _turns_of(progress: Progress, ledgers: Ledgers, turns: range, *, deferred: bool) -> Generator[Turns, None, None]:
     session, reader = progress.session, progress.reader
     if isinstance(session, BalancedSession):
-        return take_shares(progress, session, ledgers, first, step)
+        return take_shares(progress, session, ledgers, turns)
     if isinstance(session, CountedSession):
-        return take_items(progress, session, ledgers, first, step)
-    assignment = session.assignment
-    within = LaneAssignment(lanes=assignment.period, turn=progress.turns_taken, readers=step)
+        return take_items(progress, session, ledgers, turns)
+    assignment, first = session.assignment, turns.start
+    within = LaneAssignment(lanes=assignment.period, turn=progress.turns_taken, readers=turns.step)
     slots = within.rotation(first)
     opened = session.open_source(len(slots))
     stride = assignment.stride * within.stride
+    most = -(-len(turns) // len(slots))
+    assert turns.stop == NO_END or len(turns) == most * len(slots), "who has fewer turns would seem to have run out"
     if first == 0:
-        _warn_of_sharing(progress, opened, stride, step)
+        _warn_of_sharing(progress, opened, stride, turns.step)
     flows = []
     for number, slot in enumerate(slots):
         lane, phase = progress.rotation[slot], assignment.phase(reader, slot)
@@ -63,7 +64,7 @@ def _turns_of(
         else:
             skip = phase
         skip += assignment.stride * within.phase(first, number)
-        flows.append(session.lanes.open(opened, lane, position, skip, stride, deferred=deferred))
+        flows.append(session.lanes.open(opened, lane, position, skip, stride, most=most, deferred=deferred))
     ledgers.update(session.lanes.pop_ledgers())
     return _interleaved(flows, session, opened)
 

@@ -17,6 +17,9 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.read_counts import ReadCounts, sum_counts
 from midepoch.sources.source import OpenSource
 
+NO_END = 1 << 62
+"""A turn, or the number of an item, that no reader reaches."""
+
 
 class Session:
     """The position of every lane when these readers started, and how the turns are assigned to them."""

@@ -60,13 +60,6 @@ class Outbox(Protocol):
         """Where the messages are that the main process has received since the last call; at least 1 with ``wait``."""
 
 
-class Sent(NamedTuple):
-    """A message that was sent."""
-
-    turn: int
-    items: int
-
-
 class Sender:
     """Writes the turns of a worker to shared memory and says where they are.
 
@@ -81,7 +74,7 @@ class Sender:
         self._step = step
         self.turn = NO_TURN
         """The first turn that was not sent; ``NO_TURN`` until it is known where the turns begin."""
-        self._sent: dict[int, Sent] = {}  # the messages that are not received yet, by where they are
+        self._sent: dict[int, range] = {}  # the turns of messages that are not received yet, by where those are
         self._most_items = MESSAGE_ITEMS if ahead is None else max(1, ahead // 2)
         self._layout: Layout | None = None
         self._checks = FileChecks()
@@ -171,7 +164,7 @@ class Sender:
 
     def _is_first(self) -> bool:
         """True if the main process needs the message under way before all that were sent and are not received."""
-        return all(self.turn < sent.turn for sent in self._sent.values())
+        return all(self.turn < sent.start for sent in self._sent.values())
 
     def _send_rows(
         self, parts: Sequence[RowItems], cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None
@@ -211,7 +204,7 @@ class Sender:
     def _may_be_ahead(self, size: int) -> bool:
         if self._is_first():
             return True
-        items = sum(sent.items for sent in self._sent.values())
+        items = sum(map(len, self._sent.values()))
         if self._ahead is not None:
             return items < self._ahead and len(self._places) < AHEAD_MESSAGES
         is_small = self._places.bytes + size <= self._most_bytes and len(self._places) < AHEAD_MESSAGES
@@ -223,9 +216,9 @@ class Sender:
             layout = self._layout.finish()
             used = self._layout.used
             self._places.take(self._start, used)
-            self._sent[self._start] = Sent(self.turn, self._layout.items)
-            first, self.turn, self._layout = self.turn, self._next_turn, None
-            self._outbox.send_place(PLACE.pack(first, self._start, used, *layout))
+            sent = self._sent[self._start] = range(self.turn, self._next_turn, self._step)
+            self.turn, self._layout = sent.stop, None
+            self._outbox.send_place(PLACE.pack(sent.start, self._start, used, *layout))
         self._note_received(wait=False)
         self._last_sent = time.monotonic()
 

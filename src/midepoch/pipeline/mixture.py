@@ -119,6 +119,10 @@ class Mixture:
         return all(part.stateless for part in self.parts)
 
     @property
+    def items_together(self) -> int:
+        return len(self.parts) * max(part.items_together for part in self.parts)
+
+    @property
     def survives_fork(self) -> bool:
         return all(part.source.survives_fork for part in self.parts)
 

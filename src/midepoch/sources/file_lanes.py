@@ -107,8 +107,8 @@ class FileRowsLanes:
         return cursor[0] < self.size(lane) + margin
 
     def flow(self, opened: OpenFiles, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
-        rows, size = self._rows(opened, lane), self.size(lane)
-        runs = rows.runs(cursor[0], size, rows=stride.rows, phase=stride.phase, stride=stride.stride)
+        rows, end = self._rows(opened, lane), stride.end(cursor[0], self.size(lane))
+        runs = rows.runs(cursor[0], end, rows=stride.rows, phase=stride.phase, stride=stride.stride)
         flow = self._matching(opened, runs)
         return noting(flow, partial(self._note_masked, self._left_out[lane])) if lane in self._left_out else flow
 

@@ -100,6 +100,10 @@ class FileRows:
         return True
 
     @property
+    def items_together(self) -> int:
+        return 0
+
+    @property
     def survives_fork(self) -> bool:
         return self.index.store is None or self.index.store.survives_fork
 

@@ -48,6 +48,12 @@ class RowStride(NamedTuple):
     rows: int = 1
     phase: int = 0
     stride: int = 1
+    groups: int = 1 << 62
+    """How many of these groups it takes, if there are as many."""
+
+    def end(self, start: int, size: int) -> int:
+        """The position in a lane of ``size`` rows where the last of these groups ends, if they start at ``start``."""
+        return min(size, start + (self.phase + self.stride * (self.groups - 1) + 1) * self.rows)
 
 
 ALL_ROWS = RowStride()
@@ -154,6 +160,10 @@ class Source(Protocol):
     @property
     def stateless(self) -> bool:
         """True if no function of the user keeps anything from one item to the next, as far as that is known."""
+
+    @property
+    def items_together(self) -> int:
+        """About how many items of a lane are made together by functions; 0 if each is made on its own."""
 
     @property
     def label(self) -> str:

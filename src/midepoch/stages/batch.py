@@ -217,6 +217,10 @@ class MapBatchesOneToOne(FunctionStage):
                 "which rows are in a batch may change. Pass batched=False, or leave out one of the two."
             )
 
+    @property
+    def inputs_at_once(self) -> int:
+        return self.size
+
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         groups = single_groups(inputs.as_row_runs(self.size), self.size)
         runs = (RowRun(self._outputs(group, context), group.cursors, group.keys) for group in groups)

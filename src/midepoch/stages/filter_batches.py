@@ -77,6 +77,10 @@ class FilterColumns(FunctionStage):
     keeps. "check": a survey has chosen the rows, so that all of them must be kept."""
 
     @property
+    def inputs_at_once(self) -> int:
+        return self.size
+
+    @property
     def needs_survey(self) -> bool:  # type: ignore[override]
         return self.use != "check"
 

@@ -62,6 +62,11 @@ class Stage(ABC):
         """The number of inputs in a group; the last group of a lane may have fewer."""
         return 1
 
+    @property
+    def inputs_at_once(self) -> int:
+        """How many inputs it takes at a time: those of a group, or more if a function gets many that may be cut."""
+        return self.group_size
+
     @abstractmethod
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         """The outputs from ``cursor`` on. The inputs were opened at the same cursor, less this stage's own number."""

@@ -28,7 +28,7 @@ from midepoch.delivery.session import Session
 from midepoch.delivery.tally import Tally, tally_of
 from midepoch.delivery.transport import Sender
 from midepoch.values.memory import keep_memory
-from midepoch.workers.claims import ClaimTable, RoundClaims
+from midepoch.workers.claims import ClaimTable, SharedTurns
 from midepoch.workers.taking import Claims, OwnTurns, TurnTaker
 
 ResumePoint = tuple[State, ReaderProgress, int, int]
@@ -115,7 +115,7 @@ def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: Sen
     begun = clock()
     try:
         while (claim := taker.claim()) is not None:
-            sender.go_to(claim.first)
+            sender.go_to(claim.start)
             for turns in taker.make(claim):
                 finished = clock()
                 made += finished - begun
@@ -137,9 +137,10 @@ def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: Sen
 
 def _claims(settings: WorkerSettings, session: Session, round_number: int) -> Claims:
     """Which turns this worker makes: its own, or also those of others, if they can be begun anywhere at no cost."""
-    if settings.claims is None or not session.counted or _decodes(session):
-        return OwnTurns(settings.number)
-    return RoundClaims(settings.claims, round_number, settings.number)
+    makes_all = session.tracks_cursors and any(position.delivered_ahead for position in session.positions)
+    if settings.claims is None or not session.counted or makes_all or _decodes(session):
+        return OwnTurns(settings.number, settings.workers)
+    return SharedTurns(settings.claims, round_number, settings.number)
 
 
 def _decodes(session: Session) -> bool:

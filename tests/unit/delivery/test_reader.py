@@ -1,7 +1,8 @@
 """Reading: the turns that processes take are those of a simulation, however many share them and however items come."""
 
 import logging
-from itertools import chain, islice
+from itertools import chain, cycle, islice
+from math import gcd
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from midepoch._common.once import log_once
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.reader import take_turns, turn_by_turn
-from midepoch.delivery.session import Session
+from midepoch.delivery.session import NO_END, Session
 from simulation import MemoryWorld, Simulation, cursor_after, memory_worlds, starts
 
 quick = settings(max_examples=100, deadline=None)
@@ -56,11 +57,35 @@ def test_workers_share_the_turns_of_a_reader_from_any_position(drawn, workers, i
     for worker in range(workers):
         turns = turn_by_turn(
             take_turns(
-                Progress(progress.session, progress.reader, delivered=progress.reader_progress()), worker, workers
+                Progress(progress.session, progress.reader, delivered=progress.reader_progress()),
+                range(worker, NO_END, workers),
             )
         )
         begin = Progress(progress.session, progress.reader, delivered=progress.reader_progress()).turns_taken + worker
         assert without_empty_end(turns) == expected_turns(simulation, reader, begin, workers)
+
+
+@quick
+@given(sessions(), st.integers(1, 3), st.lists(st.integers(1, 5), min_size=1), st.data())
+def test_turns_that_are_taken_in_pieces_are_those_taken_at_once(drawn, step, sizes, data):
+    session, simulation = drawn
+    reader = data.draw(st.integers(0, simulation.readers - 1))
+    lanes = len(session.positions)
+    in_turn = lanes // gcd(lanes, simulation.readers * step)
+    for first in range(step):
+        turns = in_pieces(Progress(session, reader), first, step, [size * in_turn for size in sizes])
+        assert without_empty_end(turns) == expected_turns(simulation, reader, first, step)
+
+
+def in_pieces(progress, first, step, sizes):
+    """Every ``step``-th turn, taken a few at a time, until there are fewer than were asked for."""
+    for size in cycle(sizes):
+        piece = range(first, first + size * step, step)
+        turns = list(turn_by_turn(take_turns(progress, piece)))[:size]
+        yield from turns
+        if len(turns) < size:
+            return
+        first = piece.stop
 
 
 @quick
@@ -134,7 +159,7 @@ def test_the_first_reader_warns_if_shared_lanes_cost_work(caplog, world, readers
     progress = Progress(Session(world.pipeline(**options), world.start(), readers), reader)
     with caplog.at_level(logging.WARNING, "midepoch"):
         for _ in range(2):
-            take_turns(progress, 0, workers).close()
+            take_turns(progress, range(0, NO_END, workers)).close()
     messages = [record.message for record in caplog.records]
     if shared_by is None:
         assert messages == []
