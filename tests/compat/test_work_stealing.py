@@ -96,10 +96,12 @@ def test_a_slow_worker_makes_fewer_batches_and_the_order_is_the_same(folder, nob
     assert stolen(fixed, 3) == [], "by default a function of the user is called by the same worker every time"
 
 
+@pytest.mark.parametrize("together", [0, 20])
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("lanes", [1, 2, 5])
-def test_stopped_at_any_batch_it_continues_there_on_other_workers(folder, lanes, workers):
-    dataset = me.read(folder).shuffle(3).lanes(lanes).map(unequal)
+def test_stopped_at_any_batch_it_continues_there_on_other_workers(folder, lanes, workers, together):
+    options = {"batched": True, "batch_size": together, "one_to_one": True} if together else {}
+    dataset = me.read(folder).shuffle(3).lanes(lanes).map(unequal_batch if together else unequal, **options)
     plain = values(me.Loader(dataset, batch_size=8))
     for cut in range(0, len(plain), 4):
         loader = me.Loader(dataset, batch_size=8, num_workers=workers, work_stealing=True, digest=True)
@@ -345,9 +347,10 @@ def test_random_pipelines_against_one_process(folder):
     rng = random.Random(5)
     for _ in range(12):
         lanes, size, workers = rng.randint(1, 6), rng.randint(1, 9), rng.randint(2, 4)
-        dataset = (
-            me.read(folder).shuffle(rng.randint(0, 9), level=rng.choice(["block", "row"])).lanes(lanes).map(unequal)
-        )
+        dataset = me.read(folder).shuffle(rng.randint(0, 9), level=rng.choice(["block", "row"])).lanes(lanes)
+        together = rng.choice([0, 0, 2, 5, 12, 30])
+        options = {"batched": True, "batch_size": together, "one_to_one": True} if together else {}
+        dataset = dataset.map(unequal_batch if together else unequal, **options)
         drop = rng.random() < 0.5
         plain = values(me.Loader(dataset, batch_size=size, drop_last=drop))
         shards = [dataset.shard(2, rank) for rank in range(2)]
