@@ -260,6 +260,30 @@ def test_an_error_comes_in_its_turn(folder, prefetch):
     assert [one for batch in got for one in batch] == list(range(88))
 
 
+class Unreadable:
+    def __reduce__(self):
+        return unreadable, ()
+
+
+def unreadable():
+    raise ValueError("row 90 cannot be read")
+
+
+def unreadable_late(row):
+    return {"value": Unreadable() if row["id"] == 90 else 0}
+
+
+@pytest.mark.parametrize("work_stealing", [False, True])
+def test_an_item_that_cannot_be_read_raises_in_its_turn(folder, work_stealing):
+    dataset = me.read(folder).lanes(1).map(unreadable_late)
+    loader = me.Loader(dataset, batch_size=4, num_workers=3, work_stealing=work_stealing)
+    got = []
+    with pytest.raises(ValueError, match="row 90 cannot be read"):
+        got.extend(ids([batch]) for batch in loader)
+    assert [one for batch in got for one in batch] == list(range(88))
+    assert loader.state_dict()["turn"] == len(got)
+
+
 def broken_start(worker):
     if worker == 1:
         raise ValueError("worker 1 cannot start")

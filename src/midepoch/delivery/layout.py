@@ -6,7 +6,7 @@ Items are pickled one by one, or many rows of files come as one Arrow stream and
 
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -158,11 +158,24 @@ class Destination(NamedTuple):
     """Changes every item that is not plain, if there is such a function."""
 
 
-def read_layout(view: memoryview, layout: tuple[int, int], destination: Destination) -> list[Chunk]:
-    """The turns of a message, in new memory."""
+def read_layout(view: memoryview, layout: tuple[int, int], destination: Destination) -> Iterator[Chunk]:
+    """The turns of a message, in new memory. An error comes after the turns before it."""
+    chunks: list[Chunk] = []
+    try:
+        for chunk in _read_chunks(view, layout, destination):
+            if chunks and bool(chunks[-1].cursors) == bool(chunk.cursors):
+                chunks[-1] = Chunk(chunks[-1].items + chunk.items, [*chunks[-1].cursors, *chunk.cursors])
+            else:
+                chunks.append(chunk)
+    except Exception:
+        yield from chunks
+        raise
+    yield from chunks
+
+
+def _read_chunks(view: memoryview, layout: tuple[int, int], destination: Destination) -> Iterator[Chunk]:
     numbers = array("q")
     numbers.frombytes(view[slice(*layout)])
-    chunks: list[Chunk] = []
     at = 0
     while at < len(numbers):
         kind = numbers[at]
@@ -174,11 +187,7 @@ def read_layout(view: memoryview, layout: tuple[int, int], destination: Destinat
             chunk, at = _read_rows(view, numbers, at + 1)
         if destination.finish is not None and chunk.cursors and kind != PLAIN:
             chunk.items[:] = map(destination.finish, chunk.items)
-        if chunks and bool(chunks[-1].cursors) == bool(chunk.cursors):
-            chunks[-1] = Chunk(chunks[-1].items + chunk.items, [*chunks[-1].cursors, *chunk.cursors])
-        else:
-            chunks.append(chunk)
-    return chunks
+        yield chunk
 
 
 def _read_pickled(

@@ -6,7 +6,7 @@ their place is used again. How far a worker is ahead is bounded by bytes, or by 
 
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any, NamedTuple, Protocol
 
@@ -254,6 +254,6 @@ class Message(NamedTuple):
         turn, start, size, *layout = PLACE.unpack(place)
         return cls(turn, start, size, (layout[0], layout[1]))
 
-    def receive(self, memory: SharedMemory, destination: Destination = TO_OWN_MEMORY) -> list[Chunk]:
-        """The turns, in memory of their own."""
+    def receive(self, memory: SharedMemory, destination: Destination = TO_OWN_MEMORY) -> Iterator[Chunk]:
+        """The turns, in memory of their own. An error of one comes after those before it."""
         return read_layout(memory.view(self.start, self.start + self.size), self.layout, destination)

@@ -128,16 +128,27 @@ class WorkerPort:
         self._mailbox, self._turn, self._step = mailbox, worker, workers
         self._progress, self._to = progress, to
         self._chunks: deque[Chunk] = deque()
+        self._error: Exception | None = None  # of the turn after these
 
     def chunk(self, *, wait: bool) -> Chunk | None:
-        """The turns that are next; None at the end, or, without ``wait``, if none have arrived yet."""
+        """The turns that are next; None at the end, or, without ``wait``, if none have arrived yet.
+
+        An error of an item, as it becomes a Python value, is raised with ``wait`` only: others have turns before.
+        """
         while not self._chunks:
+            if self._error is not None:
+                if wait:
+                    raise self._error
+                return None
             arrived = self._mailbox.message(self._turn, wait=wait)
             if arrived is None:
                 return None
             worker, message = arrived
             begun = time.perf_counter()
-            self._chunks.extend(message.receive(worker.memory, self._to))
+            try:
+                self._chunks.extend(message.receive(worker.memory, self._to))
+            except Exception as error:
+                self._error = error
             received = Tally(received=time.perf_counter() - begun)
             self._progress.of_workers = self._progress.of_workers.plus(received)
             worker.note_received(message)

@@ -160,6 +160,29 @@ def test_an_error_comes_in_its_turn(workers):
         two.items(1, wait=True)
 
 
+class Unreadable:
+    """An item that is sent, and cannot be read."""
+
+    def __reduce__(self):
+        return unreadable, ()
+
+
+def unreadable():
+    raise ValueError("cannot be read")
+
+
+def test_an_item_that_cannot_be_read_raises_in_its_turn(workers):
+    two = workers(2, steal=False)
+    two[1].deliver(1, "1", Unreadable(), "5")
+    two[0].deliver(0, "0", "2", "4")
+    assert two.items(1) == ["1"]
+    assert two.items(1) is None, "turn 2 comes before the error"
+    assert two.items(0) == ["0", "2", "4"]
+    with pytest.raises(ValueError, match="cannot be read"):
+        two.items(1, wait=True)
+    assert two[1].received == [1], "its room is given back"
+
+
 def test_an_error_before_the_first_turn_comes_as_soon_as_one_waits_though_others_make_the_turns(workers):
     two = workers(2, steal=True)
     two[1].send(ERROR, TURN.pack(NO_TURN) + error_of("at the start"))
