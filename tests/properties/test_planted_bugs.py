@@ -313,8 +313,8 @@ def test_a_segment_that_ends_one_round_off(pairs, monkeypatch, name, error):
 def test_wanted_items_one_off(pairs, monkeypatch, name):
     right = counted._common_items
 
-    def wrong(segment, slot, first, step):
-        ordinals = right(segment, slot, first, step)
+    def wrong(segment, slot, numbers):
+        ordinals = right(segment, slot, numbers)
         return ordinals and range(ordinals.start + 1, ordinals.stop, ordinals.step)
 
     monkeypatch.setattr(counted, "_common_items", wrong)
