@@ -131,9 +131,7 @@ class Format:
 
 def read_all(reader: BlockReader, blocks: Sequence[Block]) -> Iterable[pa.Table | pa.RecordBatch]:
     """The rows of each of these blocks, fetched together if the reader can."""
-    # To ask whether it is a JoiningReader would take longer than to read a block of a mapped file.
-    together: Callable[..., Iterable[pa.Table | pa.RecordBatch]] | None = getattr(reader, "read_all", None)
-    return map(reader.read, blocks) if together is None else together(blocks)
+    return reader.read_all(blocks) if isinstance(reader, JoiningReader) else map(reader.read, blocks)
 
 
 def as_read(schema: pa.Schema) -> pa.Schema:

@@ -29,9 +29,10 @@ LENGTHS_END, BYTES_OF_LENGTH = 4096, 3
 """Levels and lengths of usual texts end after so many bytes, and so many more for each text."""
 LENGTH = struct.Struct("<I")
 TEXTS = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-WIDTHS = {"BOOLEAN": 4, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
-"""The bytes of a number in memory, by its physical type, and of the offset of a text. Of booleans it is the levels that
-take memory while they are decoded."""
+WIDTHS = {"BOOLEAN": 0, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
+"""The bytes of a number in memory, by its physical type, and of the offset of a text."""
+LEVEL_BYTES = 4
+"""The bytes of the levels of a value inside of lists, while it is decoded."""
 
 
 class Decoding(NamedTuple):
@@ -91,7 +92,7 @@ def decoding_of(
                 f"a page of the column {leaf.path!r} cannot be read, so that its size is unknown: the file is damaged. "
                 "Copy or write it again"
             ) from None
-        inflated += max(pages.inflated, leaf.width * pages.values)
+        inflated += max(pages.inflated, max(leaf.width, LEVEL_BYTES) * pages.values)
         if leaf.kind in TEXTS:
             if pages.dictionary is not None and leaf.kind == "BYTE_ARRAY":
                 (nested if is_nested else flat).append(_Repeats(file, pages, pages.dictionary, chunk, leaf))

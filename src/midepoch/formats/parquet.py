@@ -2,9 +2,8 @@
 
 import json
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -87,43 +86,13 @@ class ParquetBlocks:
 
     def read(self, block: Block) -> pa.Table:
         """The row group. Any number of threads may read at once, each with a reader of its own."""
-        with self._own_reader() as file:
-            return self._read(file, self._source, block)
-
-    def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.Table | pa.RecordBatch]:
-        """Row groups that follow each other, decoded by one call: between calls threads wait for each other."""
-        joined = self._read_joined(blocks) if len(blocks) > 1 else None
-        if joined is None:
-            return map(self.read, blocks)
-        bounds = pairwise(accumulate((block.rows for block in blocks), initial=0))
-        return (joined.slice(begin, end - begin) for begin, end in bounds)
-
-    def _read_joined(self, blocks: Sequence[Block]) -> pa.Table | pa.RecordBatch | None:
-        """Row groups as one; None if they have to be read one by one, also to say which of them is damaged."""
-        numbers, metadata = [block.number for block in blocks], self._file.metadata
-        try:
-            if any(metadata.row_group(block.number).num_rows != block.rows for block in blocks):
-                return None
-            if any(self._decoding(self._source, number) != Decoding() for number in numbers):
-                return None
-            with self._own_reader() as file:
-                data = file.read_row_groups(numbers, columns=self._wanted.names, use_threads=False)
-            data = read_as(data, self._wanted)
-        except (InflationError, pa.ArrowException, OSError, IndexError):
-            return None
-        batches = data.to_batches() if data.num_rows == sum(block.rows for block in blocks) else []
-        return batches[0] if len(batches) == 1 else data if batches else None
-
-    @contextmanager
-    def _own_reader(self) -> Iterator[pq.ParquetFile]:
-        """A reader that no other thread uses meanwhile."""
         try:
             file = self._idle.pop()
         except IndexError:
             source = self._source if isinstance(self._path, str) else open_file(self._path)
             file = _reader(source, self._path, self._file.metadata)
         try:
-            yield file
+            return self._read(file, self._source, block)
         finally:
             self._idle.append(file)
 

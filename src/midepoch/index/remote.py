@@ -28,16 +28,16 @@ class StoredBlocks:
         If the reader knows their bytes or fetches them together, one version check after the fetch covers all.
         """
         reader = self._reader
-        if isinstance(reader, SpannedReader):
-            spans = [span for block in blocks for span in reader.spans(block)]
-            fetched = self._checked(lambda: self._file.fetch(spans))
-            for block in blocks:
-                yield self._decoded(reader, block, fetched)
-        elif isinstance(reader, JoiningReader):
+        if isinstance(reader, JoiningReader):
             yield from self._checked(lambda: list(reader.read_all(blocks)))
-        else:
+            return
+        if not isinstance(reader, SpannedReader):
             for block in blocks:
                 yield self._checked(lambda block=block: reader.read(block))  # type: ignore[misc]
+            return
+        fetched = self._checked(lambda: self._file.fetch([span for block in blocks for span in reader.spans(block)]))
+        for block in blocks:
+            yield self._decoded(reader, block, fetched)
 
     def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
         return False

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import cache, partial
 from threading import Event, Lock
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -29,8 +29,6 @@ from midepoch.storage.options import Fetch
 from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES
 from midepoch.values.file_checks import Check, all_checks
 
-T = TypeVar("T")
-
 MAX_OPEN_FILES = 256
 CLOSE_SECONDS = 2.0
 """How long requests under way are waited for when an iterator is dropped. They end by themselves after that."""
@@ -42,11 +40,11 @@ ROW_FETCH_THREADS = 16
 """Runs of rows are small, and each needs a few requests one after the other, so more of them are fetched at a time."""
 DECODE_THREADS = 12
 """How many threads decode blocks of local files, at most: more of them only wait for the interpreter lock."""
-BYTES_OF_A_THREAD = 16 << 20
+BYTES_OF_A_THREAD = 8 << 20
 """How many bytes of local blocks are decoded ahead for each thread but the first."""
-DECODED_TOGETHER = 8 << 20
-"""How many bytes of local blocks a thread decodes together, at most: whenever work is handed over, threads wait for the
-interpreter lock."""
+DECODED_TOGETHER = 4 << 20
+"""How many bytes of local blocks a thread decodes one after the other before it asks for more, at most: whenever work
+is handed over, threads wait for the interpreter lock."""
 MAX_BLOCKS_AHEAD, MAX_RUNS_AHEAD = 256, 4096
 GROUP_RUNS = 16
 """How many runs of rows are fetched together, at most."""
@@ -241,10 +239,10 @@ class BlockFetcher:
             return
         blocks, problem, file = list[tuple[int, ReadBlock]](), None, self.blocks.file_of(numbers[0])
         try:
-            reader, wanted = self._reader(file), [self.blocks.block(number)[1] for number in numbers]
-            read = iter(self._timed(read_all, reader, wanted))
-            for number, block in zip(numbers, wanted, strict=True):
-                data = self._timed(next, read)
+            reader = self._reader(file)
+            for number in numbers:
+                _, block = self.blocks.block(number)
+                data = self._timed(reader.read, block)
                 self._check_rows(data, file, block)
                 blocks.append((number, ReadBlock(as_batch(data), reader.is_view(data))))
         except Exception as error:
@@ -312,10 +310,10 @@ class BlockFetcher:
                 self._check_rows(data, file, block)
                 yield number, ReadBlock(as_batch(data), False)
 
-    def _timed(self, read: Callable[..., T], *what: Any) -> T:
-        """Read a block, or some. How long the thread waits for requests is noted, and the rest, which is decoding."""
+    def _timed(self, read: Callable[..., Data], what: Any) -> Data:
+        """Read a block. How long the thread waits for requests is noted, and the rest, which is decoding."""
         begun, waited = time.perf_counter(), REQUESTS.seconds
-        data = read(*what)
+        data = read(what)
         waited = REQUESTS.seconds - waited
         with self._lock:
             self.fetched += waited

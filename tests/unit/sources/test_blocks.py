@@ -236,10 +236,10 @@ def test_columns_of_a_block_may_come_in_chunks_of_any_length(tmp_path, monkeypat
 
     whole = batches()
     assert sum(len(x) for x, _ in whole) == 100
-    chunked = set()
+    read, chunked = ParquetBlocks.read, set()
 
     def in_chunks(self, block):
-        table = self.read(block)
+        table = read(self, block)
         chunked.add(block.number)
         cuts = {"x": [0, 9, 20], "s": [0, 1, 9, 13, 20]}
         columns = {
@@ -248,7 +248,7 @@ def test_columns_of_a_block_may_come_in_chunks_of_any_length(tmp_path, monkeypat
         }
         return pa.table(columns, schema=table.schema)
 
-    monkeypatch.setattr(ParquetBlocks, "read_all", lambda self, blocks: (in_chunks(self, block) for block in blocks))
+    monkeypatch.setattr(ParquetBlocks, "read", in_chunks)
     assert batches() == whole
     assert chunked == set(range(5))
 
@@ -283,13 +283,10 @@ def test_runs_of_rows_are_requested_when_none_is_on_its_way():
 @pytest.fixture
 def decoded(monkeypatch):
     """How often each row group is decoded, by file and number."""
-    counted, read_all = Counter(), ParquetBlocks.read_all
-
-    def watched(self, blocks):
-        counted.update((self._path, block.number) for block in blocks)
-        return read_all(self, blocks)
-
-    monkeypatch.setattr(ParquetBlocks, "read_all", watched)
+    counted, read = Counter(), ParquetBlocks.read
+    monkeypatch.setattr(
+        ParquetBlocks, "read", lambda self, block: (counted.update([(self._path, block.number)]), read(self, block))[1]
+    )
     return counted
 
 

@@ -137,7 +137,7 @@ def test_threads_decode_blocks_side_by_side_where_the_format_allows_it(tmp_path,
 
 @pytest.fixture
 def small_groups(tmp_path, monkeypatch):
-    """Two files of ten row groups, of which a thread decodes up to three together."""
+    """Two files of ten row groups, of which a thread decodes up to three one after the other."""
     for number in range(2):
         write_numbers(tmp_path / f"{number}.parquet", 100 * number, 100 * number + 100, "parquet", rows=10)
     index = open_index(tmp_path)
@@ -146,7 +146,7 @@ def small_groups(tmp_path, monkeypatch):
     return index
 
 
-def test_a_thread_decodes_small_row_groups_of_a_file_together(small_groups, monkeypatch):
+def test_a_thread_decodes_small_row_groups_of_a_file_one_after_the_other(small_groups, monkeypatch):
     fetcher = BlockFetcher(small_groups, small_groups.schema(None))
     assert grouped(range(20), fetcher.joins) == [
         *([first, first + 1, first + 2] for first in (0, 3, 6)),
@@ -162,14 +162,14 @@ def test_a_thread_decodes_small_row_groups_of_a_file_together(small_groups, monk
 def test_row_groups_before_one_that_cannot_be_decoded_are_delivered(small_groups, monkeypatch):
     fetcher = BlockFetcher(small_groups, small_groups.schema(None))
     reader = fetcher._reader(0)
+    read = reader.read
 
-    def broken(blocks):
-        for block in blocks:
-            if block.number == 1:
-                raise DataFormatError("it is damaged")
-            yield reader.read(block)
+    def broken(block):
+        if block.number == 1:
+            raise DataFormatError("it is damaged")
+        return read(block)
 
-    monkeypatch.setattr(reader, "read_all", broken)
+    monkeypatch.setattr(reader, "read", broken)
     pending = fetcher.read_ahead([0, 1, 2])
     assert rows_of(pending[0].result(100)) == list(range(10))
     with pytest.raises(DataFormatError, match="it is damaged"):
@@ -180,13 +180,14 @@ def test_row_groups_before_one_that_cannot_be_decoded_are_delivered(small_groups
 def test_no_row_group_is_delivered_if_the_file_changed_while_those_after_it_were_decoded(small_groups, monkeypatch):
     fetcher = BlockFetcher(small_groups, small_groups.schema(None))
     reader = fetcher._reader(0)
-    read_all = reader.read_all
+    read = reader.read
 
-    def changing(blocks):
-        os.utime(small_groups.view.path(0), ns=(0, 0))
-        return read_all(blocks)
+    def changing(block):
+        if block.number == 2:
+            os.utime(small_groups.view.path(0), ns=(0, 0))
+        return read(block)
 
-    monkeypatch.setattr(reader, "read_all", changing)
+    monkeypatch.setattr(reader, "read", changing)
     pending = fetcher.read_ahead([0, 1, 2])
     for number in range(3):
         with pytest.raises(DataChangedError):
