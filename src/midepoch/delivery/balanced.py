@@ -120,8 +120,8 @@ def take_shares(
     progress: Progress, session: BalancedSession, ledgers: Ledgers, turns: range
 ) -> Generator[Turns, None, None]:
     """A reader's items at some turns, counted from where its progress is, until the end."""
-    opened = session.open_source(len(session.positions))
-    agenda = Agenda(session, progress.reader, (progress.turns_taken + turn for turn in turns))
+    opened, before = session.open_source(len(session.positions)), progress.turns_taken
+    agenda = Agenda(session, progress.reader, (before + turn for turn in turns))
     reading: dict[int, ReadLane] = {}
     try:
         while (lane := agenda.next_lane()) is not None:
