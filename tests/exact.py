@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from midepoch.delivery.layout import Layout, read_layout
+from midepoch.delivery.layout import Layout, read_layout, size_of
 from midepoch.values.wire import dump
 
 
@@ -29,7 +29,8 @@ def same(one, other):
 
 def sent(item, destination):
     """An item after a way through memory that is overwritten."""
-    pickled, memory = dump(item), bytearray(16 << 20)
+    pickled = dump(item)
+    memory = bytearray(size_of(pickled) + (1 << 16))  # with room for the numbers of the layout
     layout = Layout(memoryview(memory))
     layout.add_pickled(pickled, (1,))
     (chunk,) = read_layout(memoryview(memory), layout.finish(), destination)

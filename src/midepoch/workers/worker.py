@@ -25,7 +25,8 @@ class Worker:
         self.memory = SharedMemory() if copies is None else SharedMemory(MOST_PINNED_GROWTH, LEAST_PINNED)
         self._ahead, self._copies = settings.ahead, copies
         self._being_copied: deque[tuple[Message, Mark]] = deque()  # with the point where their copies are done
-        self._received: list[Message] = []  # of which the worker does not know yet
+        self._received = array("q")  # where messages began that the worker may overwrite, and does not know it yet
+        self._received_bytes = 0
         self.connection, of_worker = context.Pipe()
         self._name = f"worker {settings.number} of {settings.workers}"
         self.process = context.Process(target=run_worker, args=(settings, of_worker, self.memory), daemon=True)
@@ -51,12 +52,11 @@ class Worker:
         To tell it of each would wake it each time, and on a busy machine it then runs in place of this process.
         """
         if self._copies is None:
-            self._received.append(message)
+            self._add_received(message)
         else:
             self._being_copied.append((message, self._copies.next_mark()))
             self._note_copied(wait=False)
-        received = sum(one.size for one in self._received)
-        is_much = received >= UNTOLD * AHEAD_BYTES or len(self._received) >= UNTOLD * AHEAD_MESSAGES
+        is_much = self._received_bytes >= UNTOLD * AHEAD_BYTES or len(self._received) >= UNTOLD * AHEAD_MESSAGES
         if is_much or self._ahead is not None:
             self._tell_received()
 
@@ -69,13 +69,17 @@ class Worker:
         while self._being_copied and (wait or self._being_copied[0][1].is_done()):
             message, copied = self._being_copied.popleft()
             copied.wait()
-            self._received.append(message)
+            self._add_received(message)
+
+    def _add_received(self, message: Message) -> None:
+        self._received.append(message.start)
+        self._received_bytes += message.size
 
     def _tell_received(self) -> None:
         if self._received:
             with suppress(OSError):  # a worker that died has sent everything that is in its memory
-                self.connection.send_bytes(RECEIVED + array("q", (one.start for one in self._received)).tobytes())
-            self._received.clear()
+                self.connection.send_bytes(RECEIVED + self._received.tobytes())
+            self._received, self._received_bytes = array("q"), 0
 
     def stop(self) -> None:
         """Let the worker end after the item that it makes."""
