@@ -63,9 +63,14 @@ class Mailbox:
         pickle.loads(self._errors[turn]).reraise()
 
     def _wait(self, makers: Sequence[Worker], begun: float) -> None:
-        """Wait for something from the workers, one of which makes the turn that is needed."""
+        """Wait for something from the workers, one of which makes the turn that is needed.
+
+        First the time is used to prepare, for one worker and then another: else the loop would wait for that later.
+        """
         for worker in makers:
             worker.before_wait()
+        if any(worker.prepare() for worker in (*makers, *self._workers)):
+            return  # what is needed may have arrived meanwhile
         seconds: float = CHECK_SECONDS
         if self._timeout:
             passed = time.monotonic() - begun

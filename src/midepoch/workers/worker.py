@@ -65,6 +65,10 @@ class Worker:
         self._note_copied(wait=True)
         self._tell_received()
 
+    def prepare(self) -> bool:
+        """Prepare to receive from the worker, which takes a while; False if that is done."""
+        return self.memory.pin_early()
+
     def _note_copied(self, *, wait: bool) -> None:
         while self._being_copied and (wait or self._being_copied[0][1].is_done()):
             message, copied = self._being_copied.popleft()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import midepoch as me
-from midepoch.delivery import transport
+from midepoch.delivery import ring, transport
 from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.errors import StaleIteratorError
 from midepoch.loader import delivering
@@ -336,6 +336,38 @@ def test_memory_is_pinned_once_and_unpinned_after_its_copies(monkeypatch):
     assert cuda.log[1:] == ["synchronize", "unregister", ("register", 0, 2 << 20, 0)]
     memory.free()
     assert cuda.log[4:] == ["synchronize", "unregister"]
+
+
+def test_memory_is_pinned_before_anything_is_in_it(monkeypatch):
+    cuda, copies = cuda_copies(monkeypatch)
+    memory = transport.SharedMemory(4 << 20, 8 << 20)
+    assert not memory.pin_early(), "nothing is pinned without a device"
+    memory.pin = copies.pin
+    assert [memory.pin_early(), memory.pin_early()] == [True, False]
+    memory.grow(1)
+    memory.view(0, 8 << 20)
+    assert cuda.log == [("register", 0, 8 << 20, 0)], "once"
+    memory.view(0, (8 << 20) + 1)
+    assert cuda.log[1:] == ["synchronize", "unregister", ("register", 0, (8 << 20) + 1, 0)]
+    assert not memory.pin_early()
+    memory.free()
+
+
+def test_memory_of_a_file_that_may_not_be_long_is_pinned_when_it_is_used(monkeypatch):
+    cuda, copies = cuda_copies(monkeypatch)
+
+    def refuse(*_):
+        raise OSError("the limit of file sizes")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ring.os, "ftruncate", refuse)
+        memory = transport.SharedMemory(4 << 20, 8 << 20)
+    memory.pin = copies.pin
+    assert not memory.pin_early()
+    memory.grow(1)
+    assert memory.pin_early()
+    assert cuda.log == [("register", 0, 8 << 20, 0)]
+    memory.free()
 
 
 def test_memory_that_cannot_be_pinned_is_no_error(monkeypatch):

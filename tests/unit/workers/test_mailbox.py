@@ -42,7 +42,7 @@ class FakeWorker:
     def __init__(self, workers, round_number=1):
         self.connection, self._other = Pipe()
         self.memory, self.process, self.round = SharedMemory(), Process(), round_number
-        self.received, self.told = [], 0
+        self.received, self.told, self.prepared, self.arrives = [], 0, None, None
         self.sender = Sender(self.memory, Outbox(self), Places(), ahead=None, step=workers)
 
     def send(self, kind, content):
@@ -58,6 +58,15 @@ class FakeWorker:
 
     def before_wait(self):
         self.told += 1
+
+    def prepare(self):
+        """It takes so long that something may arrive meanwhile."""
+        if self.prepared is None or self.prepared:
+            return False
+        self.prepared = True
+        if self.arrives is not None:
+            self.deliver(*self.arrives)
+        return True
 
     def death(self):
         return RuntimeError("died")
@@ -134,6 +143,21 @@ def test_what_has_not_arrived_is_not_waited_for_unless_one_wants_to(workers):
     with pytest.raises(RuntimeError, match=r"timed out after 0\.01 seconds"):
         one.items(0, wait=True)
     assert one[0].told >= 1, "the worker may have waited for that"
+
+
+@pytest.mark.parametrize("steal", [False, True])
+def test_a_wait_is_used_to_prepare_workers_the_maker_of_the_turn_first_until_the_turn_is_there(workers, steal):
+    four = workers(4, steal=steal, timeout=0.01)
+    for worker in four.all:
+        worker.prepared = False
+    assert four.items(1) is None
+    assert [worker.prepared for worker in four.all] == [False] * 4, "nobody has waited"
+    four[0].arrives = 1, "1"
+    assert four.items(1, wait=True) == ["1"]
+    assert [worker.prepared for worker in four.all] == [True, not steal, False, False]
+    with pytest.raises(RuntimeError, match="timed out"):
+        four.items(2, wait=True)
+    assert [worker.prepared for worker in four.all] == [True] * 4
 
 
 def test_the_end_of_the_turns_of_a_worker_is_the_first_that_anybody_found(workers):
