@@ -140,6 +140,7 @@ def test_a_quote_that_is_never_closed_is_not_read_into_memory_without_end(tmp_pa
             tmp_path / "a.csv", unclosed, max_record_bytes="10kB"
         )
         assert "has a header of more than" in error_of(tmp_path / "b.csv", "x" * 200_000, max_record_bytes=10_000)
+        assert "ends inside quotes" in error_of(tmp_path / "a.csv", unclosed, max_record_bytes=None)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.json"])

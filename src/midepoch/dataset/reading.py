@@ -14,7 +14,7 @@ from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch._common.once import log_once
 from midepoch.dataset.dataset import Dataset
 from midepoch.dataset.signatures import Row
-from midepoch.formats import MAX_RECORD_BYTES, file_suffixes
+from midepoch.formats import MAX_RECORD_BYTES, NO_LIMIT, file_suffixes
 from midepoch.index.build import open_index
 from midepoch.index.hive import HiveIndex, below_hive_folders
 from midepoch.index.index import Index
@@ -53,7 +53,7 @@ def read(
     read_ahead: Size | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: Size = CACHE,
-    max_record_bytes: Size = MAX_RECORD_BYTES,
+    max_record_bytes: Size | None = MAX_RECORD_BYTES,
     trust_shared: bool = False,
     executor: Executor | None = None,
 ) -> Dataset[Row]:
@@ -84,6 +84,7 @@ def read(
 
     ``max_record_bytes`` (default "512MiB") protects the memory from files that are small and become large: a record of
     text may have that many bytes, and so may a Parquet or Arrow block that grows a hundredfold when it is decompressed.
+    If all files are trusted, None has no limit: Parquet pages are then not looked at before they are decoded.
 
     Indexes and cached blocks of other users are not used, because they could say anything about the rows. With
     ``trust_shared=True`` they are, in ``index_dir`` and ``cache_dir``, and yours are made for them too. This process
@@ -105,7 +106,7 @@ def read(
         index_dir=index_dir,
         storage_options=storage_options,
         executor=executor,
-        max_record_bytes=check_integer("max_record_bytes", parse_size("max_record_bytes", max_record_bytes), least=1),
+        max_record_bytes=_limit(max_record_bytes),
     )
     if schema is not None:
         if schema != "union" and not isinstance(schema, pa.Schema):
@@ -114,6 +115,12 @@ def read(
     if partitioning == "hive":
         index = HiveIndex(index)
     return read_index(index, columns, filters, fetch)
+
+
+def _limit(max_record_bytes: Size | None) -> int:
+    if max_record_bytes is None:
+        return NO_LIMIT
+    return check_integer("max_record_bytes", parse_size("max_record_bytes", max_record_bytes), least=1)
 
 
 def _warn_of_splits(source: PathSpec | Listing) -> None:

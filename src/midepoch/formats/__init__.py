@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from midepoch.formats import arrow, orc, parquet
 from midepoch.formats.base import Block, BlockReader, Format, Range, Scan, read_all
 from midepoch.formats.detect import detect
-from midepoch.formats.inflation import MAX_RECORD_BYTES
+from midepoch.formats.inflation import MAX_RECORD_BYTES, NO_LIMIT
 from midepoch.formats.text import csv, json_array, jsonl, raw_lines
 from midepoch.storage.location import Location
 
@@ -16,6 +16,7 @@ __all__ = [
     "EMPTY",
     "FORMATS",
     "MAX_RECORD_BYTES",
+    "NO_LIMIT",
     "Block",
     "BlockReader",
     "Format",

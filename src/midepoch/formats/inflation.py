@@ -7,6 +7,8 @@ from midepoch.formats.flatbuffers import field_at, pairs_at, table_at
 
 MAX_RECORD_BYTES = 512 << 20
 """The default of ``max_record_bytes``."""
+NO_LIMIT = (1 << 63) - 1
+"""The limit of files that are trusted. What they become is not looked at."""
 MOST_TIMES = 100
 """A block that grows less than this many times has no limit: no small file becomes large by that."""
 CONTINUATION = b"\xff\xff\xff\xff"
@@ -22,7 +24,7 @@ def check_inflation(stored: int, inflated: int, limit: int) -> None:
     if inflated > limit and inflated > MOST_TIMES * stored:
         raise InflationError(
             f"{stored:,} bytes become {inflated:,} bytes once decompressed, more than max_record_bytes ({limit:,}). If "
-            "the file is trusted, pass a larger max_record_bytes to read"
+            "the file is trusted, pass a larger max_record_bytes to read, or None"
         )
 
 

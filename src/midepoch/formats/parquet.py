@@ -20,7 +20,7 @@ from midepoch.formats.dictionary_pages import (
     span_of,
     stored_bytes,
 )
-from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_inflation
+from midepoch.formats.inflation import MAX_RECORD_BYTES, NO_LIMIT, InflationError, check_inflation
 from midepoch.storage.location import Location, open_file
 from midepoch.storage.ranges import Span
 
@@ -131,11 +131,11 @@ class ParquetBlocks:
             raise DataFormatError(f"{self._path}: row group {block.number} cannot be decoded: {error}") from error
 
     def _decoding(self, source: pa.NativeFile, number: int) -> Decoding:
-        """How a row group is decoded. Its pages are looked at once."""
+        """How a row group is decoded. Its pages are looked at once, unless the file is trusted."""
         known = self._decodings.get(number)
         if known is None:
             metadata = self._file.metadata
-            if number >= metadata.num_row_groups:
+            if number >= metadata.num_row_groups or self._limit == NO_LIMIT:
                 return Decoding()
             known = self._decodings[number] = decoding_of(source, metadata, number, self._leaves, self._limit)
         return known

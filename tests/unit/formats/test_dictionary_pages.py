@@ -44,6 +44,21 @@ def test_a_small_file_of_one_long_text_in_many_rows_is_refused(tmp_path, compres
 
 
 @pytest.mark.usefixtures("_small")
+def test_pages_of_trusted_files_are_not_looked_at(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(repeated("a" * 10_000, store_schema=False))
+    usual = me.read(path)
+    next(iter(usual))
+    monkeypatch.setattr(parquet, "decoding_of", lambda *_: pytest.fail("its pages were looked at"))
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("it was decoded in steps"))
+    trusted = me.read(path, max_record_bytes=None)
+    trusted.load_state_dict(usual.state_dict())
+    assert [row["id"] for row in trusted] == list(range(1, ROWS)), "a state of either is one of both"
+    with pytest.raises(pytest.fail.Exception, match="looked at"):
+        list(me.read(path))
+
+
+@pytest.mark.usefixtures("_small")
 def test_few_rows_are_decoded_at_a_time(monkeypatch):
     seen = []
 
