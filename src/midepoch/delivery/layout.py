@@ -109,8 +109,17 @@ class Layout:
         self._numbers.extend([PLAIN, len(cursor), *cursor, len(batches.columns), 1 + len(batches.columns), *places])
         self.items += 1
 
-    def add_rows(self, batches: Sequence[pa.RecordBatch], size: int | None, cursors: Sequence[Sequence[int]]) -> None:
-        """Write rows that make one item for each of the ``cursors``: the first of each batch, then the second, …"""
+    def add_rows(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        size: int | None,
+        cursors: Sequence[Sequence[int]],
+        check: Check | None = None,
+    ) -> None:
+        """Write rows that make one item for each of the ``cursors``: the first of each batch, then the second, …
+
+        ``check`` raises if a file has changed of which they are a view.
+        """
         length = stream_size(batches)
         start = self._next(length)
         with (
@@ -119,6 +128,8 @@ class Layout:
         ):
             for batch in batches:
                 stream.write_batch(batch)
+        if check is not None:
+            check()  # only after it are they part of the message
         self._numbers.extend([ROWS, len(batches), len(cursors), len(cursors[0]), size or 0, start, self.used])
         for cursor in cursors:
             self._numbers.extend(cursor)

@@ -18,6 +18,7 @@ from midepoch.delivery.progress import Turns
 from midepoch.delivery.reader import turn_by_turn
 from midepoch.delivery.ring import Places, SharedMemory
 from midepoch.values.collate import standalone
+from midepoch.values.file_checks import all_checks
 from midepoch.values.gather import WideBatches
 from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.tensor_dicts import batch_description
@@ -25,6 +26,8 @@ from midepoch.values.wire import dump
 
 MESSAGE_BYTES = 1 << 20
 """A message has about this many bytes, or one item that is larger."""
+ROW_MESSAGE_BYTES = 2 << 20
+"""The same for rows that are sent as columns: to send and to receive a message takes as long as 100 rows of text."""
 LARGE_MESSAGE_BYTES = 8 << 20
 """The most bytes of a message of several large items."""
 LARGE_ITEMS = 16
@@ -114,7 +117,7 @@ class Sender:
         if isinstance(turns.items, RowItems | RowRounds):
             parts = turns.items.parts if isinstance(turns.items, RowRounds) else (turns.items,)
             if parts[0].are_columns and len(parts) <= self._most_items:
-                self._send_rows(parts, turns.cursors, sums)
+                self._write_rows(parts, turns.cursors, sums)
                 return
             wide = [batches for part in parts if (batches := part.wide_batches())]
             if len(wide) == len(parts):
@@ -166,23 +169,27 @@ class Sender:
         """True if the main process needs the message under way before all that were sent and are not received."""
         return all(self.turn < sent.start for sent in self._sent.values())
 
-    def _send_rows(
+    def _write_rows(
         self, parts: Sequence[RowItems], cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None
     ) -> None:
-        """Send rows of each lane as columns: few at first, then about as many as make a message of the usual size."""
-        self.flush()
+        """Write rows of each lane as columns: few at first, then about as many as make a message of the usual size."""
         done, items, rows = 0, len(parts[0]), len(parts) * (parts[0].size or 1)
         while done < items:
-            rounds = min(max(1, self._rows // rows), self._most_items // len(parts), items - done)
+            free = self._most_items - (0 if self._layout is None else self._layout.items)
+            if free < len(parts):
+                self.flush()
+                continue
+            rounds = min(max(1, self._rows // rows), free // len(parts), items - done)
             batches = [part.slice(done, done + rounds).batch() for part in parts]
             ends = _ends(cursors, sums, done, done + rounds)
             size = stream_size(batches)
-            self._room_for(size, 7 + len(ends) * len(ends[0])).add_rows(batches, parts[0].size, ends)
-            for part in parts:
-                part.rows.check_file()
-            self.flush()
+            check = all_checks(part.rows.check for part in parts)
+            layout = self._room_for(size, 7 + len(ends) * len(ends[0]), ROW_MESSAGE_BYTES)
+            layout.add_rows(batches, parts[0].size, ends, check)
+            if self._is_due():
+                self.flush()
             done += rounds
-            usual = max(1, MESSAGE_BYTES * sum(batch.num_rows for batch in batches) // size)
+            usual = max(1, ROW_MESSAGE_BYTES * sum(batch.num_rows for batch in batches) // size)
             self._rows = min(2 * self._rows, usual) if self._rows < usual else usual
 
     def _room_for(self, size: int, numbers: int, wanted: int = 0) -> Layout:

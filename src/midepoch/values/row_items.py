@@ -45,7 +45,7 @@ class RowItems:
         return RowItems(self.rows.slice(begin, max(begin, end)), self.size)
 
     def batch(self) -> pa.RecordBatch:
-        """The rows as a record batch, which may be a view of a file: call ``rows.check_file`` after it was copied."""
+        """The rows as a record batch, which may be a view of a file: call ``rows.check`` after it was copied."""
         data: Any = self.rows.data
         return data.batch() if isinstance(data, PickedRows) else data
 

@@ -1,5 +1,7 @@
 """Items across a process border: they arrive in order and unchanged, and a worker is ahead as far as it may be."""
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -160,8 +162,10 @@ def test_a_worker_is_further_ahead_if_all_was_taken_while_it_made_a_window(memor
     assert [item[0] for item, _ in main.turns] == 4 * [*range(80)]
 
 
+@pytest.mark.parametrize("pause", [-1.0, 1000.0])
 @pytest.mark.parametrize("size", [None, 1, 7])
-def test_rows_are_sent_as_columns_few_at_first_and_then_many(memory, size):
+def test_rows_are_sent_as_columns_few_at_first_and_then_many(memory, monkeypatch, size, pause):
+    monkeypatch.setattr(transport, "PAUSE", pause)
     texts = [f"{number} " * 50 for number in range(2_000)]
     batch = pa.RecordBatch.from_pydict({"id": range(2_000), "text": texts})
     items = RowItems(Rows(batch), size)
@@ -169,16 +173,45 @@ def test_rows_are_sent_as_columns_few_at_first_and_then_many(memory, size):
     main = Main(memory)
     sender = Sender(memory, main, Places(), ahead=None)
     sender.send(Turns(items, (cursors,)))
+    sender.flush()
     counts = [items_in(memory, place) for place in main.places]
-    if not main.turns:
+    assert max(counts) <= transport.MESSAGE_ITEMS
+    if pause < 0:  # each part of the rows took long
         assert counts[0] == 1
+    else:
+        assert len(counts) == -(-len(items) // transport.MESSAGE_ITEMS)
     turns = main.rest()
     assert [item for item, _ in turns] == list(items)
     assert [cursor for _, cursor in turns] == list(map(tuple, cursors.tolist()))
 
 
+@pytest.mark.parametrize("ahead", [None, 1, 6])
+@pytest.mark.parametrize("pause", [-1.0, 1000.0])
+def test_short_runs_of_rows_share_a_message_with_what_else_is_sent(memory, monkeypatch, pause, ahead):
+    monkeypatch.setattr(transport, "PAUSE", pause)
+    texts = [f"{number} " * 2000 for number in range(600)]
+    rows = Rows(pa.RecordBatch.from_pydict({"text": texts}))
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=ahead)
+    bounds = [0, 40, 41, 200, 240, 241, 242, 400, 590, 600]
+    for begin, end in pairwise(bounds):
+        sender.send(Turns(RowItems(rows.slice(begin, end)), (np.arange(begin, end)[:, None],)))
+        if begin == 200:
+            sender.send(Turns([EMPTY, "another", EMPTY], ((), ((7,),), ())))
+        assert ahead is None or main.most_ahead <= 1.5 * ahead
+    sender.flush()
+    sent = len(main.places)
+    turns = main.rest()
+    expected = [({"text": text}, (number,)) for number, text in enumerate(texts)]
+    expected[240:240] = [(EMPTY, None), ("another", (7,)), (EMPTY, None)]
+    assert turns == expected
+    if pause > 0 and ahead is None:
+        size = sum(map(len, texts))
+        assert sent <= 2 * -(-size // transport.ROW_MESSAGE_BYTES), "the messages are at least half full"
+
+
 @pytest.mark.parametrize("size", [None, 3])
-@pytest.mark.parametrize("ahead", [None, 1, 9])
+@pytest.mark.parametrize("ahead", [None, 1, 9, 12])
 def test_rows_of_several_lanes_come_one_of_each_lane(memory, size, ahead):
     parts = tuple(
         RowItems(Rows(pa.RecordBatch.from_pydict({"x": [f"{lane} {number}" for number in range(300)]})), size)
@@ -198,16 +231,20 @@ def test_rows_of_several_lanes_come_one_of_each_lane(memory, size, ahead):
     assert ahead is None or main.most_ahead <= 1.5 * ahead
 
 
-def test_a_file_that_changed_is_noticed_before_its_rows_are_sent(memory):
+def test_a_file_that_changed_is_noticed_before_its_rows_are_sent(memory, monkeypatch):
     def check():
         raise RuntimeError("the file has changed")
 
     main = Main(memory)
     sender = Sender(memory, main, Places(), ahead=None)
     rows = Rows(pa.RecordBatch.from_pydict({"x": [1, 2]}), check=check)
+    before = Rows(pa.RecordBatch.from_pydict({"x": [0]}))
+    monkeypatch.setattr(transport, "PAUSE", 1000.0)
+    sender.send(Turns(RowItems(before), (np.zeros((1, 1), np.int64),)))
     with pytest.raises(RuntimeError, match="the file has changed"):
         sender.send(Turns(RowItems(rows), (np.zeros((2, 1), np.int64),)))
-    assert main.places == []
+    sender.flush()  # as a worker does after an error
+    assert main.rest() == [({"x": 0}, (0,))]
 
 
 def wide_items(check, batches=12):
