@@ -63,9 +63,10 @@ class ScatteredRows:
         """The columns of the block."""
         return self.block.schema
 
-    def batch(self) -> pa.RecordBatch:
-        """A copy of the rows."""
-        return take(self.block, self.rows)
+    def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
+        """A copy of the rows, with all columns or only those in ``names``."""
+        rows = take(self.block.select(names) if names else self.block, self.rows)
+        return rows if names is None else rows.select(names)
 
 
 class RowPool:
@@ -122,12 +123,12 @@ class RowPool:
             self.check()
         if wanted not in self._batches:
             batches: list[pa.RecordBatch] = [
-                part.batch(names)
-                if isinstance(part, PickedRows | SlicedRows)
-                else part
-                if names is None
+                part
+                if isinstance(part, pa.RecordBatch) and names is None
                 else part.select(names)
-                for part in self._copied_parts
+                if isinstance(part, pa.RecordBatch)
+                else part.batch(names)
+                for part in self._parts
             ]
             joined = batches[0] if self.is_view else concat_batches(batches)
             if not self.is_view:
@@ -140,13 +141,29 @@ class RowPool:
         """True if ``batch`` may be a view of a file: a single part is not copied."""
         return len(self._parts) == 1
 
-    @cached_property
-    def texts(self) -> dict[str, Texts]:
-        """The columns of texts that are gathered straight from parts which are all in memory."""
-        parts = [part for part in self._parts if isinstance(part, pa.RecordBatch)]
-        if self._check is not in_memory or len(parts) < max(2, len(self._parts)):
+    def texts(self, names: Sequence[str], indices: I64) -> dict[str, pa.Array]:
+        """The rows at ``indices`` of those columns whose texts are gathered straight from the parts."""
+        gathered = [name for name in names if name in self._texts]
+        if not gathered:
             return {}
-        found = {name: texts_of([part.column(name) for part in parts]) for name in self.names}
+        self.check()
+        taken = {name: self._texts[name].take(indices) for name in gathered}
+        self.check()
+        return {name: texts for name, texts in taken.items() if texts is not None}
+
+    @cached_property
+    def _texts(self) -> dict[str, Texts]:
+        """The columns of texts, not copied, if all parts are rows of blocks, and not too many files are checked."""
+        parts = [
+            (part.block, part.rows) if isinstance(part, ScatteredRows) else (part, None)
+            for part in self._parts
+            if isinstance(part, pa.RecordBatch | ScatteredRows)
+        ]
+        most = len(parts) if self._check is in_memory else MAX_PARTS
+        if self._check is None or not max(2, len(self._parts)) <= len(parts) <= most:
+            return {}
+        self.check()
+        found = {name: texts_of([(block.column(name), rows) for block, rows in parts]) for name in self.names}
         return {name: texts for name, texts in found.items() if texts is not None}
 
     @cached_property
@@ -206,11 +223,6 @@ class RowPool:
             if field.type.id in TEXTS or all(opened.has_numbers(field.name) for opened in slices)
         ]
 
-    @cached_property
-    def _copied_parts(self) -> "Sequence[pa.RecordBatch | SlicedRows | PickedRows]":
-        """The parts, with a copy of rows that lie scattered in their block."""
-        return [part.batch() if isinstance(part, ScatteredRows) else part for part in self._parts]
-
     def _convertible(self) -> "Iterator[pa.RecordBatch | SlicedRows | PickedRows]":
         """The parts, joined if they are small: to convert a part has a cost that does not depend on its rows.
 
@@ -249,18 +261,20 @@ class PickedRows:
     def batch(self, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """The rows as a record batch, with all columns or only those in ``names``."""
         wanted = self.names if names is None else names
-        texts = {name: self.pool.texts[name].take(self.indices) for name in wanted if name in self.pool.texts}
-        rest = [name for name in wanted if texts.get(name) is None]
-        if wanted and not rest:  # rows without columns are known by their number alone
-            schema = pa.schema([self.pool.schema.field(name) for name in wanted], self.pool.schema.metadata)
-            return pa.RecordBatch.from_arrays([texts[name] for name in wanted], schema=schema)
-        rows = take(self.pool.batch(names if len(rest) == len(wanted) else rest), self.indices)
-        if self.pool.is_view:
-            self.pool.check()
-        for number, name in enumerate(wanted):
-            if name not in rest:
-                rows = rows.add_column(number, self.pool.schema.field(name), texts[name])
-        return rows
+        texts = self.pool.texts(wanted, self.indices)
+        rest = [name for name in wanted if name not in texts]
+        schema = self.pool.schema
+        fields, columns = {name: schema.field(name) for name in texts}, texts
+        if rest or not wanted:  # rows without columns are known by their number alone
+            rows = take(self.pool.batch(rest if texts else names), self.indices)
+            if self.pool.is_view:
+                self.pool.check()
+            if not texts:
+                return rows
+            fields |= {field.name: field for field in rows.schema}
+            columns = texts | {name: rows.column(name) for name in rest}
+        schema = pa.schema([fields[name] for name in wanted], schema.metadata)
+        return pa.RecordBatch.from_arrays([columns[name] for name in wanted], schema=schema)
 
     @property
     def origin(self) -> RowOrigin | None:

@@ -52,32 +52,39 @@ class Texts:
         return pa.Array.from_buffers(VIEWS[self.kind.id][0], len(indices), memory, 0).cast(self.kind)
 
 
-def texts_of(columns: Sequence[pa.Array]) -> Texts | None:
-    """The values of several arrays of texts, in their order; None if they are no texts, or one of them is null."""
-    kind, rows = columns[0].type, sum(map(len, columns))
-    if kind.id not in VIEWS or rows < ROWS_OF_PART * len(columns) or any(column.null_count for column in columns):
+def texts_of(parts: Sequence[tuple[pa.Array, I64 | None]]) -> Texts | None:
+    """The values of several arrays of texts in their order, or of each array those at some indices.
+
+    None if they are no texts of one type, or one of them is null.
+    """
+    kind = parts[0][0].type
+    if kind.id not in VIEWS or any(column.type != kind or column.null_count for column, _ in parts):
         return None
-    views, buffers = np.zeros((rows, 4), np.int32), list[pa.Buffer]()
+    counts = [len(column if indices is None else indices) for column, indices in parts]
+    if sum(counts) < ROWS_OF_PART * len(parts):
+        return None
+    views, buffers = np.zeros((sum(counts), 4), np.int32), list[pa.Buffer]()
     begin = 0
-    for column in columns:
-        if len(column):
+    for (column, indices), count in zip(parts, counts, strict=True):
+        if count:
             _, offsets, data = column.buffers()
             if data is None or data.size > MOST_BYTES:
                 return None
             ends = np.frombuffer(offsets, VIEWS[kind.id][1])[column.offset : column.offset + len(column) + 1]
-            _write_views(views[begin : begin + len(column)], ends, data, len(buffers))
-            begin += len(column)
+            bounds = (ends[:-1], ends[1:]) if indices is None else (ends[indices], ends[indices + 1])
+            _write_views(views[begin : begin + count], *bounds, data, len(buffers))
+            begin += count
             buffers.append(data)
     return Texts(kind, views, tuple(buffers))
 
 
-def _write_views(views: I32, ends: npt.NDArray[Any], data: pa.Buffer, number: int) -> None:
-    lengths = np.diff(ends)
-    views[:, 0], views[:, 2], views[:, 3] = lengths, number, ends[:-1]
+def _write_views(views: I32, starts: npt.NDArray[Any], stops: npt.NDArray[Any], data: pa.Buffer, number: int) -> None:
+    lengths = stops - starts
+    views[:, 0], views[:, 2], views[:, 3] = lengths, number, starts
     short = np.flatnonzero(lengths <= SHORT)
     if len(short):
         letters = np.frombuffer(data, np.uint8) if data.size else np.zeros(1, np.uint8)
-        at = ends[:-1][short, None] + np.arange(SHORT)
+        at = starts[short, None] + np.arange(SHORT)
         inside = np.arange(SHORT) < lengths[short, None]
         found = np.where(inside, letters[np.minimum(at, len(letters) - 1)], 0).astype(np.uint8)
         views[short, 1:] = found.view(np.int32)
