@@ -1,9 +1,10 @@
 """The blocks that one lane holds in memory: in use, kept for the next step, or on their way."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import CancelledError
 
 from midepoch.sources.fetcher import BlockFetcher
-from midepoch.sources.read_block import Data, PendingBlock
+from midepoch.sources.read_block import Data, PendingBlock, ReadBlock
 from midepoch.storage.ranges import grouped
 
 
@@ -65,7 +66,7 @@ class HeldBlocks:
                 self._views[number] = self._views.pop(number)
             elif number not in self._decoded:
                 pending = self._urgent.pop(number, None) or self._take_pending(number)
-                block = self._fetcher.read(number) if pending is None else pending.result()
+                block = self._fetcher.read(number) if pending is None else self._result(number, pending)
                 (self._views if block.is_view else self._decoded)[number] = block.data
         self._drop_unused(set(numbers), keep_decoded=window is not None)
         if not self._fetcher.is_remote:
@@ -101,8 +102,12 @@ class HeldBlocks:
             self._pending |= self._fetcher.read_ahead(group)
 
     def _cancel_unclaimed(self) -> None:
-        """Cancel blocks that the last two requests did not name: they belong to other readers of the lane."""
-        for number in self._pending.keys() - self._requested[0] - self._requested[1]:
+        """Cancel blocks that the last two requests did not name: they belong to other readers of the lane.
+
+        Those that the fetcher has cancelled are no longer on their way.
+        """
+        dropped = {number for number, pending in self._pending.items() if pending.cancelled()}
+        for number in dropped | (self._pending.keys() - self._requested[0] - self._requested[1]):
             if (unclaimed := self._take_pending(number)) is not None:
                 unclaimed.cancel()
 
@@ -120,6 +125,13 @@ class HeldBlocks:
             self._fetcher.release(number)
         return pending
 
+    def _result(self, number: int, pending: PendingBlock) -> ReadBlock:
+        """A block that was requested. The fetcher may have cancelled it, because blocks grew more than it knew."""
+        try:
+            return pending.result()
+        except CancelledError:
+            return self._fetcher.read(number)
+
     def _fetch_urgently(self, numbers: Sequence[int]) -> None:
         """Fetch all blocks of a step side by side, also those that were requested but whose reading has not begun."""
         wanted = list[int]()
@@ -135,6 +147,9 @@ class HeldBlocks:
 
     def _decode_side_by_side(self, numbers: Sequence[int]) -> None:
         """Let threads decode the blocks of a step that were not read ahead: all of the first window, for example."""
+        for number in numbers:
+            if number in self._pending and self._pending[number].cancelled():
+                self._take_pending(number)
         missing = [
             number
             for number in numbers

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import cache, partial
@@ -22,6 +22,7 @@ from midepoch.errors import DataChangedError, StaleIteratorError
 from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, read_all
 from midepoch.index.files import is_mapped
 from midepoch.index.index import Index
+from midepoch.sources.growth import Growth
 from midepoch.sources.read_block import Data, PendingBlock, ReadBlock, as_batch
 from midepoch.sources.virtual import BlockTable
 from midepoch.storage.cache import BlockCache, block_key
@@ -41,7 +42,7 @@ ROW_FETCH_THREADS = 16
 DECODE_THREADS = 12
 """How many threads decode blocks of local files, at most: more of them only wait for the interpreter lock."""
 BYTES_OF_A_THREAD = 8 << 20
-"""How many bytes of local blocks are decoded ahead for each thread but the first."""
+"""How many bytes of local blocks are decoded ahead for each thread but the first, counted as they are in memory."""
 DECODED_TOGETHER = 4 << 20
 """How many bytes of local blocks a thread decodes one after the other before it asks for more, at most: whenever work
 is handed over, threads wait for the interpreter lock."""
@@ -73,8 +74,12 @@ class BlockFetcher:
         ahead = self._fetch.read_ahead if self.is_remote else BYTES_OF_A_THREAD * (self.decode_threads - 1)
         self.bytes_ahead = ahead // lanes
         """How many bytes each lane reads ahead. If it is 0, a lane of local files reads what its next step needs."""
+        self.growth = Growth(1.0 if self.has_runs else None)
+        """How much larger blocks are in memory than in the index. Runs of rows are stored as they are in memory."""
         self.blocks_ahead = MAX_BLOCKS_AHEAD if blocks is None else MAX_RUNS_AHEAD
         """How many blocks each lane reads ahead, at most."""
+        self.threads = ROW_FETCH_THREADS if self.has_runs else FETCH_THREADS if self.is_remote else self.decode_threads
+        """How many threads read ahead. So many blocks are requested until it is known how much blocks grow."""
         together = GROUP_BYTES if self.is_remote else DECODED_TOGETHER
         self._group_bytes = min(together, self.bytes_ahead // GROUPS_AHEAD)
         self._open_files: dict[int, _OpenFile] = {}
@@ -84,6 +89,8 @@ class BlockFetcher:
         self._stop = Event()
         """Set when nobody waits for the requests of the threads any more."""
         self._reserved_bytes = 0
+        self._reserved: dict[int, list[int]] = {}
+        """What was reserved for each block, once for each lane that reads it ahead."""
         self._process = os.getpid()
         self.cache_hits = self.cache_misses = 0
         self.fetched = self.decoded = 0.0  # seconds of all threads
@@ -143,12 +150,12 @@ class BlockFetcher:
         ((_, block),) = self.read_all([number])
         return block
 
-    def read_all(self, numbers: Sequence[int]) -> Generator[tuple[int, ReadBlock], None, None]:
-        """Blocks of one file with their numbers, in any order, each as soon as it is decoded."""
-        held = {number: data for number in numbers if (data := self._decoded.get(number)) is not None}
-        yield from ((number, ReadBlock(data, False)) for number, data in held.items())
-        missing = [number for number in numbers if number not in held]
-        for number, block in self._read_remote(missing) if self.is_remote else self._read_local(missing):
+    def read_all(self, numbers: Iterable[int]) -> Generator[tuple[int, ReadBlock], None, None]:
+        """Blocks of one file with their numbers, in any order, each as soon as it is decoded.
+
+        Of a local file, each number is asked for when the blocks before it are decoded.
+        """
+        for number, block in self._read_remote(numbers) if self.is_remote else self._read_local(numbers):
             if not block.is_view:
                 self._decoded[number] = block.data
             yield number, block
@@ -157,17 +164,17 @@ class BlockFetcher:
         """Fetch a group of blocks together in the background. Their file is checked when they are used.
 
         Each future is done as soon as its block is decoded. Urgent groups have threads of their own, so they never
-        wait for blocks that other lanes need later.
+        wait for blocks that other lanes need later. Of other groups, the blocks that are not begun are cancelled as
+        soon as blocks turn out to grow far more than was known when they were requested.
         """
         pool = self._thread_pools.get(urgent)
         if pool is None:
-            threads = ROW_FETCH_THREADS if self.has_runs else FETCH_THREADS if self.is_remote else self.decode_threads
             store = self.index.store
             begin = None if store is None else partial(store.stop_with, self._stop)
-            pool = self._thread_pools[urgent] = ThreadPoolExecutor(threads, "midepoch-read-ahead", begin)
+            pool = self._thread_pools[urgent] = ThreadPoolExecutor(self.threads, "midepoch-read-ahead", begin)
         pending: dict[int, PendingBlock] = {number: Future() for number in group}
-        # If the pool is shut down before it gets to this job, nobody else would ever finish these futures.
-        job = pool.submit(self._fill, pending)
+        # Nobody else would ever finish the futures that the job leaves: all, if the pool is shut down before it begins.
+        job = pool.submit(self._fill, pending, None if urgent else self.growth.factor)
         job.add_done_callback(lambda _: [block.cancel() for block in pending.values()])
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
@@ -193,7 +200,8 @@ class BlockFetcher:
             number != group[-1] + 1 or len(group) >= GROUP_BLOCKS or (self.is_remote and not self._is_read_whole(file))
         ):
             return False
-        return bool(self.blocks.block_lengths[[*group, number]].sum() <= self._group_bytes)
+        growth = 1.0 if self.is_remote else self.growth.factor  # a request is as large as the bytes that are stored
+        return bool(self.blocks.block_lengths[[*group, number]].sum() * growth <= self._group_bytes)
 
     def can_grow(self, group: Sequence[int]) -> bool:
         """True if the block that comes next in its file could join a group. Runs of rows come in another order."""
@@ -202,21 +210,25 @@ class BlockFetcher:
     def reserve(self, number: int) -> bool:
         """Reserve memory for a block to read ahead, and return whether there was enough.
 
-        One block always fits, unless nothing is to be read ahead.
+        One block always fits, unless nothing is to be read ahead. Blocks count as large as they become, as far as that
+        is known.
         """
         if not self.is_remote:
             return True
-        length = int(self.blocks.block_lengths[number])
+        length = int(self.blocks.block_lengths[number] * self.growth.factor)
         limit = self._fetch.read_ahead
         if not limit or (self._reserved_bytes and self._reserved_bytes + length > limit):
             return False
         self._reserved_bytes += length
+        self._reserved.setdefault(number, []).append(length)
         return True
 
     def release(self, number: int) -> None:
         """Release the memory that was reserved for a block."""
         if self.is_remote:
-            self._reserved_bytes -= int(self.blocks.block_lengths[number])
+            self._reserved_bytes -= self._reserved[number].pop()
+            if not self._reserved[number]:
+                del self._reserved[number]
 
     def close(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Stop the threads and close the files. Requests that a store does not answer are not waited for.
@@ -233,29 +245,40 @@ class BlockFetcher:
         self._thread_pools.clear()
         self._open_files.clear()
 
-    def _read_local(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
+    def _read_local(self, numbers: Iterable[int]) -> Iterator[tuple[int, ReadBlock]]:
         """Blocks of one file. One check is for all: if the file is unchanged now, all bytes were of its version."""
-        if not numbers:
-            return
-        blocks, problem, file = list[tuple[int, ReadBlock]](), None, self.blocks.file_of(numbers[0])
+        blocks, problem, file = list[tuple[int, ReadBlock]](), None, -1
         try:
-            reader = self._reader(file)
             for number in numbers:
-                _, block = self.blocks.block(number)
+                held = self._decoded.get(number)
+                if held is not None:
+                    blocks.append((number, ReadBlock(held, False)))
+                    continue
+                file, block = self.blocks.block(number)
+                reader = self._reader(file)
                 data = self._timed(reader.read, block)
                 self._check_rows(data, file, block)
-                blocks.append((number, ReadBlock(as_batch(data), reader.is_view(data))))
+                is_view = reader.is_view(data)
+                if not is_view:
+                    self._note_growth(number, data)
+                blocks.append((number, ReadBlock(as_batch(data), is_view)))
         except Exception as error:
             problem = error
-        if problem is not None or not all(block.is_view for _, block in blocks):
+        if file >= 0 and (problem is not None or not all(block.is_view for _, block in blocks)):
             self.index.check(file)  # a file that is being rewritten looks broken
         yield from blocks
         if problem is not None:
             raise problem
 
-    def _read_remote(self, numbers: Sequence[int]) -> Iterator[tuple[int, ReadBlock]]:
-        """Blocks of one object: those in the cache first, then the others."""
-        missing = {number: self.blocks.block(number) for number in numbers}
+    def _read_remote(self, numbers: Iterable[int]) -> Iterator[tuple[int, ReadBlock]]:
+        """Blocks of one object: those that a lane holds or that are in the cache first, then the others."""
+        missing = dict[int, tuple[int, Block]]()
+        for number in numbers:
+            held = self._decoded.get(number)
+            if held is not None:
+                yield number, ReadBlock(held, False)
+            else:
+                missing[number] = self.blocks.block(number)
         cache = self._fetch.cache
         if cache is None:
             yield from self._fetched(missing)
@@ -284,6 +307,7 @@ class BlockFetcher:
                 with self._lock:
                     self.cache_hits += 1
                     self._used[keys[number]] = number
+                self._note_growth(number, cached)
                 yield number, ReadBlock(as_batch(cached), False)
 
     def _check_rows(self, data: Data, file: int, block: Block) -> None:
@@ -308,6 +332,7 @@ class BlockFetcher:
             for number, (file, block) in missing.items():
                 data = self._timed(next, read)
                 self._check_rows(data, file, block)
+                self._note_growth(number, data)
                 yield number, ReadBlock(as_batch(data), False)
 
     def _timed(self, read: Callable[..., Data], what: Any) -> Data:
@@ -335,17 +360,30 @@ class BlockFetcher:
         next_uses = None if number is None else self._next_uses()
         return None if next_uses is None else float(next_uses[number])
 
-    def _fill(self, pending: dict[int, PendingBlock]) -> None:
-        """Read the blocks that are still wanted, in a background thread."""
-        wanted = [number for number, future in pending.items() if future.set_running_or_notify_cancel()]
+    def _fill(self, pending: dict[int, PendingBlock], growth: float | None) -> None:
+        """Read the blocks that are still wanted, in a background thread, until blocks outgrow ``growth``."""
+        begun = list[int]()
+
+        def wanted() -> Iterator[int]:
+            for number, future in pending.items():
+                if growth is not None and self.growth.outdates(growth):
+                    return
+                if future.set_running_or_notify_cancel():
+                    begun.append(number)
+                    yield number
+
         try:
-            with closing(self.read_all(wanted)) as blocks:  # at once, also after an error: it may have claimed some
+            with closing(self.read_all(wanted())) as blocks:  # at once, also after an error: it may have claimed some
                 for number, block in blocks:
                     pending[number].set_result(block)
         except BaseException as error:
-            for number in wanted:
+            for number in begun:
                 if not pending[number].done():
                     pending[number].set_exception(error)
+
+    def _note_growth(self, number: int, data: Data) -> None:
+        if not self.has_runs or not self.view.divisible[self.blocks.file_of(number)]:
+            self.growth.note(int(self.blocks.block_lengths[number]), data.get_total_buffer_size())
 
     def _fetches_rows(self, file: int) -> bool:
         """True if runs of rows of a file are fetched, not whole blocks."""

@@ -235,21 +235,24 @@ class LaneRows:
         self._next_piece = piece + 1
         known, self._blocks_ahead = self._blocks_ahead, {}
         blocks, nbytes, step_end = list[int](), 0, self._step_end(position + 1, stop)
+        growth = self._fetcher.growth
         # The first call comes before the first rows, so it requests few blocks. Each later one may double them.
         most = min(self._fetcher.blocks_ahead, max(FIRST_BLOCKS_AHEAD, 2 * sum(len(one) for one, _ in known.values())))
+        if not growth.is_known:
+            most = min(most, self._fetcher.threads)
         while self._begins_before(piece, stop) and len(blocks) < most:
             if piece not in known:
                 of_piece = self._blocks_of(piece, stop)
                 known[piece] = of_piece, self._bytes_of(of_piece)
             self._blocks_ahead[piece] = known[piece]
             blocks += known[piece][0]
-            nbytes += known[piece][1]
+            nbytes += int(known[piece][1] * growth.factor)
             piece += 1
             if nbytes >= self._bytes_ahead and self._pieces[piece] >= step_end:
                 break
         used_up = 0 if self._fetcher.is_remote else min(nbytes, self._bytes_ahead) // 4
         for number, (_, length) in self._blocks_ahead.items():
-            used_up -= length
+            used_up -= int(length * growth.factor)
             if used_up < 0:
                 break
             self._next_piece = number + 2
@@ -275,12 +278,16 @@ class LaneRows:
         rising = np.arange(low, high + 1) if high - low <= last - begin else np.sort(numbers)
         blocks = np.array([part.block for part in self._by_block(rising, 0, len(rising))])
         near = np.cumsum(self._block_starts[blocks + 1] - self._block_starts[blocks]) <= 4 * STEP_ROWS
+        growth = self._fetcher.growth.factor
+        in_memory = np.cumsum(self._fetcher.blocks.block_lengths[blocks]) * growth
+        near &= in_memory <= max(self._window_bytes, self._bytes_ahead, 4 * STEP_BYTES)
         # Blocks of the next window are decoded while this one is read, as far as both fit the bytes of one.
-        room = max(self._window_bytes - self._bytes_of(self._held.decoded), self._bytes_ahead)
-        fits = np.cumsum(self._fetcher.blocks.block_lengths[blocks]) <= room
+        room = max(self._window_bytes - int(self._bytes_of(self._held.decoded) * growth), self._bytes_ahead)
+        fits = in_memory <= room
         return list(blocks[: max(1, int(near.sum()), int(fits.sum()))].tolist())
 
     def _bytes_of(self, blocks: Collection[int] | I64) -> int:
+        """The bytes of blocks as the index says: in memory they may be more."""
         return int(self._fetcher.blocks.block_lengths[list(blocks)].sum()) if len(blocks) else 0
 
     def _slice(

@@ -185,10 +185,11 @@ def reads(monkeypatch):
     read_all = BlockFetcher.read_all
 
     def watched(self, numbers):
-        counted.update(numbers)
-        if threading.current_thread() is threading.main_thread():
-            by_main.extend(numbers)
-        return read_all(self, numbers)
+        for number, block in read_all(self, numbers):
+            counted[number] += 1
+            if threading.current_thread() is threading.main_thread():
+                by_main.append(number)
+            yield number, block
 
     monkeypatch.setattr(BlockFetcher, "read_all", watched)
     return counted, by_main

@@ -62,7 +62,7 @@ def test_an_error_of_a_background_thread_reaches_whoever_waits(index, monkeypatc
     fetcher = BlockFetcher(index, index.schema(None))
 
     def broken(self, numbers):
-        yield from self._read_local(numbers[:1])
+        yield from self._read_local(list(numbers)[:1])
         raise OSError("disk gone")
 
     monkeypatch.setattr(BlockFetcher, "read_all", broken)

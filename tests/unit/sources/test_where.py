@@ -35,8 +35,14 @@ def folder(tmp_path):
 @pytest.fixture
 def blocks_read(monkeypatch):
     """The numbers of the blocks that are read."""
-    seen, true = [], BlockFetcher.read_all
-    monkeypatch.setattr(BlockFetcher, "read_all", lambda self, numbers: (seen.extend(numbers), true(self, numbers))[1])
+    seen, read_all = [], BlockFetcher.read_all
+
+    def watched(self, numbers):
+        for number, block in read_all(self, numbers):
+            seen.append(number)
+            yield number, block
+
+    monkeypatch.setattr(BlockFetcher, "read_all", watched)
     return seen
 
 
