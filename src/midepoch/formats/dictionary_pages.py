@@ -15,6 +15,7 @@ from midepoch.formats.dictionary_codes import most_uses
 from midepoch.formats.inflation import InflationError, check_inflation
 from midepoch.formats.page_content import UncountableError, beginning_of, contents_of
 from midepoch.formats.parquet_pages import Page, Pages, UnreadablePageError, pages_of
+from midepoch.formats.parquet_writers import mistakes_in
 from midepoch.formats.shared_prefixes import LENGTHS_FIRST, PREFIXES, shared_bytes
 from midepoch.storage.ranges import Span
 
@@ -77,6 +78,7 @@ def decoding_of(
     """How to decode columns of a row group; raise ``InflationError`` if its pages say that they become too large."""
     group = metadata.row_group(number)
     rows = group.num_rows
+    always_compressed, padding = mistakes_in(metadata)
     inflated = 0
     flat, nested, sharing = list[_Repeats](), list[_Repeats](), list[_Sharing]()
     for leaf in leaves:
@@ -85,8 +87,9 @@ def decoding_of(
             inflated += leaf.width * rows
             continue
         chunk = group.column(leaf.number)
+        begin, end = span_of(chunk)
         try:
-            pages = pages_of(file, *span_of(chunk), chunk.num_values)
+            pages = pages_of(file, begin, end + padding, chunk.num_values, always_compressed=always_compressed)
         except UnreadablePageError:
             raise InflationError(
                 f"a page of the column {leaf.path!r} cannot be read, so that its size is unknown: the file is damaged. "

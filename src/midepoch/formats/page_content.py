@@ -6,7 +6,16 @@ import pyarrow as pa
 
 from midepoch.formats.parquet_pages import DATA_V2, Page
 
-CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "ZSTD": "zstd", "BROTLI": "brotli", "LZ4": "lz4_raw"}
+CODECS = {
+    "SNAPPY": "snappy",
+    "GZIP": "gzip",
+    "ZSTD": "zstd",
+    "BROTLI": "brotli",
+    "LZ4": "lz4_raw",
+    "UNKNOWN": "lz4_raw",
+}
+"""The codecs by the names that pyarrow has for them. It has none for the old "LZ4", which Hadoop writes."""
+LZ4 = ("LZ4", "UNKNOWN")
 STREAMED = ("GZIP", "ZSTD", "BROTLI")
 """Of these the beginning can be decompressed alone."""
 RUNS = 3
@@ -21,15 +30,15 @@ class UncountableError(Exception):
 def contents_of(file: pa.NativeFile, page: Page, compression: str) -> list[bytes]:
     """What the bytes of a page may be once decompressed. None are left if they cannot be decompressed.
 
-    There is one content, unless only Arrow knows how the bytes are compressed: "LZ4" has two layouts, and old writers
-    said of compressed pages that they are not compressed.
+    There is one content, as Arrow sees it, unless only Arrow knows how the bytes are compressed: "LZ4" has two layouts,
+    of which bytes of real files fit only one, and it may be unsure whether a page is compressed at all.
     """
     stored = page.content or file.read_at(page.stored, page.begin)
     levels, rest = stored[: page.level_bytes], stored[page.level_bytes :]
-    if compression == "UNCOMPRESSED" or not rest:
+    if compression == "UNCOMPRESSED" or not rest or page.is_compressed is False:
         return [stored]
     size, found = page.inflated - len(levels), [] if page.is_compressed else [stored]
-    for decompressed in (_decompressed, _decompressed_in_parts)[: 2 if compression == "LZ4" else 1]:
+    for decompressed in (_decompressed, _decompressed_in_parts)[: 2 if compression in LZ4 else 1]:
         try:
             found.append(levels + decompressed(CODECS[compression], rest, size))
         except (KeyError, ValueError, OverflowError, struct.error, pa.ArrowException, OSError):

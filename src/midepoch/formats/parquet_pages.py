@@ -32,8 +32,8 @@ class Page(NamedTuple):
     """Its bytes as they are stored, if they were read together with its header."""
     level_bytes: int = 0
     """The bytes of the levels of ``DATA_V2``. They come first and are not compressed."""
-    is_compressed: bool = True
-    """False if its values are not compressed, although other pages of the column are."""
+    is_compressed: bool | None = True
+    """False if its values are not compressed, although other pages of the column are; None if that is not sure."""
 
 
 class Pages(NamedTuple):
@@ -49,8 +49,10 @@ class UnreadablePageError(Exception):
     """There is no header where a page should begin."""
 
 
-def pages_of(file: pa.NativeFile, begin: int, end: int, most: int) -> Pages:
+def pages_of(file: pa.NativeFile, begin: int, end: int, most: int, *, always_compressed: bool | None = False) -> Pages:
     """The pages from ``begin`` on, until ``most`` values have been found, as Arrow reads them.
+
+    ``always_compressed`` says what pages are that are said not to be compressed; None if that is not sure.
 
     No byte after ``end`` is read: more was perhaps not fetched. It raises ``UnreadablePageError`` if there are fewer
     values, because Arrow may find others after the end.
@@ -59,6 +61,8 @@ def pages_of(file: pa.NativeFile, begin: int, end: int, most: int) -> Pages:
     dictionary, data = None, list[Page]()
     while values < most and begin < end:
         page = page_at(file, begin, end)
+        if not page.is_compressed and always_compressed is not False:
+            page = page._replace(is_compressed=always_compressed)
         if page.kind == DICTIONARY:
             if dictionary is not None:
                 raise UnreadablePageError

@@ -34,10 +34,12 @@ def test_a_page_is_decompressed_but_not_its_levels(compression, levels):
 @pytest.mark.parametrize("compression", CODECS)
 def test_a_page_that_is_perhaps_not_compressed_has_two_contents(compression):
     stored = b"levels" + compressed(compression)
-    page = page_of(stored, 6 + len(TEXT), 6, is_compressed=False)
-    assert contents_of(pa.BufferReader(b"abc" + stored), page, compression) == [stored, b"levels" + TEXT]
-    assert beginning_of(pa.BufferReader(b"abc" + stored), page, compression, 10) is None
-    page = page_of(TEXT, len(TEXT), is_compressed=False)
+    page, file = page_of(stored, 6 + len(TEXT), 6, is_compressed=None), pa.BufferReader(b"abc" + stored)
+    assert contents_of(file, page, compression) == [stored, b"levels" + TEXT]
+    assert beginning_of(file, page, compression, 10) is None
+    assert contents_of(file, page._replace(is_compressed=False), compression) == [stored]
+    assert beginning_of(file, page._replace(is_compressed=False), compression, 10) is None
+    page = page_of(TEXT, len(TEXT), is_compressed=None)
     assert contents_of(pa.BufferReader(b"abc" + TEXT), page, compression) == [TEXT]
 
 
@@ -54,14 +56,15 @@ def hadoop(*parts):
     return b"".join(size.to_bytes(4, "big") + len(lz4).to_bytes(4, "big") + lz4 for size, lz4 in sizes)
 
 
-def test_lz4_of_hadoop_is_decompressed_too():
+@pytest.mark.parametrize("name", ["LZ4", "UNKNOWN"])
+def test_lz4_of_hadoop_is_decompressed_too(name):
     stored = hadoop(TEXT[:100_000], TEXT[100_000:])
     file = pa.BufferReader(b"abc" + stored)
-    assert contents_of(file, page_of(stored, len(TEXT)), "LZ4") == [TEXT]
-    assert contents_of(file, page_of(stored, len(TEXT) + 1), "LZ4") == []
-    assert contents_of(file, page_of(stored, len(TEXT) - 1), "LZ4") == []
-    assert contents_of(file, page_of(stored[:-1], len(TEXT)), "LZ4") == []
-    assert contents_of(pa.BufferReader(b"abc" + bytes(80)), page_of(bytes(80), 8), "LZ4") == []
+    assert contents_of(file, page_of(stored, len(TEXT)), name) == [TEXT]
+    assert contents_of(file, page_of(stored, len(TEXT) + 1), name) == []
+    assert contents_of(file, page_of(stored, len(TEXT) - 1), name) == []
+    assert contents_of(file, page_of(stored[:-1], len(TEXT)), name) == []
+    assert contents_of(pa.BufferReader(b"abc" + bytes(80)), page_of(bytes(80), 8), name) == []
 
 
 @pytest.mark.parametrize("compression", ["UNCOMPRESSED", *CODECS])
@@ -71,7 +74,7 @@ def test_the_beginning_is_that_of_the_content(compression, levels):
     page, file = page_of(stored, len(levels + TEXT), len(levels)), pa.BufferReader(b"abc" + stored)
     for length in (10, 5_000, 200_000):
         found = beginning_of(file, page, compression, length)
-        if compression in ("SNAPPY", "LZ4"):
+        if compression in ("SNAPPY", "LZ4", "UNKNOWN"):
             assert found is None
         else:
             assert length + len(levels) <= len(found) <= length + 2 * len(levels)

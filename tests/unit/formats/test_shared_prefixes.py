@@ -284,14 +284,6 @@ def test_pages_may_say_whether_they_are_compressed(tmp_path, compression, is_com
         list(me.read(path, max_record_bytes="10kB"))
 
 
-def test_a_page_that_may_be_read_in_two_ways_is_counted_in_both():
-    """Old writers of Arrow called pages not compressed that are, so Arrow decompresses them if the footer names one."""
-    body = pa.Codec("zstd").compress(EQUAL, asbytes=True)
-    file = file_with(header_v2(body, 400, PREFIXES, len(EQUAL), is_compressed=False) + body, 400, pa.binary(), "zstd")
-    with pytest.raises(InflationError, match="more than max_record_bytes"):
-        look(file, limit=10_000)
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_larger_of_two_contents_is_believed(monkeypatch, order):
     small = packed([0] * 400) + packed([0] * 400)
