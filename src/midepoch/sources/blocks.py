@@ -49,8 +49,10 @@ class HeldBlocks:
         ``window`` is the window of a shuffle in which the step ends. Its blocks are kept until another window begins.
 
         ``read_ahead`` is called to request the blocks of later steps. With remote files that is while this step waits
-        for the store. With local files it is after this step's blocks are read, because both use the same disk.
+        for the store, and once more after it, if only then it is known how much blocks grow. With local files it is
+        after this step's blocks are read, because both use the same disk.
         """
+        growth_was_known = self._fetcher.growth.is_known
         self._fetcher.check(numbers)
         if window != self._window:  # before the new blocks are decoded, so that they find the memory free
             self._window, self._idle = window, set()
@@ -69,7 +71,7 @@ class HeldBlocks:
                 block = self._fetcher.read(number) if pending is None else self._result(number, pending)
                 (self._views if block.is_view else self._decoded)[number] = block.data
         self._drop_unused(set(numbers), keep_decoded=window is not None)
-        if not self._fetcher.is_remote:
+        if not self._fetcher.is_remote or not growth_was_known:
             read_ahead()
 
     def read_ahead(self, numbers: Iterable[int], *, more_follow: bool = False) -> None:

@@ -372,8 +372,10 @@ class BlockFetcher:
                     begun.append(number)
                     yield number
 
+        # A group of a store is one request, so no other may claim blocks of it any more.
+        numbers = list(wanted()) if self.is_remote else wanted()
         try:
-            with closing(self.read_all(wanted())) as blocks:  # at once, also after an error: it may have claimed some
+            with closing(self.read_all(numbers)) as blocks:  # at once, also after an error: it may have claimed some
                 for number, block in blocks:
                     pending[number].set_result(block)
         except BaseException as error:

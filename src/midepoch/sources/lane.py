@@ -224,21 +224,21 @@ class LaneRows:
     def _read_ahead(self, position: int, stop: int) -> None:
         """Start to read the blocks after ``position``: those of the next step, and at least ``bytes_ahead`` of them.
 
-        Does so once for each piece of the order, at most. Local blocks are requested when a quarter of the bytes ahead
-        is used up, because each request walks through all pieces ahead.
+        Does so once for each piece of the order, as soon as it is known how much blocks grow. Local blocks are
+        requested when a quarter of the bytes ahead is used up, because each request walks through all pieces ahead.
         """
         if self._all_mapped or (self._fetcher.is_remote and not self._bytes_ahead):
             return
         piece = int(np.searchsorted(self._pieces, position, "right"))
         if piece < self._next_piece or not self._begins_before(piece, stop):
             return
-        self._next_piece = piece + 1
+        is_known, growth = self._fetcher.growth.is_known, self._fetcher.growth.factor
+        self._next_piece = piece + is_known
         known, self._blocks_ahead = self._blocks_ahead, {}
         blocks, nbytes, step_end = list[int](), 0, self._step_end(position + 1, stop)
-        growth = self._fetcher.growth
         # The first call comes before the first rows, so it requests few blocks. Each later one may double them.
         most = min(self._fetcher.blocks_ahead, max(FIRST_BLOCKS_AHEAD, 2 * sum(len(one) for one, _ in known.values())))
-        if not growth.is_known:
+        if not is_known:  # few blocks now, and more as soon as it is
             most = min(most, self._fetcher.threads)
         while self._begins_before(piece, stop) and len(blocks) < most:
             if piece not in known:
@@ -246,17 +246,19 @@ class LaneRows:
                 known[piece] = of_piece, self._bytes_of(of_piece)
             self._blocks_ahead[piece] = known[piece]
             blocks += known[piece][0]
-            nbytes += int(known[piece][1] * growth.factor)
+            nbytes += int(known[piece][1] * growth)
             piece += 1
             if nbytes >= self._bytes_ahead and self._pieces[piece] >= step_end:
                 break
-        used_up = 0 if self._fetcher.is_remote else min(nbytes, self._bytes_ahead) // 4
+        used_up = 0 if self._fetcher.is_remote or not is_known else min(nbytes, self._bytes_ahead) // 4
         for number, (_, length) in self._blocks_ahead.items():
-            used_up -= int(length * growth.factor)
+            used_up -= int(length * growth)
             if used_up < 0:
                 break
             self._next_piece = number + 2
-        self._held.read_ahead(dict.fromkeys(blocks), more_follow=self._begins_before(piece, stop))
+        requested = blocks if is_known else blocks[:most]
+        more_follow = len(requested) < len(blocks) or self._begins_before(piece, stop)
+        self._held.read_ahead(dict.fromkeys(requested), more_follow=more_follow)
 
     def _begins_before(self, piece: int, stop: int) -> bool:
         return bool(piece < len(self._pieces) - 1 and self._pieces[piece] < stop)

@@ -16,6 +16,7 @@ from midepoch.index.build import open_index
 from midepoch.sources import lane
 from midepoch.sources.blocks import HeldBlocks
 from midepoch.sources.fetcher import BlockFetcher
+from midepoch.sources.growth import Growth
 from midepoch.sources.read_block import ReadBlock
 from worlds import SUFFIXES
 from worlds import write as write_table
@@ -26,7 +27,7 @@ class FakeFetcher:
 
     def __init__(self, *, is_remote=False, room=100, group_blocks=1, has_runs=False, decode_threads=1):
         self.is_remote, self.room, self.group_blocks, self.has_runs = is_remote, room, group_blocks, has_runs
-        self.decode_threads = decode_threads
+        self.decode_threads, self.growth = decode_threads, Growth(1.0)
         self.read_now, self.groups, self.urgent_groups, self.futures = [], [], [], {}
 
     def check(self, numbers):

@@ -10,7 +10,7 @@ import pytest
 
 import midepoch as me
 from midepoch.index.build import open_index
-from midepoch.order.orders import Sequential
+from midepoch.order.orders import Sequential, Shuffle
 from midepoch.sources import fetcher as module
 from midepoch.sources import lane
 from midepoch.sources.blocks import HeldBlocks
@@ -245,11 +245,31 @@ def test_few_blocks_are_requested_until_it_is_known_how_much_they_grow(remote_in
     monkeypatch.setattr(rows._held, "read_ahead", lambda numbers, **_: requested.append(len(list(numbers))))
     rows._read_ahead(0, GROUPS * ROWS)
     fetcher.growth.note(100, 100)
-    rows._read_ahead(ROWS, GROUPS * ROWS)
-    assert requested == [module.FETCH_THREADS, GROUPS - 2]
+    for position in (0, 1, ROWS):
+        rows._read_ahead(position, GROUPS * ROWS)
+    assert requested == [module.FETCH_THREADS, GROUPS - 1, GROUPS - 2]
+
+
+def test_more_blocks_are_requested_when_the_first_one_has_come(remote_index):
+    fetcher, view = BlockFetcher(remote_index, remote_index.schema(None)), remote_index.view
+    rows = LaneRows(fetcher, Sequential(view.file_starts, view.block_starts), ReadSizes(ROWS, ROWS, 4))
+    next(rows.runs(0, GROUPS * ROWS))
+    assert len(rows._held._requested[0]) in (0, module.FETCH_THREADS), "none if it comes before any are requested"
+    assert len(rows._held._requested[1]) == GROUPS - 1
+    fetcher.close()
 
 
 def test_blocks_of_a_store_that_grow_are_fetched_ahead_as_far_as_their_bytes_in_memory_fit(remote_index, held):
     dataset = me.read("memory://growth/a.parquet", read_ahead=16 * GROWN)
     assert ids(dataset) == list(range(GROUPS * ROWS))
     assert GROWN * 8 < np.median(held) <= 18 * GROWN
+
+
+def test_few_blocks_of_a_window_are_requested_until_it_is_known_how_much_they_grow(remote_index, monkeypatch):
+    fetcher = BlockFetcher(remote_index, remote_index.schema(None))
+    fetcher.threads, requested, view = 3, [], remote_index.view
+    order = Shuffle(seed=1, level="block", window=1_000).apply(Sequential(view.file_starts, view.block_starts), 0)
+    rows = LaneRows(fetcher, order, ReadSizes(ROWS, ROWS, 4), 1 << 30)
+    monkeypatch.setattr(rows._held, "read_ahead", lambda numbers, **_: requested.append(len(list(numbers))))
+    rows._read_ahead(0, GROUPS * ROWS)
+    assert requested == [3]
