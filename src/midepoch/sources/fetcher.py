@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from functools import cache, partial
+from functools import partial
 from threading import Event, Lock
 from typing import Any
 from weakref import WeakValueDictionary
@@ -16,16 +16,15 @@ import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch._common.thread_clock import REQUESTS
-from midepoch._common.types import F64, I64
 from midepoch._common.world import torch_worker, usable_cores
 from midepoch.errors import DataChangedError, StaleIteratorError
 from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, read_all
 from midepoch.index.files import is_mapped
 from midepoch.index.index import Index
+from midepoch.sources.cached_blocks import CachedBlocks
 from midepoch.sources.growth import Growth
 from midepoch.sources.read_block import Data, PendingBlock, ReadBlock, as_batch
 from midepoch.sources.virtual import BlockTable
-from midepoch.storage.cache import BlockCache, block_key
 from midepoch.storage.options import Fetch
 from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES
 from midepoch.values.file_checks import Check, all_checks
@@ -92,13 +91,10 @@ class BlockFetcher:
         self._reserved: dict[int, list[int]] = {}
         """What was reserved for each block, once for each lane that reads it ahead."""
         self._process = os.getpid()
-        self.cache_hits = self.cache_misses = 0
+        on_disk = self._fetch.cache if self.is_remote else None
+        self.cache = None if on_disk is None else CachedBlocks(on_disk, index, self.blocks, wanted)
+        """The blocks of a store that are on a local disk, if the user wants that."""
         self.fetched = self.decoded = 0.0  # seconds of all threads
-        """How many blocks were in the cache, and how many were not."""
-        self._used: dict[str, int] = {}
-        """The keys of the blocks that were read through the cache in this epoch, with their numbers."""
-        self._epoch = -1
-        self._next_uses: Callable[[], F64 | None] = lambda: None
         self._last_check: tuple[set[int], Check] = set(), lambda: None
         self._decoded: WeakValueDictionary[int, Data] = WeakValueDictionary()
         """The decoded blocks that a lane holds: others that are in the same window share them."""
@@ -279,36 +275,9 @@ class BlockFetcher:
                 yield number, ReadBlock(held, False)
             else:
                 missing[number] = self.blocks.block(number)
-        cache = self._fetch.cache
-        if cache is None:
-            yield from self._fetched(missing)
-            return
-        keys = {number: self._cache_key(file, block) for number, (file, block) in missing.items()}
-        yield from self._cached(cache, keys, missing)
-        if not missing:
-            return
-        with cache.claim([keys[number] for number in missing]):  # another process may have fetched them meanwhile
-            yield from self._cached(cache, keys, missing)
-            for number, block in self._fetched(missing):
-                cache.put(keys[number], block.data, self._next_use)
-                with self._lock:
-                    self.cache_misses += 1
-                    self._used[keys[number]] = number
-                yield number, block
-
-    def _cached(
-        self, cache: BlockCache, keys: Mapping[int, str], missing: dict[int, tuple[int, Block]]
-    ) -> Iterator[tuple[int, ReadBlock]]:
-        """The missing blocks that are in the cache. They are missing no longer."""
-        for number in list(missing):
-            cached = cache.get(keys[number])
-            if cached is not None and self._fits(cached, missing[number][1]):
-                del missing[number]
-                with self._lock:
-                    self.cache_hits += 1
-                    self._used[keys[number]] = number
-                self._note_growth(number, cached)
-                yield number, ReadBlock(as_batch(cached), False)
+        for number, block in self._fetched(missing) if self.cache is None else self.cache.read(missing, self._fetched):
+            self._note_growth(number, block.data)
+            yield number, block
 
     def _check_rows(self, data: Data, file: int, block: Block) -> None:
         """Raise if a block has other rows than the index says: the index was damaged, or it is of another file."""
@@ -320,11 +289,6 @@ class BlockFetcher:
                 f"{block.rows:,}.{where}"
             )
 
-    def _fits(self, cached: pa.Table, block: Block) -> bool:
-        """True if a cached block has the rows and columns that the index says. One that was forged may have others."""
-        wanted = self._wanted
-        return cached.num_rows == block.rows and list(cached.schema) == list(wanted)
-
     def _fetched(self, missing: Mapping[int, tuple[int, Block]]) -> Iterator[tuple[int, ReadBlock]]:
         if missing:
             reader = self._reader(next(iter(missing.values()))[0])
@@ -332,7 +296,6 @@ class BlockFetcher:
             for number, (file, block) in missing.items():
                 data = self._timed(next, read)
                 self._check_rows(data, file, block)
-                self._note_growth(number, data)
                 yield number, ReadBlock(as_batch(data), False)
 
     def _timed(self, read: Callable[..., Data], what: Any) -> Data:
@@ -344,21 +307,6 @@ class BlockFetcher:
             self.fetched += waited
             self.decoded += time.perf_counter() - begun - waited
         return data
-
-    def plan(self, epoch: int, next_uses: Callable[[I64], F64 | None]) -> None:
-        """Let the cache know how late in the next epoch the blocks that begin at some rows are needed.
-
-        It is asked once an epoch, when the cache is full.
-        """
-        if epoch != self._epoch:
-            self._epoch, self._next_uses = epoch, cache(lambda: next_uses(self.blocks.block_starts[:-1]))
-            self._used = {}
-
-    def _next_use(self, key: str) -> float | None:
-        """How late in the next epoch a block is needed; None if this reader has not read it in this one."""
-        number = self._used.get(key)
-        next_uses = None if number is None else self._next_uses()
-        return None if next_uses is None else float(next_uses[number])
 
     def _fill(self, pending: dict[int, PendingBlock], growth: float | None) -> None:
         """Read the blocks that are still wanted, in a background thread, until blocks outgrow ``growth``."""
@@ -411,18 +359,6 @@ class BlockFetcher:
             if opened.reader is None:
                 opened.reader = self.index.open(file, self._wanted)
             return opened.reader
-
-    def _cache_key(self, file: int, block: Block) -> str:
-        """A hash of everything that the content of a block depends on."""
-        store, stamp = self.index.store, self.view.stamps[file]
-        version = self.view.versions[file] or str(stamp.mtime_ns)
-        identity = store.identity if store is not None else ""
-        rows = () if block.first is None else (block.first, block.rows)
-        return block_key(identity, self.view.path(file), stamp.size, version, block.number, self._schema_digest, *rows)
-
-    @cached_property
-    def _schema_digest(self) -> str:
-        return block_key(self._wanted.serialize().to_pybytes().hex())
 
 
 class _OpenFile:

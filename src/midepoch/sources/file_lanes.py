@@ -155,7 +155,8 @@ class FileRowsLanes:
             sizes = replace(sizes, run=sizes.step)
         # Runs of rows are small, so those of a window are held together, also of one that is cut by rows alone.
         window_bytes = opened.window_bytes if fetcher.has_runs else self._source.window_bytes
-        fetcher.plan(self._cut.epoch, self._next_uses)
+        if fetcher.cache is not None:
+            fetcher.cache.plan(self._cut.epoch, self._next_uses)
         return LaneRows(fetcher, self.order(lane), sizes, window_bytes)
 
     def _next_uses(self, rows: I64) -> F64 | None:

@@ -52,14 +52,14 @@ class OpenFiles:
         return self._counts.timed(runs)
 
     def counts(self) -> ReadCounts:
-        fetcher = self.fetcher
+        fetcher, cache = self.fetcher, self.fetcher.cache
         return replace(
             self._counts,
             fetched=fetcher.fetched,
             decoded=fetcher.decoded,
             retries=0 if self._store is None else self._store.retries - self._earlier_retries,
-            cache_hits=fetcher.cache_hits,
-            cache_misses=fetcher.cache_misses,
+            cache_hits=0 if cache is None else cache.hits,
+            cache_misses=0 if cache is None else cache.misses,
         )
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from midepoch.index.build import open_index
 from midepoch.order.orders import Sequential
 from midepoch.order.windows import virtual_counts, virtual_starts
 from midepoch.sources import fetcher as module
+from midepoch.sources.cached_blocks import CachedBlocks
 from midepoch.sources.fetcher import GROUP_RUNS, GROUPS_AHEAD, BlockFetcher
 from midepoch.sources.lane import LaneRows, ReadSizes
 from midepoch.sources.virtual import VirtualBlocks
@@ -410,12 +411,12 @@ def test_the_cache_knows_runs_of_one_record_batch_apart(by_rows, tmp_path, monke
     assert [rows[0] for rows in first] == [0, 126, 9873, 10_000, 0]
     fetcher = by_rows(cache=cache)
     assert [fetcher_rows(fetcher, number)[0] for number in (0, 2)] == [0, 253]
-    assert (fetcher.cache_hits, fetcher.cache_misses) == (1, 1)
+    assert (fetcher.cache.hits, fetcher.cache.misses) == (1, 1)
     monkeypatch.setattr(BlockFetcher, "_reader", None)
     assert [fetcher_rows(by_rows(cache=cache), number) for number in (0, 1, 78, 79, 316)] == first
     # A whole record batch is another entry than its first rows.
     whole = BlockFetcher(by_rows().index, by_rows().index.schema(None), Fetch(cache=cache))
-    assert whole._cache_key(*whole.blocks.block(0)) != whole._cache_key(*by_rows().blocks.block(0))
+    assert whole.cache.key(*whole.blocks.block(0)) != whole.cache.key(*by_rows().blocks.block(0))
 
 
 @pytest.mark.parametrize(
@@ -425,11 +426,11 @@ def test_a_cached_block_that_does_not_fit_the_index_is_fetched(by_rows, tmp_path
     cache = BlockCache(tmp_path / "cache", 1 << 30)
     first = by_rows(cache=cache)
     expected = fetcher_rows(first, 0)
-    key = first._cache_key(*first.blocks.block(0))
+    key = first.cache.key(*first.blocks.block(0))
     cache.put(key, pa.table(forged))
     again = by_rows(cache=cache)
     assert fetcher_rows(again, 0) == expected
-    assert again.cache_misses == 1
+    assert again.cache.misses == 1
     assert cache.get(key).num_rows == 126
 
 
@@ -497,5 +498,5 @@ def test_a_cache_of_half_the_blocks_saves_half_of_the_requests_of_later_epochs(t
     assert three_epochs("whole", "1GiB") == 1
     half = sum(path.stat().st_size for path in (tmp_path / "whole").glob("*.block")) // 2
     assert three_epochs("planned", half) < most
-    monkeypatch.setattr(BlockFetcher, "_next_use", lambda self, key: None)
+    monkeypatch.setattr(CachedBlocks, "_next_use", lambda self, key: None)
     assert three_epochs("last used", half) > most
