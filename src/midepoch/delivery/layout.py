@@ -74,9 +74,11 @@ class Layout:
         self._numbers.append(EMPTY_TURN)
         self.items += 1
 
-    def add_pickled(self, item: Pickled, cursor: Sequence[int]) -> None:
-        """Write an item and the cursor after it."""
+    def add_pickled(self, item: Pickled, cursor: Sequence[int], check: Check | None = None) -> None:
+        """Write an item and the cursor after it. ``check`` raises if a file has changed of which it is a view."""
         places: list[int] = []
+        if check is not None:
+            self._checks.before(check)
         for memory in (memoryview(item.head), *item.memory):
             start = self._next(len(memory))
             if isinstance(memory, memoryview):

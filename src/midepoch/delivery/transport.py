@@ -18,7 +18,7 @@ from midepoch.delivery.progress import Turns
 from midepoch.delivery.reader import turn_by_turn
 from midepoch.delivery.ring import Places, SharedMemory
 from midepoch.values.collate import standalone
-from midepoch.values.file_checks import all_checks
+from midepoch.values.file_checks import Check, all_checks
 from midepoch.values.gather import WideBatches
 from midepoch.values.row_items import RowItems, RowRounds
 from midepoch.values.tensor_dicts import batch_description
@@ -96,9 +96,12 @@ class Sender:
 
     def send(self, turns: Turns) -> None:
         """Write some turns. They are sent at once if they took long to make, else when there are enough of them."""
-        if time.monotonic() - self._last_done > WINDOW_SECONDS:
+        seconds = time.monotonic() - self._last_done
+        if seconds > WINDOW_SECONDS:
             self._note_window()
         self._write(turns)
+        if seconds > PAUSE and self._layout is not None and self._is_wanted():
+            self.flush()  # the next ones may take as long
         self._last_done = time.monotonic()
 
     @property
@@ -113,6 +116,7 @@ class Sender:
         self._was_full = False
 
     def _write(self, turns: Turns) -> None:
+        check: Check | None = None
         sums = None if turns.sums is None else turns.sums.take(len(turns.items)).view(np.int64).tolist()
         if isinstance(turns.items, RowItems | RowRounds):
             parts = turns.items.parts if isinstance(turns.items, RowRounds) else (turns.items,)
@@ -123,21 +127,23 @@ class Sender:
             if len(wide) == len(parts):
                 self._write_batches(wide, turns.cursors, sums)
                 return
+            check = all_checks(part.rows.check for part in parts)
             turns = turns._replace(items=turns.items.for_transport())  # type: ignore[arg-type]
         more = repeat(()) if sums is None else zip(sums, strict=True)
         for (cursor, item), one in zip(turn_by_turn(iter((turns,))), more, strict=False):
-            self._add(item, None if cursor is None else (*cursor, *one))
+            self._add(item, None if cursor is None else (*cursor, *one), check)
             if self._is_due():
                 self.flush()
 
-    def _add(self, item: Any, cursor: Cursor | None) -> None:
+    def _add(self, item: Any, cursor: Cursor | None, check: Check | None) -> None:
         if cursor is None:
             self._room_for(0, 1).add_empty()
             return
         pickled = dump(standalone(item))
         numbers = 4 + len(cursor) + 2 * (1 + len(pickled.memory))
         size = size_of(pickled)
-        self._room_for(size, numbers, min(LARGE_ITEMS * size, LARGE_MESSAGE_BYTES)).add_pickled(pickled, cursor)
+        layout = self._room_for(size, numbers, min(LARGE_ITEMS * size, LARGE_MESSAGE_BYTES))
+        layout.add_pickled(pickled, cursor, check)
 
     def _write_batches(
         self, lanes: Sequence[WideBatches], cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None
@@ -162,8 +168,12 @@ class Sender:
         assert self._layout is not None
         if self._layout.items >= self._most_items:
             return True
+        return self._is_wanted() and time.monotonic() - self._last_sent > PAUSE
+
+    def _is_wanted(self) -> bool:
+        """True unless the main process has much to do before it gets to the message under way."""
         has_much = self._places.bytes >= self._most_bytes // 2  # even if a quarter is received and not told
-        return (not has_much or self._is_first()) and time.monotonic() - self._last_sent > PAUSE
+        return not has_much or self._is_first()
 
     def _is_first(self) -> bool:
         """True if the main process needs the message under way before all that were sent and are not received."""

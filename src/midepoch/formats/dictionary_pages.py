@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from midepoch.formats.dictionary_codes import most_uses
 from midepoch.formats.inflation import InflationError, check_inflation
-from midepoch.formats.page_content import UncountableError, beginning_of, contents_of
+from midepoch.formats.page_content import LZ4, UncountableError, beginning_of, contents_of
 from midepoch.formats.parquet_pages import Page, Pages, UnreadablePageError, pages_of
 from midepoch.formats.parquet_writers import mistakes_in
 from midepoch.formats.shared_prefixes import LENGTHS_FIRST, PREFIXES, shared_bytes
@@ -89,7 +89,14 @@ def decoding_of(
         chunk = group.column(leaf.number)
         begin, end = span_of(chunk)
         try:
-            pages = pages_of(file, begin, end + padding, chunk.num_values, always_compressed=always_compressed)
+            pages = pages_of(
+                file,
+                begin,
+                end + padding,
+                chunk.num_values,
+                has_codec=chunk.compression != "UNCOMPRESSED",
+                always_compressed=always_compressed,
+            )
         except UnreadablePageError:
             raise InflationError(
                 f"a page of the column {leaf.path!r} cannot be read, so that its size is unknown: the file is damaged. "
@@ -221,8 +228,11 @@ class _Sharing(NamedTuple):
         if beginning is not None:
             with suppress(UncountableError):
                 return shared_bytes(beginning, page, levels)
-        contents = contents_of(self.file, page, compression)  # without any, Arrow cannot decode the page either
+        contents = contents_of(self.file, page, compression)
         try:
+            if not contents and compression in LZ4:  # Arrow may have another way to decompress it
+                raise UncountableError
+            # Without any, Arrow cannot decode the page either.
             return max((shared_bytes(content, page, levels) for content in contents), default=0)
         except UncountableError:
             return page.values * page.inflated + MOST_LENGTHS

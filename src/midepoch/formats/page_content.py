@@ -70,15 +70,18 @@ def _decompressed(codec: str, content: bytes, size: int) -> bytes:
 
 
 def _decompressed_in_parts(codec: str, content: bytes, size: int) -> bytes:
-    """The same as Hadoop writes it: in parts, each after the number of its bytes before and after compression."""
+    """The same as Hadoop writes it: in parts, each after the number of its bytes before and after compression.
+
+    Each part gets all the room that is left, as Arrow gives it: LZ4 accepts some bytes only if there is more room.
+    """
     parts, at = list[bytes](), 0
     while at < len(content):
         inflated, stored = SIZES.unpack_from(content, at)
         at += SIZES.size
-        size -= inflated
-        if size < 0 or stored > len(content) - at:
+        if inflated > size or stored > len(content) - at:
             raise ValueError
-        parts.append(_decompressed(codec, content[at : at + stored], inflated))
+        parts.append(_decompressed(codec, content[at : at + stored], size)[:inflated])
+        size -= inflated
         at += stored
     if size > 0:
         raise ValueError

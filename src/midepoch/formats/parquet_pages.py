@@ -49,10 +49,19 @@ class UnreadablePageError(Exception):
     """There is no header where a page should begin."""
 
 
-def pages_of(file: pa.NativeFile, begin: int, end: int, most: int, *, always_compressed: bool | None = False) -> Pages:
+def pages_of(
+    file: pa.NativeFile,
+    begin: int,
+    end: int,
+    most: int,
+    *,
+    has_codec: bool = True,
+    always_compressed: bool | None = False,
+) -> Pages:
     """The pages from ``begin`` on, until ``most`` values have been found, as Arrow reads them.
 
-    ``always_compressed`` says what pages are that are said not to be compressed; None if that is not sure.
+    Without a codec no page of the column is compressed. ``always_compressed`` says what pages are that are said not to
+    be compressed, although the column has one; None if that is not sure.
 
     No byte after ``end`` is read: more was perhaps not fetched. It raises ``UnreadablePageError`` if there are fewer
     values, because Arrow may find others after the end.
@@ -63,6 +72,8 @@ def pages_of(file: pa.NativeFile, begin: int, end: int, most: int, *, always_com
         page = page_at(file, begin, end)
         if not page.is_compressed and always_compressed is not False:
             page = page._replace(is_compressed=always_compressed)
+        if not has_codec or page.is_compressed is False:
+            page = page._replace(inflated=page.stored)  # whatever its header says, which Arrow does not ask
         if page.kind == DICTIONARY:
             if dictionary is not None:
                 raise UnreadablePageError

@@ -63,7 +63,7 @@ class Batch(Stage):
             return Flow(single_items=self._of_stacked(inputs, inputs.stacked_runs), form=inputs.form, batched=True)
         if inputs.row_runs is None or self.collate is not None:
             return Flow(single_items=self._of_items(inputs), form=inputs.form, batched=True)
-        if inputs.deferred and inputs.form != "arrow":
+        if inputs.deferred:
             runs = self._of_columns(inputs.as_row_runs(self.size), row_items)
             return Flow(item_runs=runs, form=inputs.form, batched=True)
         if inputs.form == "python":

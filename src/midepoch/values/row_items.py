@@ -68,10 +68,13 @@ class RowRounds:
 
 
 def row_items(rows: Rows, size: int | None = None) -> RowItems | list[Any]:
-    """The items of some rows: not made yet if that is better done where they are sent to, else as a list."""
+    """The items of some rows: not made yet if that is better done where they are sent, else as a list.
+
+    Views of files are not made yet, because the files are checked after they are copied.
+    """
     items = RowItems(rows, size)
     data = rows.data
-    if rows.form in ("numpy", "torch") and size is not None:
+    if rows.form == "arrow" or (rows.form in ("numpy", "torch") and size is not None):
         return items
     if rows.form == "python" and isinstance(data, pa.RecordBatch | PickedRows):
         schema = data.pool.schema if isinstance(data, PickedRows) else data.schema

@@ -13,6 +13,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from midepoch.values.forms import is_plain_tensor, torch_module
 from midepoch.values.gather import PickedArray
@@ -74,6 +75,8 @@ class _Pickler(pickle.Pickler):
             return _array_here, self._array(value)
         if type(value) is PickedArray:
             return self._picked(value)
+        if type(value) is pa.FixedSizeListType:  # its own way forgets the name of its values
+            return pa.list_, (value.value_field, value.list_size)
         if type(value) is JoinedList:
             self.arrays.append(value)
             return _tensors_here, (len(self.arrays) - 1, _name(value.values[0].dtype), value.lengths)

@@ -15,7 +15,7 @@ from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.delivery.ring import Places, SharedMemory
 from midepoch.delivery.transport import MESSAGE_BYTES, Message, Sender
 from midepoch.values.pool import PickedRows, RowPool
-from midepoch.values.row_items import RowItems, RowRounds
+from midepoch.values.row_items import RowItems, RowRounds, row_items
 from midepoch.values.rows import Rows
 
 
@@ -245,6 +245,62 @@ def test_a_file_that_changed_is_noticed_before_its_rows_are_sent(memory, monkeyp
         sender.send(Turns(RowItems(rows), (np.zeros((2, 1), np.int64),)))
     sender.flush()  # as a worker does after an error
     assert main.rest() == [({"x": 0}, (0,))]
+
+
+@pytest.mark.parametrize("size", [None, 2])
+@pytest.mark.parametrize("passed", [0, 1, 2, 100])
+def test_record_batches_of_a_file_that_changes_are_not_sent(memory, monkeypatch, size, passed):
+    monkeypatch.setattr(transport, "PAUSE", 1000.0)
+    main, checks = Main(memory), []
+
+    def check():
+        checks.append(1)
+        if len(checks) > passed:
+            raise RuntimeError("the file has changed")
+
+    batch = pa.RecordBatch.from_pydict({"x": [1, 2, 3, 4]})
+    items = row_items(Rows(batch, "arrow", check=check), size)
+    sender = Sender(memory, main, Places(), ahead=None)
+    turns = Turns(items, [[(number,) for number in range(len(items))]])
+    if passed < 100:
+        with pytest.raises(RuntimeError, match="the file has changed"):
+            (sender.send(turns), sender.flush())
+        assert main.rest() == []
+    else:
+        sender.send(turns)
+        sender.flush()
+        assert pa.Table.from_batches([item for item, _ in main.rest()]).equals(pa.Table.from_batches([batch]))
+
+
+class Clock:
+    """It stands still unless a test moves it."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    perf_counter = monotonic
+
+
+@pytest.mark.parametrize("kind", ["rows", "objects"])
+def test_what_took_long_to_make_is_sent_as_a_whole_because_the_next_may_take_as_long(memory, monkeypatch, kind):
+    clock = Clock()
+    monkeypatch.setattr(transport, "time", clock)
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None)
+
+    def send(seconds):
+        clock.now += seconds
+        rows = RowItems(Rows(pa.RecordBatch.from_pydict({"x": range(100)})))
+        items = rows if kind == "rows" else [f"{number}" for number in range(100)]
+        sender.send(Turns(items, (np.arange(100)[:, None],)))
+        return sum(items_in(memory, place) for place in main.places)
+
+    assert send(2.0) == 100
+    assert send(transport.PAUSE / 4) == 100, "it shares a message with others"
+    assert send(2.0) == 300
 
 
 def wide_items(check, batches=12):

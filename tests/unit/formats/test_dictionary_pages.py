@@ -44,6 +44,23 @@ def test_a_small_file_of_one_long_text_in_many_rows_is_refused(tmp_path, compres
 
 
 @pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_forged_size_of_a_page_that_is_not_compressed_is_not_believed(tmp_path, nested):
+    """Arrow does not ask for it, so a page may say that its text has five bytes."""
+    path, rows = tmp_path / "a.parquet", 400
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["a" * 100_000]))
+    column = pa.ListArray.from_arrays(pa.array([0, rows], pa.int32()), texts) if nested else texts
+    pq.write_table(pa.table({"x": column}), path, compression="none", store_schema=False, write_statistics=False)
+    content = bytearray(path.read_bytes())
+    at = pq.read_metadata(path).row_group(0).column(0).dictionary_page_offset + 3
+    end = next(byte for byte in range(at, at + 9) if content[byte] < 0x80)
+    content[at : end + 1] = bytes([0x80 | 10, *[0x80] * (end - at - 1), 0])
+    path.write_bytes(content)
+    with pytest.raises(me.DataFormatError, match=r"a\.parquet, row group 0: .*more than max_record_bytes \(1,0"):
+        list(me.read(path, max_record_bytes="1MiB"))
+
+
+@pytest.mark.usefixtures("_small")
 def test_pages_of_trusted_files_are_not_looked_at(tmp_path, monkeypatch):
     path = tmp_path / "a.parquet"
     path.write_bytes(repeated("a" * 10_000, store_schema=False))

@@ -67,6 +67,14 @@ def test_lz4_of_hadoop_is_decompressed_too(name):
     assert contents_of(pa.BufferReader(b"abc" + bytes(80)), page_of(bytes(80), 8), name) == []
 
 
+def test_parts_of_lz4_have_all_the_room_that_is_left_as_arrow_gives_it():
+    """The part ends with one literal, a match, and five literals: LZ4 refuses that at the very end of its room."""
+    part, text = b"\x4fabca\1\0\xab" + b"\x10a\1\0" + b"\x50aaaaa", b"abca" + b"a" * 200
+    stored = len(text).to_bytes(4, "big") + len(part).to_bytes(4, "big") + part + hadoop(b"b" * 50)
+    file = pa.BufferReader(b"abc" + stored)
+    assert contents_of(file, page_of(stored, len(text) + 50), "UNKNOWN") == [text + b"b" * 50]
+
+
 @pytest.mark.parametrize("compression", ["UNCOMPRESSED", *CODECS])
 @pytest.mark.parametrize("levels", [b"", b"levels"])
 def test_the_beginning_is_that_of_the_content(compression, levels):

@@ -4,6 +4,7 @@ import io
 from contextlib import contextmanager
 from itertools import accumulate, pairwise, takewhile
 from operator import eq
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 import midepoch as me
 from forged_pages import file_with, header, header_v2, in_one_list, packed, varint, zigzag
 from midepoch.formats import dictionary_pages
-from midepoch.formats.dictionary_pages import Decoding, decoding_of, leaves_of
+from midepoch.formats.dictionary_pages import Decoding, Leaf, decoding_of, leaves_of
 from midepoch.formats.inflation import InflationError
 from midepoch.formats.page_content import UncountableError, contents_of
-from midepoch.formats.parquet_pages import DATA, Page, pages_of
+from midepoch.formats.parquet_pages import DATA, DATA_V2, Page, pages_of
 from midepoch.formats.shared_prefixes import LENGTHS_FIRST, PREFIXES, shared_bytes, sum_of_lengths
 
 SHAPES = {
@@ -121,6 +122,17 @@ def counted(column, compression="none", **options):
     pages = pages_of(file, begin, begin + chunk.total_compressed_size, chunk.num_values)
     contents = [contents_of(file, page, chunk.compression) for page in pages.data]
     return [shared_bytes(content, page, leaf.levels) for page, (content,) in zip(pages.data, contents, strict=True)]
+
+
+@pytest.mark.parametrize(("compression", "is_read"), [("LZ4", False), ("UNKNOWN", False), ("ZSTD", True)])
+def test_a_page_of_lz4_that_only_arrow_may_decompress_counts_as_too_large(compression, is_read):
+    """There are several ways to decompress LZ4. What no codec decompresses, Arrow cannot decode either."""
+    page = Page(DATA_V2, 0, 5, 1 << 20, 100, (PREFIXES,))
+    column = SimpleNamespace(compression=compression)
+    leaf = Leaf(0, "x", "BYTE_ARRAY", 4, (False, False))
+    found = dictionary_pages._Sharing(pa.BufferReader(b"12345"), [page], column, leaf).bytes_besides()
+    assert (found == 0) == is_read
+    assert is_read or found > 100 << 20
 
 
 TEXTS = st.lists(st.none() | st.text("ab", max_size=40) | st.sampled_from(["a" * 5_000, "a" * 4_000 + "b"]))

@@ -155,6 +155,16 @@ def test_record_batches_arrive():
     assert sent({"b": [batch]})["b"][0].equals(batch)
 
 
+def test_the_names_of_the_values_of_lists_arrive():
+    """Pickle alone forgets those of fixed-size lists, which Parquet calls "element"."""
+    vector = pa.list_(pa.field("element", pa.float32(), nullable=False), 2)
+    types = [vector, pa.list_(pa.field("element", vector)), pa.struct({"v": vector}), pa.large_list(vector)]
+    batch = pa.RecordBatch.from_arrays([pa.nulls(3, kind) for kind in types], [f"{n}" for n in range(len(types))])
+    arrived = sent(batch)
+    assert str(arrived.schema) == str(batch.schema)
+    assert [str(column.type) for column in arrived.columns] == [str(kind) for kind in types]
+
+
 @pytest.mark.parametrize(
     "shapes", [[(3,), (5, 7), ()], [(received.LARGE,), (1,), (2,), (received.LARGE, 2), (9,)], [(30_000,)] * 40]
 )
