@@ -408,8 +408,9 @@ def spied(monkeypatch):
     real = BlockFetcher.read_all
 
     def spy(self, numbers):
-        read.extend(numbers)
-        return real(self, numbers)
+        for number, block in real(self, numbers):
+            read.append(number)
+            yield number, block
 
     monkeypatch.setattr(BlockFetcher, "read_all", spy)
     return read

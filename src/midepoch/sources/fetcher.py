@@ -326,6 +326,8 @@ class BlockFetcher:
             with closing(self.read_all(numbers)) as blocks:  # at once, also after an error: it may have claimed some
                 for number, block in blocks:
                     pending[number].set_result(block)
+            if unread := [number for number in begun if not pending[number].done()]:
+                raise RuntimeError(f"The blocks {unread} were requested and not read.")  # else who waits would hang
         except BaseException as error:
             for number in begun:
                 if not pending[number].done():

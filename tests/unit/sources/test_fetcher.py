@@ -75,6 +75,17 @@ def test_an_error_of_a_background_thread_reaches_whoever_waits(index, monkeypatc
     fetcher.close()
 
 
+def test_a_block_that_was_requested_and_not_read_is_an_error_and_nobody_hangs(index, monkeypatch):
+    fetcher = BlockFetcher(index, index.schema(None))
+    monkeypatch.setattr(BlockFetcher, "read_all", lambda self, numbers: self._read_local(list(numbers)[:1]))
+    pending = fetcher.read_ahead([0, 1, 2])
+    assert rows_of(pending[0].result(100)) == [0, 1, 2, 3]
+    for number in (1, 2):
+        with pytest.raises(RuntimeError, match=r"blocks \[1, 2\] were requested and not read"):
+            pending[number].result(100)
+    fetcher.close()
+
+
 def test_no_more_files_are_open_than_allowed(index, monkeypatch):
     monkeypatch.setattr(module, "MAX_OPEN_FILES", 2)
     fetcher = BlockFetcher(index, index.schema(None))
