@@ -1,6 +1,7 @@
 """Pages of Parquet files as any program may write them, among them those that pyarrow would not write."""
 
 import io
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,21 @@ import pyarrow.parquet as pq
 
 DATA, DATA_V2 = 0, 3
 INT32, INT64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
+POOLS = []
+"""They live as long as what was allocated from them."""
+
+
+@contextmanager
+def counted_memory():
+    """A pool that knows what Arrow allocates in the meantime."""
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    POOLS.append(pool)
+    pa.set_memory_pool(pool)
+    try:
+        yield pool
+    finally:
+        pa.set_memory_pool(usual)
 
 
 def varint(value):

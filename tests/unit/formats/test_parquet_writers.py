@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
-from forged_pages import file_with, header, header_v2, packed, zigzag
+from forged_pages import counted_memory, file_with, header, header_v2, packed, zigzag
 from midepoch.formats.parquet_pages import page_at
 from midepoch.formats.parquet_writers import PADDING, Mistakes, mistakes_in
 from midepoch.formats.shared_prefixes import LENGTHS_FIRST, PREFIXES
@@ -61,19 +61,9 @@ def test_a_name_that_is_no_text_is_not_trusted():
 @contextmanager
 def little_memory():
     """Arrow takes little memory in the meantime, if this is all right."""
-    usual = pa.default_memory_pool()
-    pool = pa.proxy_memory_pool(usual)
-    POOLS.append(pool)
-    pa.set_memory_pool(pool)
-    try:
+    with counted_memory() as pool:
         yield
-    finally:
-        pa.set_memory_pool(usual)
     assert pool.max_memory() < 4 << 20
-
-
-POOLS = []
-"""They live as long as what was allocated from them."""
 
 
 def refused(path, content, match=r"more than max_record_bytes"):

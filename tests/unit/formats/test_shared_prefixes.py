@@ -1,7 +1,6 @@
 """Texts that share their beginning with the text before: a Parquet file has it once, and its size is still known."""
 
 import io
-from contextlib import contextmanager
 from itertools import accumulate, pairwise, takewhile
 from operator import eq
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import midepoch as me
-from forged_pages import file_with, header, header_v2, in_one_list, packed, varint, zigzag
+from forged_pages import counted_memory, file_with, header, header_v2, in_one_list, packed, varint, zigzag
 from midepoch.formats import dictionary_pages
 from midepoch.formats.dictionary_pages import Decoding, Leaf, decoding_of, leaves_of
 from midepoch.formats.inflation import InflationError
@@ -32,8 +31,6 @@ SHAPES = {
     "map": lambda texts: pa.MapArray.from_arrays([0, len(texts)], pa.array(range(len(texts))), texts),
 }
 VERSIONS = ["1.0", "2.0"]
-POOLS = []
-"""They live as long as what was allocated from them."""
 COMPRESSIONS = ["none", "snappy", "gzip", "zstd", "brotli", "lz4"]
 
 
@@ -51,19 +48,6 @@ def look(content, limit=1 << 20):
     """How the row group of a file would be decoded."""
     metadata = pq.read_metadata(io.BytesIO(content))
     return decoding_of(pa.BufferReader(content), metadata, 0, leaves_of(metadata, range(metadata.num_columns)), limit)
-
-
-@contextmanager
-def counted_memory():
-    """A pool that knows what Arrow allocates in the meantime."""
-    usual = pa.default_memory_pool()
-    pool = pa.proxy_memory_pool(usual)
-    POOLS.append(pool)
-    pa.set_memory_pool(pool)
-    try:
-        yield pool
-    finally:
-        pa.set_memory_pool(usual)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
