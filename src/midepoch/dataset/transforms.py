@@ -130,11 +130,13 @@ class TransformedDataset(FormattedDataset[Item]):
 
             dataset = midepoch.read("data/*.parquet").map(lambda row: {"length": len(row["text"])})
 
-        If ``function`` returns a dict, it updates the item's columns, without ``remove_columns``; any other value
-        replaces the item. With ``batched=True`` it gets the columns of ``batch_size`` items and may return any number
-        of rows. If ``batch_size`` is None, these are all items of a lane, in memory. With ``drop_last_batch`` the last
-        items of a lane are left out if they are fewer. With ``one_to_one=True`` it promises one row for each, in order,
-        made of that row alone, as tokenizers do: then the number of items stays known.
+        If ``function`` returns a dict, it updates the item's columns; any other value replaces the item.
+        ``remove_columns`` are removed from the item after the call; a new dict may define them again.
+
+        With ``batched=True`` it gets the columns of ``batch_size`` items and may return any number of rows. If
+        ``batch_size`` is None, these are all items of a lane, in memory. With ``drop_last_batch`` the last items of a
+        lane are left out if they are fewer. With ``one_to_one=True`` it promises one row for each, in order, made of
+        that row alone, as tokenizers do: then the number of items stays known.
 
         With ``with_indices=True`` it also gets the row's number, or those of a batch: rows are counted from 0 through
         all files, in any order and epoch, on any number of ranks and workers. With ``with_rng=True`` it also gets a

@@ -26,7 +26,7 @@ from midepoch.stages.flow import (
 from midepoch.stages.skipped import check_groups
 from midepoch.stages.stacked import StackedRun, groups_of, stacked_batch
 from midepoch.stages.stage import Call, FunctionStage, Stage, name_of
-from midepoch.stages.transform import without
+from midepoch.stages.transform import check_removed, without
 from midepoch.values.collate import collate
 from midepoch.values.convert import as_column
 from midepoch.values.row_items import row_items
@@ -245,13 +245,14 @@ class MapBatchesOneToOne(FunctionStage):
 def call_on_columns(call: Call, group: RowRun, removed: tuple[str, ...], context: Context) -> Rows:
     """The rows that a function returns for the columns of a group. Columns that it does not return are kept."""
     columns = group.rows.columns()
+    check_removed(columns, removed)  # before the call, because the function may change the columns
     result = call(columns, int(group.keys[0]), context, group.keys)
     if isinstance(result, pa.Table):
         result = (
             result.combine_chunks().to_batches()[0] if len(result) else pa.RecordBatch.from_pylist([], result.schema)
         )
     if isinstance(result, pa.RecordBatch):
-        return Rows(result, group.rows.form)
+        return Rows(without(result, removed), group.rows.form)
     if not isinstance(result, Mapping):
         kind = type(result).__name__
         raise TypeError(
@@ -259,7 +260,8 @@ def call_on_columns(call: Call, group: RowRun, removed: tuple[str, ...], context
             f"but it returned {'None. Does it end without a return statement?' if result is None else kind + '.'}"
         )
     kept = {} if isinstance(columns, pa.RecordBatch) else without(columns, removed)
-    merged = {**kept, **{name: as_column(column, group.rows.form) for name, column in result.items()}}
+    returned = kept if result is columns else result
+    merged = {**kept, **{name: as_column(column, group.rows.form) for name, column in returned.items()}}
     lengths = {name: len(column) for name, column in merged.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(

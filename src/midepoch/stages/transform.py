@@ -36,9 +36,14 @@ class Map(FunctionStage):
     def _outputs(self, inputs: Iterator[SingleItem], context: Context) -> Iterator[SingleItem]:
         call, removed = self.call, self.remove_columns
         for item, cursor, key in inputs:
+            if removed:
+                check_removed(item, removed)  # before the call, because the function may change the item
             result = call(item, key, context)
             if isinstance(result, MAPPINGS) and isinstance(item, MAPPINGS):
-                result = {**(without(item, removed) if removed else item), **result}
+                kept = without(item, removed) if removed else item
+                result = {**kept, **(kept if result is item else result)}
+            elif removed and isinstance(result, pa.RecordBatch):
+                result = without(result, removed)
             elif result is None and isinstance(item, MAPPINGS):
                 raise TypeError(
                     f"The function of {self.name} returned None{_for_row(self, key, context)}. It must return the row, "
@@ -178,9 +183,17 @@ class Convert(Stage):
         return replace(inputs.with_single_items(items), form=self.form)
 
 
-def without(columns: Mapping[str, Any], removed: tuple[str, ...]) -> dict[str, Any]:
-    """All columns but the removed ones. A removed column that does not exist raises."""
-    missing = [name for name in removed if name not in columns]
+def check_removed(columns: Any, removed: tuple[str, ...]) -> None:
+    """Raise if a column does not exist that ``remove_columns`` names. Items without columns pass."""
+    if isinstance(columns, pa.RecordBatch):
+        columns = dict.fromkeys(columns.schema.names)
+    missing = [name for name in removed if name not in columns] if isinstance(columns, MAPPINGS) else []
     if missing:
         raise SchemaMismatchError(f"remove_columns names {missing[0]!r}, which is not among {list(columns)}.")
+
+
+def without(columns: Any, removed: tuple[str, ...]) -> Any:
+    """A dict or a record batch without the removed columns."""
+    if isinstance(columns, pa.RecordBatch):
+        return columns.select([name for name in columns.schema.names if name not in removed])
     return {name: value for name, value in columns.items() if name not in removed}
