@@ -215,6 +215,18 @@ def test_thousands_of_objects_are_listed(s3_port, proxy):
     assert find("s3://many/data", proxy.options).spec == listing.spec
 
 
+@pytest.mark.parametrize("client", ["obstore", "pyarrow"])
+def test_empty_objects_that_mark_folders_are_no_files(s3_port, proxy, client):
+    s3.put_all(s3_port, "marked", {"d/": b"", "d/e/": b"", "d/empty/": b"", "d/e/a.parquet": b"a", "d/e/none": b""})
+    options = {**proxy.options, "client": client}
+    assert (
+        find("s3://marked/d/**", options).names == find("s3://marked/d/*/*", options).names == ("e/a.parquet", "e/none")
+    )
+    assert find("s3://marked/d/e/*", options).names == ("a.parquet", "none")
+    with pytest.raises(me.NoDataError, match="matches no object"):
+        find("s3://marked/d/*", options)
+
+
 def test_opening_again_reads_nothing(noisy, proxy):
     me.read(noisy, storage_options=proxy.options)
     proxy.reset()

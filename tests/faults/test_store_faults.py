@@ -292,6 +292,28 @@ def test_an_object_replaced_before_it_is_opened_is_noticed(s3_port, proxy, tmp_p
     assert [row["noise"] for row in again[40:]] == table(2000, 2040, seed=1)["noise"].to_pylist()
 
 
+@pytest.mark.parametrize(
+    "source", ["s3://at-once/d", "s3://at-once/d/*.parquet", ["s3://at-once/d/p-0.parquet"]], ids=str
+)
+def test_an_object_that_is_replaced_at_once_is_read_anew(s3_port, proxy, tmp_path, source):
+    """Same size, and at least two of these versions are of the same second, in which S3 counts."""
+    for seed in range(4):
+        s3.put_all(s3_port, "at-once", {"d/p-0.parquet": parquet(0, 20, seed=seed)})
+        rows = list(me.read(source, storage_options=proxy.options, cache_dir=tmp_path / "cache"))
+        assert [row["noise"] for row in rows] == table(0, 20, seed=seed)["noise"].to_pylist()
+
+
+def test_a_client_that_lists_no_etags_raises_before_cached_rows_of_an_older_version(s3_port, proxy, tmp_path):
+    options = {"storage_options": {**proxy.options, "client": "pyarrow"}, "cache_dir": tmp_path / "cache"}
+    for seed in range(4):
+        s3.put_all(s3_port, "plainly", {"d/p-0.parquet": parquet(0, 20, seed=seed)})
+        try:
+            rows = list(me.read("s3://plainly/d", **options))
+        except me.DataChangedError:
+            rows = list(me.read("s3://plainly/d", **options))
+        assert [row["noise"] for row in rows] == table(0, 20, seed=seed)["noise"].to_pylist()
+
+
 def test_a_missing_object_is_a_named_error(url, proxy, s3_port):
     dataset = me.read(url, storage_options=proxy.options, read_ahead=0)
     rows = iter(dataset)

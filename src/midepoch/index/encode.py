@@ -38,6 +38,9 @@ def index_bytes(listing: Listing, scans: Sequence[Scan]) -> pa.Buffer:
             "blocks": pa.array([len(scan.blocks) for scan in scans], pa.int64()),
         }
     ).replace_schema_metadata({"schemas": " ".join(stored)})
+    if any(stamp.version for stamp in listing.stamps):
+        listed = pa.array([stamp.version for stamp in listing.stamps], pa.string())
+        files = files.append_column("listed_version", listed)
     if any(scan.version for scan in scans):
         files = files.append_column("version", pa.array([scan.version for scan in scans], pa.string()))
     extents = np.array([block for scan in scans for block in scan.blocks], np.int64).reshape(-1, 3)

@@ -131,15 +131,20 @@ class IndexView:
 
     @cached_property
     def stamps(self) -> list[FileStamp]:
-        """The sizes and modification times of the files when they were indexed."""
-        return list(map(FileStamp, self._files["size"].to_pylist(), self._files["mtime_ns"].to_pylist()))
+        """What the listing said of the files when they were indexed."""
+        sizes, times = self._files["size"].to_pylist(), self._files["mtime_ns"].to_pylist()
+        return list(map(FileStamp, sizes, times, self._texts("listed_version")))
 
     @cached_property
     def versions(self) -> list[str]:
         """The versions of the objects that were indexed; empty for files on this machine."""
-        if "version" not in self._files.column_names:
+        return self._texts("version")
+
+    def _texts(self, column: str) -> list[str]:
+        """A column that only indexes of objects have."""
+        if column not in self._files.column_names:
             return [""] * len(self.names)
-        return list(self._files["version"].to_pylist())
+        return list(self._files[column].to_pylist())
 
     @cached_property
     def formats(self) -> list[str]:

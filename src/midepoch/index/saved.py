@@ -112,8 +112,8 @@ def clean(
 def forget(saved_at: str | None) -> None:
     """Remove a saved index, and all others of its source.
 
-    A listing knows an object by its size and the second of its last change. If that was not enough to notice a change,
-    the same index would be loaded again.
+    A listing without etags knows an object by its size and the second of its last change. If that was not enough to
+    notice a change, the same index would be loaded again.
     """
     if saved_at is not None:
         path = Path(saved_at)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from midepoch._common.lazy import cached_property
 from midepoch._common.types import F64, I64
 from midepoch.formats import Block
+from midepoch.index.files import check_version
 from midepoch.index.index import Index
 from midepoch.sources.read_block import ReadBlock, as_batch
 from midepoch.sources.virtual import BlockTable
@@ -29,6 +30,8 @@ class CachedBlocks:
         """How many blocks were in the cache, and how many were not."""
         self._used: dict[str, int] = {}
         """The keys of the blocks that were read in this epoch, with their numbers."""
+        self._checked: set[int] = set()
+        """The files whose version is known to be the indexed one."""
         self._epoch = -1
         self._next_uses: Callable[[], F64 | None] = lambda: None
 
@@ -38,6 +41,8 @@ class CachedBlocks:
         fetch: Callable[[Mapping[int, Located]], Iterator[tuple[int, ReadBlock]]],
     ) -> Iterator[tuple[int, ReadBlock]]:
         """Blocks of one object by their numbers: those in the cache first, then the others, which are fetched."""
+        for file in {file for file, _ in missing.values()} - self._checked:
+            self._check_version(file)
         keys = {number: self.key(file, block) for number, (file, block) in missing.items()}
         yield from self._found(keys, missing)
         if not missing:
@@ -68,6 +73,16 @@ class CachedBlocks:
         identity = store.identity if store is not None else ""
         rows = () if block.first is None else (block.first, block.rows)
         return block_key(identity, view.path(file), stamp.size, version, block.number, self._schema_digest, *rows)
+
+    def _check_version(self, file: int) -> None:
+        """Raise ``DataChangedError`` unless an object is the indexed one, if its listing could not tell.
+
+        A listing without etags knows an object by its size and time, and two versions may have the same second.
+        """
+        stamp = self._index.view.stamps[file]
+        if not stamp.version and stamp.mtime_ns % 10**9 == 0:
+            check_version(self._index, file)
+        self._checked.add(file)
 
     def _found(self, keys: Mapping[int, str], missing: dict[int, Located]) -> Iterator[tuple[int, ReadBlock]]:
         """The missing blocks that are in the cache. They are missing no longer."""

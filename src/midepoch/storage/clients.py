@@ -65,6 +65,8 @@ class ObjectInfo(NamedTuple):
     kind: Literal["file", "folder"] | None
     size: int = 0
     mtime_ns: int = 0
+    version: str = ""
+    """The etag or the like, if the client reports one."""
 
 
 class Handle(Protocol):
@@ -301,7 +303,8 @@ class FsspecClient:
         return self._object_info(path, info)
 
     def _object_info(self, path: str, info: Mapping[str, Any]) -> ObjectInfo:
-        return ObjectInfo(self._system.unstrip_protocol(path), "file", int(info.get("size") or 0), _change_number(info))
+        size, url = int(info.get("size") or 0), self._system.unstrip_protocol(path)
+        return ObjectInfo(url, "file", size, _change_number(info), _version(info))
 
 
 class FsspecHandle:

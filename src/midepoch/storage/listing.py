@@ -216,7 +216,7 @@ def _find_objects(urls: list[str], options: Mapping[str, Any], suffixes: tuple[s
     prefix = len(root) + 1
     names = tuple(one.url[prefix:] for one in objects)
     _refuse_undecodable(names)
-    stamps = tuple(FileStamp(one.size, one.mtime_ns) for one in objects)
+    stamps = tuple(FileStamp(one.size, one.mtime_ns, one.version) for one in objects)
     return Listing("\n".join([store.identity, *urls]), root, names, stamps, store)
 
 

@@ -8,10 +8,14 @@ from midepoch.errors import DataChangedError, NoDataError
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """A file's size and time of change: two versions of a file differ in one of them."""
+    """What a listing says of a version of a file: its size, its time of change and, in a store, its etag or the like.
+
+    Two versions differ in one of them. Some stores tell times in whole seconds, and some list no ``version``.
+    """
 
     size: int
     mtime_ns: int
+    version: str = ""
 
 
 def stamp_of(path: str) -> FileStamp:

@@ -15,8 +15,8 @@ from midepoch.storage.clients import HTTP, HTTP_CONNECT_SECONDS, HTTP_SECONDS
 from midepoch.storage.redirects import headers_of, only_for_origin
 
 T = TypeVar("T")
-OpenStore = Callable[[str, float], Any]
-"""A store of obstore for the host or bucket of a URL, which gives up a request after a number of seconds."""
+OpenStore = Callable[[str, float, int], Any]
+"""A store for the host or bucket of a URL, from the seconds that a request may take and how often it is retried."""
 PLAIN = {"s3": "pyarrow", "gs": "pyarrow", **dict.fromkeys((*HTTP, *AZURE), "fsspec")}
 """The schemes that obstore reads, with the name of the client that reads them otherwise."""
 ONLY_PLAIN = ("role_arn", "external_id", "proxy_options", "target_service_account")
@@ -24,7 +24,6 @@ ONLY_PLAIN = ("role_arn", "external_id", "proxy_options", "target_service_accoun
 GCS = "https://storage.googleapis.com"
 LONG_SECONDS = 86_400.0
 ADDRESS = re.compile(r" https?://\S+ in \S+ - ")
-NO_RETRIES: Any = {"max_retries": 0}
 
 _is_forked = False
 
@@ -64,13 +63,13 @@ def _http_opener(options: Mapping[str, Any]) -> tuple[OpenStore | None, str]:
     if private := only_for_origin(headers):
         return None, f"it would send the headers {', '.join(sorted(private))} to hosts that a server redirects to"
 
-    def open_store(url: str, seconds: float) -> Any:
+    def open_store(url: str, seconds: float, retries: int) -> Any:
         from obstore.store import HTTPStore
 
         parts = urlsplit(url)
         limits: Any = {"default_headers": headers, **_limits(seconds, is_plain=parts.scheme.lower() == "http")}
         origin = f"{parts.scheme}://{parts.netloc}"
-        return HTTPStore(origin, client_options=limits, retry_config=NO_RETRIES)
+        return HTTPStore(origin, client_options=limits, retry_config={"max_retries": retries})
 
     return open_store, ""
 
@@ -93,12 +92,12 @@ def _s3_opener(bucket: str, options: Mapping[str, Any]) -> tuple[OpenStore | Non
         scheme, _, host = config["endpoint"].partition("://")
         config["endpoint"] = f"{scheme}://{bucket}.{host}"
 
-    def open_store(_: str, seconds: float) -> Any:
+    def open_store(_: str, seconds: float, retries: int) -> Any:
         from obstore.store import S3Store
 
         limits = _limits(seconds, is_plain=config.get("endpoint", "").startswith("http://"), options=options)
         more: Any = {} if credentials is None else {"credential_provider": credentials}
-        return S3Store(bucket, config=config, client_options=limits, retry_config=NO_RETRIES, **more)
+        return S3Store(bucket, config=config, client_options=limits, retry_config={"max_retries": retries}, **more)
 
     return open_store, ""
 
@@ -141,12 +140,12 @@ def _gs_opener(bucket: str, options: Mapping[str, Any]) -> tuple[OpenStore | Non
         "skip_signature": token is None,
     }
 
-    def open_store(_: str, seconds: float) -> Any:
+    def open_store(_: str, seconds: float, retries: int) -> Any:
         from obstore.store import GCSStore
 
         limits = _limits(seconds, is_plain=config["base_url"].startswith("http://"))
         more: Any = {} if token is None else {"credential_provider": lambda: {"token": token, "expires_at": until}}
-        return GCSStore(bucket, config=config, client_options=limits, retry_config=NO_RETRIES, **more)
+        return GCSStore(bucket, config=config, client_options=limits, retry_config={"max_retries": retries}, **more)
 
     return open_store, ""
 
@@ -156,7 +155,7 @@ def _azure_opener(options: Mapping[str, Any]) -> tuple[OpenStore | None, str]:
     if described is None:
         return None, reason
 
-    def open_store(url: str, seconds: float) -> Any:
+    def open_store(url: str, seconds: float, retries: int) -> Any:
         from obstore.store import AzureStore
 
         account = described.at(url)
@@ -171,7 +170,9 @@ def _azure_opener(options: Mapping[str, Any]) -> tuple[OpenStore | None, str]:
         more: Any = {} if account.credential is None else {"credential_provider": lambda: account.credential}
         limits = _limits(seconds, is_plain=account.endpoint.startswith("http://"))
         container = container_and_host(url)[0]
-        return AzureStore(container, config=config, client_options=limits, retry_config=NO_RETRIES, **more)
+        return AzureStore(
+            container, config=config, client_options=limits, retry_config={"max_retries": retries}, **more
+        )
 
     return open_store, ""
 

@@ -2,10 +2,11 @@
 
 pyarrow and fsspec return the bytes alone. obstore returns what the answer says of itself too, so an object that is
 replaced and restored between two requests is noticed, and so is an answer that is too short. It also gives up answers
-that come too slowly. It is used where it is installed and can be. The plain clients find and list objects, except for
-those of Azure, which obstore finds too.
+that come too slowly. It is used where it is installed and can be. It lists the objects of S3 with their etags, which
+pyarrow does not report. The plain clients find and list other objects, except for those of Azure.
 """
 
+import contextlib
 import importlib.util
 import logging
 import re
@@ -33,6 +34,10 @@ LEAST_CLASS, CLASS_FACTOR = 1 << 20, 8
 """Requests of up to 1 MiB, 8 MiB, 64 MiB and so on have a time limit each, because obstore has one for a connection."""
 UNKNOWN = datetime.fromtimestamp(0, UTC)
 """The time of change of an object whose answer has none."""
+LISTED = ("s3", *AZURE)
+"""The schemes whose objects obstore lists."""
+PAGE_RETRIES = 2
+"""How often one page of a listing is tried again. We retry all other requests ourselves."""
 WHOLE_NAME = re.compile(r"(?!.*(?:^|/)\.{0,2}(?:/|$))[^\x00-\x1f\x7f]+")
 """The names that obstore takes as they are: no part is empty, or one or two dots."""
 NO_LENGTH = "Content-Length Header missing"
@@ -86,7 +91,7 @@ class VerifiedClient:
 
     def __init__(self, scheme: str, bucket: str, options: Mapping[str, Any], open_store: OpenStore) -> None:
         self._at, self._open_store = (scheme, bucket, options), open_store
-        self._stores: dict[tuple[str, int], Any] = {}
+        self._stores: dict[tuple[str, int, int], Any] = {}
 
     @cached_property
     def _plain(self) -> Client:
@@ -95,25 +100,42 @@ class VerifiedClient:
         return clients.connect(*self._at)
 
     def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
-        if self._at[0] not in AZURE:
+        if self._at[0] not in LISTED:
             return self._plain.stat(urls)
-        return [self._stat(url) for url in urls]
+        return [self._stat(url) if self._at[0] in AZURE else self._stat_s3(url) for url in urls]
 
     def list_objects(self, folder: str, *, deep: bool) -> list[ObjectInfo]:
-        if self._at[0] not in AZURE:
+        if self._at[0] not in LISTED:
             return self._plain.list_objects(folder, deep=deep)
         import obstore
         from obstore.exceptions import InvalidPathError
 
-        store, (origin, name) = self._store(folder, 0), _split(folder)
+        store, (origin, name) = self._store(folder, 0, PAGE_RETRIES), _split(folder)
         try:
             if deep:
                 found = [meta for page in shortly(lambda: [*obstore.list(store, name or None)]) for meta in page]
+                folders = {meta["path"].rpartition("/")[0] for meta in found}
             else:
-                found = [*shortly(lambda: obstore.list_with_delimiter(store, name or None))["objects"]]
+                listed = shortly(lambda: obstore.list_with_delimiter(store, name or None))
+                found, folders = [*listed["objects"]], {*listed["common_prefixes"]}
         except (InvalidPathError, ValueError):  # there is a name that obstore does not take
             return [_at(origin, info) for info in self._plain.list_objects(folder, deep=deep)]
-        return [_object_info(origin, meta) for meta in found]
+        marks = {name, *folders}
+        return [
+            _object_info(origin, meta)
+            for meta in found
+            if meta["size"] or (meta["path"] not in marks and self._is_there(store, meta["path"]))
+        ]
+
+    def _is_there(self, store: Any, name: str) -> bool:
+        """False for an empty object whose name ends in a slash, which marks a folder. obstore lists it without."""
+        import obstore
+
+        try:
+            shortly(lambda: obstore.head(store, name))
+        except FileNotFoundError:
+            return False
+        return True
 
     def open(self, url: str) -> Handle:
         scheme = self._at[0]
@@ -132,6 +154,20 @@ class VerifiedClient:
         meta = shortly(lambda: obstore.head(store(0), name))
         generation = meta["version"] if scheme == "gs" else None
         return VerifiedHandle(store, name, meta["size"], meta["e_tag"] or "", generation)
+
+    def _stat_s3(self, url: str) -> ObjectInfo:
+        """What is at a URL of S3. obstore reports the etag of an object, and pyarrow knows what a folder is there.
+
+        Most names of objects have a dot, and most of folders have none, so the likelier one is asked first.
+        """
+        import obstore
+
+        origin, name = _split(url)
+        info = None if "." in name.rpartition("/")[2] else self._plain.stat([url])[0]
+        if (info is None or info.kind == "file") and WHOLE_NAME.fullmatch(name):
+            with contextlib.suppress(FileNotFoundError):
+                return _object_info(origin, shortly(lambda: obstore.head(self._store(url, 0), name)))
+        return info or self._plain.stat([url])[0]
 
     def _stat(self, url: str) -> ObjectInfo:
         """What is at a URL of Azure: an object, names that begin with it, or nothing."""
@@ -154,15 +190,15 @@ class VerifiedClient:
             is_there = True
         return ObjectInfo(url, "folder" if is_there else None)
 
-    def _store(self, url: str, nbytes: int) -> Any:
+    def _store(self, url: str, nbytes: int, retries: int = 0) -> Any:
         """The store for requests of about this size. Threads may open one twice, and then one of the two is dropped."""
         origin, most = url.split("/")[2], LEAST_CLASS
         while most < nbytes:
             most *= CLASS_FACTOR
-        store = self._stores.get((origin, most))
+        store = self._stores.get((origin, most, retries))
         if store is None:
-            opened = self._open_store(url, HTTP_SECONDS + most / LEAST_BYTES_A_SECOND)
-            store = self._stores.setdefault((origin, most), opened)
+            opened = self._open_store(url, HTTP_SECONDS + most / LEAST_BYTES_A_SECOND, retries)
+            store = self._stores.setdefault((origin, most, retries), opened)
         return store
 
 
@@ -245,7 +281,7 @@ def _at(origin: str, info: ObjectInfo) -> ObjectInfo:
 
 def _object_info(origin: str, meta: Mapping[str, Any]) -> ObjectInfo:
     changed = int(meta["last_modified"].timestamp() * 1e6) * 1000
-    return ObjectInfo(f"{origin}/{meta['path']}", "file", meta["size"], changed)
+    return ObjectInfo(f"{origin}/{meta['path']}", "file", meta["size"], changed, meta["e_tag"] or "")
 
 
 def _http_name(url: str) -> str | None:

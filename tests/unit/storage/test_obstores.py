@@ -27,7 +27,7 @@ def test_which_options_open_a_store(scheme, options, reason):
     assert (open_store is None) == bool(reason)
     assert reason in said
     if open_store is not None:
-        assert open_store(f"{scheme}://bucket/x", 30.0) is not None
+        assert open_store(f"{scheme}://bucket/x", 30.0, 0) is not None
 
 
 def test_a_forked_process_and_one_without_obstore_open_none(monkeypatch):
