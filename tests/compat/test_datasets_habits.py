@@ -5,6 +5,7 @@ import pytest
 
 import midepoch as me
 from hf import numbered
+from midepoch.testing import assert_resumes
 
 ROWS = 23
 
@@ -64,3 +65,38 @@ def test_a_column_that_does_not_exist_cannot_be_removed(options):
         list(ours().map(changed_in_place, remove_columns="txet", **options))
     with pytest.raises(me.SchemaMismatchError, match="remove_columns names 'txet', which is not among"):
         list(ours().with_format("arrow").map(lambda batch: batch, remove_columns="txet", **options))
+
+
+def reversed_and_counted(columns):
+    ids = columns["id"][::-1]
+    return {"id": ids, "together": [len(ids)] * len(ids)}
+
+
+def joined(columns):
+    return {"text": [" ".join(columns["text"])]}
+
+
+@pytest.mark.parametrize("drop_last_batch", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 5, ROWS, ROWS + 1, None, -1])
+@pytest.mark.parametrize("function", [reversed_and_counted, joined])
+def test_the_size_of_a_batch(function, batch_size, drop_last_batch):
+    options = {"batch_size": batch_size, "drop_last_batch": drop_last_batch}
+    options |= {"batched": True, "remove_columns": ["id", "text", "tokens", "maybe"]}
+    mapped = ours().map(function, **options)
+    for other in theirs():
+        assert list(mapped) == list(other.map(function, **options))
+    assert_resumes(mapped)
+
+
+@pytest.mark.parametrize("batch_size", [None, -1])
+def test_all_rows_in_one_batch_are_those_of_a_lane(batch_size):
+    mapped = [ours().shard(2, index).map(reversed_and_counted, batched=True, batch_size=batch_size) for index in (0, 1)]
+    assert [[row["together"] for row in shard] for shard in mapped] == [[12] * 12, [11] * 11]
+    one_to_one = ours().map(reversed_and_counted, batched=True, batch_size=batch_size, one_to_one=True)
+    assert {row["together"] for row in one_to_one} == {ROWS}
+
+
+@pytest.mark.parametrize("batch_size", [0, -2, 1.5, True])
+def test_other_sizes_of_a_batch_raise(batch_size):
+    with pytest.raises(ValueError, match=r"batch_size must be an integer of at least 1, got .*pass None or -1"):
+        ours().map(joined, batched=True, batch_size=batch_size)

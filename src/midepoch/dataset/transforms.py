@@ -21,8 +21,9 @@ from midepoch.dataset.signatures import (
 )
 from midepoch.pipeline.own_lengths import with_own_lengths
 from midepoch.stages.arguments import with_arguments
-from midepoch.stages.batch import WHOLE_LANE, Batch, MapBatches, MapBatchesOneToOne
+from midepoch.stages.batch import Batch, MapBatches, MapBatchesOneToOne
 from midepoch.stages.filter_batches import FilterBatches
+from midepoch.stages.flow import WHOLE_LANE
 from midepoch.stages.pack.spec import Others, PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.pack.strategies import Overlong, Strategy
@@ -134,9 +135,9 @@ class TransformedDataset(FormattedDataset[Item]):
         ``remove_columns`` are removed from the item after the call; a new dict may define them again.
 
         With ``batched=True`` it gets the columns of ``batch_size`` items and may return any number of rows. If
-        ``batch_size`` is None, these are all items of a lane, in memory. With ``drop_last_batch`` the last items of a
-        lane are left out if they are fewer. With ``one_to_one=True`` it promises one row for each, in order, made of
-        that row alone, as tokenizers do: then the number of items stays known.
+        ``batch_size`` is None or -1, these are all items of a lane, in memory. With ``drop_last_batch`` the last items
+        of a lane are left out if they are fewer than ``batch_size``. With ``one_to_one=True`` it promises one row for
+        each, in order, made of that row alone, as tokenizers do: then the number of items stays known.
 
         With ``with_indices=True`` it also gets the row's number, or those of a batch: rows are counted from 0 through
         all files, in any order and epoch, on any number of ranks and workers. With ``with_rng=True`` it also gets a
@@ -147,7 +148,7 @@ class TransformedDataset(FormattedDataset[Item]):
         removed = (remove_columns,) if isinstance(remove_columns, str) else tuple(remove_columns or ())
         adapted = with_arguments(function, input_columns, fn_kwargs)
         call = self.plan.pipeline.call("map", adapted, with_rng=with_rng, with_indices=with_indices)
-        size = WHOLE_LANE if batch_size is None else batch_size
+        size = _group_size(batch_size)
         if one_to_one and not batched:
             raise ValueError(
                 "one_to_one=True is for batched=True. Without that, a function returns one row for each anyway."
@@ -157,7 +158,9 @@ class TransformedDataset(FormattedDataset[Item]):
         if one_to_one:
             return self.with_stage(MapBatchesOneToOne(call=call, size=size, remove_columns=removed))
         if batched:
-            stage = MapBatches(call=call, size=size, drop_last=drop_last_batch, remove_columns=removed)
+            stage = MapBatches(
+                call=call, size=size, drop_last=drop_last_batch and size != WHOLE_LANE, remove_columns=removed
+            )
             return self.with_stage(stage)
         return self.with_stage(Map(call=call, remove_columns=removed))
 
@@ -293,3 +296,8 @@ class TransformedDataset(FormattedDataset[Item]):
             else PackWindows(spec=spec, strategy=strategy, window=check_integer("window", window))
         )
         return packed.with_plan(replace(packed.plan, pipeline=with_own_lengths(packed.plan.pipeline)))
+
+
+def _group_size(batch_size: int | None) -> int:
+    """How many items a batched function gets at a time. None and -1 are all items of a lane, as in `datasets`."""
+    return WHOLE_LANE if batch_size is None or batch_size == -1 else batch_size

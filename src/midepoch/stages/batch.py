@@ -13,12 +13,14 @@ from midepoch._common.thread_clock import FUNCTIONS
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.counted import Batches, CountedItems
 from midepoch.stages.flow import (
+    WHOLE_LANE,
     Context,
     Flow,
     ItemRun,
     RowRun,
     SingleItem,
     check_delivered,
+    check_group_size,
     outputs_of,
     resume_groups,
     single_groups,
@@ -31,9 +33,6 @@ from midepoch.values.collate import collate
 from midepoch.values.convert import as_column
 from midepoch.values.row_items import row_items
 from midepoch.values.rows import Rows
-
-WHOLE_LANE = 1 << 62
-"""The size of a group that ends only with the lane."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +163,7 @@ class MapBatches(FunctionStage):
     many_outputs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if type(self.size) is not int or self.size < 1:
-            raise ValueError(f"batch_size must be an integer of at least 1, got {self.size!r}.")
+        check_group_size(self.size)
 
     @property
     def group_size(self) -> int:
@@ -209,8 +207,7 @@ class MapBatchesOneToOne(FunctionStage):
     remove_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if type(self.size) is not int or self.size < 1:
-            raise ValueError(f"batch_size must be an integer of at least 1, got {self.size!r}.")
+        check_group_size(self.size)
         if self.call.with_rng:
             raise ValueError(
                 "one_to_one=True with with_rng=True is not possible: a batch of rows has one random generator, and "

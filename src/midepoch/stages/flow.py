@@ -34,6 +34,9 @@ from midepoch.values.rows import Rows, concat
 SingleItem = tuple[Any, Cursor, int]
 """An item, the cursor after it, and its key: its row's number, or a hash that identifies the item."""
 
+WHOLE_LANE = 1 << 62
+"""The size of a group that ends only with the lane."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
@@ -205,6 +208,14 @@ def _collect(flow: Flow, size: int) -> Iterator[RowRun]:
                 "Let the map before it return dicts, or pass batched=False."
             )
         yield RowRun(Rows(columns, form), np.array(cursors, np.int64), np.array(keys, np.int64))
+
+
+def check_group_size(size: object) -> None:
+    """Raise if it cannot be the number of items that a batched function gets at a time."""
+    if type(size) is not int or size < 1:
+        raise ValueError(
+            f"batch_size must be an integer of at least 1, got {size!r}. For all items of a lane pass None or -1."
+        )
 
 
 def single_groups(runs: Iterator[RowRun], size: int) -> Iterator[RowRun]:
