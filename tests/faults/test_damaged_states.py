@@ -429,7 +429,7 @@ def test_a_readers_deliveries_agree_with_its_turns_and_lanes(kinds, changes):
 @pytest.mark.parametrize("key", ["version", "epoch", "cursors", "part", "grown", "earlier", "later", "fingerprint"])
 def test_deep_nesting_is_refused(kinds, key, levels):
     deep = nested(levels, lists=True)
-    for state in ({**kinds["uniform"].saved, key: deep}, {**kinds["0.1.0-uniform"].saved, key: deep}):
+    for state in ({**kinds["uniform"].saved, key: deep}, {**kinds["v1-uniform"].saved, key: deep}):
         with pytest.raises(me.CheckpointMismatchError):
             kinds["uniform"].deliver(state)
 

@@ -1,4 +1,4 @@
-"""Write the golden states of this release: a state of each kind, and the rows that come after it."""
+"""Write the golden states of this version: a state of each kind, and the rows that come after it."""
 
 import json
 import sys
@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import midepoch as me
+from midepoch.checkpoint.migrations import VERSION
 from worlds import ids, is_kept, write_files
 
 
@@ -31,17 +32,55 @@ PIPELINES = {
 }
 
 
-def main(version: str) -> None:
+DOORS = {
+    "structured": lambda folder: me.StructuredDataset(
+        folder, shuffle=True, shuffle_seed=1, shuffle_buffer_size=12, split_rows=10
+    ),
+    "huggingface": lambda folder: me.SimpleArrowIterableDataset(sorted(map(str, folder.glob("*.arrow")))).shuffle(
+        1, window=12
+    ),
+}
+
+
+def golden_files(folder: Path) -> Path:
+    """The files of which the golden states are."""
+    return write_files(folder, [20, 0, 7, 33], kinds=["stream"])
+
+
+def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        data = write_files(Path(folder) / "data", [20, 0, 7, 33], kinds=["stream"])
+        data = golden_files(Path(folder) / "data")
         for name, build in PIPELINES.items():
-            dataset = build(me.read(data, index_dir=folder))
-            items = iter(dataset)
-            list(islice(items, 7))
-            golden = {"pipeline": name, "state": dataset.state_dict(), "rest": ids(items)}
-            path = Path(__file__).parent / f"{version}-{name}.json"
-            path.write_text(json.dumps(golden, indent=1) + "\n")
+            _write(name, build(me.read(data, index_dir=folder)))
+        for name, door in DOORS.items():
+            _write(f"front_doors/{name}", door(data))
+        for name in ("filter", "uniform"):
+            for items in (1, 7):
+                _write_workers(name, items, PIPELINES[name](me.read(data, index_dir=folder)))
+
+
+def _write(name: str, dataset: me.Dataset) -> None:
+    items = iter(dataset)
+    list(islice(items, 7))
+    _write_file(name, state=dataset.state_dict(), rest=ids(items))
+
+
+def _write_workers(name: str, items: int, dataset: me.Dataset) -> None:
+    """A StatefulDataLoader with two workers. After 1 item the second worker has not begun."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    loader = StatefulDataLoader(dataset, batch_size=None, num_workers=2)
+    batches = iter(loader)
+    list(islice(batches, items))
+    _write_file(f"front_doors/workers-{name}-{items}", state=loader.state_dict(), rest=ids(batches))
+
+
+def _write_file(name: str, **values: object) -> None:
+    folder, _, last = name.rpartition("/")
+    path = Path(__file__).parent / folder / f"v{VERSION}-{last}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"pipeline": last, **values}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

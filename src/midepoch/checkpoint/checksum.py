@@ -1,6 +1,6 @@
 """A state's checksum, so that a state that was changed after it was saved is refused and not misread.
 
-It covers what midepoch needs to resume. Keys that front doors and frameworks add may be changed or dropped. It does not
+It covers every key that midepoch reads. Keys that front doors and frameworks add may be changed or dropped. It does not
 depend on the order of keys, and not on whether a list is a list, a tuple or an array.
 """
 
@@ -21,10 +21,11 @@ COVERED = (
     "cursors",
     "part",
     "grown",
-    "windows",
     "earlier",
     "later",
     "edits",
+    "history",
+    "digest",
 )
 """The keys that the checksum covers, besides the fingerprint."""
 MOST_LEVELS = 100
@@ -50,7 +51,7 @@ def fingerprint_digest(fingerprint: Any) -> bytes:
 
 
 def check_checksum(values: Mapping[str, Any]) -> None:
-    """Raise if a state is not the one that was saved. States of early releases have no checksum, and pass."""
+    """Raise if a state is not the one that was saved. One without a checksum, made by hand, passes."""
     try:
         present = signed(values)["checksum"]
     except (ValueError, TypeError, OverflowError, RecursionError) as error:

@@ -20,8 +20,6 @@ FileFacts = tuple[str, int, int]
 LISTED = 300
 """The most characters of JSON in which a list of files is kept in full."""
 WORD = 1 << 64
-SINCE_VERSION_2 = ("window_blocks", "window_bytes")
-"""Parameters that states of version 1 do not have. They do not change the order of an epoch that began before."""
 REORDERED = "The files are the same, but in another order."
 
 
@@ -170,8 +168,7 @@ def pipeline_difference(then: Any, now: Sequence[Mapping[str, Any]]) -> str | No
     for number, (was, here) in enumerate(zip(then, now, strict=False), start=1):
         if was.get("op") != here.get("op"):
             return f"stage {number} was {_stage(was)} then and is {_stage(here)} now"
-        keys = [key for key in [*was, *here] if key in was or key not in SINCE_VERSION_2]
-        key = next((key for key in keys if was.get(key) != here.get(key)), None)
+        key = next((key for key in [*was, *here] if was.get(key) != here.get(key)), None)
         if key is None:  # a parameter that is not described is None
             continue
         then_value, now_value = shortened(was.get(key), 300), shortened(here.get(key), 300)
@@ -182,13 +179,6 @@ def pipeline_difference(then: Any, now: Sequence[Mapping[str, Any]]) -> str | No
     if len(now) > number:
         return f"stage {number + 1}, {_stage(now[number])}, was added"
     return None
-
-
-def without_window_sizes(value: Any) -> Any:
-    """A fingerprint, or a part of one, as version 1 had it."""
-    if isinstance(value, Mapping):
-        return {key: without_window_sizes(inner) for key, inner in value.items() if key not in SINCE_VERSION_2}
-    return [without_window_sizes(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _stage(stage: Mapping[str, Any]) -> str:

@@ -39,8 +39,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             )
     merged = _merged(read)
     if merged == replace(read[0], earlier=()):  # then the keys that others added to the first state hold for all
-        digest = {} if merged.digest is None else {"digest": merged.digest.write()}
-        return signed({key: value for key, value in dicts[0].items() if key not in ("earlier", "digest")} | digest)
+        digest = None if merged.digest is None else merged.digest.write()
+        return signed({key: value for key, value in dicts[0].items() if key != "earlier"} | {"digest": digest})
     return merged.to_dict(dicts[0]["fingerprint"])
 
 
@@ -110,7 +110,7 @@ def _check_same_session(first: State, state: State, number: int, *, may_be_idle:
         raise CheckpointMismatchError(
             f"State {number} (from 0) had not begun epoch {state.epoch} when it was saved, and others had: {cause}."
         )
-    names = ["lanes", "mode", "turn", "item_rows", "positions", "appended", "windows", "edits", "masked"]
+    names = ["lanes", "mode", "turn", "item_rows", "positions", "appended", "edits", "masked"]
     # An idle reader's state has the item_rows of the run before. A reader that shares no lane may have changed them.
     if may_be_idle and (state.reader_progress is None or not first.counts_items(state.reader_progress.readers)):
         names.remove("item_rows")

@@ -13,20 +13,10 @@ from typing import Any
 from midepoch.checkpoint.checksum import check_checksum
 from midepoch.errors import CheckpointMismatchError
 
-VERSION = 2
-"""The version of the states that this release writes.
+VERSION = 1
+"""The version of the states that this release writes."""
 
-Version 2 cuts the windows of a block shuffle by blocks, and may have ``later``: what was delivered of the next epochs.
-A release that does not know these would deliver other rows, or rows again.
-"""
-
-
-def _windows_of_rows(values: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 cut the windows of a block shuffle by rows alone. The epoch under way keeps its order."""
-    return {**values, "windows": "rows"}
-
-
-MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _windows_of_rows}
+MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """For each older version, the function that returns a state of it as one of the next version."""
 
 

@@ -17,8 +17,6 @@ from midepoch.errors import CheckpointMismatchError
 
 AppendedFiles = tuple[tuple[tuple[int, int], ...], ...]
 """Files were appended to an epoch under way: the files that it had before each time, as ranges of their numbers."""
-Windows = Literal["blocks", "rows"]
-"""How a block shuffle cuts its windows in an epoch: by blocks, or by rows alone, as epochs of version 1 were cut."""
 MOST_EPOCHS = 1 << 53
 """The last epoch that set_epoch accepts."""
 MOST = 1 << 20
@@ -114,7 +112,6 @@ class State:
     positions: LanePositions = LanePositions()
     reader_progress: ReaderProgress | None = None
     appended: AppendedFiles = ()
-    windows: Windows = "blocks"
     edits: Edits = 0
     """How many edits of the pipeline, its last ones, came after the epoch was cut into lanes."""
     masked: Edits = 0
@@ -154,15 +151,16 @@ class State:
             values["earlier"] = [state._write() | state._write_digest() for state in self.earlier]
         if self.later:
             values["later"] = [state._write() | state._write_digest() for state in self.later]
+        # These are always there, because some checkpoints restore only the keys that a state has before it is loaded.
+        values["history"] = [record.write() for record in self.history]
+        values["digest"] = None if self.digest is None else self.digest.write()
         own = checksum(values, fingerprint_digest(fingerprint) if of_fingerprint is None else of_fingerprint)
         values["fingerprint"] = {
             "data": dict(fingerprint["data"]),
             "pipeline": [dict(stage) for stage in fingerprint["pipeline"]],
         }
         values["checksum"] = own
-        # It is always there, because some checkpoints restore only the keys that a state has before it is loaded.
-        values["history"] = [record.write() for record in self.history]
-        return values | self._write_digest()
+        return values
 
     def _write_digest(self) -> dict[str, Any]:
         return {} if self.digest is None else {"digest": self.digest.write()}
@@ -180,8 +178,6 @@ class State:
         }
         if self.appended:
             values["grown"] = [[list(files) for files in group] for group in self.appended]
-        if self.windows != "blocks":
-            values["windows"] = self.windows
         if self.edits:
             values["edits"] = write_edits(self.edits, self.masked)
         return values
@@ -221,12 +217,11 @@ class State:
             ),
             reader_progress=None if values["part"] is None else _read_reader_progress(values["part"]),
             appended=_read_appended(values.get("grown", ())),
-            windows="rows" if _one_of(values.get("windows", "blocks"), ("blocks", "rows")) == "rows" else "blocks",
             edits=edits,
             masked=masked,
         )
         check_consistent(state)
-        if "digest" in values:
+        if values.get("digest") is not None:
             return replace(state, digest=RowDigest.read(values["digest"], state.lanes))
         return state
 

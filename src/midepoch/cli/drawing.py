@@ -93,7 +93,6 @@ def _lanes_of(state: State, rows: int, dataset: Dataset | None) -> tuple[list[in
             lanes=state.lanes,
             mode=state.mode,
             appended=state.appended,
-            windows=state.windows,
             edits=state.edits,
         )
     )

@@ -7,7 +7,6 @@ from typing import Any
 from midepoch._common.checks import check_integer
 from midepoch._common.hashing import digest
 from midepoch._common.text import count
-from midepoch.checkpoint.fingerprint import without_window_sizes
 from midepoch.dataset.dataset import Dataset
 from midepoch.dataset.planned import Item
 from midepoch.pipeline.draws import Stop
@@ -160,16 +159,11 @@ def _weights(weights: Any, names: Sequence[str]) -> list[float]:
 
 
 def _names(pipelines: Sequence[Pipeline]) -> list[str]:
-    """Name each pipeline by what it is, so that it is recognised at another position of the list.
-
-    Names are those of version 1, so that its states load. Other window sizes are found when the parts are compared.
-    """
+    """Name each pipeline by what it is, so that it is recognised at another position of the list."""
     names: list[str] = []
     seen: dict[str, int] = {}
     for pipeline in pipelines:
-        name = (
-            f"{pipeline.source.label}~{digest(repr(without_window_sizes(pipeline.fingerprint)).encode(), size=4).hex()}"
-        )
+        name = f"{pipeline.source.label}~{digest(repr(pipeline.fingerprint).encode(), size=4).hex()}"
         seen[name] = seen.get(name, 0) + 1
         names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
     return names

@@ -63,7 +63,7 @@ def _facts(run: Pass) -> dict[str, Any]:
     plan, session = run.plan, run.progress().session
     start = session.start
     fingerprint = plan.pipeline.fingerprint
-    positions = json.dumps([start.to_dict(fingerprint)["cursors"], start.windows])
+    positions = json.dumps(start.to_dict(fingerprint)["cursors"])
     return {
         "data": fingerprint["data"],
         "pipeline": fingerprint["pipeline"],

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -196,8 +195,6 @@ class StartPoint:
             )
         values = upgrade(values)
         state = adopt(plan.pipeline, State.from_dict(values), values.get("fingerprint"))
-        if state.lanes is None and torch_worker() is None:  # a worker may be the only one that has not begun
-            state = replace(state, windows="blocks")
         plan.check(state)
         state = settled(plan.pipeline, state)
         self._expire([*self._started, *self._open], "a state was loaded")

@@ -144,8 +144,7 @@ def traced_sessions(run: Pass, epoch: int, ranks: int | None = None) -> list[Tra
             "of uncounted items, or of readers that were not in step, or was resized very often. Pass ranks=n to "
             "trace it as a run of n ranks from the beginning of that epoch."
         )
-    windows = start.windows if epoch == start.epoch else "blocks"
-    sessions = list(_rebuilt(plan.pipeline, State(epoch=epoch, windows=windows), records))
+    sessions = list(_rebuilt(plan.pipeline, State(epoch=epoch), records))
     if ranks is None and epoch == start.epoch and not _leads_to(sessions[-1].steps, start):
         raise ValueError(
             f"The state of epoch {epoch} does not follow from its history, so its steps cannot be traced. Some readers "

@@ -121,7 +121,7 @@ class DeliveringLoader(AskedLoader[Item]):
         """The first batch of the epoch: the one that ranks repeat, so that all repeat the same."""
         one_reader = replace(self._plan, ranks=1, rank=0, lanes=session.start.lanes, mode=session.start.mode)
         start = session.start
-        progress = one_reader.begin(State(epoch=start.epoch, appended=start.appended, windows=start.windows))
+        progress = one_reader.begin(State(epoch=start.epoch, appended=start.appended))
         return next(chain.from_iterable(progress.follow(take_turns(progress))))
 
     def _turns(self, progress: Progress) -> Iterator[Turns]:

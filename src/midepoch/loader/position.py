@@ -81,7 +81,7 @@ class PositionedLoader(DataLoader[Item]):
                 self._plan.ranks,
                 self._plan.why_not_counted() or "it continues the state of that rank",
             )
-        elif "+" in state.get("digest", "") and not self._warned_of_saving:
+        elif "+" in (state["digest"] or "") and not self._warned_of_saving:
             self._warned_of_saving = True
             log.warning(
                 "This state holds the digest of rank %s of %s alone. It restores all ranks, but not the digest. Save "

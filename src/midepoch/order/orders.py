@@ -6,9 +6,9 @@ reader that reads ahead fetches it as one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -296,7 +296,7 @@ class Shuffle:
     level: Level
     window: int
     window_blocks: int | None = None
-    """How many blocks a window has at least; None for windows that are cut by rows alone, as in states of version 1."""
+    """How many blocks a window has at least; None for windows that are cut by rows alone."""
     window_bytes: int = 0
 
     def apply(self, inner: Order, *key: int | str) -> Order:
@@ -311,10 +311,6 @@ class Shuffle:
     def cuts_by_blocks(self) -> bool:
         """True if the windows of this shuffle are cut by blocks."""
         return self.level == "block" and self.window_blocks is not None
-
-    def of_rows(self) -> Self:
-        """The same shuffle, with windows that are cut by rows alone."""
-        return replace(self, window_blocks=None)
 
     def _windows(self, inner: Order, permuted: ShuffledPieces) -> I64:
         """The first position of each window, and the end."""

@@ -34,7 +34,6 @@ def cut_of(state: State) -> EpochCut:
         lanes=len(state.positions),
         mode=state.mode,
         appended=state.appended,
-        windows=state.windows,
         edits=state.edits,
         masked=state.masked,
     )

@@ -13,7 +13,7 @@ from midepoch._common.once import log_once
 from midepoch._common.text import count, size_in_words
 from midepoch.checkpoint.fingerprint import data_difference
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.state import AppendedFiles, Windows
+from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.index import Index
 from midepoch.index.survey import Survey
@@ -142,12 +142,6 @@ class FileRows:
         view = self.index.view
         return view.blocks if self._has_virtual_blocks else Blocks.of_rows(view.block_starts)
 
-    def with_windows(self, windows: Windows) -> "FileRows":
-        """The same rows, in the order of an epoch whose windows are cut by blocks or by rows alone."""
-        if windows == "blocks":
-            return self
-        return replace(self, steps=tuple(step.of_rows() if isinstance(step, Shuffle) else step for step in self.steps))
-
     def log_window(self, step: Shuffle) -> None:
         """Log, once for each dataset, that a window has fewer blocks than asked for, or very few."""
         blocks = self.index.view.blocks
@@ -226,9 +220,8 @@ class FileRows:
         return build_order(self.base, self.steps, epoch)
 
     def cut(self, cut: EpochCut, survey: FindSurvey = no_survey) -> FileRowsLanes:
-        rows = self.with_windows(cut.windows)
         if not cut.edits:
-            return FileRowsLanes(rows, cut, survey)
+            return FileRowsLanes(self, cut, survey)
         known = isinstance(cut.edits, int) and isinstance(cut.masked, int) and cut.masked <= cut.edits <= self.edits
         if not known or cut.appended:
             raise CheckpointMismatchError(
@@ -237,8 +230,8 @@ class FileRows:
             )
         assert isinstance(cut.edits, int)
         assert isinstance(cut.masked, int)
-        before = replace(rows, steps=rows.steps[: -cut.edits])
-        edits = tuple(step for step in rows.steps[-cut.edits :] if isinstance(step, Without))
+        before = replace(self, steps=self.steps[: -cut.edits])
+        edits = tuple(step for step in self.steps[-cut.edits :] if isinstance(step, Without))
         late = len(edits) - cut.masked
         return FileRowsLanes(before, cut, survey, edits[:late], edits[late:])
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from midepoch._common.types import I64
 from midepoch.checkpoint.edits import Edits
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.state import AppendedFiles, Windows
+from midepoch.checkpoint.state import AppendedFiles
 from midepoch.index.survey import Survey
 from midepoch.sources.read_counts import ReadCounts
 from midepoch.stages.counted import CountedItems
@@ -30,8 +30,6 @@ class EpochCut:
     mode: Mode = "example"
     appended: AppendedFiles = ()
     """The files that the epoch had before others were appended."""
-    windows: Windows = "blocks"
-    """What cuts the windows of a shuffle."""
     edits: Edits = 0
     """How many of the last edits came after the epoch was cut: they leave rows out of the lanes that there were."""
     masked: Edits = 0

@@ -1,18 +1,17 @@
 """States of older versions load for ever: they are upgraded step by step, everywhere a state is read.
 
-Most of these tests make up two versions after the present one, 2: version 2 called a state's turn "next_turn" and had
-no "mode", version 3 renamed the turn, and version 4 added the mode.
+Most of these tests make up two versions after the present one, 1: version 1 called a state's turn "next_turn" and had
+no "mode", version 2 renamed the turn, and version 3 added the mode.
 """
 
 import copy
 import json
-from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 
 import midepoch as me
-from golden.write import PIPELINES
+from golden.write import DOORS, PIPELINES, golden_files
 from midepoch.checkpoint import migrations
 from midepoch.checkpoint.migrations import MIGRATIONS, VERSION, upgrade
 from midepoch.integrations.structured.dataset import StructuredDataset
@@ -34,16 +33,14 @@ def add_the_mode(values):
 
 @pytest.fixture
 def later_release(monkeypatch):
-    monkeypatch.setattr(migrations, "VERSION", 4)
-    monkeypatch.setattr(migrations, "MIGRATIONS", {**MIGRATIONS, 2: rename_the_turn, 3: add_the_mode})
+    monkeypatch.setattr(migrations, "VERSION", 3)
+    monkeypatch.setattr(migrations, "MIGRATIONS", {**MIGRATIONS, 1: rename_the_turn, 2: add_the_mode})
 
 
-def as_version_2(state):
-    """A state as version 2 of the made-up history would have saved it."""
+def as_version_1(state):
+    """A state as version 1 of the made-up history would have saved it."""
     old = copy.deepcopy(state)
-    if old["version"] == 1:
-        old = MIGRATIONS[1](old)
-    old["version"] = 2
+    old["version"] = 1
     old["next_turn"] = old.pop("turn")
     old["fingerprint"]["stages"] = old["fingerprint"].pop("pipeline")
     del old["mode"]
@@ -53,8 +50,8 @@ def as_version_2(state):
 
 def golden(path, tmp_path):
     values = json.loads(path.read_text())
-    folder = write_files(tmp_path / "data", [20, 0, 7, 33], kinds=["stream"])
-    return PIPELINES[values["pipeline"]](me.read(folder)), as_version_2(values["state"]), values["rest"]
+    folder = golden_files(tmp_path / "data")
+    return PIPELINES[values["pipeline"]](me.read(folder)), as_version_1(values["state"]), values["rest"]
 
 
 def state_after(dataset, items):
@@ -72,7 +69,7 @@ def test_every_older_version_has_a_migration():
 def test_old_states_load(tmp_path, later_release, path):
     dataset, state, rest = golden(path, tmp_path)
     dataset.load_state_dict(state)
-    assert dataset.state_dict()["version"] == 4
+    assert dataset.state_dict()["version"] == 3
     assert ids(dataset) == rest
 
 
@@ -96,7 +93,7 @@ def test_old_states_of_several_ranks_are_merged(tmp_path, later_release):
     def build(rank, ranks):
         return me.read(folder).filter(is_kept).lanes(4).shard(ranks, rank)
 
-    states = [as_version_2(state_after(build(rank, 2), 4)) for rank in range(2)]
+    states = [as_version_1(state_after(build(rank, 2), 4)) for rank in range(2)]
     alone = build(0, 1)
     alone.load_state_dict(me.merge_states(states))
     assert ids(alone) == ids(build(0, 1))[8:]
@@ -105,7 +102,7 @@ def test_old_states_of_several_ranks_are_merged(tmp_path, later_release):
 def test_old_and_present_states_of_one_step_are_merged(tmp_path, later_release):
     folder = write_files(tmp_path / "data", [20])
     states = [state_after(me.read(folder).lanes(2).shard(2, rank), 3) for rank in range(2)]
-    assert me.merge_states([as_version_2(states[0]), states[1]]) == states[1]
+    assert me.merge_states([as_version_1(states[0]), states[1]]) == states[1]
 
 
 @pytest.mark.parametrize("since", [0, 3])
@@ -117,7 +114,7 @@ def test_old_checkpoints_of_several_workers_are_read(tmp_path, later_release, si
     start = {**begun, "lanes": 2, "cursors": [[2, 0]]}
     parts = [{"readers": 2, "workers": 2, "items": items} for items in (4, 3)]
     snapshots = {
-        f"worker_{number}": {"dataset_state": as_version_2({**start, "part": part})}
+        f"worker_{number}": {"dataset_state": as_version_1({**start, "part": part})}
         for number, part in enumerate(parts)
     }
     checkpoint = {
@@ -131,7 +128,7 @@ def test_old_checkpoints_of_several_workers_are_read(tmp_path, later_release, si
 
 def test_old_states_load_when_files_were_appended(tmp_path, later_release):
     folder = write_files(tmp_path / "data", [20])
-    state = as_version_2(state_after(StructuredDataset(folder, shuffle=False), 5))
+    state = as_version_1(state_after(StructuredDataset(folder, shuffle=False), 5))
     write_files(tmp_path / "data", [20, 4])
     resumed = StructuredDataset(folder, shuffle=False)
     resumed.load_state_dict(state, new_files="append")
@@ -166,8 +163,8 @@ def test_only_the_steps_from_a_states_version_are_taken(monkeypatch, version, st
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (5, "version 5; this midepoch reads versions 1 to 4. A newer release wrote it: install that release"),
-        (0, "version 0; this midepoch reads versions 1 to 4. There is no such version.* load an earlier checkpoint"),
+        (5, "version 5; this midepoch reads versions 1 to 3. A newer release wrote it: install that release"),
+        (0, "version 0; this midepoch reads versions 1 to 3. There is no such version.* load an earlier checkpoint"),
         (-1, "version -1;.*no such version"),
         ("1", "version '1';.*no such version"),
         (1.0, "version 1.0;.*no such version"),
@@ -189,88 +186,16 @@ def test_other_values_are_no_states(values):
 
 
 def test_an_old_state_that_cannot_be_upgraded_is_damaged(later_release):
-    with pytest.raises(me.CheckpointMismatchError, match=r"version 2 is damaged \(KeyError: 'next_turn'\)"):
-        upgrade({"version": 2, "fingerprint": {}})
+    with pytest.raises(me.CheckpointMismatchError, match=r"version 1 is damaged \(KeyError: 'next_turn'\)"):
+        upgrade({"version": 1, "fingerprint": {}})
 
 
-OLD = sorted((Path(__file__).parents[2] / "golden").glob("0.1.0-*.json"))
-DOORS = Path(__file__).parents[2] / "golden" / "front_doors"
-
-
-def read_golden(path, tmp_path):
-    """The dataset of a golden state, the state, and the rows that come next."""
-    values = json.loads(path.read_text())
-    folder = write_files(tmp_path / "data", [20, 0, 7, 33], kinds=["stream"])
-    return lambda: PIPELINES[values["pipeline"]](me.read(folder)), values["state"], values["rest"]
-
-
-@pytest.mark.parametrize("path", OLD, ids=lambda path: path.stem)
-def test_an_epoch_of_version_1_ends_in_its_order_and_the_next_has_windows_of_blocks(tmp_path, path):
-    build, state, rest = read_golden(path, tmp_path)
-    resumed, fresh = build(), build()
-    resumed.load_state_dict(state)
-    assert resumed.state_dict()["windows"] == "rows"
-    assert ids(resumed) == rest
-    fresh.set_epoch(1)
-    assert ids(resumed) == ids(fresh)
-
-
-@pytest.mark.parametrize("path", OLD, ids=lambda path: path.stem)
-def test_states_that_are_saved_in_an_epoch_of_version_1_keep_its_order(tmp_path, path):
-    build, state, rest = read_golden(path, tmp_path)
-    delivered = []
-    while len(delivered) < len(rest):  # resumed again after every item
-        resumed = build()
-        resumed.load_state_dict(state)
-        delivered += ids([next(iter(resumed))])
-        state = json.loads(json.dumps(resumed.state_dict()))
-        assert state["version"] == VERSION
-        if len(delivered) < len(rest):
-            assert state["windows"] == "rows"
-    assert delivered == rest
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_an_epoch_of_version_1_ends_in_its_order_on_other_readers(tmp_path, ranks):
-    build, state, rest = read_golden(GOLDEN[0].with_name("0.1.0-uniform.json"), tmp_path)
-    batches = []
-    for rank in range(ranks):
-        resumed = build().shard(ranks, rank)
-        resumed.load_state_dict(state)
-        batches.append([ids([batch]) for batch in resumed])
-    in_turn = [batch for turn in zip_longest(*batches, fillvalue=[]) for batch in turn]
-    assert [row for batch in in_turn for row in batch] == rest
-
-
-def test_an_epoch_of_version_1_that_has_not_begun_has_windows_of_blocks(tmp_path):
-    build, state, _ = read_golden(GOLDEN[0].with_name("0.1.0-uniform.json"), tmp_path)
-    begun = build()
-    not_begun = {**state, "epoch": 1, "lanes": None, "turn": 0, "cursors": []}
-    begun.load_state_dict(not_begun)
-    assert "windows" not in begun.state_dict()
-    fresh = build()
-    fresh.set_epoch(1)
-    assert ids(begun) == ids(fresh)
-
-
-def test_a_structured_dataset_ends_an_epoch_of_version_1_in_its_order(tmp_path):
-    values = json.loads((DOORS / "0.1.0-structured.json").read_text())
-    folder = write_files(tmp_path / "data", [20, 0, 7, 33], kinds=["stream"])
-    options = {"shuffle": True, "shuffle_seed": 1, "shuffle_buffer_size": 12, "split_rows": 10}
-    resumed = StructuredDataset(folder, **options)
+@pytest.mark.parametrize("name", DOORS)
+def test_states_of_front_doors_load(tmp_path, name):
+    values = json.loads((GOLDEN[0].parent / "front_doors" / f"v1-{name}.json").read_text())
+    resumed = DOORS[name](golden_files(tmp_path / "data"))
     resumed.load_state_dict(values["state"])
-    assert resumed.state_dict()["splits_under_way"] == values["state"]["splits_under_way"]
-    assert ids(resumed) == values["rest"]
-
-
-def test_a_hugging_face_dataset_ends_an_epoch_of_version_1_in_its_order(tmp_path):
-    values = json.loads((DOORS / "0.1.0-huggingface.json").read_text())
-    folder = write_files(tmp_path / "data", [20, 0, 7, 33], kinds=["stream"])
-    resumed = me.SimpleArrowIterableDataset(sorted(map(str, folder.glob("*.arrow")))).shuffle(
-        1, level="block", window=12
-    )
-    resumed.load_state_dict(values["state"])
-    assert resumed.state_dict()["current_example_index"] == values["state"]["current_example_index"]
+    assert resumed.state_dict() == values["state"]
     assert ids(resumed) == values["rest"]
 
 

@@ -29,7 +29,7 @@ def after(dataset, items):
 
 
 def unsigned(state):
-    """A state that can be changed, as one of an early release without a checksum."""
+    """A state that can be changed, without its checksum."""
     return {key: copy.deepcopy(value) for key, value in state.items() if key != "checksum"}
 
 
@@ -106,7 +106,7 @@ def test_other_data_is_refused_with_the_file(folder):
     [
         (lambda state: None, "not a midepoch state"),
         (lambda state: {"_snapshot": {}}, "not a midepoch state"),
-        (lambda state: {**state, "version": 3}, "version 3; this midepoch reads versions 1 to 2"),
+        (lambda state: {**state, "version": 3}, "version 3; this midepoch reads version 1"),
         (lambda state: {**state, "epoch": -1}, "damaged.*got -1"),
         (lambda state: {**state, "epoch": "0"}, "damaged"),
         (lambda state: {**state, "cursors": [[2, 3]]}, "damaged.*2 cursors for 3 lanes"),

@@ -114,7 +114,7 @@ def test_a_million_blocks_have_windows_of_any_size():
     assert len(windows_of_blocks(starts, costs, rows=1, blocks=4, most_bytes=99)) == 62_501
 
 
-def test_windows_of_rows_are_those_of_version_1():
+def test_windows_of_rows_are_runs_of_whole_pieces():
     assert windows_of_rows(np.arange(0, 101, 10), 25).tolist() == [0, 30, 50, 80, 100]
     assert windows_of_rows(np.array([0, 100, 105, 110]), 8).tolist() == [0, 100, 105, 110]
 

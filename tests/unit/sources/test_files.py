@@ -135,8 +135,7 @@ def test_a_checkpoint_of_the_same_files_fits_and_others_raise(source, tmp_path):
         source.adopt({"data": {"parts": []}, "pipeline": []})
 
 
-@pytest.mark.parametrize("windows", ["blocks", "rows"])
-def test_rows_of_record_batches_in_a_store_come_in_the_order_of_local_files(tmp_path, monkeypatch, windows):
+def test_rows_of_record_batches_in_a_store_come_in_the_order_of_local_files(tmp_path, monkeypatch):
     rng, rows = np.random.default_rng(0), 80_000
     table = pa.table({"id": range(rows), "noise": [rng.bytes(50) for _ in range(rows)]})
     path = write(tmp_path / "a.arrow", table.to_batches(max_chunksize=40_000), "file")
@@ -151,10 +150,10 @@ def test_rows_of_record_batches_in_a_store_come_in_the_order_of_local_files(tmp_
     monkeypatch.setattr(StoredFile, "_fetch", noted)
 
     local, remote = (FileRows(index=open_index(find(url)), steps=steps) for url in (str(tmp_path), "memory://ordered"))
-    expected, _ = read(local, 1, 0, windows=windows)
+    expected, _ = read(local, 1, 0)
     assert sorted(expected) == list(range(rows))
     fetched.clear()
-    assert read(remote, 1, 0, windows=windows)[0] == expected
+    assert read(remote, 1, 0)[0] == expected
     assert sum(fetched) < 3 * len(path.read_bytes())  # with what lies between runs that share a request
     assert len(fetched) < 400
 

@@ -256,9 +256,7 @@ class StructuredDataset(FrontDoor):
             return {"completed_shards": [], "splits_under_way": []}
         layout: SplitLayout | None = self.__dict__.get("_layout")
         if layout is None or (layout.epoch, layout.lanes) != (state.epoch, state.lanes):
-            layout = SplitLayout(
-                rows.with_windows(state.windows), self._splitting, epoch=state.epoch, lanes=state.lanes
-            )
+            layout = SplitLayout(rows, self._splitting, epoch=state.epoch, lanes=state.lanes)
             self._layout = layout
         return layout.report(lane_progress(state))
 
