@@ -133,9 +133,10 @@ class Dataset(OrderedDataset[Item]):
         surveyed.
 
         ``executor`` is any ``concurrent.futures.Executor``; by default as many processes are started as there are
-        cores. A survey belongs to the data, the stages and the names of their functions. If a function changes and its
-        name does not, pass another ``version``. On several machines, pass a ``folder`` that they share, or call this on
-        each of them. Surveys of other users are used only with ``trust_shared=True``, as in :func:`midepoch.read`.
+        cores. A survey belongs to the data, the stages, and the names and plain arguments of their functions. If
+        something else about a function changes, pass another ``version``, here or to :meth:`map` or :meth:`filter`. On
+        several machines, pass a ``folder`` that they share, or call this on each of them. Surveys of other users are
+        used only with ``trust_shared=True``, as in :func:`midepoch.read`.
         """
         pipeline = survey_pipeline(
             self.plan.pipeline,
@@ -168,10 +169,11 @@ class Dataset(OrderedDataset[Item]):
         stored as int32 if they fit.
 
         If the folder has the cache already, nothing is done. A call that was killed continues with the files that are
-        missing. A folder with a cache of other data, stages, function names or ``version`` is refused. If a function
-        changes and its name does not, pass another ``version`` and another folder. ``executor`` is any
-        ``concurrent.futures.Executor``; by default as many processes are started as there are cores. A folder with
-        files of other users is refused, unless ``trust_shared=True``: they could have any rows.
+        missing. A folder with a cache of other data, stages, function names, plain arguments or ``version`` is refused.
+        If something else about a function changes, pass another folder, and another ``version`` here or to :meth:`map`
+        or :meth:`filter`. ``executor`` is any ``concurrent.futures.Executor``; by default as many processes are started
+        as there are cores. A folder with files of other users is refused, unless ``trust_shared=True``: they could have
+        any rows.
         """
         self.plan.pipeline.check_form("cache")
         pipeline = cache_pipeline(

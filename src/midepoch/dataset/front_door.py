@@ -29,6 +29,7 @@ if TYPE_CHECKING:
             remove_columns: Sequence[str] | str | None = None,
             input_columns: Sequence[str] | str | None = None,
             fn_kwargs: Mapping[str, Any] | None = None,
+            version: str | int | None = None,
         ) -> Self: ...
 
         def with_format(self, type: AnyForm | None = None) -> Self: ...  # noqa: D102

@@ -46,6 +46,7 @@ class PlainCall(TypedDict, total=False):
     with_indices: Literal[False]
     input_columns: None
     fn_kwargs: None
+    version: str | int | None
 
 
 class PlainMapOptions(PlainCall, total=False):
@@ -65,6 +66,7 @@ class MapOptions(TypedDict, total=False):
     with_rng: bool
     with_indices: bool
     remove_columns: Columns | None
+    version: str | int | None
 
 
 class PackOptions(TypedDict, total=False):

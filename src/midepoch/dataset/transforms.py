@@ -20,6 +20,7 @@ from midepoch.dataset.signatures import (
     Row,
 )
 from midepoch.pipeline.own_lengths import with_own_lengths
+from midepoch.pipeline.units import checked_version
 from midepoch.stages.arguments import with_arguments
 from midepoch.stages.batch import Batch, MapBatches, MapBatchesOneToOne
 from midepoch.stages.filter_batches import FilterBatches
@@ -126,6 +127,7 @@ class TransformedDataset(FormattedDataset[Item]):
         remove_columns: Sequence[str] | str | None = None,
         input_columns: Sequence[str] | str | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
+        version: str | int | None = None,
     ) -> Any:
         """Apply a function to every item, when the item is read.
 
@@ -142,12 +144,18 @@ class TransformedDataset(FormattedDataset[Item]):
         With ``with_indices=True`` it also gets the row's number, or those of a batch: rows are counted from 0 through
         all files, in any order and epoch, on any number of ranks and workers. With ``with_rng=True`` it also gets a
         NumPy generator that depends only on seed, epoch and row; the index comes first. It gets the values of
-        ``input_columns`` instead of the item, and ``fn_kwargs`` as keyword arguments, whose values a checkpoint does
-        not compare.
+        ``input_columns`` instead of the item, and ``fn_kwargs`` as keyword arguments.
+
+        Surveys, caches and checkpoints know a function by its name and by the plain values among ``fn_kwargs`` and the
+        arguments of a ``functools.partial``: numbers, text, lists, dicts, sets and NumPy arrays. They do not know its
+        code, what it takes from outside, nor what an object such as a tokenizer holds. If one of these changes, pass
+        another ``version``, a number or text.
         """
         removed = (remove_columns,) if isinstance(remove_columns, str) else tuple(remove_columns or ())
         adapted = with_arguments(function, input_columns, fn_kwargs)
-        call = self.plan.pipeline.call("map", adapted, with_rng=with_rng, with_indices=with_indices)
+        call = self.plan.pipeline.call(
+            "map", adapted, with_rng=with_rng, with_indices=with_indices, version=checked_version(version)
+        )
         size = _group_size(batch_size)
         if one_to_one and not batched:
             raise ValueError(
@@ -168,7 +176,9 @@ class TransformedDataset(FormattedDataset[Item]):
     def filter(self, function: Callable[[Item], Any], **options: Unpack[PlainCall]) -> Self: ...
 
     @overload
-    def filter(self, function: Callable[[Item, int], Any], *, with_indices: bool) -> Self: ...
+    def filter(
+        self, function: Callable[[Item, int], Any], *, with_indices: bool, version: str | int | None = None
+    ) -> Self: ...
 
     @overload
     def filter(
@@ -179,6 +189,7 @@ class TransformedDataset(FormattedDataset[Item]):
         with_indices: bool = False,
         input_columns: Columns | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
+        version: str | int | None = None,
     ) -> Self: ...
 
     @overload
@@ -189,6 +200,7 @@ class TransformedDataset(FormattedDataset[Item]):
         input_columns: Columns,
         with_indices: bool = False,
         fn_kwargs: Mapping[str, Any] | None = None,
+        version: str | int | None = None,
     ) -> Self: ...
 
     @overload
@@ -199,6 +211,7 @@ class TransformedDataset(FormattedDataset[Item]):
         fn_kwargs: Mapping[str, Any],
         input_columns: None = None,
         with_indices: bool = False,
+        version: str | int | None = None,
     ) -> Self: ...
 
     def filter(
@@ -209,15 +222,16 @@ class TransformedDataset(FormattedDataset[Item]):
         with_indices: bool = False,
         input_columns: Sequence[str] | str | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
+        version: str | int | None = None,
     ) -> Self:
         """Keep the items for which ``function`` is true. With ``batched=True`` it gets columns and returns a mask.
 
             dataset = midepoch.read("data/*.parquet").filter(lambda row: len(row["text"]) > 10)
 
-        ``with_indices``, ``input_columns`` and ``fn_kwargs`` are those of :meth:`map`.
+        ``with_indices``, ``input_columns``, ``fn_kwargs`` and ``version`` are those of :meth:`map`.
         """
         adapted = with_arguments(function, input_columns, fn_kwargs)
-        call = self.plan.pipeline.call("filter", adapted, with_indices=with_indices)
+        call = self.plan.pipeline.call("filter", adapted, with_indices=with_indices, version=checked_version(version))
         return self.with_stage(FilterBatches(call=call, size=FILTER_ROWS) if batched else Filter(call=call))
 
     @overload

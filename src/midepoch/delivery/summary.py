@@ -9,7 +9,8 @@ from midepoch.delivery.plan import Plan
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
-from midepoch.stages.stage import Call, Stage, name_of
+from midepoch.stages.arguments import name_of
+from midepoch.stages.stage import Call, Stage
 
 INTERNAL = ("number", "salt", "checks", "use", "skip_log", "stage", "values", "digest")
 """Fields of stages that no user sets."""
@@ -55,8 +56,10 @@ def _parameters(stage: Any) -> Iterator[str]:
         if field.name in INTERNAL or value is None or (default is not MISSING and value == default):
             continue
         if isinstance(value, Call):
-            options = [name for name in ("with_indices", "with_rng") if getattr(value, name)]
-            yield ", ".join([name_of(value.function), *(f"{name}=True" for name in options)])
+            options: dict[str, Any] = {name: True for name in ("with_indices", "with_rng") if getattr(value, name)}
+            options |= {name: shown for name, shown in value.described.items() if name != "fn"}
+            options |= {} if value.version is None else {"version": value.version}
+            yield ", ".join([value.described["fn"], *(f"{name}={_short(shown)}" for name, shown in options.items())])
         elif is_dataclass(value):
             yield from _parameters(value)
         else:

@@ -248,7 +248,13 @@ class Pipeline:
             )
 
     def call(
-        self, name: str, function: Callable[..., Any], *, with_rng: bool = False, with_indices: bool = False
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        with_rng: bool = False,
+        with_indices: bool = False,
+        version: str | int | None = None,
     ) -> Call:
         """A user function as the next stage of this pipeline calls it."""
         if with_indices:
@@ -262,6 +268,7 @@ class Pipeline:
             with_rng=with_rng,
             with_indices=with_indices,
             salt=1 + sum(stage.describe() is not None for stage in self.stages),
+            version=version,
         )
 
     def find(self, kind: type[StageKind]) -> StageKind | None:

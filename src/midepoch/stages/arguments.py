@@ -1,11 +1,22 @@
 """A user function that gets columns of an item, more arguments, or another library's object, as in `datasets`."""
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
+from midepoch._common.hashing import digest
 from midepoch.errors import SchemaMismatchError
 from midepoch.values.frames import Library, from_library, to_library
+
+LONGEST = 100
+"""The most characters of JSON in which an argument is described as it is. A longer one is described by a digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +80,73 @@ def with_arguments(
         raise TypeError(f"fn_kwargs must be a dict, got a {type(fn_kwargs).__name__}.")
     names = (input_columns,) if isinstance(input_columns, str) else input_columns
     return WithArguments(function, None if names is None else tuple(names), dict(fn_kwargs or {}))
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A function's qualified name. Its module is left out, as it differs between a script and its workers."""
+    if isinstance(function, partial):
+        return f"partial({name_of(function.func)})"
+    if hasattr(function, "__wrapped__"):
+        return name_of(function.__wrapped__)
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
+    """What surveys, caches and checkpoints know of a function: its name, the arguments of partials, ``fn_kwargs``."""
+    if isinstance(function, partial):
+        inner = describe_function(function.func)
+        positional = [repr(describe_argument(value)) for value in function.args]
+        keywords = [f"{name}={describe_argument(value)!r}" for name, value in sorted(function.keywords.items())]
+        arguments = ", ".join([*positional, *keywords])
+        if len(arguments) > 2 * LONGEST:
+            arguments = f"<arguments {_short_digest(arguments)}>"
+        return {**inner, "fn": f"partial({', '.join(filter(None, [inner['fn'], arguments]))})"}
+    if hasattr(function, "__wrapped__"):
+        described = describe_function(function.__wrapped__)
+        if isinstance(function, WithArguments) and function.keywords:
+            described["fn_kwargs"] = {
+                name: describe_argument(value) for name, value in sorted(function.keywords.items())
+            }
+        return described
+    return {"fn": name_of(function)}
+
+
+def describe_argument(value: Any) -> Any:
+    """An argument of a function as JSON has it, or a digest of it. Of an object only its class is known."""
+    try:
+        plain = _plain(value)
+        text = json.dumps(plain, sort_keys=True)
+    except (RecursionError, ValueError, TypeError):  # it contains itself, or has keys that cannot be sorted
+        return f"<{type(value).__qualname__}>"
+    return plain if len(text) <= LONGEST else f"<{type(value).__qualname__} {_short_digest(text)}>"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return f"<{type(value).__qualname__}.{value.name}>"
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else f"<{value}>"  # nan is not equal to itself
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else f"<{_plain(key)!r}>": _plain(one) for key, one in value.items()}
+    if isinstance(value, set | frozenset):
+        return {"set": sorted((_plain(one) for one in value), key=lambda one: json.dumps(one, sort_keys=True))}
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, bytes | bytearray):
+        return f"<bytes {_short_digest(bytes(value))}>"
+    if isinstance(value, np.generic) and not isinstance(value, np.void):
+        return _plain(value.item())
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return f"<array {value.dtype} {list(value.shape)} {_short_digest(value.tobytes())}>"
+    name = getattr(value, "__qualname__", None)  # functions and classes have one
+    return f"<{name if isinstance(name, str) else type(value).__qualname__}>"
+
+
+def _short_digest(content: str | bytes) -> str:
+    return digest(content.encode() if isinstance(content, str) else content, size=8).hex()

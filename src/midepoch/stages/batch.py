@@ -11,6 +11,7 @@ import pyarrow as pa
 from midepoch._common.text import count
 from midepoch._common.thread_clock import FUNCTIONS
 from midepoch.checkpoint.lanes import Cursor
+from midepoch.stages.arguments import name_of
 from midepoch.stages.counted import Batches, CountedItems
 from midepoch.stages.flow import (
     WHOLE_LANE,
@@ -27,7 +28,7 @@ from midepoch.stages.flow import (
 )
 from midepoch.stages.skipped import check_groups
 from midepoch.stages.stacked import StackedRun, groups_of, stacked_batch
-from midepoch.stages.stage import Call, FunctionStage, Stage, name_of
+from midepoch.stages.stage import Call, FunctionStage, Stage
 from midepoch.stages.transform import check_removed, without
 from midepoch.values.collate import collate
 from midepoch.values.convert import as_column

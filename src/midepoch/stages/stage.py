@@ -3,8 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from midepoch._common.thread_clock import FUNCTIONS
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MidepochError
-from midepoch.stages.arguments import WithArguments, WithLibrary
+from midepoch.stages.arguments import WithArguments, WithLibrary, describe_function, name_of
 from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Context, Flow
 
@@ -154,10 +153,15 @@ class Call:
     """True if the function gets the number of the row as well, or of each row of a batch."""
     salt: int = 0
     """Separates the random numbers of several functions. It counts only the stages that change rows."""
+    version: str | int | None = None
+    """The user changes it when the function makes other rows than before."""
+    described: dict[str, Any] = field(init=False, repr=False, compare=False)
+    """What is known of the function and its arguments as they were when the stage was made: it may change them."""
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(f"{self.stage} needs a function, got {self.function!r}.")
+        object.__setattr__(self, "described", describe_function(self.function))
 
     def __call__(self, item: Any, key: int, context: Context, keys: I64 | None = None) -> Any:
         """Call the function. A note on any error names the stage, the function and the row.
@@ -179,7 +183,7 @@ class Call:
             FUNCTIONS.seconds += time.perf_counter() - begun
 
     def describe(self, **parameters: Any) -> dict[str, Any]:
-        """The stage, the function's name, and the parameters that are set."""
+        """The stage, the function's name and arguments, and the parameters that are set."""
         columns = self.function.input_columns if isinstance(self.function, WithArguments | WithLibrary) else None
         all_parameters = {
             "with_rng": self.with_rng,
@@ -188,7 +192,8 @@ class Call:
             **parameters,
         }
         are_set = {key: value for key, value in all_parameters.items() if value}
-        return {"op": self.stage, "fn": name_of(self.function), **are_set}
+        version = {} if self.version is None else {"version": self.version}
+        return {"op": self.stage, **self.described, **are_set, **version}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,12 +220,3 @@ class FunctionStage(Stage):
 
     def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         return None
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """A function's qualified name. Its module is left out, as it differs between a script and its workers."""
-    if isinstance(function, partial):
-        return f"partial({name_of(function.func)})"
-    if hasattr(function, "__wrapped__"):
-        return name_of(function.__wrapped__)
-    return str(getattr(function, "__qualname__", type(function).__qualname__))

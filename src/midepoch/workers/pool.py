@@ -24,7 +24,7 @@ from midepoch.delivery.layout import Destination
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import Progress, Turns
 from midepoch.errors import StaleIteratorError
-from midepoch.stages.stage import name_of
+from midepoch.stages.arguments import name_of
 from midepoch.values.received import copied
 from midepoch.workers.claims import ClaimTable
 from midepoch.workers.device import Copies, copies_to, one_ahead, start_copies

@@ -55,11 +55,11 @@ def test_random_numbers_come_after_the_columns(dataset):
 def test_states_know_the_users_function_and_its_columns(dataset):
     mapped = dataset.map(add, input_columns="id", fn_kwargs={"by": 3})
     (stage,) = mapped.state_dict()["fingerprint"]["pipeline"]
-    assert stage == {"op": "map", "fn": "add", "input_columns": ["id"]}
+    assert stage == {"op": "map", "fn": "add", "input_columns": ["id"], "fn_kwargs": {"by": 3}}
     me.testing.assert_resumes(mapped)
     assert ids(pickle.loads(pickle.dumps(mapped))) == [number + 3 for number in range(27)]
     with pytest.raises(me.CheckpointMismatchError, match="input_columns"):
-        dataset.map(add).load_state_dict(mapped.state_dict())
+        dataset.map(add, fn_kwargs={"by": 3}).load_state_dict(mapped.state_dict())
 
 
 def test_wrong_arguments(dataset):

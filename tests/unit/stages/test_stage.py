@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from midepoch.stages.added import AddColumn, CastColumns
+from midepoch.stages.arguments import name_of
 from midepoch.stages.batch import Batch, Collate, MapBatches, MapBatchesOneToOne
 from midepoch.stages.columns import RenameColumns
 from midepoch.stages.filter_batches import FilterBatches, FilterColumns
@@ -15,7 +16,7 @@ from midepoch.stages.library import ToLibrary
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.skip_errors import SkipErrors, SkipLog
-from midepoch.stages.stage import Call, Stage, name_of
+from midepoch.stages.stage import Call, Stage
 from midepoch.stages.transform import Convert, Filter, Map, Select
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
