@@ -164,7 +164,7 @@ def _resumed(dataset: Dataset, state: Mapping[str, Any], items: int) -> Dataset:
     resumed = _fresh(dataset, 0)
     loaded = json.loads(json.dumps(state))
     resumed.load_state_dict(loaded)
-    saved = resumed.state_dict()
+    saved = json.loads(json.dumps(resumed.state_dict()))
     if saved != loaded:
         raise AssertionError(
             f"The state after {count('item', items)} changed when it was loaded and saved again:\n"

@@ -117,6 +117,44 @@ def test_B1_options_of_other_loaders(folder):
         assert seen + ids(again) == expected
 
 
+class FileInfo:
+    """A file, as torch-dataloader-utils lists it."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+
+@pytest.mark.parametrize("kind", [str, FileInfo, lambda file: file])
+def test_B1_files_are_named_as_torch_dataloader_utils_names_them(folder, kind):
+    files = sorted(folder.glob("*.parquet"))
+    chosen = [files[3], files[0]]
+    dataset = me.StructuredDataset(files=[kind(file) for file in chosen], format="parquet")
+    batches = list(dataset)
+    assert all(isinstance(batch["id"], torch.Tensor) for batch in batches)
+    assert ids(batches) == ids(me.read(chosen))
+    small = me.StructuredDataset(files=[kind(file) for file in chosen], format="parquet", batch_size=7, columns=["id"])
+    assert [len(batch["id"]) for batch in small] == [7] * 27 + [4]
+    me.testing.assert_resumes(small)
+    assert next(list(batch) for batch in small) == ["id"]
+    with pytest.raises(TypeError, match=r"Pass path, .* or files, a list of files: one of the two"):
+        me.StructuredDataset(folder, files=[kind(file) for file in chosen])
+    with pytest.raises(TypeError, match="one of the two"):
+        me.StructuredDataset(format="parquet")
+
+
+def test_B1_arguments_by_position_as_in_torch_dataloader_utils(folder):
+    kept = pc.field("id") < 100
+    by_position = ("parquet", 8, ["id"], kept, True, 5, None, 20, None, 0, "numpy", None, None, None, 2, 1)
+    by_name = {"columns": ["id"], "filters": kept, "shuffle": True, "shuffle_seed": 5, "split_rows": 20}
+    expected, _ = create(folder, **by_name, num_ranks=2, rank=1, even="auto")
+    loader, _ = me.StructuredDataset.create_dataloader(folder, *by_position)
+    assert isinstance(next(iter(loader))["id"], np.ndarray)
+    dataset = me.StructuredDataset(folder, *by_position)
+    assert ids(loader) == ids(expected) == ids(dataset)
+    rows = me.StructuredDataset(folder, "parquet", None, ["id"])
+    assert list(rows) == [{"id": number} for number in range(ROWS)]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

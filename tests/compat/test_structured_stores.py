@@ -127,6 +127,14 @@ def now_and_then(what, share=0.25):
     return spoil
 
 
+def test_options_of_the_caches_of_s3fs_are_ignored(url, store, index_dir):
+    options = {**store.options, "skip_instance_cache": True, "use_listings_cache": False}
+    loader, _ = me.StructuredDataset.create_dataloader(
+        f"{url}/part-000[01].parquet", "parquet", 6, ["id"], storage_options=options, index_dir=index_dir
+    )
+    assert ids(loader) == list(range(2 * EACH))
+
+
 @pytest.mark.parametrize(("percent", "order"), [(25, {}), (50, SHUFFLED), (90, {}), (97, SHUFFLED)])
 def test_B7_finished_objects_are_not_asked_for_after_a_resume(url, folder, store, index_dir, order, percent):
     options = {**order, "num_workers": 2, "batch_size": 3}

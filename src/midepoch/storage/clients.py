@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import pyarrow as pa
 
 from midepoch._common.hashing import digest
+from midepoch._common.once import log_once
 from midepoch._common.world import aws_endpoint, aws_region
 from midepoch.errors import MissingExtraError
 from midepoch.storage.redirects import with_allowed_redirects, with_private_headers
@@ -46,6 +47,18 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 GCSFS_TOKEN = re.compile(r"^(anon|google_default|cache|cloud|browser)$|\.json$|^\{")
 """What fsspec's client of GCS takes as a token, and pyarrow's would send as one."""
 NESTED = ("client_kwargs", "config_kwargs")
+FSSPEC_CACHES = (
+    "skip_instance_cache",
+    "use_listings_cache",
+    "listings_expiry_time",
+    "max_paths",
+    "cache_regions",
+    "cache_timeout",
+    "default_block_size",
+    "default_cache_type",
+    "default_fill_cache",
+)
+"""Options of fsspec's clients of S3 and GCS that say what these cache, and change no byte that is read."""
 HTTP = ("http", "https")
 HTTP_SECONDS, HTTP_CONNECT_SECONDS = 30.0, 10.0
 """How long a server may send nothing, and how long a connection may take."""
@@ -110,6 +123,12 @@ def known_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {}
     for alias, value in options.items():
         name = name_of.get(alias)
+        if name is None and alias in FSSPEC_CACHES:
+            log_once(
+                f"{alias} in storage_options has no effect: it is for the caches of fsspec's clients, and midepoch "
+                f"reads {scheme}:// with its own. To keep blocks on a local disk, pass cache_dir."
+            )
+            continue
         if name is None:
             raise TypeError(
                 f"storage_options has {alias!r}, which {scheme}:// does not know. It knows: "

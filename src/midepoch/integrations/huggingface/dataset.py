@@ -31,6 +31,11 @@ from midepoch.storage.listing import PathSpec
 from midepoch.values.forms import FORMS
 from midepoch.values.frames import LIBRARIES
 
+LENGTHS = (
+    "lengths are exact, never estimated. Leave it out and use len(dataset); after a filter, a batched map or a pack "
+    "call dataset.survey() once, which counts what they yield"
+)
+
 
 def fast_load_iterable_dataset(
     path: str | os.PathLike[str],
@@ -59,11 +64,13 @@ def fast_load_iterable_dataset(
     ``index_dir`` is the folder of the index; with ``trust_shared=True`` the records and indexes of other users in it
     are used too; ``executor`` scans the files: all three as in :func:`midepoch.read`. All other arguments,
     ``load_dataset_kwargs``, are those of ``load_dataset``; those that can change the data are part of the
-    index's key. ``streaming`` and ``keep_in_memory`` are not possible.
+    index's key. ``streaming`` and ``keep_in_memory`` are not possible, and ``length_estimate`` is not needed.
     """
     for refused, why in (
         ("streaming", "a stream has no files to resume in; leave it out, rows are read on demand anyway"),
         ("keep_in_memory", "rows are read from the files in the cache; leave it out"),
+        ("length_estimate", LENGTHS),
+        ("reset_length_on_iter", LENGTHS),
     ):
         if load_dataset_kwargs.get(refused):
             raise ValueError(f"{refused}={load_dataset_kwargs[refused]!r} is not possible: {why}.")
@@ -188,7 +195,7 @@ class SimpleArrowIterableDataset(FrontDoor):
             "current_file_index": slots.get(file, 0),
             "current_example_index": row - int(index.file_starts[file]),
             "shuffle_seed": seeds[-1] if seeds else None,
-            "shard_config": {"num_shards": self.plan.ranks, "index": self.plan.rank},
+            "shard_config": (self.plan.ranks, self.plan.rank),
             "arrow_files": {"count": len(index.names), "digest": index.fingerprint["digest"]},
             "shuffled_files": {"count": len(files), "digest": digest},
         }

@@ -24,6 +24,9 @@ from midepoch.storage.options import CACHE
 if TYPE_CHECKING:
     from midepoch.integrations.structured.loader import StructuredLoader
 
+BATCH_ROWS = 1024
+"""The rows of a batch, by default."""
+
 
 class StructuredDataset(FrontDoor):
     """The rows of structured files.
@@ -39,22 +42,28 @@ class StructuredDataset(FrontDoor):
 
     def __init__(
         self,
-        path: PathSpec,
+        path: PathSpec | None = None,
         format: str | None = None,
-        *,
+        batch_size: int | None = None,
         columns: Sequence[str] | None = None,
         filters: Any = None,
         shuffle: bool = False,
         shuffle_seed: int = 42,
-        shuffle_buffer_size: int | None = None,
         split_bytes: int | str | None = "128MiB",
         split_rows: int | None = None,
         split_strategy: None = None,
-        output_format: OutputFormat = "dict",
+        num_workers: int | None = 0,
+        output_format: OutputFormat | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        collate_fn: Callable[..., Any] | None = None,
         partitioning: Literal["hive"] | None = None,
         num_ranks: int | None = None,
         rank: int | None = None,
+        show_progress: bool = False,
+        progress_interval_sec: float | None = None,
+        shuffle_buffer_size: int | None = None,
+        *,
+        files: PathSpec | Sequence[Any] | None = None,
         read_ahead: Size | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: Size = CACHE,
@@ -67,12 +76,30 @@ class StructuredDataset(FrontDoor):
         ``path`` names the files, all of ``format`` if that is set; ``columns``, ``filters`` and ``partitioning`` say
         what is read of them. ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``
         and ``split_strategy`` are about the order of rows, ``num_ranks`` and ``rank`` about the shard.
-        ``output_format`` is that of each row; the default, "dict", has Python values. ``storage_options``,
-        ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and ``executor`` are those of
-        :func:`midepoch.read`.
+        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
+        ``executor`` are those of :func:`midepoch.read`.
+
+        The dataset yields rows, or batches of ``batch_size`` rows. ``output_format`` is by default "dict" for rows,
+        which has Python values, and "torch" for batches. ``files``, in place of ``path``, is a list of files as
+        torch-dataloader-utils has it: of paths, or of objects with a ``path``; then ``batch_size`` is by default 1024.
+        The arguments are in the order of that library. ``num_workers``, ``collate_fn``, ``show_progress`` and
+        ``progress_interval_sec`` are among them; they are for the loader, and a dataset does not use them.
         """
-        options = StructuredOptions.of(locals())
+        arguments = locals()
+        if (path is None) == (files is None):
+            raise TypeError(
+                "Pass path, which names files, folders or globs, or files, a list of files: one of the two."
+            )
+        if files is not None:
+            listed = [files] if isinstance(files, str | os.PathLike) else files
+            path = [os.fspath(getattr(file, "path", file)) for file in listed]
+            batch_size = BATCH_ROWS if batch_size is None else batch_size
+        form = output_format or ("dict" if batch_size is None else "torch")
+        options = StructuredOptions.of(arguments, output_format=form)
+        assert path is not None
         self._begin(options.open(path, format), options)
+        if batch_size is not None:
+            Dataset.__init__(self, self.batch(batch_size).plan)
 
     def _begin(self, rows: Dataset, options: StructuredOptions) -> None:
         """Start at the beginning of rows, in the order, shard and format that the options ask for."""
@@ -85,13 +112,11 @@ class StructuredDataset(FrontDoor):
         cls,
         path: PathSpec,
         format: str | None = None,
-        batch_size: int = 1024,
-        *,
+        batch_size: int = BATCH_ROWS,
         columns: Sequence[str] | None = None,
         filters: Any = None,
         shuffle: bool = False,
         shuffle_seed: int = 42,
-        shuffle_buffer_size: int | None = None,
         split_bytes: int | str | None = "128MiB",
         split_rows: int | None = None,
         split_strategy: None = None,
@@ -104,6 +129,8 @@ class StructuredDataset(FrontDoor):
         rank: int | None = None,
         show_progress: bool = False,
         progress_interval_sec: float | None = None,
+        shuffle_buffer_size: int | None = None,
+        *,
         drop_last: bool = False,
         even: Literal["auto", "pad", "drop"] | None = "auto",
         pin_memory: bool = False,

@@ -11,8 +11,19 @@ from midepoch.integrations.structured.options import LOADER_OPTIONS, StructuredO
 FIELDS = {field.name: field for field in fields(StructuredOptions)}
 ONLY_FILES = {"partitioning"}
 NOT_OF_LOADER = {"show_progress", "progress_interval_sec", "batch_size"}
+IN_ORDER = [
+    *("batch_size", "columns", "filters", "shuffle", "shuffle_seed", "split_bytes", "split_rows", "split_strategy"),
+    *("num_workers", "output_format", "storage_options", "collate_fn", "partitioning", "num_ranks", "rank"),
+    *("show_progress", "progress_interval_sec", "shuffle_buffer_size"),
+]
+"""The arguments after the path and the format that may be passed by position, as in torch-dataloader-utils."""
+OF_ITS_LOADER = {"batch_size", "num_workers", "collate_fn", "show_progress", "progress_interval_sec"}
 CALLS = {
-    "StructuredDataset": (me.StructuredDataset.__init__, {"self", "path", "format"}, set()),
+    "StructuredDataset": (
+        me.StructuredDataset.__init__,
+        {"self", "path", "format", "files", *OF_ITS_LOADER},
+        set(),
+    ),
     "StructuredDataset.create_dataloader": (me.StructuredDataset.create_dataloader, {"path", "format"}, set()),
     "IcebergDataset": (
         me.IcebergDataset.__init__,
@@ -36,12 +47,21 @@ def test_a_public_signature_has_every_option_with_its_type_and_default(call):
     loads = "create_dataloader" in call
     assert set(parameters) == set(FIELDS) - without | (set(LOADER_OPTIONS) if loads else set())
     for name in set(parameters) & set(FIELDS):
-        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
-        assert parameters[name].annotation == FIELDS[name].type
+        by_position = call.startswith("Structured") and name in IN_ORDER
+        assert (parameters[name].kind is inspect.Parameter.KEYWORD_ONLY) != by_position
         if name == "output_format":
-            assert parameters[name].default == ("torch" if loads else "dict")
+            default = {"StructuredDataset": None, "IcebergDataset": "dict"}.get(call, "torch")
+            assert parameters[name].default == default
         else:
             assert parameters[name].default == FIELDS[name].default
+            assert parameters[name].annotation == FIELDS[name].type
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call.startswith("Structured")])
+def test_arguments_by_position_come_in_the_order_of_torch_dataloader_utils(call):
+    parameters = inspect.signature(CALLS[call][0]).parameters.values()
+    names = [one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    assert [name for name in names if name != "self"] == ["path", "format", *IN_ORDER]
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if "create_dataloader" in call])
@@ -50,7 +70,8 @@ def test_the_loader_options_are_those_of_the_loader(call):
     loader = inspect.signature(me.Loader.__init__).parameters
     for name in set(LOADER_OPTIONS) - NOT_OF_LOADER:
         assert parameters[name].default == loader[name].default
-        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        by_position = call.startswith("Structured") and name in IN_ORDER
+        assert (parameters[name].kind is inspect.Parameter.KEYWORD_ONLY) != by_position
 
 
 @pytest.mark.parametrize(
