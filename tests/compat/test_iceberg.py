@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
@@ -310,6 +311,56 @@ def test_E7_a_table_whose_schema_changed_is_read_as_pyiceberg_reads_it(config, n
     table.append(scanned.slice(3, 9))  # rows under the new schema
     assert as_read(config, "db.changed") == as_scanned(table)
     assert as_read(config, "db.changed", snapshot_id=first) == as_scanned(table, snapshot_id=first) == before
+
+
+def resumed(config, name, state, **options):
+    """A dataset at a state: as it is opened, or as the error says to open it."""
+    dataset = opened(config, name, **options)
+    try:
+        dataset.load_state_dict(state)
+    except me.CheckpointMismatchError as error:
+        named = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", str(error))}
+        dataset = opened(config, name, **options, **named)
+        dataset.load_state_dict(state)
+    return dataset
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_E7_a_checkpoint_of_a_schema_that_is_newer_than_the_snapshot_resumes(config, name):
+    from pyiceberg.catalog import load_catalog
+
+    table = load_catalog(**config).create_table("db.newer", schema=nested(0, 1).schema)
+    table.append(nested(0, 20))
+    early = opened(config, "db.newer")
+    before = list(opened(config, "db.newer"))
+    got_early = list(islice(early, 7))
+    CHANGES[name](table.update_schema)
+    late = opened(config, "db.newer")
+    whole = list(opened(config, "db.newer"))
+    got_late = list(islice(late, 11))
+    for _ in range(2):  # the second time the table has another snapshot
+        assert got_early + list(resumed(config, "db.newer", early.state_dict())) == before
+        assert got_late + list(resumed(config, "db.newer", late.state_dict())) == whole
+        table.append(table.scan().to_arrow().slice(3, 9))
+
+
+def test_E7_a_checkpoint_resumes_if_other_columns_have_changed(config):
+    from pyiceberg.catalog import load_catalog
+
+    table = load_catalog(**config).create_table("db.others", schema=nested(0, 1).schema)
+    table.append(nested(0, 20))
+    some = {"columns": ["id", "p"], "scan_filter": "n > 102"}
+    first = opened(config, "db.others", **some)
+    got = list(islice(first, 7))
+    drop(table.update_schema, ("m", "value", "b"))
+    again = opened(config, "db.others", **some)
+    again.load_state_dict(first.state_dict())
+    assert ids(got) + ids(again) == list(range(3, 20))
+    swap(table.update_schema, "n", "id")
+    with pytest.raises(me.CheckpointMismatchError, match=r"read by schema 4 now. Pass snapshot_id=\d+, schema_id=0"):
+        opened(config, "db.others", **some).load_state_dict(first.state_dict())
+    with pytest.raises(ValueError, match=r"has no schema 9\. Its schemas are 0, 1, 2, 3, 4"):
+        opened(config, "db.others", schema_id=9)
 
 
 @pytest.mark.parametrize("scan_filter", ["id >= 8", "id < 3", "n >= 12"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from decimal import Decimal
 from itertools import islice
 from uuid import UUID
@@ -377,18 +378,8 @@ def delete_rows(table, number, path):
         add_file(table, where, pa.table({"file_path": [file.file_path], "pos": positions}), content="POSITION_DELETES")
 
 
-UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
-"""A failure is as clear without the minutes that it takes to find a smaller one."""
-CHANGES = [append, append, add, drop, rename, swap, widen, move, partition, delete_rows]
-
-
-@settings(max_examples=12, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
-@given(
-    changes=st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 10**6)), min_size=3, max_size=10),
-    cut=st.integers(0, 10**6),
-    shuffle=st.booleans(),
-)
-def test_a_table_under_random_changes_is_read_as_pyiceberg_reads_it(catalog, changes, cut, shuffle):
+def changing_table(catalog):
+    """A table with some rows and nested columns."""
     from pyiceberg.types import IntegerType, ListType, LongType, MapType, NestedField, StringType, StructType
 
     def struct(first):
@@ -405,9 +396,30 @@ def test_a_table_under_random_changes_is_read_as_pyiceberg_reads_it(catalog, cha
     }
     table = new_table(catalog, kinds, **{"write.parquet.row-group-limit": "3"})
     append(table, 5, ())
+    return table
+
+
+def apply(table, changes):
     for change, number in changes:
         paths = [path for path, _ in _fields(table)]
         change(table, number, paths[number % len(paths)])
+
+
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
+"""A failure is as clear without the minutes that it takes to find a smaller one."""
+CHANGES = [append, append, add, drop, rename, swap, widen, move, partition, delete_rows]
+LISTS_OF_CHANGES = st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 10**6)), max_size=6)
+
+
+@settings(max_examples=12, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@given(
+    changes=st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 10**6)), min_size=3, max_size=10),
+    cut=st.integers(0, 10**6),
+    shuffle=st.booleans(),
+)
+def test_a_table_under_random_changes_is_read_as_pyiceberg_reads_it(catalog, changes, cut, shuffle):
+    table = changing_table(catalog)
+    apply(table, changes)
     earlier = table.snapshots()[cut % len(table.snapshots())].snapshot_id
     assert read(table, snapshot_id=earlier) == scanned(table, snapshot_id=earlier)
     whole = list(opened(table, shuffle=shuffle))
@@ -416,4 +428,24 @@ def test_a_table_under_random_changes_is_read_as_pyiceberg_reads_it(catalog, cha
     got = list(islice(first, cut % len(whole)))
     again = opened(table, shuffle=shuffle)
     again.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert got + list(again) == whole
+
+
+@settings(max_examples=12, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@given(earlier=LISTS_OF_CHANGES, later=LISTS_OF_CHANGES, cut=st.integers(0, 10**6), shuffle=st.booleans())
+def test_a_checkpoint_resumes_whatever_became_of_the_table(catalog, earlier, later, cut, shuffle):
+    table = changing_table(catalog)
+    apply(table, earlier)
+    whole = list(opened(table, shuffle=shuffle))
+    first = opened(table, shuffle=shuffle)
+    got = list(islice(first, cut % len(whole)))
+    state = json.loads(json.dumps(first.state_dict()))
+    apply(table, later)
+    again = opened(table, shuffle=shuffle)
+    try:
+        again.load_state_dict(state)
+    except me.CheckpointMismatchError as error:
+        named = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", str(error))}
+        again = opened(table, shuffle=shuffle, **named)
+        again.load_state_dict(state)
     assert got + list(again) == whole

@@ -10,7 +10,7 @@ import pyarrow as pa
 from midepoch._common.lazy import cached_property
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.formats import Block, BlockReader, read_all
-from midepoch.index.field_names import NamedField, fields_inside, have_ids, id_of, with_ids
+from midepoch.index.field_names import NamedField, described, fields_inside, have_ids, id_of, with_ids
 from midepoch.index.index import Index
 from midepoch.index.promotion import BYTES, TEXT
 from midepoch.index.wrapped import WrappedIndex
@@ -33,17 +33,28 @@ class FieldIdIndex(WrappedIndex):
     """An index whose files have the columns of a table. Columns and fields of structs are found by their ids.
 
     So a column may be renamed, moved and widened. ``values`` has, for each file, the values by id of columns that it
-    may lack because all its rows have the same.
+    may lack because all its rows have the same. ``read`` are the columns that are needed: a state remembers their ids
+    and types, because a table may change both and keep the name.
     """
 
-    def __init__(self, inner: Index, table: TableColumns, values: Sequence[Mapping[int, pa.Scalar]] = ()) -> None:
+    def __init__(
+        self,
+        inner: Index,
+        table: TableColumns,
+        values: Sequence[Mapping[int, pa.Scalar]] = (),
+        read: Sequence[str] = (),
+    ) -> None:
         super().__init__(inner)
-        self._columns, self._values = table, values
+        self._columns, self._values, self._read = table, values, read
         self._table = table.schema
         _ = self._distinct  # raises now if a file has no ids
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FieldIdIndex, (self._inner, self._columns, self._values)
+        return FieldIdIndex, (self._inner, self._columns, self._values, self._read)
+
+    @property
+    def layout(self) -> Mapping[str, Any]:
+        return {"types": {name: described(self._table.field(name)) for name in self._read}}
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         missing = [name for name in columns or () if name not in self._table.names]

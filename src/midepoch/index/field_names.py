@@ -35,6 +35,13 @@ def fields_inside(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
 
 
+def described(field: pa.Field) -> str:
+    """The id and the type of a field, with the names, ids and types of the fields inside of it, as text."""
+    inside = [f"{one.name} {described(one)}" for one in fields_inside(field.type)]
+    kind = f"{str(field.type).partition('<')[0]}<{', '.join(inside)}>" if inside else str(field.type)
+    return f"#{id_of(field)} {kind}"
+
+
 def with_ids(fields: Sequence[pa.Field], names: Mapping[str, NamedField]) -> list[pa.Field]:
     """The fields with the ids of their names. Those that have none there keep no id, so that nothing finds them."""
     return [_with_id(field, names.get(field.name)) for field in fields]

@@ -23,7 +23,7 @@ class IcebergDataset(StructuredDataset):
 
         loader, dataset = IcebergDataset.create_dataloader("db.events", {"name": "prod"}, batch_size=1024)
 
-    Its states name the snapshot.
+    Its states name the snapshot, and the schema under which it is read.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class IcebergDataset(StructuredDataset):
         scan_filter: Any = None,
         filters: Any = None,
         snapshot_id: int | None = None,
+        schema_id: int | None = None,
         columns: Sequence[str] | None = None,
         shuffle: bool = False,
         shuffle_seed: int = 42,
@@ -54,15 +55,15 @@ class IcebergDataset(StructuredDataset):
     ) -> None:
         """Open a snapshot. :meth:`create_dataloader` explains the arguments, which mean the same there.
 
-        ``table``, ``catalog_config`` and ``snapshot_id`` say what is read. ``scan_filter`` and ``filters`` are two
-        names of one filter. By default ``columns`` are all of the table. ``output_format`` is that of each row; the
-        default, "dict", has Python values. ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``,
-        ``split_rows``, ``split_strategy``, ``num_ranks``, ``rank``, ``storage_options``, ``read_ahead``, ``cache_dir``,
-        ``cache_bytes``, ``index_dir``, ``trust_shared`` and ``executor`` are those of
+        ``table``, ``catalog_config``, ``snapshot_id`` and ``schema_id`` say what is read. ``scan_filter`` and
+        ``filters`` are two names of one filter. By default ``columns`` are all of the table. ``output_format`` is that
+        of each row; the default, "dict", has Python values. ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``,
+        ``split_bytes``, ``split_rows``, ``split_strategy``, ``num_ranks``, ``rank``, ``storage_options``,
+        ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and ``executor`` are those of
         :class:`midepoch.StructuredDataset`.
         """
         arguments = locals()
-        snapshot = Snapshot(table, catalog_config, snapshot_id)
+        snapshot = Snapshot(table, catalog_config, snapshot_id, schema_id)
         options = StructuredOptions.of(
             arguments,
             columns=snapshot.columns.names if columns is None else columns,
@@ -70,7 +71,7 @@ class IcebergDataset(StructuredDataset):
             partitioning=None,
         )
         self._begin(snapshot.open(options), options)
-        self._snapshot_id = snapshot.id
+        self._snapshot_id, self._schema_id = snapshot.id, snapshot.schema_id
 
     @classmethod
     def create_dataloader(  # type: ignore[override]
@@ -82,6 +83,7 @@ class IcebergDataset(StructuredDataset):
         scan_filter: Any = None,
         filters: Any = None,
         snapshot_id: int | None = None,
+        schema_id: int | None = None,
         columns: Sequence[str] | None = None,
         shuffle: bool = False,
         shuffle_seed: int = 42,
@@ -117,10 +119,11 @@ class IcebergDataset(StructuredDataset):
             loader, dataset = midepoch.IcebergDataset.create_dataloader("db.events", {"name": "prod"}, batch_size=32)
 
         ``table`` is an open table, or a name such as "db.events" in the catalog that ``catalog_config`` describes: the
-        arguments of ``pyiceberg.catalog.load_catalog``. ``snapshot_id`` is by default that of the current snapshot;
-        a later snapshot of the table changes nothing. ``scan_filter`` is an Iceberg filter, as text or as an
-        expression; ``filters`` takes the same, or an Arrow expression. Pass one of the two. By default ``columns`` are
-        all of the table.
+        arguments of ``pyiceberg.catalog.load_catalog``. ``snapshot_id`` is by default that of the current snapshot; a
+        later snapshot of the table changes nothing. ``schema_id`` is by default that of the current schema, or with a
+        ``snapshot_id`` that of the schema under which it was written. ``scan_filter`` is an Iceberg filter, as text or
+        as an expression; ``filters`` takes the same, or an Arrow expression. Pass one of the two. By default
+        ``columns`` are all of the table.
 
         All other arguments are those of :meth:`midepoch.StructuredDataset.create_dataloader`. About batches:
         ``batch_size``, ``drop_last``, ``even``, ``output_format`` and ``collate_fn``. About the order and the shard:
@@ -136,48 +139,68 @@ class IcebergDataset(StructuredDataset):
             catalog_config,
             scan_filter=scan_filter,
             snapshot_id=snapshot_id,
+            schema_id=schema_id,
             **dataset_options(arguments),
         )
         return dataset._with_loader(**loader_options(arguments))
 
     def describe_state(self, run: Pass) -> dict[str, Any]:
-        """What the loop has received, with the snapshot that is read."""
-        return {**super().describe_state(run), "snapshot_id": self._snapshot_id}
+        """What the loop has received, with the snapshot that is read, and the schema under which it is read."""
+        return {**super().describe_state(run), **self._read_as}
+
+    @property
+    def _read_as(self) -> dict[str, int]:
+        return {"snapshot_id": self._snapshot_id, "schema_id": self._schema_id}
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error"
     ) -> None:
-        """Resume at a state of the same snapshot.
+        """Resume at a state of the same snapshot and the same columns.
 
             dataset.load_state_dict(torch.load("data.pt", weights_only=True))
 
-        ``state_dict`` is a state of this dataset or of its loader; one of another snapshot raises. Open that one then,
-        by its ``snapshot_id``. The files of a snapshot never change, so ``new_files`` can only be "error".
+        ``state_dict`` is a state of this dataset or of its loader. If it is one of another snapshot, or if the columns
+        have other names, ids or types since the table's schema has changed, this raises. Open the table with the
+        ``snapshot_id`` and ``schema_id`` that the error names then. The files of a snapshot never change, so
+        ``new_files`` can only be "error".
         """
         if new_files != "error":
             raise ValueError("new_files='append' is not possible with Iceberg: the files of a snapshot never change.")
-        saved = (
-            state_dict.get("snapshot_id", self._snapshot_id) if isinstance(state_dict, Mapping) else self._snapshot_id
-        )
-        if saved != self._snapshot_id:
-            raise CheckpointMismatchError(
-                f"The checkpoint was taken on snapshot {saved} of the table, and snapshot {self._snapshot_id} is read "
-                f"now. Pass snapshot_id={saved}, or start over without the state."
-            )
+        if isinstance(state_dict, Mapping):
+            self._check_read_as(state_dict)
         super().load_state_dict(state_dict)
+
+    def _check_read_as(self, state: Mapping[str, Any]) -> None:
+        """Raise if a state was taken on another snapshot, or under a schema by which rows are others."""
+        now = self._read_as
+        then = {name: state.get(name, value) for name, value in now.items()}
+        saved, own = _read_stage(state.get("fingerprint")), _read_stage(self.plan.pipeline.fingerprint)
+        if then["snapshot_id"] == now["snapshot_id"] and (then == now or saved == own):
+            return
+        raise CheckpointMismatchError(
+            f"The checkpoint was taken on snapshot {then['snapshot_id']} of the table, read by schema "
+            f"{then['schema_id']}, and snapshot {now['snapshot_id']} is read by schema {now['schema_id']} now. Pass "
+            f"snapshot_id={then['snapshot_id']}, schema_id={then['schema_id']}, or start over without the state."
+        )
 
     def with_plan(self, plan: Plan) -> Self:
         """A dataset of the same snapshot at the beginning of another plan."""
         made = super().with_plan(plan)
-        made._snapshot_id = self._snapshot_id
+        made._snapshot_id, made._schema_id = self._snapshot_id, self._schema_id
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "snapshot_id": self._snapshot_id}
+        return {**super().__getstate__(), **self._read_as}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         super().__setstate__(values)
-        self._snapshot_id = values["snapshot_id"]
+        self._snapshot_id, self._schema_id = values["snapshot_id"], values["schema_id"]
+
+
+def _read_stage(fingerprint: Any) -> Any:
+    """What a fingerprint says of the columns that are read: their names, ids and types."""
+    stages = fingerprint.get("pipeline") if isinstance(fingerprint, Mapping) else None
+    return stages[0] if isinstance(stages, list) and stages else None
 
 
 def _arrow_filter(snapshot: Snapshot, scan_filter: Any, filters: Any) -> Any:

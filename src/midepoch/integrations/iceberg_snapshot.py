@@ -32,7 +32,13 @@ FILE_URL = re.compile(r"^file:(//(localhost)?)?", re.IGNORECASE)
 class Snapshot:
     """A snapshot of a table: its files in a fixed order, the rows deleted in each, its columns."""
 
-    def __init__(self, table: Any, catalog_config: Mapping[str, Any] | None, snapshot_id: int | None) -> None:
+    def __init__(
+        self,
+        table: Any,
+        catalog_config: Mapping[str, Any] | None,
+        snapshot_id: int | None,
+        schema_id: int | None = None,
+    ) -> None:
         opened = _table(table, catalog_config)
         current = opened.current_snapshot() if snapshot_id is None else opened.snapshot_by_id(snapshot_id)
         name = ".".join(opened.name())
@@ -42,7 +48,8 @@ class Snapshot:
         self.id = int(current.snapshot_id)
         # The current snapshot is read by the current schema, which may be newer; an older one by its own.
         scan = opened.scan() if snapshot_id is None else opened.scan(snapshot_id=self.id)
-        self.schema, self._io = scan.projection(), opened.io
+        self.schema, self._io = scan.projection() if schema_id is None else _schema(opened, schema_id), opened.io
+        self.schema_id = int(self.schema.schema_id)
         self.columns = _arrow_schema(self.schema)
         self._table = _table_columns(self.schema, self.columns, opened.name_mapping())
         tasks = _tasks(scan, name)
@@ -69,8 +76,17 @@ class Snapshot:
         trusted_index_folder(options.index_dir, options.trust_shared)
         index = open_index(listing, format="parquet", index_dir=options.index_dir, executor=options.executor)
         fetch = Fetch.of(options.read_ahead, options.cache_dir, options.cache_bytes, trust_shared=options.trust_shared)
-        by_id = FieldIdIndex(index, self._table, self._values)
+        by_id = FieldIdIndex(index, self._table, self._values, self._read(options))
         return self.without_deleted(read_index(by_id, options.columns, options.filters, fetch))
+
+    def _read(self, options: StructuredOptions) -> list[str]:
+        """The columns that are read, and those that only the filter needs."""
+        needed = list(options.columns or ())
+        if options.filters is not None:
+            from midepoch.index.predicate import Predicate  # loads parts of Arrow that only filters need
+
+            needed += Predicate.of(options.filters, self.columns).columns
+        return list(dict.fromkeys(needed))
 
     def without_deleted(self, dataset: Dataset) -> Dataset:
         """The dataset of the snapshot's files, without the rows that the snapshot deletes."""
@@ -126,6 +142,16 @@ def _table(table: Any, catalog_config: Mapping[str, Any] | None) -> Any:
         raise ValueError(f"The table {table!r} is a name in a catalog; pass catalog_config too, or pass an open table.")
     options = dict(catalog_config)
     return load_catalog(options.pop("name", None), **options).load_table(table)
+
+
+def _schema(table: Any, schema_id: int) -> Any:
+    schemas = table.schemas()
+    if schema_id not in schemas:
+        raise ValueError(
+            f"The table {'.'.join(table.name())} has no schema {schema_id!r}. Its schemas are "
+            f"{', '.join(map(str, sorted(schemas)))}."
+        )
+    return schemas[schema_id]
 
 
 def _tasks(scan: Any, name: str) -> list[Any]:
