@@ -31,7 +31,7 @@ def received(loader, steps=None):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", ["rows", "map", "filter", "pack", "mixture"])
+@pytest.mark.parametrize("kind", ["rows", "map", "filter", "pack", "mixture", "cut mixture", "cut concat"])
 def test_E10_an_epoch_that_is_interrupted_has_the_predicted_digest(files, kind, layout):
     rows = me.read(files).shuffle(seed=3)
     dataset = {
@@ -40,6 +40,8 @@ def test_E10_an_epoch_that_is_interrupted_has_the_predicted_digest(files, kind, 
         "filter": rows.filter(is_kept).survey(),
         "pack": rows.pack(16, window=8).survey(),
         "mixture": me.mix([rows, rows.filter(is_kept).survey()], weights=[2, 1], seed=1),
+        "cut mixture": me.mix([rows, rows], weights=[2, 1], seed=1, stop="all").pack(5, strategy="concat").survey(),
+        "cut concat": me.concat([rows, rows]).pack(5, strategy="concat").survey(),
     }[kind].lanes(3)
     first = me.Loader(dataset, batch_size=4, digest=True, **layout)
     begun = iter(first)

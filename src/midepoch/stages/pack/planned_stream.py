@@ -185,8 +185,9 @@ class PlannedStream(CountedItems):
         for begin in range(0, len(numbers), PACKS_AT_ONCE):
             job = self._job(numbers[begin : begin + PACKS_AT_ONCE])
             firsts = np.searchsorted(job.begins + job.lengths, job.starts, "right")
-            documents = self._inputs.keys(job.documents[firsts])
-            keys.append(np.array(pack_keys(documents, job.starts - job.begins[firsts])))
+            documents, of_packs = np.unique(job.documents[firsts], return_inverse=True)  # a long one begins several
+            offsets = job.starts - job.begins[firsts]
+            keys.append(np.array(pack_keys(self._inputs.keys(documents)[of_packs], offsets)))
         return np.concatenate(keys)
 
     def _packs(self, job: StreamJob, run: RowRun) -> Iterator[StackedRun]:
