@@ -32,7 +32,7 @@ from midepoch.stages.stage import Stage
 
 log = logging.getLogger("midepoch")
 
-FORMAT = 1
+FORMAT = 2
 """Part of the key of a survey; raise it when surveys of older releases must not be used."""
 KEYS_AT_ONCE = 4096
 COLUMN_BYTES = 1 << 30
@@ -153,6 +153,12 @@ class Counting(RowPass):
         return self.source.where is not None or any(stage.needs_survey for stage in self.pipeline.stages)
 
     @property
+    def is_one_column(self) -> bool:
+        """True if only the column of tokens is read, and no stage comes before the pack."""
+        column = None if self.pack is None else self.pack.length_column
+        return column is not None and not self.pipeline.stages and self.source.columns == (column,)
+
+    @property
     def calls_nothing(self) -> bool:
         """True if no user function is called."""
         return not self.pipeline.functions
@@ -221,7 +227,7 @@ class Counting(RowPass):
     def survey_unit(self, unit: Unit) -> bytes:
         """What is known of each row of a unit, as bytes to keep."""
         lengths = None
-        if self.pack is not None and self.calls_nothing and not self.has_kept and self.source.index.store is None:
+        if self.is_one_column and not self.has_kept and self.source.index.store is None:
             lengths = list_lengths(self.source, unit)
         kept = np.ones(unit.end - unit.begin, bool)
         if lengths is None:
