@@ -27,12 +27,12 @@ CALLS = {
     "StructuredDataset.create_dataloader": (me.StructuredDataset.create_dataloader, {"path", "format"}, set()),
     "IcebergDataset": (
         me.IcebergDataset.__init__,
-        {"self", "table", "catalog_config", "scan_filter", "snapshot_id"},
+        {"self", "table", "catalog_config", "scan_filter", "snapshot_id", "schema_id"},
         ONLY_FILES,
     ),
     "IcebergDataset.create_dataloader": (
         me.IcebergDataset.create_dataloader,
-        {"table", "catalog_config", "scan_filter", "snapshot_id"},
+        {"table", "catalog_config", "scan_filter", "snapshot_id", "schema_id"},
         ONLY_FILES,
     ),
 }
