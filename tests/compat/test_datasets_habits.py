@@ -2,10 +2,11 @@
 
 import pyarrow as pa
 import pytest
+from torch.utils.data import DataLoader
 
 import midepoch as me
 from hf import numbered
-from midepoch.testing import assert_resumes
+from midepoch.testing import assert_resumes, same
 
 ROWS = 23
 
@@ -100,3 +101,35 @@ def test_all_rows_in_one_batch_are_those_of_a_lane(batch_size):
 def test_other_sizes_of_a_batch_raise(batch_size):
     with pytest.raises(ValueError, match=r"batch_size must be an integer of at least 1, got .*pass None or -1"):
         ours().map(joined, batched=True, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("num_times", [0, 1, 3])
+def test_repeat(num_times):
+    repeated = ours().repeat(num_times)
+    assert len(repeated) == num_times * ROWS
+    for other in theirs():
+        assert list(repeated) == list(other.repeat(num_times))
+
+
+BUILDS = {
+    "plain": lambda ds: ds,
+    "filter": lambda ds: ds.filter(lambda row: row["id"] % 2),
+    "batches": lambda ds: ds.map(joined, batched=True, remove_columns=["id", "text", "tokens", "maybe"]),
+    "mixture": lambda ds: me.concat([ds, ds]),
+    "packs": lambda ds: ds.pack(4, column="tokens"),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+def test_nothing_repeated_is_nothing(build, workers):
+    nothing, again = build(ours()).repeat(0), build(ours()).repeat(0)
+    assert list(nothing) == list(nothing) == []
+    assert nothing.epoch == 0
+    again.load_state_dict(nothing.state_dict())
+    assert list(again) == []
+    for loader in (me.Loader(nothing, num_workers=workers), DataLoader(nothing, None, num_workers=workers)):
+        assert list(loader) == list(loader) == []
+    assert same(list(again.repeat(1)), list(build(ours()))), "it is the loop that is empty, not the data"
+    if nothing.counted:
+        assert len(nothing) == len(me.Loader(nothing)) == 0

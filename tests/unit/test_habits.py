@@ -1,5 +1,7 @@
 """What users of torch and `datasets` type works here, or the error shows what to type instead."""
 
+import pickle
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -283,3 +285,45 @@ def test_wrong_slices(dataset):
         dataset.slice([1])
     with pytest.raises(ValueError, match="slice after shard is not possible"):
         dataset.shard(2, 0).slice(3)
+
+
+DERIVED = {
+    "map": lambda ds: ds.map(add_one),
+    "filter": lambda ds: ds.filter(is_even),
+    "batched filter": lambda ds: ds.filter(lambda columns: [one % 2 for one in columns["id"]], batched=True),
+    "shard": lambda ds: ds.shard(2, 1),
+    "take": lambda ds: ds.take(9),
+    "shuffle": lambda ds: ds.shuffle(seed=4, level="row"),
+    "select_columns": lambda ds: ds.select_columns("id"),
+    "with_format": lambda ds: ds.with_format("numpy").with_format("python"),
+    "lanes": lambda ds: ds.lanes(3),
+    "repeat": lambda ds: ds.repeat(2),
+    "several": lambda ds: ds.map(add_one).shard(2, 0).filter(is_even).lanes(4),
+}
+
+
+@pytest.mark.parametrize("derive", DERIVED.values(), ids=DERIVED)
+def test_an_epoch_that_was_set_carries_over_to_datasets_that_are_derived_afterwards(dataset, derive):
+    dataset = dataset.shuffle(seed=3, level="row")
+    for epoch in (2, 0, 5):
+        before = derive(dataset)
+        epoch_before = before.epoch
+        dataset.set_epoch(epoch)
+        derived, expected = derive(dataset), derive(dataset)
+        expected.set_epoch(epoch)
+        assert derived.epoch == epoch
+        assert ids(derived) == ids(expected), "the rows of that epoch"
+        assert derived.epoch == expected.epoch, "and then the next one"
+        assert before.epoch == epoch_before, "those from before stay where they are"
+        assert ids(me.Loader(derive(pickle.loads(pickle.dumps(dataset))))) == ids(derive(dataset))
+
+
+def test_a_pass_that_ends_does_not_move_datasets_that_are_derived_afterwards(dataset):
+    dataset = dataset.shuffle(seed=3, level="row")
+    expected = ids(dataset.map(add_one))
+    list(dataset)
+    assert dataset.epoch == 1
+    assert ids(dataset.map(add_one)) == expected, "nobody set an epoch: they start at epoch 0"
+    dataset.set_epoch(4)
+    list(dataset)
+    assert (dataset.epoch, dataset.map(add_one).epoch) == (5, 4)

@@ -1,5 +1,8 @@
 """Common mistakes: each message says what is wrong and what to write instead."""
 
+import asyncio
+from functools import partial, wraps
+
 import datasets
 import pandas as pd
 import pyarrow as pa
@@ -47,6 +50,47 @@ def test_a_function_without_a_return(dataset, use, message):
     for loop in (use(dataset), me.Loader(use(dataset), batch_size=2)):
         with pytest.raises(TypeError, match=message):
             next(iter(loop))
+
+
+async def awaited(item, *more):
+    return item
+
+
+class Awaited:
+    async def __call__(self, item):
+        return item
+
+
+async def generated(item):
+    yield item
+
+
+@pytest.mark.parametrize("function", [awaited, Awaited(), generated, partial(awaited, 1), partial(Awaited())])
+@pytest.mark.parametrize(
+    ("use", "stage"),
+    [
+        (lambda ds, fn: ds.map(fn), "map"),
+        (lambda ds, fn: ds.map(fn, batched=True), "map"),
+        (lambda ds, fn: ds.map(fn, input_columns="id"), "map"),
+        (lambda ds, fn: ds.with_format("pandas").map(fn, batched=True), "map"),
+        (lambda ds, fn: ds.filter(fn), "filter"),
+        (lambda ds, fn: ds.filter(fn, batched=True), "filter"),
+        (lambda ds, fn: ds.filter(fn, fn_kwargs={"k": 1}), "filter"),
+        (lambda ds, fn: me.Loader(ds, batch_size=2, collate_fn=fn), "collate_fn"),
+        (lambda ds, fn: me.Loader(ds, collate_fn=fn), "collate_fn"),
+    ],
+)
+def test_an_async_function(dataset, use, stage, function):
+    with pytest.raises(TypeError, match=rf"{stage} needs a plain function, and \w+ is async.*asyncio\.run"):
+        use(dataset, function)
+
+
+def test_a_plain_function_around_an_async_one_is_called(dataset):
+    @wraps(awaited)
+    def plain(row):
+        return asyncio.run(awaited(row))
+
+    assert list(dataset.map(plain)) == list(dataset)
 
 
 def test_a_filter_may_return_any_true_or_false_value(dataset):

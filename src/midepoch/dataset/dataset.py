@@ -100,13 +100,13 @@ class Dataset(OrderedDataset[Item]):
         return self.with_plan(replace(self.plan, lanes=check_integer("n", n, least=1)))
 
     def repeat(self, num_times: int | None = None) -> Self:
-        """Let one loop run through ``num_times`` epochs, or forever.
+        """Let one loop run through ``num_times`` epochs, or forever. With 0 it yields nothing.
 
             three_epochs = midepoch.read("data/*.parquet").shuffle(seed=42).repeat(3)
 
         Each epoch has its own shuffle.
         """
-        epochs = None if num_times is None else check_integer("num_times", num_times, least=1)
+        epochs = None if num_times is None else check_integer("num_times", num_times)
         return self.with_plan(replace(self.plan, epochs_per_loop=epochs))
 
     def survey(

@@ -64,10 +64,12 @@ class PlannedDataset(Base[Item]):
     def with_plan(self, plan: Plan) -> Self:
         """A dataset of the same class at the beginning of another plan. Every builder method ends here.
 
-        A subclass with attributes of its own overrides this and copies them.
+        It starts at the epoch that ``set_epoch`` named, if any. A subclass with attributes of its own overrides this
+        and copies them.
         """
         made = object.__new__(type(self))
         PlannedDataset.__init__(made, plan)
+        made._start_point = self._start_point.for_derived()
         return made
 
     @property
@@ -215,7 +217,8 @@ class PlannedDataset(Base[Item]):
                     pass
 
         ``epoch`` counts from 0. The next loop yields what is left of that epoch, so a loop that counts epochs can be
-        resumed anywhere. Iterators in other epochs are out of date.
+        resumed anywhere. Iterators in other epochs are out of date. Datasets that are made of this one afterwards, by
+        ``map``, ``shard`` or ``take``, start at that epoch too.
         """
         self._start_point.set_epoch(epoch)
 

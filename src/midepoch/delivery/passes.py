@@ -120,7 +120,7 @@ class Pass:
 
         If a resumed epoch is already finished for all readers, the pass continues with the next one.
         """
-        while True:
+        while self.plan.epochs_per_loop != 0:
             start = self._state
             progress = self._progress = self.plan.begin(start)
             before = progress.items

@@ -100,7 +100,7 @@ class Plan:
             raise TypeError("The length is unknown: repeat() never ends.")
         if self.pipeline.uniform:
             return self.epochs_per_loop, range(1)
-        first = epoch - epoch % self.epochs_per_loop
+        first = epoch - epoch % max(1, self.epochs_per_loop)
         return 1, range(first, first + self.epochs_per_loop)
 
     def _items_of_epoch(self, epoch: int) -> int:

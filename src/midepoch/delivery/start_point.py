@@ -28,9 +28,10 @@ class StartPoint:
     the start point: to the next epoch. Passes do not disturb each other.
     """
 
-    def __init__(self, start: State, requested_epoch: int | None = None) -> None:
+    def __init__(self, start: State, requested_epoch: int | None = None, chosen_epoch: int | None = None) -> None:
         self._start = start
         self._requested_epoch = requested_epoch  # by set_epoch, for the next pass
+        self._chosen_epoch = chosen_epoch  # the last that set_epoch named, also after its pass
         self._started: WeakSet[Pass] = WeakSet()
         self._last_started: Pass | None = None
         self._open: dict[Pass, None] = {}  # those that have delivered, in the order of their last delivery
@@ -45,10 +46,21 @@ class StartPoint:
         self.workers: SharedWithWorkers | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"start": self._start, "requested_epoch": self._requested_epoch}
+        return {
+            "start": self._start,
+            "requested_epoch": self._requested_epoch,
+            "chosen_epoch": self._chosen_epoch,
+        }
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         StartPoint.__init__(self, **values)
+
+    def for_derived(self) -> "StartPoint":
+        """The start point of a dataset that is made of this one: the beginning of the epoch that set_epoch named."""
+        made = StartPoint(State())
+        if self._chosen_epoch is not None:
+            made.set_epoch(self._chosen_epoch)
+        return made
 
     def for_loader(self) -> "StartPoint":
         """A copy for a Loader. ``set_epoch`` of this one also sets the epoch of the Loader."""
@@ -151,6 +163,7 @@ class StartPoint:
         out of date.
         """
         epoch = check_integer("epoch", epoch, most=MOST_EPOCHS)
+        self._chosen_epoch = epoch
         self._go_to(epoch)
         if self.workers is not None and torch_worker() is None:
             self.workers.set_epoch(epoch)

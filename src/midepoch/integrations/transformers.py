@@ -117,7 +117,7 @@ class TrainerBatches:
     def epochs_done(self) -> float | None:
         """The epochs delivered since training began, as a fraction; None if the number of batches is not known."""
         left = self._loader.batches_left
-        if left is None or self._loader.plan.epochs_per_loop is None:
+        if left is None or not self._loader.plan.epochs_per_loop:
             return None
         length = self._loader.plan.length(self._loader.epoch) / self._loader.plan.epochs_per_loop
         return self._loader.epoch - self._first_epoch + (1 - left / length if length else 0)

@@ -1,5 +1,6 @@
 """A user function that gets columns of an item, more arguments, or another library's object, as in `datasets`."""
 
+import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +81,19 @@ def with_arguments(
         raise TypeError(f"fn_kwargs must be a dict, got a {type(fn_kwargs).__name__}.")
     names = (input_columns,) if isinstance(input_columns, str) else input_columns
     return WithArguments(function, None if names is None else tuple(names), dict(fn_kwargs or {}))
+
+
+def check_not_async(function: Callable[..., Any], stage: str) -> None:
+    """Raise if calling a user function returns something to await, and not its result."""
+    while isinstance(function, WithArguments | WithLibrary | partial):
+        function = function.func if isinstance(function, partial) else function.function
+    called = function, type(function).__call__  # the second for objects
+    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in called):
+        raise TypeError(
+            f"{stage} needs a plain function, and {name_of(function)} is async: a call of it has no result until it is "
+            "awaited. Wrap it in a function that calls asyncio.run(...). To await many rows at once, let it take "
+            "columns and pass batched=True."
+        )
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from midepoch._common.text import count
 from midepoch._common.thread_clock import FUNCTIONS
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.stages.arguments import name_of
+from midepoch.stages.arguments import check_not_async, name_of
 from midepoch.stages.counted import Batches, CountedItems
 from midepoch.stages.flow import (
     WHOLE_LANE,
@@ -49,6 +49,8 @@ class Batch(Stage):
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
             raise ValueError(f"A batch size must be an integer of at least 1, got {self.size!r}.")
+        if self.collate is not None:
+            check_not_async(self.collate, "collate_fn")
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -139,6 +141,9 @@ class Collate(Stage):
 
     function: Callable[[Any], Any]
     name = "collate_fn"
+
+    def __post_init__(self) -> None:
+        check_not_async(self.function, self.name)
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:

@@ -12,7 +12,7 @@ from midepoch._common.thread_clock import FUNCTIONS
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MidepochError
-from midepoch.stages.arguments import WithArguments, WithLibrary, describe_function, name_of
+from midepoch.stages.arguments import WithArguments, WithLibrary, check_not_async, describe_function, name_of
 from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Context, Flow
 
@@ -161,6 +161,7 @@ class Call:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(f"{self.stage} needs a function, got {self.function!r}.")
+        check_not_async(self.function, self.stage)
         object.__setattr__(self, "described", describe_function(self.function))
 
     def __call__(self, item: Any, key: int, context: Context, keys: I64 | None = None) -> Any:

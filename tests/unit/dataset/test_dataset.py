@@ -258,7 +258,7 @@ def test_a_shard_that_the_user_chose_is_not_replaced_by_the_launcher(folder, mon
         (lambda ds: ds.shard(2), ValueError, "both num_shards and index"),
         (lambda ds: ds.shard(2, 0, "rows"), ValueError, "mode is 'rows'"),
         (lambda ds: ds.with_format("tf"), ValueError, "'tf'; it can be 'python', 'numpy', 'torch', 'arrow'"),
-        (lambda ds: ds.repeat(0), ValueError, "num_times is 0"),
+        (lambda ds: ds.repeat(-1), ValueError, "num_times is -1"),
         (lambda ds: ds.set_epoch(-1), ValueError, "epoch is -1"),
         (lambda ds: ds.select_columns(["nope"]), me.SchemaMismatchError, "no column 'nope'. There are: id, text"),
         (lambda ds: list(ds.map(plus_one).select_columns("nope")), me.SchemaMismatchError, "no column 'nope'"),
