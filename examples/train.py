@@ -4,7 +4,8 @@
     torchrun --nproc-per-node 3 examples/train.py --data DATA --out OUT --workers 1 --batch-size 16
 
 DATA is a folder of Arrow or Parquet files with the columns ``id`` and ``x``. Every step appends the ids it received to
-``OUT/ids-RANK.jsonl``; the checkpoint is ``OUT/checkpoint.pt``.
+``OUT/ids-RANK.jsonl``; the checkpoint is ``OUT/checkpoint.pt``. Rank 0 prints at which step it resumed, the loss, and
+at the end whether every row came once, over all resumes.
 """
 
 import argparse
@@ -32,11 +33,11 @@ def main() -> None:
     dataset = me.read(options.data).shuffle(seed=42, window=64).lanes(12)  # 1, 2, 3, 4 and 6 readers divide 12
     if options.keep_even:
         dataset = dataset.filter(is_even)
-    loader = me.Loader(dataset.shard(), batch_size=options.batch_size, num_workers=options.workers)
+    loader = me.Loader(dataset.shard(), batch_size=options.batch_size, num_workers=options.workers, digest=True)
 
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     step = 0
     if (out / "checkpoint.pt").exists():
         saved = torch.load(out / "checkpoint.pt", weights_only=True)
@@ -44,17 +45,23 @@ def main() -> None:
         optimizer.load_state_dict(saved["optimizer"])
         loader.load_state_dict(saved["loader"])
         step = saved["step"]
+    steps = loader.progress().steps  # None if their number is not known, as with a filter
+    of_steps = "" if steps is None else f" of {steps}"
+    how = f"{dist.get_world_size()} processes with --workers {options.workers}"
+    say(f"{'resumed' if step else 'began'} at step {step}{of_steps} on {how}")
 
     for batch in in_step(loader):  # a rank that runs out of batches repeats one until the others have none left
         step += 1
-        x = torch.tensor(batch["x"]).unsqueeze(1)
+        x = torch.as_tensor(batch["x"]).float().unsqueeze(1)
         loss = (model(x) - x).square().mean() * (0 if loader.is_padding else 1)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if not loader.is_padding:
             with (out / f"ids-{dist.get_rank()}.jsonl").open("a") as log:
-                log.write(json.dumps({"step": step, "ids": batch["id"]}) + "\n")
+                log.write(json.dumps({"step": step, "ids": [int(row) for row in batch["id"]]}) + "\n")
+            if step % options.log_every == 0:
+                say(f"step {step}: loss {loss.item():.4f}")
 
         if step % options.save_every == 0:
             state = gather_state(loader)  # every rank takes part; rank 0 writes
@@ -68,7 +75,26 @@ def main() -> None:
                 save(content, out / "checkpoint.pt", die=step == options.die_saving_at)
         if step == options.die_at and dist.get_rank() == dist.get_world_size() - 1:
             os.kill(os.getpid(), signal.SIGKILL)
+    say_whether_complete(loader, dataset, step)
     dist.destroy_process_group()
+
+
+def say(line: str) -> None:
+    """Print a line on rank 0."""
+    if dist.get_rank() == 0:
+        print(line, flush=True)
+
+
+def say_whether_complete(loader: me.Loader, dataset: me.Dataset, step: int) -> None:
+    """Compare what all ranks received of the epoch, over all resumes, with what the dataset has."""
+    epoch = loader.epoch - 1  # the loop has ended, so the loader is at the next one
+    digests = [0] * dist.get_world_size()  # sums of the hashes of rows, which add up
+    dist.all_gather_object(digests, loader.digest())
+    if dist.get_rank() == 0:
+        expected = dataset.survey()  # counts what a filter keeps; without one there is nothing to count
+        if sum(digests) % 2**64 != expected.digest(epoch):
+            raise SystemExit(f"epoch {epoch} ended after step {step}, and rows were lost or came twice")
+        say(f"epoch {epoch} ended after step {step}: each of its {len(expected):,} rows came once")
 
 
 def save(content: dict[str, Any], path: Path, *, die: bool = False) -> None:
@@ -97,6 +123,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--save-every", type=int, default=2)
+    parser.add_argument("--log-every", type=int, default=10)
     parser.add_argument("--keep-even", action="store_true", help="filter the rows")
     parser.add_argument("--die-at", type=int, help="let the last rank kill itself after this step")
     parser.add_argument("--die-saving-at", type=int, help="let rank 0 kill itself while it saves this step")

@@ -48,6 +48,7 @@ def torchrun(processes, script, *arguments):
 def train(data, out, processes, *arguments, dies=False):
     done = torchrun(processes, ROOT / "examples" / "train.py", "--data", data, "--out", out, *arguments)
     assert (done.returncode != 0) == dies, done.stderr
+    return done.stdout.splitlines()
 
 
 class Runs:
@@ -76,14 +77,20 @@ class Runs:
 def test_a_killed_rank_and_resumes_as_three_and_as_one(data, tmp_path, filtered):
     runs = Runs(tmp_path)
     extra = ["--keep-even", "--batch-size", 4] if filtered else []
-    train(data, tmp_path, 2, "--workers", 2, "--die-at", 9, *extra, dies=True)
+    said = train(data, tmp_path, 2, "--workers", 2, "--die-at", 9, "--log-every", 3, *extra, dies=True)
+    assert said[0] == f"began at step 0{'' if filtered else ' of 42'} on 2 processes with --workers 2"
+    assert [line.split(": loss ")[0] for line in said[1:]] == ["step 3", "step 6", "step 9"]
     runs.leg_ended(killed=True)
     assert runs.begun == 8
-    train(data, tmp_path, 3, "--workers", 1, "--die-at", 13, *extra, dies=True)
+    said = train(data, tmp_path, 3, "--workers", 1, "--die-at", 13, *extra, dies=True)
+    assert said[0] == f"resumed at step 8{'' if filtered else ' of 31'} on 3 processes with --workers 1"
+    assert not any("came once" in line for line in said)
     runs.leg_ended(killed=True)
     assert runs.begun == 12
-    train(data, tmp_path, 1, "--workers", 3, *extra)
+    said = train(data, tmp_path, 1, "--workers", 3, *extra)
     runs.leg_ended(killed=False)
+    assert said[0].startswith("resumed at step 12")
+    assert said[-1].endswith(f": each of its {ROWS // 2 if filtered else ROWS} rows came once")
     dataset = me.read(data).shuffle(seed=42, window=64).lanes(12)
     if filtered:
         dataset = dataset.filter(lambda row: row["id"] % 2 == 0)

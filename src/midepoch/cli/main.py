@@ -20,7 +20,11 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit code."""
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.name is None:
+        parser.print_help()
+        return 0
     module, name = parsed.command
     command: Command = getattr(import_module(f"midepoch.cli.{module}"), name)
     try:
@@ -53,7 +57,7 @@ def _parser() -> ArgumentParser:
         epilog="Exit codes: 0 done or yes, 1 no, 2 the question could not be answered.",
         formatter_class=RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(title="commands", dest="name", required=True)
+    commands = parser.add_subparsers(title="commands", dest="name")
 
     def add(name: str, module: str, help: str) -> ArgumentParser:
         command = commands.add_parser(name, help=help, description=help)

@@ -109,6 +109,14 @@ def test_an_example_of_the_page_runs(home, capsys, line):
     assert out.strip()
 
 
+def test_without_a_command_it_prints_its_help(capsys):
+    code, out, err = run("", capsys)
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: midepoch ")
+    for command in ("index", "head", "inspect", "verify", "diff", "trace", "find", "survey", "cache"):
+        assert f"\n    {command} " in out
+
+
 def test_index_says_what_files_hold(home, capsys):
     code, found = value("index data", capsys)
     assert code == 0
