@@ -29,6 +29,17 @@ def launched_rank() -> tuple[int, int] | None:
     return None
 
 
+def unfinished_launch() -> str | None:
+    """What the environment says of several ranks without saying which one this is; None if it says nothing."""
+    for given, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        if given in os.environ and missing not in os.environ:
+            return f"{given} is set in the environment, and {missing} is not"
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if os.environ.get(name, "1") != "1":
+            return f"{name} is {os.environ[name]} in the environment, and torch.distributed is not initialised"
+    return None
+
+
 def process_group_store() -> Any | None:
     """The key-value store of torch's process group, or None without one. torch has no public name for it."""
     distributed = sys.modules.get("torch.distributed")

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from midepoch._common.checks import check_integer
 from midepoch._common.mesh import Mesh, mesh_shard
 from midepoch._common.trust import check_trust
-from midepoch._common.world import launched_rank
+from midepoch._common.world import launched_rank, unfinished_launch
 from midepoch.dataset.map_view import MapView
 from midepoch.dataset.ordered import OrderedDataset
 from midepoch.dataset.planned import Item
@@ -64,10 +64,10 @@ class Dataset(OrderedDataset[Item]):
 
             mine = midepoch.read("data/*.parquet").shuffle(seed=42).shard(num_shards=8, index=3)
 
-        Without arguments both come from ``torch.distributed`` or the launcher's environment. With a ``mesh``, a
-        DeviceMesh of torch, they come from the dimensions that ``dim`` names, such as ``("dp_replicate", "dp_shard")``:
-        tensor-, context- and pipeline-parallel peers read the same rows. ``dp_rank`` and ``dp_world_size`` are other
-        names for ``index`` and ``num_shards``.
+        Without arguments both come from ``torch.distributed`` or the launcher's environment; a process that was started
+        without a launcher reads everything. With a ``mesh``, a DeviceMesh of torch, they come from the dimensions that
+        ``dim`` names, such as ``("dp_replicate", "dp_shard")``: tensor-, context- and pipeline-parallel peers read the
+        same rows. ``dp_rank`` and ``dp_world_size`` are other names for ``index`` and ``num_shards``.
 
         ``mode="example"`` cuts the rows evenly; "auto" is the same. "file" gives each rank whole files, so shards may
         differ in size.
@@ -213,10 +213,11 @@ def _both(num_shards: int | None, index: int | None) -> tuple[int, int]:
 
 def _launched_shard() -> tuple[int, int]:
     launched = launched_rank()
-    if launched is None:
+    if launched is not None:
+        return launched[1], launched[0]
+    if (unfinished := unfinished_launch()) is not None:
         raise ValueError(
-            "shard() found neither an initialised torch.distributed nor RANK and WORLD_SIZE in the environment. Start "
-            "with torchrun, or pass num_shards and index."
+            f"shard() does not know its rank: {unfinished}. Start with torchrun, initialise torch.distributed first, "
+            "or pass num_shards and index."
         )
-    rank, ranks = launched
-    return ranks, rank
+    return 1, 0

@@ -211,9 +211,27 @@ def test_shard_takes_the_launchers_environment(folder, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert ids(me.read(folder).shard()) == ids(me.read(folder).shard(3, 1))
-    monkeypatch.delenv("RANK")
-    with pytest.raises(ValueError, match="torchrun"):
+
+
+def test_shard_without_a_launcher_is_the_whole_dataset(folder):
+    whole = list(me.read(folder).shuffle(3).batch(7))
+    first = iter(me.read(folder).shuffle(3).batch(7).shard())
+    got = [next(first), next(first)]
+    again = me.read(folder).shuffle(3).batch(7).shard(1, 0)
+    again.load_state_dict(first.state_dict())
+    assert got + list(again) == got + list(first) == whole
+    assert ids(me.read(folder).shard(2, 1).shard()) == ids(me.read(folder).shard(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RANK", "0"), ("WORLD_SIZE", "3"), ("SLURM_PROCID", "0"), ("OMPI_COMM_WORLD_SIZE", "2"), ("PMI_SIZE", "2")],
+)
+def test_shard_raises_if_a_launcher_left_something_out(folder, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=rf"{name} is .*torchrun.*pass num_shards and index"):
         me.read(folder).shard()
+    assert ids(me.read(folder).shard(1, 0)) == list(range(60))
 
 
 def test_a_shard_that_the_launcher_chose_is_replaced_by_one_of_the_user(folder, monkeypatch):
