@@ -75,6 +75,18 @@ def check_executor(executor: Any) -> None:
         )
 
 
+def check_started(work: str) -> None:
+    """Raise in a process that is still importing the main script, before it waits for a lock.
+
+    The process that started it may hold that lock, and waits until it is started. ``work`` is for the message.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself asks
+        raise RuntimeError(
+            f"{work} is called while this process is still being started. Each process that {work} starts first "
+            "imports the main script, so a script must do its work below the line if __name__ == '__main__':."
+        )
+
+
 def _run_here(function: Callable[[J], R], jobs: Sequence[J]) -> Iterator[tuple[J, R]]:
     for job in jobs:
         yield job, function(job)
@@ -94,8 +106,9 @@ def _run_on(
         unfinished = len(run.lost) + sum(1 for _ in run.tasks)
         raise RuntimeError(
             f"A worker of the executor died with {count('job', unfinished)} of {len(jobs):,} unfinished "
-            f"({_words(run.death)}). Most often its memory ran out, or it cannot import what it was sent. Start a new "
-            "executor, with fewer workers or more memory for each, and call this again."
+            f"({_words(run.death)}). Most often its memory ran out, or it cannot import what it was sent: a script "
+            "must do its work below the line if __name__ == '__main__':. Start a new executor, with fewer workers or "
+            "more memory for each, and call this again."
         ) from run.death
 
 
@@ -266,7 +279,7 @@ def _try_loading(pool: Executor, processes: int) -> None:
     """
     try:
         failures = [loading.result() for loading in [pool.submit(_loading_error) for _ in range(processes)]]
-    except BrokenExecutor as error:
+    except (BrokenExecutor, ValueError, OSError) as error:  # the last two if one ends while another is started
         raise RuntimeError(
             "The processes for this work ended while they started. Each of them first imports the main script, so a "
             "script must do its work below the line if __name__ == '__main__':. Without processes it works with "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
-from midepoch._common.executors import check_executor, run_all
+from midepoch._common.executors import check_executor, check_started, run_all
 from midepoch._common.progress_bar import ProgressBar
 from midepoch._common.text import count
 from midepoch.errors import DataChangedError, MidepochError, NoDataError
@@ -76,6 +76,8 @@ def open_index(
     saved = SavedIndexes(index_folder(index_dir), listing, options.name)
     view = None if rescan else saved.load()
     if view is None:
+        if executor is not None:
+            check_started("read(executor=...)")
         with saved.lock():
             view = None if rescan else saved.load(warn=True)
             if view is None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.executors import check_executor, run_all
+from midepoch._common.executors import check_executor, check_started, run_all
 from midepoch._common.files import exclusive_lock, remove, write_privately
 from midepoch._common.lazy import cached_property
 from midepoch._common.progress_bar import ProgressBar
@@ -123,6 +123,7 @@ class Cache:
         """The cached rows. Of several processes, one makes the files that are missing, and the others wait."""
         contents = self._load_manifest()
         if contents is None or contents.schema is None or self._missing(contents):
+            check_started("cache()")
             self.folder.mkdir(parents=True, exist_ok=True)
             with exclusive_lock(self.folder / ".lock"):
                 contents = self._make(executor)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from midepoch._common.executors import check_executor, run_all
+from midepoch._common.executors import check_executor, check_started, run_all
 from midepoch._common.files import exclusive_lock, remove_folder, temporary_name, write_privately
 from midepoch._common.hashing import digest
 from midepoch._common.progress_bar import ProgressBar
@@ -183,6 +183,8 @@ class Counting(RowPass):
         path, work = parent / f"{name}.survey", parent / f"{name}.survey-work"
         survey = self._load(path)
         if survey is None:
+            if executor is not None or not self.calls_nothing:  # else no process is started
+                check_started("survey()")
             with exclusive_lock(parent / f"{key}.lock"):
                 survey = self._load(path)
                 if survey is None:
