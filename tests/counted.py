@@ -2,7 +2,6 @@
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 from hypothesis import strategies as st
 
 import midepoch as me
@@ -52,7 +51,9 @@ def write_files(folder):
         number += rows
 
 
-stages = st.lists(st.sampled_from(["map", "batched", "filter", "filter2", "columns", "python"]), max_size=4)
+stages = st.lists(
+    st.sampled_from(["map", "batched", "filter", "batched filter", "filter2", "columns", "python"]), max_size=4
+)
 packs = st.sampled_from([None, "best_fit", "first_fit", "balanced", "concat"])
 orders = st.sampled_from(["none", "row", "block", "file"])
 
@@ -66,10 +67,6 @@ def pipelines(draw, *, batched=True):
     eos, drop_last = draw(st.sampled_from([None, 7])), draw(st.booleans())
     batch = draw(st.sampled_from([None, 1, 3])) if batched else None
     where = draw(st.booleans())
-    if draw(st.integers(0, 3)) == 0:  # a filter of groups is counted if it is the only filter
-        where = False
-        names = [name for name in names if not name.startswith("filter")]
-        names.insert(draw(st.integers(0, len(names))), "filter groups")
 
     def build(folder):
         filters = pc.field("id") % 7 != 3 if where and hasattr(pa.compute.Expression, "__mod__") else None
@@ -85,10 +82,8 @@ def pipelines(draw, *, batched=True):
                 dataset = dataset.map(same_columns, batched=True, batch_size=4, one_to_one=True)
             elif name == "filter":
                 dataset = dataset.filter(is_kept)
-            elif name == "filter groups":
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr("midepoch.dataset.transforms.FILTER_ROWS", window)
-                    dataset = dataset.filter(are_kept, batched=True)
+            elif name == "batched filter":
+                dataset = dataset.filter(are_kept, batched=True, batch_size=window)
             elif name == "filter2":
                 dataset = dataset.filter(is_odd)
             elif name == "columns":

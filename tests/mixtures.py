@@ -5,7 +5,7 @@ from dataclasses import replace
 from in_memory import NumbersSource
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.stages.filter_batches import FilterBatches
+from midepoch.stages.batch import MapBatches
 from midepoch.stages.transform import Filter
 
 
@@ -18,8 +18,13 @@ def odd(of):
     return Filter(call=of.call("filter", lambda item: item["id"] % 2))
 
 
+def odd_rows(columns):
+    rows = [number for number, one in enumerate(columns["id"]) if one % 2]
+    return {name: [values[row] for row in rows] for name, values in columns.items()}
+
+
 def odd_batches(of):
-    return FilterBatches(call=of.call("filter", lambda columns: [number % 2 for number in columns["id"]]), size=3)
+    return MapBatches(call=of.call("map", odd_rows), size=3)
 
 
 def mixture(parts=None, weights=None, **options):

@@ -1,5 +1,6 @@
 """The same calls on a dataset of `datasets` and on ours give the same rows."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from torch.utils.data import DataLoader
@@ -101,6 +102,46 @@ def test_all_rows_in_one_batch_are_those_of_a_lane(batch_size):
 def test_other_sizes_of_a_batch_raise(batch_size):
     with pytest.raises(ValueError, match=r"batch_size must be an integer of at least 1, got .*pass None or -1"):
         ours().map(joined, batched=True, batch_size=batch_size)
+
+
+def is_odd(row):
+    return row["id"] % 2 == 1
+
+
+def are_odd(columns):
+    return [number % 2 == 1 for number in columns["id"]]
+
+
+def are_multiples(numbers, rows, of):
+    return np.array(numbers) % of == np.array(rows) % of
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, ROWS, ROWS + 1, None, -1])
+def test_a_batched_filter(batch_size):
+    options = {"batched": True, "batch_size": batch_size}
+    more = {**options, "with_indices": True, "input_columns": ["id"], "fn_kwargs": {"of": 3}}
+    for function, given in ((are_odd, options), (are_multiples, more)):
+        kept = ours().filter(function, **given)
+        for other in theirs():
+            assert list(kept) == list(other.filter(function, **given))
+        assert_resumes(kept)
+        assert same(list(me.Loader(kept.lanes(2), num_workers=2)), list(me.Loader(kept.lanes(2))))
+    assert list(ours().filter(are_odd, **options)) == list(ours().filter(is_odd, batch_size=batch_size))
+
+
+def test_a_batched_filter_gets_as_many_rows_as_it_asked_for():
+    sizes = []
+
+    def noted(columns):
+        sizes.append(len(columns["id"]))
+        return are_odd(columns)
+
+    for size in (5, 1000, None, -1):
+        list(ours().filter(noted, batched=True, batch_size=size))
+    assert sizes == [5, 5, 5, 5, 3, ROWS, ROWS, ROWS]
+    for size in (0, -2, 1.5):
+        with pytest.raises(ValueError, match=r"batch_size must be an integer of at least 1, got .*pass None or -1"):
+            ours().filter(noted, batched=True, batch_size=size)
 
 
 @pytest.mark.parametrize("num_times", [0, 1, 3])

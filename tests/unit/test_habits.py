@@ -225,8 +225,8 @@ def test_indices_in_workers(dataset):
 def test_indices_need_rows(dataset):
     with pytest.raises(ValueError, match=r"map\(with_indices=True\) after batch is not possible"):
         dataset.batch(2).map(with_number, with_indices=True)
-    with pytest.raises(ValueError, match=r"filter\(with_indices=True\) after filter is not possible"):
-        dataset.filter(are_even_numbers, batched=True).filter(is_even_number, with_indices=True)
+    with pytest.raises(ValueError, match=r"filter\(with_indices=True\) after map is not possible"):
+        dataset.map(with_number, batched=True).filter(is_even_number, with_indices=True)
     with pytest.raises(ValueError, match=r"map\(with_indices=True\) is not possible on a mixture"):
         me.mix([dataset, dataset]).map(with_number, with_indices=True)
     state = dataset.map(with_number, with_indices=True).state_dict()

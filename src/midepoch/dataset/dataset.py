@@ -128,9 +128,8 @@ class Dataset(OrderedDataset[Item]):
         ``train_test_split`` may come after it, and act on the rows that the filters keep.
 
         If only columns of the files are needed, no function is called: ``pack`` of lists in Arrow files reads their
-        offsets, in Parquet that one column, and ``read(filters=...)`` the columns of the filter. The function of
-        ``filter(batched=True)`` must judge each row alone. ``map(batched=True)`` without ``one_to_one`` cannot be
-        surveyed.
+        offsets, in Parquet that one column, and ``read(filters=...)`` the columns of the filter. ``map(batched=True)``
+        without ``one_to_one`` cannot be surveyed.
 
         ``executor`` is any ``concurrent.futures.Executor``; by default as many processes are started as there are
         cores. A survey belongs to the data, the stages, and the names and plain arguments of their functions. If

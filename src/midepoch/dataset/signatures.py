@@ -43,6 +43,7 @@ class PlainCall(TypedDict, total=False):
     """Options of ``map`` and ``filter`` with which a function gets the item and nothing else."""
 
     batched: Literal[False]
+    batch_size: int | None
     with_indices: Literal[False]
     input_columns: None
     fn_kwargs: None
@@ -52,7 +53,6 @@ class PlainCall(TypedDict, total=False):
 class PlainMapOptions(PlainCall, total=False):
     """The same of ``map``."""
 
-    batch_size: int | None
     with_rng: Literal[False]
     remove_columns: Columns | None
 

@@ -23,7 +23,6 @@ from midepoch.pipeline.own_lengths import with_own_lengths
 from midepoch.pipeline.units import checked_version
 from midepoch.stages.arguments import with_arguments
 from midepoch.stages.batch import Batch, MapBatches, MapBatchesOneToOne
-from midepoch.stages.filter_batches import FilterBatches
 from midepoch.stages.flow import WHOLE_LANE
 from midepoch.stages.pack.spec import Others, PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
@@ -32,8 +31,6 @@ from midepoch.stages.transform import Filter, Map
 
 if TYPE_CHECKING:
     from midepoch.dataset.dataset import Dataset
-
-FILTER_ROWS = 1000
 
 
 class TransformedDataset(FormattedDataset[Item]):
@@ -186,6 +183,7 @@ class TransformedDataset(FormattedDataset[Item]):
         function: Callable[..., Any],
         *,
         batched: bool,
+        batch_size: int | None = 1000,
         with_indices: bool = False,
         input_columns: Columns | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
@@ -219,20 +217,24 @@ class TransformedDataset(FormattedDataset[Item]):
         function: Callable[..., Any],
         *,
         batched: bool = False,
+        batch_size: int | None = 1000,
         with_indices: bool = False,
         input_columns: Sequence[str] | str | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
         version: str | int | None = None,
     ) -> Self:
-        """Keep the items for which ``function`` is true. With ``batched=True`` it gets columns and returns a mask.
+        """Keep the items for which ``function`` is true.
 
             dataset = midepoch.read("data/*.parquet").filter(lambda row: len(row["text"]) > 10)
 
-        ``with_indices``, ``input_columns``, ``fn_kwargs`` and ``version`` are those of :meth:`map`.
+        With ``batched=True`` it gets the columns of up to ``batch_size`` items and returns a list or an array with one
+        truth value for each. It must judge each item alone: a batch is only how it is called, and after a resume
+        others are in it. ``with_indices``, ``input_columns``, ``fn_kwargs`` and ``version`` are those of :meth:`map`,
+        and so are None and -1 as ``batch_size``.
         """
         adapted = with_arguments(function, input_columns, fn_kwargs)
         call = self.plan.pipeline.call("filter", adapted, with_indices=with_indices, version=checked_version(version))
-        return self.with_stage(FilterBatches(call=call, size=FILTER_ROWS) if batched else Filter(call=call))
+        return self.with_stage(Filter(call=call, size=_group_size(batch_size) if batched else None))
 
     @overload
     def batch(self: OfTables, batch_size: int, drop_last_batch: bool = False) -> OfTables: ...  # type: ignore[overload-overlap]

@@ -134,7 +134,7 @@ def _shares(mixture: Mixture, progress: Progress) -> Metrics:
 
 def rows_of_item(pipeline: Pipeline) -> int | None:
     """The rows of a whole item; None if items have different numbers of rows, such as packs."""
-    if any(stage.many_outputs and not stage.keeps_rows for stage in pipeline.stages):
+    if any(stage.many_outputs for stage in pipeline.stages):
         return None
     rows: int | None = 1
     if isinstance(pipeline.source, Mixture):

@@ -38,8 +38,6 @@ def remedy(pipeline: Pipeline, name: str) -> str:
     if not isinstance(source, FileRows) or not can_choose_rows(pipeline):
         return f"Put {name} first."
     scattering = first_scattering(source.steps)
-    if (reason := pipeline.why_filters_are_not_counted()) is not None:
-        return f"Put {name} first, because {reason}."
     if scattering is not None:
         return (
             f"Put {name} first, or use all filters, and .survey() after them, before {scattering}; or .cache(folder) "

@@ -21,8 +21,8 @@ def masked_edits(pipeline: Pipeline, cursors: Sequence[Cursor], edits: Edits, be
     if in_group and not _packs_rows(pipeline):
         raise CheckpointMismatchError(
             "Rows cannot be left out of the run from this checkpoint on, because it was taken inside a group of rows "
-            "that map(batched=True) or filter(batched=True) makes, which would change: resume without the edit, and "
-            "edit at the next checkpoint that is between two groups, or in the next epoch."
+            "that map(batched=True) makes, which would change: resume without the edit, and edit at the next "
+            "checkpoint that is between two groups, or in the next epoch."
         )
     if in_group or (before and any(stage.length_column is not None for stage in pipeline.stages)):
         return edits

@@ -80,8 +80,6 @@ class Pipeline:
         reason = self.source.why_not_counted(self.survey)
         if reason is not None:
             return reason
-        if (reason := self.why_filters_are_not_counted()) is not None:
-            return reason
         random, grouping = None, None if self.source.has_rows else "mix"
         covered = self.survey.covered if self.survey is not None else 0
         for stage in self.stages:
@@ -106,16 +104,6 @@ class Pipeline:
             grouping = grouping or (None if stage.keeps_rows else stage.name)
             random = stage.name if stage.uses_rng else random
         return None
-
-    def why_filters_are_not_counted(self) -> str | None:
-        """Why a survey cannot count what the filters keep, and what to do; None if it can."""
-        filters = [stage for stage in self.stages if stage.needs_survey and stage.keeps_rows]
-        if not any(stage.many_outputs for stage in filters) or (len(filters) == 1 and self.source.uniform):
-            return None
-        return (
-            "filter(batched=True) is not the only filter, and checkpoints count the rows that it keeps alone, while a "
-            "survey knows what all filters keep together: use filter(fn), or make one function of all filters"
-        )
 
     @cached_property
     def item_rows(self) -> int:

@@ -1,6 +1,5 @@
 """The rows that surveyed filters keep, counted by the survey's bits. What is read is compared with these."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -9,12 +8,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.hashing import key_of, mix64
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SurveyMismatchError
 from midepoch.stages.counted import CHUNK, CountedItems, Groups, Outputs, Wanted
-from midepoch.stages.flow import Flow, RowRun
+from midepoch.stages.flow import Flow
 from midepoch.stages.left_out import LeftOut
 from midepoch.stages.traced import TracedRows
 
@@ -120,92 +118,6 @@ class Kept(Groups):
 
     def lengths(self, numbers: I64) -> I64:
         return self._inputs.lengths(self.inputs_of(numbers))
-
-
-class KeptOfGroups(CountedItems):
-    """The rows that a filter of groups keeps. It must be the only filter: its cursor counts what it keeps itself."""
-
-    def __init__(self, inputs: CountedItems, kept: Kept, checked: CountedItems, size: int, delivered: int) -> None:
-        """``kept`` are the rows that are kept, ``checked`` the same when they are read.
-
-        ``delivered`` rows of the first group come before the first item.
-        """
-        self._inputs, self._kept, self._checked = inputs, kept, checked
-        self._size, self._delivered = size, delivered
-        self._last: tuple[int, I64] = (-1, np.empty(0, np.int64))
-
-    def has(self, number: int) -> bool:
-        return self._kept.has(number + self._delivered)
-
-    def total(self) -> int:
-        return max(0, self._kept.total() - self._delivered)
-
-    def cursor(self, items: int) -> Cursor:
-        """The resume rule: the group's start and its delivered rows, or the group's end after its last row."""
-        if items == 0:
-            return (*self._inputs.cursor(0), self._delivered)
-        last = int(self._kept.inputs_of(np.array([items - 1 + self._delivered]))[0])
-        group = last // self._size
-        kept = self._kept_in(group)
-        if last == kept[-1]:
-            end = (group + 1) * self._size
-            return (*self._inputs.cursor(end if self._inputs.has(end - 1) else self._inputs.total()), 0)
-        return (*self._inputs.cursor(group * self._size), int(np.searchsorted(kept, last)) + 1)
-
-    def _kept_in(self, group: int) -> I64:
-        """The inputs in a group that are kept."""
-        if self._last[0] != group:
-            begin, end = group * self._size, (group + 1) * self._size
-            members = np.arange(begin, end if self._inputs.has(end - 1) else self._inputs.total())
-            self._last = group, members[self._inputs.kept(members)]
-        return self._last[1]
-
-    def keys(self, numbers: I64) -> I64:
-        """The keys that rows have after a stage that makes groups."""
-        of_inputs = self._kept.inputs_of(numbers + self._delivered)
-        groups, keys = of_inputs // self._size, np.empty(len(numbers), np.uint64)
-        for group in np.unique(groups).tolist():
-            here = groups == group
-            first = int(self._inputs.keys(np.array([group * self._size]))[0])
-            inside = np.searchsorted(self._kept_in(group), of_inputs[here]).astype(np.uint64)
-            keys[here] = inside + np.uint64(key_of(first))
-        return mix64(keys).astype(np.int64)
-
-    def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
-        return np.ones(len(numbers), np.bool_)
-
-    def lengths(self, numbers: I64) -> I64:
-        return self._kept.lengths(numbers + self._delivered)
-
-    def trace(self, numbers: I64) -> TracedRows:
-        return self._kept.trace(numbers + self._delivered)
-
-    def find(self, file: str, row: int) -> I64:
-        numbers = self._kept.find(file, row) - self._delivered
-        return numbers[numbers >= 0]
-
-    def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        due: deque[I64] = deque()
-
-        def inputs() -> Iterator[I64]:
-            for numbers in wanted:
-                if len(numbers):
-                    due.append(self.keys(numbers))
-                yield numbers + self._delivered
-
-        flow = self._checked.flow(opened, inputs())
-        assert flow.row_runs is not None, "a function of columns makes runs of rows"
-        return replace(flow, row_runs=_with_keys(flow.row_runs, due))
-
-
-def _with_keys(runs: Iterator[RowRun], due: deque[I64]) -> Iterator[RowRun]:
-    """The same rows with other keys, which are due in the same order."""
-    waiting = np.empty(0, np.int64)
-    for run in runs:
-        while len(waiting) < len(run):
-            waiting = np.concatenate([waiting, due.popleft()])
-        yield RowRun(run.rows, run.cursors, waiting[: len(run)])
-        waiting = waiting[len(run) :]
 
 
 def without_others(items: CountedItems, stage: str, name_row: Callable[[int], str]) -> CountedItems:

@@ -40,7 +40,6 @@ class Origins:
 
     def __init__(self) -> None:
         self._noted: dict[int, tuple[Noted, int]] = {}
-        self._kept: I64 | None = None
 
     def note(
         self,
@@ -63,17 +62,9 @@ class Origins:
         noted = Noted(bounds, inputs, whole if starts is None else starts, whole if stops is None else stops)
         self._noted.update((key, (noted, number)) for number, key in enumerate(keys.tolist()))
 
-    def keep(self, inputs: I64) -> None:
-        """Say that the outputs of the group that is noted next are these inputs, which a filter keeps."""
-        self._kept = inputs
-
     def note_group(self, keys: I64, inputs: I64) -> None:
-        """Note outputs of a group that are each made of all of its inputs, unless a filter has kept some of them."""
-        if self._kept is None:
-            self.note(keys, np.arange(len(keys) + 1) * len(inputs), np.tile(inputs, len(keys)))
-        else:
-            self.note(keys, np.arange(len(keys) + 1), self._kept)
-        self._kept = None
+        """Note outputs of a group that are each made of all of its inputs."""
+        self.note(keys, np.arange(len(keys) + 1) * len(inputs), np.tile(inputs, len(keys)))
 
     def of(self, keys: I64) -> Pieces:
         """The inputs of outputs, which were noted."""

@@ -1,22 +1,25 @@
 """Stages that work on one item at a time: map, filter, select_columns and with_format."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NoReturn, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.counted import CountedItems, Outputs
-from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
+from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, check_group_size, single_groups
 from midepoch.stages.idle import Idle
 from midepoch.stages.kept import Kept, rejected_row
 from midepoch.stages.stage import FunctionStage, Stage
 from midepoch.values.forms import Form
 from midepoch.values.rows import convert_batch, convert_item
 
+NOTHING_KEPT = "filter kept no row"
 MAPPINGS = dict, Mapping
 """To ask for the class that most items have first is much faster than to ask for the abstract one alone."""
 
@@ -60,13 +63,28 @@ class Map(FunctionStage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter(FunctionStage):
-    """Keep the items for which a function is true."""
+    """Keep the items for which a function is true. Each is judged alone, also by a function of many."""
 
+    size: int | None = None
+    """How many items a batched function gets the columns of; None for a function of one item."""
     checks: bool = False
     """True if a survey has chosen the rows, so that all of them must be kept."""
+    tries: bool = False
+    """True if it is tried that a batched function judges rows alone: in a survey, which depends on it."""
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            check_group_size(self.size)
+
+    @property
+    def inputs_at_once(self) -> int:
+        return self.size or 1
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         call = self.call
+        if self.size is not None:
+            runs = self._runs(single_groups(inputs.as_row_runs(self.size), self.size), inputs.passes, context)
+            return Flow(row_runs=runs, form=inputs.form, schema=inputs.schema, skipped=inputs.skipped)
         if self.checks:
             return inputs.with_single_items(self._checked(inputs.as_single_items(), context))
         if inputs.passes is not None:
@@ -85,7 +103,7 @@ class Filter(FunctionStage):
         )
 
     def _watched(self, inputs: Flow, context: Context) -> Iterator[SingleItem]:
-        idle = Idle(inputs.passes, "filter kept no row")
+        idle = Idle(inputs.passes, NOTHING_KEPT)
         for single in inputs.as_single_items():
             is_kept = self.call(single[0], single[2], context)
             if is_kept is None:
@@ -100,12 +118,53 @@ class Filter(FunctionStage):
                 raise rejected_row(self.name, context.name(single[2]))
             yield single
 
+    def _runs(self, groups: Iterator[RowRun], passes: Callable[[], int] | None, context: Context) -> Iterator[RowRun]:
+        """What a batched function keeps."""
+        idle, to_try = Idle(passes, NOTHING_KEPT), self.tries
+        for group in groups:
+            mask = self._mask(group, context)
+            if self.checks and not mask.all():
+                raise rejected_row(self.name, context.name(int(group.keys[~mask][0])))
+            if to_try and len(group) > 1:
+                to_try = False
+                self._check_judged_alone(group, mask, context)
+            idle.note(bool(mask.any()))
+            if mask.all():
+                yield group
+            elif mask.any():
+                yield RowRun(group.rows.keep(mask.tolist()), group.cursors[mask], group.keys[mask])
+
+    def _mask(self, group: RowRun, context: Context) -> npt.NDArray[np.bool_]:
+        """Which rows of a group the function keeps."""
+        result = self.call(group.rows.columns(), int(group.keys[0]), context, group.keys)
+        mask = result.to_pylist() if isinstance(result, pa.Array | pa.ChunkedArray) else np.asarray(result).tolist()
+        if not isinstance(mask, list) or len(mask) != len(group):
+            raise ValueError(
+                f"filter(batched=True) needs a function that returns one truth value for each of the {len(group)} "
+                f"rows, but it returned {len(mask) if isinstance(mask, list) else mask!r}."
+            )
+        return np.array([bool(keep) for keep in mask], np.bool_)
+
+    def _check_judged_alone(self, group: RowRun, mask: npt.NDArray[np.bool_], context: Context) -> None:
+        """Raise if a row is judged otherwise in a smaller group."""
+        middle = len(group) // 2
+        halves = [self._mask(group.slice(*half), context) for half in ((0, middle), (middle, len(group)))]
+        for number in np.flatnonzero(np.concatenate(halves) != mask).tolist()[:1]:
+            raise ValueError(
+                f"survey: filter(batched=True) judges {context.name(int(group.keys[number]))} otherwise if other rows "
+                "are in its batch. Which rows are in a batch changes with the order and at a resume, so the function "
+                "must judge each row alone."
+            )
+
     @property
     def needs_survey(self) -> bool:  # type: ignore[override]
         return not self.checks
 
     def checking(self, on: bool) -> Self:
         return replace(self, checks=on)
+
+    def for_survey(self) -> Self:
+        return replace(self, tries=True)
 
     def count(self, inputs: int) -> int | None:
         return inputs if self.checks else None
@@ -118,7 +177,8 @@ class Filter(FunctionStage):
         return schema
 
     def describe(self) -> dict[str, Any] | None:
-        return self.call.describe()
+        # Rows are judged alone, so the size of a batch changes none.
+        return self.call.describe(batched=self.size is not None)
 
 
 def _for_row(stage: FunctionStage, key: int, context: Context) -> str:

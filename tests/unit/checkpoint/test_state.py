@@ -154,12 +154,12 @@ def test_there_are_golden_states():
 
 def test_a_batch_before_a_batched_function_keeps_its_size(folder):
     def keep(columns):
-        return [True] * len(columns["id"])
+        return columns
 
-    state = after(me.read(folder).batch(4).filter(keep, batched=True), 3)
+    state = after(me.read(folder).batch(4).map(keep, batched=True), 3)
     with pytest.raises(me.CheckpointMismatchError, match="n of stage 1, batch, was 4 then and is 3 now"):
-        me.read(folder).batch(3).filter(keep, batched=True).load_state_dict(state)
-    resumed = me.read(folder).batch(4).filter(keep, batched=True).batch(2)
+        me.read(folder).batch(3).map(keep, batched=True).load_state_dict(state)
+    resumed = me.read(folder).batch(4).map(keep, batched=True).batch(2)
     resumed.load_state_dict(state)
 
 

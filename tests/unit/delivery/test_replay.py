@@ -104,7 +104,7 @@ def test_batches_that_a_filter_keeps_are_traced_to_their_rows(files):
         ]
 
 
-def test_rows_of_a_filter_of_groups_are_traced_and_found(files):
+def test_rows_of_a_batched_filter_are_traced_and_found(files):
     loader = me.Loader(me.read(files).shuffle(2).filter(are_kept, batched=True), batch_size=4)
     received = [one["id"] for one in loader]
     loader.set_epoch(0)

@@ -3,7 +3,7 @@
 import pytest
 
 import midepoch as me
-from counted import are_kept, write_files
+from counted import same_columns, write_files
 from midepoch.pipeline.masking import masked_edits
 
 
@@ -39,9 +39,9 @@ def test_a_window_of_mixed_rows_masks_the_edits_of_all_parts(rows):
 
 def test_groups_whose_rows_are_not_known_by_their_keys_are_refused(rows):
     for dataset, cursor in (
-        (rows.filter(are_kept, batched=True), (10, 1)),
-        (rows.filter(are_kept, batched=True).pack(16), (10, 0, 1)),
-        (me.mix({"a": rows.filter(are_kept, batched=True)}, weights=[1]).pack(16), (1, 0, 10, 0, 1)),
+        (rows.map(same_columns, batched=True), (10, 1)),
+        (rows.map(same_columns, batched=True).pack(16), (10, 0, 1)),
+        (me.mix({"a": rows.map(same_columns, batched=True)}, weights=[1]).pack(16), (1, 0, 10, 0, 1)),
     ):
         with pytest.raises(me.CheckpointMismatchError, match="inside a group of rows"):
             masked_edits(dataset.plan.pipeline, [cursor], 1 if len(cursor) < 5 else (1,), 0)

@@ -15,7 +15,6 @@ from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import EpochCut
 from midepoch.stages.batch import Batch, MapBatches
-from midepoch.stages.filter_batches import FilterBatches
 from midepoch.stages.transform import Convert, Filter, Map, Select
 
 EMPTY = Pipeline(source=NumbersSource(rows=20))
@@ -40,7 +39,7 @@ def twice(columns):
 MAP = Map(call=EMPTY.call("map", same))
 FILTER = Filter(call=EMPTY.call("filter", is_even))
 MAP_BATCHES = MapBatches(call=EMPTY.call("map", twice), size=3)
-FILTER_BATCHES = FilterBatches(call=EMPTY.call("filter", even_mask), size=3)
+BATCHED_FILTER = Filter(call=EMPTY.call("filter", even_mask), size=3)
 
 
 def pipeline(*stages):
@@ -53,7 +52,7 @@ def lanes(of, count=2):
 
 def test_a_pipeline_is_uniform_unless_reading_decides_how_many_items_there_are():
     assert pipeline(MAP, Batch(size=2), Convert(form="numpy")).uniform
-    for stage in (FILTER, MAP_BATCHES, FILTER_BATCHES):
+    for stage in (FILTER, MAP_BATCHES, BATCHED_FILTER):
         assert not pipeline(MAP, stage).uniform
 
 
@@ -71,7 +70,7 @@ def test_the_number_of_items_of_a_lane():
 
 def test_the_cursor_has_a_number_for_each_stage_with_many_outputs():
     assert pipeline(MAP, Batch(size=2)).begin == (0,)
-    assert pipeline(MAP_BATCHES, Batch(size=2), FILTER_BATCHES).begin == (0, 0, 0)
+    assert pipeline(MAP_BATCHES, Batch(size=2), BATCHED_FILTER, MAP_BATCHES).begin == (0, 0, 0)
 
 
 def test_the_form_of_the_items_and_whether_they_are_batches():
@@ -87,7 +86,7 @@ def test_the_schema_and_whether_a_mixture_can_interleave_runs():
         ((), SCHEMA, SCHEMA),
         ((Convert(form="numpy"), Select(names=("text",))), text, text),
         ((FILTER,), SCHEMA, None),
-        ((FILTER_BATCHES, Select(names=("text",))), text, None),
+        ((BATCHED_FILTER, Select(names=("text",))), text, None),
         ((MAP,), None, None),
         ((Batch(size=2),), None, None),
     ):
@@ -97,7 +96,7 @@ def test_the_schema_and_whether_a_mixture_can_interleave_runs():
 def test_whether_the_items_are_all_rows_with_all_columns():
     assert pipeline().keeps_rows
     assert pipeline(Convert(form="numpy")).keeps_rows
-    for stage in (Select(names=("text",)), FILTER, FILTER_BATCHES, MAP, Batch(size=2)):
+    for stage in (Select(names=("text",)), FILTER, BATCHED_FILTER, MAP, Batch(size=2)):
         assert not pipeline(stage).keeps_rows
 
 
@@ -143,7 +142,7 @@ def test_what_was_asked_of_a_pipeline_does_not_stop_it_from_being_sent():
     assert pickle.loads(pickle.dumps(asked)) == asked
 
 
-@pytest.mark.parametrize("stages", [(), (FILTER,), (MAP_BATCHES,), (MAP_BATCHES, FILTER_BATCHES, Batch(size=2))])
+@pytest.mark.parametrize("stages", [(), (FILTER,), (MAP_BATCHES,), (MAP_BATCHES, BATCHED_FILTER, Batch(size=2))])
 def test_a_lane_resumes_after_any_item(stages):
     of = pipeline(*stages)
     whole = list(lanes(of).flow(Opened(), 1, of.begin).as_single_items())
@@ -153,7 +152,7 @@ def test_a_lane_resumes_after_any_item(stages):
         assert rest == whole[number:]
 
 
-@pytest.mark.parametrize("stages", [(MAP,), (FILTER,), (Batch(size=2),), (FILTER_BATCHES,)])
+@pytest.mark.parametrize("stages", [(MAP,), (FILTER,), (Batch(size=2),), (BATCHED_FILTER,)])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_readers_that_share_a_lane_take_every_item_once(stages, stride):
     of = pipeline(*stages)

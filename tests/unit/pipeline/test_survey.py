@@ -165,12 +165,12 @@ def test_an_error_of_a_function_names_stage_file_and_row(folder):
     assert caught.value.__notes__[0].endswith("fails), at row 7 of 2.arrow")
 
 
-def test_a_filter_of_groups_has_a_bit_for_each_row(folder):
+def test_a_batched_filter_has_a_bit_for_each_row(folder):
     surveyed = me.read(folder).filter(are_even, batched=True).survey()
     assert facts(surveyed) == facts(me.read(folder).filter(is_even).survey())
 
 
-def test_a_filter_that_judges_rows_by_their_group_cannot_be_surveyed(folder):
+def test_a_filter_that_judges_rows_by_their_batch_cannot_be_surveyed(folder):
     with pytest.raises(ValueError, match=r"filter\(batched=True\) judges row 2 of 0.arrow otherwise if other rows"):
         me.read(folder).filter(lambda rows: [number == rows["id"][0] for number in rows["id"]], batched=True).survey()
 

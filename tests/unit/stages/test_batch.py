@@ -5,8 +5,8 @@ import pytest
 
 from in_memory import CONTEXT, assert_resumes_anywhere, flow_of, ids_of, items_of
 from midepoch.stages.batch import Batch, Collate, MapBatches
-from midepoch.stages.filter_batches import FilterBatches
 from midepoch.stages.stage import Call
+from midepoch.stages.transform import Filter
 
 BOTH = pytest.mark.parametrize("single", [False, True])
 SIZES = [4, 1, 3, 2]
@@ -17,7 +17,7 @@ def mapping(function, size=3, **options):
 
 
 def filtering(function, size=3):
-    return FilterBatches(call=Call(function=function, stage="filter", number=1), size=size)
+    return Filter(call=Call(function=function, stage="filter", number=1), size=size)
 
 
 def outputs(stage, **options):

@@ -21,15 +21,13 @@ def test_the_inputs_of_packs_have_their_places_and_tokens():
     assert list(zip(pieces.starts.tolist(), pieces.stops.tolist(), strict=True)) == [(0, 6), (0, 4), (4, 9)]
 
 
-def test_outputs_of_a_group_are_made_of_all_its_inputs_unless_a_filter_keeps_some():
+def test_outputs_of_a_group_are_made_of_all_its_inputs():
     origins = Origins()
     origins.note_group(numbers(7, 8), numbers(1, 2, 3))
-    origins.keep(numbers(5, 6))
-    origins.note_group(numbers(9, 10), numbers(4, 5, 6))
     origins.note_group(numbers(11), numbers(7))
     assert origins.of(numbers(8)).inputs.tolist() == [1, 2, 3]
-    assert origins.of(numbers(9, 10, 11)).inputs.tolist() == [5, 6, 7]
-    assert set(origins.of(numbers(9)).starts.tolist()) == {WHOLE}
+    assert origins.of(numbers(8, 11)).inputs.tolist() == [1, 2, 3, 7]
+    assert set(origins.of(numbers(8)).starts.tolist()) == {WHOLE}
 
 
 def test_what_was_not_noted_is_not_known():

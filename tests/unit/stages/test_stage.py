@@ -10,7 +10,6 @@ from midepoch.stages.added import AddColumn, CastColumns
 from midepoch.stages.arguments import name_of
 from midepoch.stages.batch import Batch, Collate, MapBatches, MapBatchesOneToOne
 from midepoch.stages.columns import RenameColumns
-from midepoch.stages.filter_batches import FilterBatches, FilterColumns
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.library import ToLibrary
 from midepoch.stages.pack.spec import PackSpec
@@ -50,8 +49,8 @@ STAGES = {
     "collate": Collate(function=function),
     "batched map": MapBatches(call=call("map"), size=5),
     "one-to-one batched map": MapBatchesOneToOne(call=call("map"), size=5),
-    "batched filter": FilterBatches(call=call("filter"), size=5),
-    "checked filter": FilterColumns(call=call("filter"), size=5, use="check"),
+    "batched filter": Filter(call=call("filter"), size=5),
+    "checked filter": Filter(call=call("filter"), size=5, checks=True),
     "process": SkipErrors(call=call("process"), skip_log=None),
     "pack": PackWindows(spec=spec(), strategy="best_fit", window=7),
     "concat": PackStream(spec=spec()),
@@ -111,12 +110,12 @@ def test_which_stages_make_one_output_of_each_input():
 
 
 def test_only_stages_whose_groups_have_many_outputs_add_a_number_to_the_cursor():
-    many = ("batched map", "batched filter", "pack", "concat")
+    many = ("batched map", "pack", "concat")
     assert members("many_outputs") == {key: key in many for key in STAGES}
 
 
 def test_the_size_of_a_group():
-    sizes = {"batch": 3, "full batch": 3, "collated batch": 3, "batched map": 5, "batched filter": 5, "pack": 7}
+    sizes = {"batch": 3, "full batch": 3, "collated batch": 3, "batched map": 5, "pack": 7}
     assert members("group_size") == {key: sizes.get(key, 1) for key in STAGES}
 
 

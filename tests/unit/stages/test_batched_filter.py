@@ -1,4 +1,4 @@
-"""A filter of groups of rows that is surveyed: the same rows, states and random numbers, and known counts."""
+"""A batched filter judges rows alone: whatever its batches, with and without a survey, it keeps the same rows."""
 
 import json
 from dataclasses import replace
@@ -13,10 +13,9 @@ from surveys import without_survey
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch):
-    """Small groups, surveyed in this process."""
+def _in_process(monkeypatch):
+    """Surveys run in this process."""
     monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
-    monkeypatch.setattr("midepoch.dataset.transforms.FILTER_ROWS", 7)
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def noise(item, rng):
 
 
 def plain(data, kind, order="row"):
-    rows = me.read(data).shuffle(3, level=order).filter(are_kept, batched=True)
+    rows = me.read(data).shuffle(3, level=order).filter(are_kept, batched=True, batch_size=7)
     if kind == "pack":
         return rows.pack(20, window=4).lanes(3)
     if kind == "concat":
@@ -54,9 +53,8 @@ def test_E1_items_and_states_are_those_without_a_survey(data, kind):
     items = []
     for one, other in zip(surveyed, unsurveyed, strict=True):
         assert str(one) == str(other)
-        states = [
-            one_of.state_dict() | {"history": []} for one_of in (surveyed, unsurveyed)
-        ]  # only counted runs have one
+        only_counted_runs_have = {"history": [], "checksum": ""}  # the checksum is that of the history, too
+        states = [one_of.state_dict() | only_counted_runs_have for one_of in (surveyed, unsurveyed)]
         assert states[0] == states[1]
         items.append(str(one))
     assert len(plain(data, kind).survey()) == len(items)
@@ -129,13 +127,30 @@ def test_a_function_that_changed_is_noticed(data, kind):
         lambda data: me.read(data, filters=pc.field("id") > 4).filter(are_kept, batched=True),
     ],
 )
-def test_with_other_filters_the_reason_is_named(data, build):
+def test_with_other_filters_its_rows_are_counted(data, build):
     dataset = build(data).survey()
-    assert not dataset.counted
-    assert dataset.why_not_counted() == (
-        "Filter(batched=True) is not the only filter, and checkpoints count the rows that it keeps alone, while a "
-        "survey knows what all filters keep together: use filter(fn), or make one function of all filters."
-    )
+    assert dataset.counted
     assert shown(dataset) == shown(without_survey(build(data)))
-    with pytest.raises(ValueError, match="is not the only filter"):
-        dataset.shuffle(1)
+    assert len(dataset) == len(list(build(data)))
+    assert shown(dataset.shuffle(1)) == shown(dataset.shuffle(1)) != shown(dataset)
+    assert_resumes(dataset.shuffle(1).batch(3))
+
+
+def test_the_row_of_an_error_after_it_is_named(data):
+    def fails(row):
+        return 1 / (row["id"] - 20)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(me.read(data).filter(are_kept, batched=True).map(fails))
+    assert caught.value.__notes__[0].endswith("fails), at row 3 of 2.arrow")
+
+
+def test_rows_have_their_numbers_after_it(data):
+    kept = me.read(data).filter(are_kept, batched=True).map(lambda row, index: {"index": index}, with_indices=True)
+    assert [row["index"] for row in kept] == [row["id"] for row in kept]
+
+
+def test_a_mixture_that_never_ends_and_of_which_nothing_is_kept_raises(data):
+    mixture = me.mix([me.read(data), me.read(data)], stop="never")
+    with pytest.raises(ValueError, match="filter kept no row in 10 passes over all parts of the mixture"):
+        next(iter(mixture.filter(lambda columns: [False] * len(columns["id"]), batched=True, batch_size=16)))
