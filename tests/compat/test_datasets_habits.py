@@ -1,5 +1,7 @@
 """The same calls on a dataset of `datasets` and on ours give the same rows."""
 
+from itertools import chain, islice, product
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -8,6 +10,7 @@ from torch.utils.data import DataLoader
 import midepoch as me
 from hf import numbered
 from midepoch.testing import assert_resumes, same
+from worlds import ids
 
 ROWS = 23
 
@@ -174,3 +177,63 @@ def test_nothing_repeated_is_nothing(build, workers):
     assert same(list(again.repeat(1)), list(build(ours()))), "it is the loop that is empty, not the data"
     if nothing.counted:
         assert len(nothing) == len(me.Loader(nothing)) == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize("shards", [1, 2, 3, ROWS + 1])
+def test_shards_are_runs_of_rows_or_every_nth_row(shards, contiguous, workers):
+    whole = numbered(ROWS)
+    for index in range(0, shards, 5 if shards > ROWS else 1):
+        mine = ours().shard(shards, index, contiguous=contiguous)
+        expected = [row["id"] for row in whole.shard(shards, index, contiguous=contiguous)]
+        assert ids(mine) == expected
+        assert len(mine) == len(expected)
+        if index < 2:
+            assert ids(me.Loader(mine, num_workers=workers, even=None)) == expected
+            assert ids(DataLoader(mine, None, num_workers=workers)) == expected
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_a_shard_of_a_shard(contiguous):
+    for index, inner in product(range(2), range(3)):
+        mine = ours().shard(2, index, contiguous=contiguous).shard(3, inner, contiguous=False)
+        expected = numbered(ROWS).shard(2, index, contiguous=contiguous).shard(3, inner, contiguous=False)
+        assert ids(mine) == [row["id"] for row in expected]
+        plain = ours().shard(2, index).shard(3, inner, contiguous=False)
+        assert ids(plain) == ids(numbered(ROWS).shard(2, index).shard(3, inner, contiguous=False))
+
+
+def test_shards_of_a_shuffle_and_of_a_filter():
+    order = ids(ours().shuffle(seed=1, level="row"))
+    assert ids(ours().shuffle(seed=1, level="row").shard(3, 1, contiguous=False)) == order[1::3]
+    assert ids(ours().shuffle(seed=1, level="row").shard(3, 1, contiguous=True)) == order[8:16]
+    assert ids(ours().filter(is_odd).shard(3, 1, contiguous=False)) == list(range(1, ROWS, 2))[1::3]
+    both = [ids(ours().filter(is_odd).shard(3, index, contiguous=True)) for index in range(3)]
+    assert list(chain(*both)) == list(range(1, ROWS, 2))
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_shards_resume_on_another_number_of_ranks(contiguous):
+    def shard(shards, index):
+        return ours().shuffle(seed=1, level="row").shard(shards, index, contiguous=contiguous)
+
+    first = [shard(2, index) for index in range(2)]
+    begun = [[row["id"] for row in islice(one, 4)] for one in first]
+    rest = [shard(3, index) for index in range(3)]
+    for one in rest:
+        one.load_state_dict(first[0].state_dict())
+    assert sorted([*chain(*begun), *chain(*map(ids, rest))]) == list(range(ROWS))
+
+
+def test_what_does_not_fit_contiguous_shards():
+    with pytest.raises(ValueError, match=r"mode is False.* write contiguous=False"):
+        ours().shard(2, 0, False)
+    with pytest.raises(ValueError, match=r"lanes\(4\) has\. Leave out one"):
+        ours().lanes(4).shard(2, 0, contiguous=True)
+    with pytest.raises(ValueError, match=r"contiguous= says which rows .*mode='file'"):
+        ours().shard(2, 0, mode="file", contiguous=True)
+    with pytest.raises(ValueError, match=r"of a shard is not possible.*shard\(6, index, contiguous=True\)"):
+        ours().shard(2, 0).shard(3, 0, contiguous=True)
+    with pytest.raises(TypeError, match="contiguous must be True or False, got 'yes'"):
+        ours().shard(2, 0, contiguous="yes")

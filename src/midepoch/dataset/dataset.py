@@ -55,6 +55,7 @@ class Dataset(OrderedDataset[Item]):
         index: int | None = None,
         mode: Mode = "auto",
         *,
+        contiguous: bool | None = None,
         mesh: Mesh | None = None,
         dim: str | Sequence[str] | None = None,
         dp_rank: int | None = None,
@@ -70,13 +71,16 @@ class Dataset(OrderedDataset[Item]):
         same rows. ``dp_rank`` and ``dp_world_size`` are other names for ``index`` and ``num_shards``.
 
         ``mode="example"`` cuts the rows evenly; "auto" is the same. "file" gives each rank whole files, so shards may
-        differ in size.
+        differ in size. As in `datasets`, ``contiguous=True`` gives the shard a run of consecutive rows, with any number
+        of workers, and ``contiguous=False`` every ``num_shards``-th row. Both fix the number of :meth:`lanes`. By
+        default each worker of each rank reads a run of its own, which costs least.
 
         A shard of a shard is a part of it. The shard that some datasets take from the launcher by themselves is
         replaced instead: ``shard(1, 0)`` lets every rank read everything.
         """
         if mode not in ("auto", "file", "example"):
-            raise ValueError(f"mode is {mode!r}; it can be 'auto', 'file' or 'example'.")
+            keyword = f" For contiguous, write contiguous={mode!r}." if isinstance(mode, bool) else ""
+            raise ValueError(f"mode is {mode!r}; it can be 'auto', 'file' or 'example'.{keyword}")
         if dim is not None and mesh is None:
             raise ValueError("dim= names dimensions of a mesh: pass mesh= too.")
         given = [pair for pair in ((num_shards, index), (dp_world_size, dp_rank)) if pair != (None, None)]
@@ -85,10 +89,12 @@ class Dataset(OrderedDataset[Item]):
             raise ValueError("Pass one of num_shards and index, dp_world_size and dp_rank, or mesh.")
         ranks, rank = _both(*given[0]) if given else _launched_shard()
         plan = self.plan
-        if plan.sharded_by != "launcher":
-            ranks, rank = plan.ranks * ranks, plan.rank + plan.ranks * rank
+        if plan.sharded_by == "launcher":
+            plan = replace(plan, ranks=1, rank=0, sharded_by=None)
         shard_mode: ShardMode = "file" if mode == "file" else "example"
-        return self.with_plan(replace(plan, ranks=ranks, rank=rank, mode=shard_mode, sharded_by="user"))
+        lanes = plan.lanes if contiguous is None else _lanes_of_shards(plan, shard_mode, ranks, contiguous=contiguous)
+        ranks, rank = plan.ranks * ranks, plan.rank + plan.ranks * rank
+        return self.with_plan(replace(plan, ranks=ranks, rank=rank, mode=shard_mode, lanes=lanes, sharded_by="user"))
 
     def lanes(self, n: int) -> Self:
         """Cut every epoch into ``n`` lanes.
@@ -208,6 +214,24 @@ def _both(num_shards: int | None, index: int | None) -> tuple[int, int]:
     if num_shards is None or index is None:
         raise ValueError("Pass both num_shards and index, or neither.")
     return check_shard(num_shards, index)
+
+
+def _lanes_of_shards(plan: Plan, mode: ShardMode, shards: int, *, contiguous: bool) -> int:
+    """The lanes with which a shard is a run of rows: one for each. With one lane, shards take its rows in turns."""
+    if not isinstance(contiguous, bool):
+        raise TypeError(f"contiguous must be True or False, got {contiguous!r}.")
+    if mode == "file":
+        raise ValueError("contiguous= says which rows a shard has, and mode='file' which files. Leave out one of them.")
+    if plan.ranks == 1 and plan.lanes is not None:
+        raise ValueError(f"contiguous= fixes the number of lanes, and lanes({plan.lanes}) has. Leave out one of them.")
+    if not contiguous:
+        return plan.lanes or plan.ranks
+    if plan.ranks > 1:
+        raise ValueError(
+            "shard(contiguous=True) of a shard is not possible. Cut once, into as many shards as there are in all: "
+            f"shard({plan.ranks * shards}, index, contiguous=True)."
+        )
+    return shards
 
 
 def _launched_shard() -> tuple[int, int]:
