@@ -94,10 +94,16 @@ def dataset_of_state(
         dataset = open_dataset(paths, pipeline=pipeline)
         return dataset if dataset.plan.pipeline.item_rows == state.item_rows else _with_batches(dataset, state)
     dataset = read(list(paths))
-    for step in values["fingerprint"]["pipeline"]:
+    steps = values["fingerprint"]["pipeline"]
+    functions = [step["op"] for step in steps if step["op"] in ("map", "decode")]
+    for step in steps:
         order_step = order_step_of(step)
         if order_step is not None:
             dataset = dataset.with_order_step(step["op"], order_step)
+        elif step["op"] == "pack" and not functions:
+            dataset = dataset.pack(**{name: value for name, value in step.items() if name != "op"})
+            if dataset.plan.why_not_counted() is not None and not any("://" in path for path in paths):
+                dataset = dataset.survey()  # of the lengths of one column
         elif step["op"] not in ONE_TO_ONE or (step.get("batched") and not step.get("one_to_one")):
             raise ValueError(
                 f"The state is of a pipeline with {step['op']}, which cannot be built from the state alone: pass "

@@ -66,7 +66,9 @@ def draw_state(path: Path, state: State, rows: int, dataset: Dataset | None) -> 
     figure.get_layout_engine().set(h_pad=0.12, w_pad=0.08)
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     done = sum(end - start for intervals in delivered for start, end in intervals)
-    title = f"Epoch {state.epoch}: {done:,} of {count('row', sum(sizes))} delivered ({done / max(1, sum(sizes)):.1%})"
+    least = "at least " if any(len(position.cursor) > 1 for _, position in state.positions.runs) else ""
+    share = f"{done / max(1, sum(sizes)):.1%}"
+    title = f"Epoch {state.epoch}: {least}{done:,} of {count('row', sum(sizes))} delivered ({share})"
     figure.suptitle(title, x=0.01, ha="left", weight="bold", size=13, color=INK)
     _draw_lanes(figure.add_subplot(grid[0]), sizes, delivered)
     if files is not None:
@@ -144,7 +146,12 @@ def _draw_lanes(axes: Any, sizes: list[int], delivered: list[list[tuple[int, int
     if pieces:
         at, left, width = zip(*pieces, strict=True)
         axes.barh(at, width, left=left, height=thick, color=DELIVERED, linewidth=0)
-    axes.set_title(f"{count('lane', len(sizes))}: what is delivered of each", loc="left", size=11, color=INK)
+    axes.set_title(
+        f"{count('lane', len(sizes))}, the parts of the order that are read side by side",
+        loc="left",
+        size=11,
+        color=INK,
+    )
     axes.set(ylim=(len(sizes) - 0.4, -0.6), xlim=(0, max(sizes, default=1) or 1), xlabel="row of the lane")
     if len(sizes) <= MOST_NAMES:
         axes.set_yticks(lanes, [f"lane {lane}" for lane in lanes])

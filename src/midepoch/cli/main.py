@@ -72,6 +72,11 @@ def _parser() -> ArgumentParser:
     diff = add("diff", "inspecting", "say what was delivered between two checkpoints")
     diff.add_argument("first", type=_path, metavar="CHECKPOINT_A")
     diff.add_argument("second", type=_path, metavar="CHECKPOINT_B")
+    diff.add_argument(
+        "--data", nargs="+", type=_path, metavar="PATH", help="the files, to count packs and shares exactly"
+    )
+    diff.set_defaults(n=0)
+    _pipeline(diff)
     trace = add("trace", "tracing", "list the rows of a step of an epoch on all ranks")
     trace.add_argument(
         "step", type=_integer(0, "midepoch trace STEP --data PATH"), metavar="STEP", help="counted from 0 in the epoch"

@@ -141,7 +141,7 @@ def test_inspect_finds_the_state_and_the_next_rows_D2(home, capsys):
     assert [40 * int(row["file"][5]) + row["row"] for row in facts["next"]] == [row["id"] for row in expected]
     _, out, _ = run("inspect checkpoint.pt --data data", capsys)
     assert "delivered   32 rows of the epoch (26.7 %)" in out
-    assert "pipeline    shuffle(level='block', seed=42, " in out
+    assert "pipeline    read(…).shuffle(seed=42).batch(4)" in out
     assert "fits        these files" in out
 
 
