@@ -42,8 +42,12 @@ class Message(NamedTuple):
 
 
 def is_legacy_stream(head: bytes) -> bool:
-    """True if these first bytes can be a stream as written before Arrow 0.15, which begins with a length."""
-    return len(head) == 8 and 0 < int.from_bytes(head[:4], "little") < 1 << 24 and head[5:8] == b"\0\0\0"
+    """True if these first bytes can be a stream as written before Arrow 0.15, which begins with a length.
+
+    The length is padded. That of what gzip wrote without a time, as Java does, would be odd.
+    """
+    length = int.from_bytes(head[:4], "little")
+    return len(head) == 8 and 0 < length < 1 << 24 and length % 4 == 0 and head[5:8] == b"\0\0\0"
 
 
 def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:

@@ -66,6 +66,12 @@ def test_json_is_recognised_by_its_first_letter_whatever_the_name(tmp_path):
         assert values(me.read(tmp_path / name)) == [1]
 
 
+@pytest.mark.parametrize("mtime", [0, 1, 1 << 24])
+def test_a_compressed_file_is_recognised_whatever_time_it_has(tmp_path, mtime):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"x": 1}\n', mtime=mtime))
+    assert values(me.read(tmp_path / "a.jsonl.gz")) == [1]
+
+
 def test_the_argument_decides_where_the_bytes_do_not(tmp_path):
     (tmp_path / "a.txt").write_text("x,{y\n1,2\n")
     with pytest.raises(me.DataFormatError, match=r"a\.txt has no known format .*pass format='csv'"):
