@@ -173,6 +173,23 @@ def test_other_checkpoints_are_refused():
         me.from_stateful_dataloader()
 
 
+def test_what_is_no_checkpoint_of_a_stateful_dataloader_is_told_what_to_pass(build):
+    loader = stateful(build("rows"), 2, 2)
+    got, state = take(loader, 3)
+    for several in ([state], (state, state)):
+        with pytest.raises(me.CheckpointMismatchError, match=r"Pass each .*from_stateful_dataloader\(\*checkpoints\)"):
+            me.from_stateful_dataloader(several)
+    with pytest.raises(
+        me.CheckpointMismatchError, match=r"but a StatefulDataLoader\. Pass the dict that its state_dict"
+    ):
+        me.from_stateful_dataloader(loader)
+    with pytest.raises(me.CheckpointMismatchError, match=r"state of a midepoch.* Load it as it is"):
+        me.from_stateful_dataloader(me.Loader(build("rows")).state_dict())
+    resumed = me.Loader(build("rows"))
+    resumed.load_state_dict(me.from_stateful_dataloader(*[state]))
+    assert sorted(flat(got) + ids(resumed)) == list(range(60))
+
+
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("choose", [True, False], ids=["set_epoch", "no set_epoch"])
 def test_a_checkpoint_early_in_a_later_epoch_of_persistent_workers(build, workers, choose):

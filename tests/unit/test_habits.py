@@ -78,6 +78,62 @@ def test_a_loader_takes_its_batch_size_by_position_and_does_not_shuffle(dataset)
         me.Loader(dataset, batch_size=8, shuffle=True)
 
 
+@pytest.mark.parametrize(
+    ("argument", "advice"),
+    [
+        ({"sampler": [3, 1, 2]}, r"dataset\.shuffle\(seed=42\).*dataset\.shard\(\).*dataset\.select.*as_map\(\)"),
+        ({"batch_sampler": [[3, 1], [2]]}, r"Use batch_size=n.*as_map\(\)"),
+        ({"generator": torch.Generator()}, r"dataset\.shuffle\(seed=42\)"),
+    ],
+)
+def test_a_loader_says_what_takes_the_place_of_samplers(dataset, argument, advice):
+    (name,) = argument
+    with pytest.raises(TypeError, match=f"A Loader takes no {name}, because its dataset has the order.*{advice}"):
+        me.Loader(dataset, **argument)
+    assert list(me.Loader(dataset, 8, **{name: None})) == list(dataset.batch(8))
+
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, number):
+        return {"id": number, "square": number**2}
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (Squares(), r"got Squares\. .*midepoch\.from_indexable\(dataset\)"),
+        (torch.utils.data.Subset(Squares(), [1, 2]), r"got Subset\. .*midepoch\.from_indexable\(dataset\)"),
+        ([1, 2], r"midepoch\.from_indexable\(dataset\)"),
+        (Endless(), r"got Endless\. A stream has no positions.*midepoch\.read\(files\)"),
+        (torch.utils.data.DataLoader(Squares()), r"got DataLoader\. Pass the dataset that it reads"),
+        ("data/*.parquet", r"Loader\(midepoch\.read\(path\), \.\.\.\)"),
+        ({"a": 1}, r"got dict\. Make one with midepoch\.read"),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_a_loader_of_something_else_says_how_it_becomes_a_dataset(given, advice):
+    with pytest.raises(TypeError, match=f"Loader needs a midepoch dataset, {advice}" if "got" in advice else advice):
+        me.Loader(given, batch_size=2)
+
+
+def test_a_torch_dataset_is_loaded_and_resumed_as_the_error_says():
+    whole = ids(me.Loader(me.from_indexable(Squares()).shuffle(seed=1), 4))
+    loader = me.Loader(me.from_indexable(Squares()).shuffle(seed=1), 4)
+    batches = iter(loader)
+    got = ids([next(batches) for _ in range(5)])
+    again = me.Loader(me.from_indexable(Squares()).shuffle(seed=1), 4)
+    again.load_state_dict(loader.state_dict())
+    assert got + ids(again) == whole
+
+
 def forgets(row):
     row["id"] += 1
 

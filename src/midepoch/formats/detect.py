@@ -7,6 +7,7 @@ from midepoch.errors import DataFormatError
 from midepoch.formats.base import Format, TextHead
 from midepoch.formats.text.compressed import codec_of, open_text
 from midepoch.formats.text.records import BOM
+from midepoch.storage.foreign import unread_kind
 from midepoch.storage.location import Location, open_bytes
 
 HEAD_BYTES = 4096
@@ -51,9 +52,15 @@ def _by_text(path: Location, head: bytes, asked: str | None, formats: Mapping[st
         raise DataFormatError(
             f"{path} is {packed}, compressed as a whole, which cannot be read in place. Decompress it."
         )
+    if (unread := unread_kind([str(path)])) is not None:
+        raise DataFormatError(
+            f"{path} cannot be read: midepoch does not read {unread[0]}. {unread[1]}. If other files are meant, narrow "
+            "the glob so that this one is left out."
+        )
+    as_csv = "" if b"\0" in head else "If it is CSV, pass format='csv'. "
     raise DataFormatError(
-        f"{path} has no known format ({', '.join(formats)}): it begins with {head[:8]!r}. If it is CSV, pass "
-        "format='csv'; else remove it from the folder, or narrow the glob so that it is left out."
+        f"{path} has no known format ({', '.join(formats)}): it begins with {head[:8]!r}. {as_csv}Otherwise remove it "
+        "from the folder, or narrow the glob so that it is left out."
     )
 
 

@@ -31,6 +31,8 @@ def from_stateful_dataloader(*checkpoints: Mapping[str, Any], batch_size: int | 
         raise ValueError("Pass the state_dict() of a StatefulDataLoader.")
     if batch_size is not None:
         batch_size = check_integer("batch_size", batch_size, least=1)
+    for checkpoint in checkpoints:
+        _check_kind(checkpoint)
     per_rank = [_worker_states(checkpoint, batch_size) for checkpoint in checkpoints]
     if all(len(states) == 1 for states in per_rank):
         return merge_states([states[0] for states in per_rank])
@@ -38,6 +40,25 @@ def from_stateful_dataloader(*checkpoints: Mapping[str, Any], batch_size: int | 
     if all(_is_of_all_ranks(state) for states in merged for state in states):
         return merge_states([states[0] for states in merged])
     return merge_states([state for states in merged for state in states])
+
+
+def _check_kind(checkpoint: Any) -> None:
+    """Raise if this cannot be what ``state_dict()`` of a StatefulDataLoader returned."""
+    if isinstance(checkpoint, list | tuple):
+        raise CheckpointMismatchError(
+            f"This is a {type(checkpoint).__name__} of checkpoints. Pass each rank's checkpoint as an argument of its "
+            "own: from_stateful_dataloader(*checkpoints)."
+        )
+    if not isinstance(checkpoint, Mapping):
+        raise CheckpointMismatchError(
+            f"This is not the checkpoint of a StatefulDataLoader, but a {type(checkpoint).__name__}. Pass the dict "
+            "that its state_dict() returned."
+        )
+    if "version" in checkpoint and "fingerprint" in checkpoint:
+        raise CheckpointMismatchError(
+            "This is a state of a midepoch dataset or Loader, not of a StatefulDataLoader. Load it as it is: "
+            "loader.load_state_dict(state)."
+        )
 
 
 def _worker_states(checkpoint: Mapping[str, Any], batch_size: int | None) -> list[dict[str, Any]]:

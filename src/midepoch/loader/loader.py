@@ -1,12 +1,14 @@
 """Loader: how users construct one, and what they may pass."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from copy import copy
 from itertools import count as count_from
 from typing import Any, Literal, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 import torch.multiprocessing
+import torch.utils.data
 
 from midepoch._common.checks import check_integer
 from midepoch._common.once import log_once
@@ -22,6 +24,18 @@ from midepoch.workers.device import check_device
 from midepoch.workers.pool import pins
 
 RowOrTable = TypeVar("RowOrTable", bound=Row | Table)
+INSTEAD = {
+    "sampler": (
+        "To shuffle, use dataset.shuffle(seed=42); in place of a DistributedSampler, dataset.shard(); to choose rows, "
+        "dataset.select(numbers). For a sampler of your own: torch's DataLoader(dataset.as_map(), sampler=sampler)."
+    ),
+    "batch_sampler": (
+        "Use batch_size=n, or dataset.batch(n). For a sampler of your own: torch's DataLoader(dataset.as_map(), "
+        "batch_sampler=sampler)."
+    ),
+    "generator": "The seed is that of the shuffle: dataset.shuffle(seed=42).",
+}
+"""What to use in place of arguments of torch's DataLoader."""
 _numbers = count_from(0)
 """Numbers the Loaders of several ranks in this process. All ranks build them in the same order."""
 
@@ -34,10 +48,10 @@ class Loader(DeliveringLoader[Item]):
             state = loader.state_dict()
 
     ``dataset`` is a midepoch dataset, which is delivered in its own order: ``shuffle=True`` raises, use
-    ``dataset.shuffle(seed=42)``. ``batch_size=n`` is ``dataset.batch(n)``, or, with a ``collate_fn``, that function of
-    ``n`` items; without a batch size ``collate_fn`` gets each item. ``drop_last`` leaves out the last batch of a lane
-    if it is smaller, and needs a batch size. Nothing else is converted: use ``dataset.with_format("torch")`` for
-    tensors.
+    ``dataset.shuffle(seed=42)``. ``sampler``, ``batch_sampler`` and ``generator`` raise too, and say what to use.
+    ``batch_size=n`` is ``dataset.batch(n)``, or, with a ``collate_fn``, that function of ``n`` items; without a batch
+    size ``collate_fn`` gets each item. ``drop_last`` leaves out the last batch of a lane if it is smaller, and needs a
+    batch size. Nothing else is converted: use ``dataset.with_format("torch")`` for tensors.
 
     A loop starts at the beginning of the epoch, or at the state that was loaded; after a full loop that is the next
     epoch. ``even`` gives every rank the same number of batches in an epoch, by repeating ("pad") or leaving out
@@ -153,8 +167,12 @@ class Loader(DeliveringLoader[Item]):
         digest: bool = False,
         on_metrics: OnMetrics | None = None,
         metrics_every: int = 100,
+        sampler: None = None,
+        batch_sampler: None = None,
+        generator: None = None,
     ) -> None:
         _check_dataset(dataset, shuffle)
+        _refuse_samplers(sampler=sampler, batch_sampler=batch_sampler, generator=generator)
         num_workers = check_integer("num_workers", num_workers)
         batch_size = None if batch_size is None else check_integer("batch_size", batch_size, least=1)
         checked_device = check_device(device, pin_memory=pin_memory)
@@ -214,15 +232,36 @@ class Loader(DeliveringLoader[Item]):
 
 def _check_dataset(dataset: object, shuffle: bool | None) -> None:
     if not isinstance(dataset, Dataset):
-        raise TypeError(
-            f"Loader needs a midepoch dataset, got {type(dataset).__name__}. Make one with midepoch.read(...) "
-            "of files, or midepoch.from_hf(...) of a datasets.Dataset."
-        )
+        raise TypeError(f"Loader needs a midepoch dataset, got {type(dataset).__name__}. {_way_to_a_dataset(dataset)}")
     if shuffle:
         raise ValueError(
             "A Loader delivers the order of its dataset. Shuffle the dataset instead: "
             "Loader(dataset.shuffle(seed=42), ...)."
         )
+
+
+def _way_to_a_dataset(given: object) -> str:
+    """How something that is no midepoch dataset becomes one, in a sentence."""
+    if isinstance(given, str | os.PathLike):
+        return "Open the files first: Loader(midepoch.read(path), ...)."
+    if type(given).__module__.partition(".")[0] == "datasets" or hasattr(given, "cache_files"):
+        return "Open a Hugging Face dataset with midepoch.from_hf(dataset), one split of it: dataset['train']."
+    if isinstance(given, torch.utils.data.DataLoader):
+        return "Pass the dataset that it reads. A Loader takes the place of a DataLoader."
+    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, Mapping):
+        return "Anything with len() and [i] becomes one: Loader(midepoch.from_indexable(dataset), ...)."
+    if isinstance(given, torch.utils.data.IterableDataset):
+        return (
+            "A stream has no positions to resume at. Open the files that it reads: midepoch.read(files). If its rows "
+            "can be indexed, use midepoch.from_indexable(rows)."
+        )
+    return "Make one with midepoch.read(...) of files, or midepoch.from_indexable(...) of what has len() and [i]."
+
+
+def _refuse_samplers(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise TypeError(f"A Loader takes no {name}, because its dataset has the order. {INSTEAD[name]}")
 
 
 def _warn_if_not_sharded(plan: Plan) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from midepoch._common.text import count
 from midepoch.errors import MidepochError, NoDataError
 from midepoch.storage.clients import HTTP, ObjectInfo
-from midepoch.storage.foreign import foreign_layout
+from midepoch.storage.foreign import foreign_layout, unread_kind
 from midepoch.storage.hub import pinned
 from midepoch.storage.local import FileStamp, stamp_of
 from midepoch.storage.location import Location
@@ -150,6 +150,8 @@ def _data_files(folder: str, paths: Iterable[str], suffixes: tuple[str, ...]) ->
     data = [path for path in known if not path.endswith(METADATA)]
     if not data and (foreign := foreign_layout([*known, *others])) is not None:
         raise NoDataError(f"The folder {folder} has no files that midepoch reads. {foreign}.")
+    if not known and (unread := unread_kind(others)) is not None:
+        raise NoDataError(f"The folder {folder} has {unread[0]}, which midepoch does not read. {unread[1]}.")
     if not known:
         seen = f"it holds {count('other', len(others))}, such as {os.path.basename(others[0])}" if others else ""
         raise NoDataError(
