@@ -1,6 +1,7 @@
 """Mixtures whose weights change are exact: resumed anywhere, on any ranks, counted or not."""
 
 import json
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
@@ -68,6 +69,46 @@ def test_what_is_counted_is_what_is_read(files, at, rows, ramp, lanes):
     loader = me.Loader(dataset.shard(1, 0))
     expected = len(loader)
     assert len(ids(loader)) == expected
+
+
+def same_rows(columns):
+    return {"id": columns["id"]}
+
+
+def are_kept(columns):
+    return [number % 3 != 0 for number in columns["id"]]
+
+
+def part_in_groups(dataset, kind, size):
+    if kind == "filter":
+        return dataset.filter(are_kept, batched=True).survey()
+    if kind == "map":
+        return dataset.map(same_rows, batched=True, batch_size=size, one_to_one=True)
+    return me.mix([part_in_groups(dataset, "map", size)] * 2, weights=[3, 1], stop="never")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "lanes", "ranks"),
+    [("map map", 2, 3), ("map filter", 1, 1), ("map mixture", 1, 1), ("map map 15", 1, 1)],
+)
+def test_a_part_that_is_no_longer_drawn_gives_out_a_group_that_is_not_full(files, kinds, lanes, ranks):
+    schedule = me.WeightSchedule({0: [1, 1], 24: [1, 0]})
+    *kinds_of_parts, batch = [*kinds.split(), None][:3]
+    parts = [
+        part_in_groups(me.read(folder).select_columns("id").shuffle(2), kind, 1000)
+        for folder, kind in zip(files, kinds_of_parts, strict=True)
+    ]
+    if batch is not None:  # the last batch of a pass is not full
+        parts = [part.batch(int(batch)) for part in parts]
+    dataset = me.mix(parts, weights=schedule, stop="never").lanes(lanes).with_format("python")
+    assert dataset.counted
+    not_counted = dataset.filter(lambda item: True)  # then each part is read as far as its groups need
+    for rank in range(ranks):
+        expected, loader = (me.Loader(of.shard(ranks, rank), even=None) for of in (not_counted, dataset))
+        got = list(islice(loader, 3))
+        loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        got += islice(loader, 60)
+        assert got == list(islice(expected, 63))
 
 
 def test_the_shares_follow_the_schedule(files):

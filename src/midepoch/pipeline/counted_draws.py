@@ -24,6 +24,8 @@ DRAWS_AT_ONCE = 8192
 """For how many draws the parts and items are found together, at least, if as many are wanted."""
 DRAWS_AHEAD = 16
 """How many arrays of draws may wait while the next items of a part are looked for."""
+MOST_DRAWS_AHEAD = 1 << 14
+"""How many draws may wait while a stage of a part holds rows back because its group is not full."""
 NOT_KNOWN: I64 = np.empty(0, np.int64)
 
 
@@ -262,6 +264,7 @@ class _Draws:
     def __init__(self, items: CountedDraws, opened: Any, wanted: Wanted) -> None:
         self._items, self._opened, self._wanted = items, opened, wanted
         self._due: deque[I32] = deque()
+        self._draws_due = 0
         self._of_parts: list[deque[I64]] = [deque() for _ in range(items.part_count)]
         self._later: I64 | None = None
         """An array of draws that was looked at, and comes next."""
@@ -273,6 +276,7 @@ class _Draws:
             return None if numbers is None else 0
         parts, of_parts = self._items.located(numbers)
         self._due.append(parts)
+        self._draws_due += len(parts)
         for part, of_part in enumerate(of_parts):
             if len(of_part):
                 self._of_parts[part].append(of_part)
@@ -295,7 +299,11 @@ class _Draws:
         return np.concatenate(arrays)
 
     def _wanted_of(self, part: int) -> Iterator[I64]:
-        """The wanted items of a part. A part that is drawn from rarely does not look ahead through all draws."""
+        """The wanted items of a part. A part that is drawn from rarely does not look ahead through all draws.
+
+        They end early if the part is asked for more while very many draws wait: a stage holds rows back because its
+        group is not full, and there may be no further draw from the part. The end makes the stage give them out.
+        """
         waiting = self._of_parts[part]
         looks_on = True
         while True:
@@ -304,6 +312,8 @@ class _Draws:
                 looks_on = True
             elif not looks_on:
                 yield NOT_KNOWN
+                if not waiting and self._draws_due >= MOST_DRAWS_AHEAD:
+                    return
                 looks_on = True
             elif (found := self._advance()) is None:
                 return
@@ -313,6 +323,7 @@ class _Draws:
     def _arrays(self) -> Iterator[I32]:
         while self._due or self._advance() is not None:
             if self._due:
+                self._draws_due -= len(self._due[0])
                 yield self._due.popleft()
 
     def single_items(self) -> Iterator[SingleItem]:
@@ -321,8 +332,15 @@ class _Draws:
             for part in parts.tolist():
                 yield next(flows[part])
 
+    def _flows(self, part: int) -> Iterator[tuple[int, Flow]]:
+        """The flows of a part. It is opened again if its wanted items ended early and there are more."""
+        while True:
+            yield from self._items.part_flows(part, self._opened, self._wanted_of(part))
+            if not self._of_parts[part]:
+                return
+
     def _singles(self, part: int) -> Iterator[SingleItem]:
-        for salt, flow in self._items.part_flows(part, self._opened, self._wanted_of(part)):
+        for salt, flow in self._flows(part):
             for item, cursor, key in flow.as_single_items():
                 yield item, cursor, (key ^ salt) & LOW_BITS
 
@@ -337,7 +355,7 @@ class _Draws:
                 yield _dealt_run(parts[first : first + RUN_ROWS], waiting)
 
     def _runs(self, part: int) -> Iterator[RowRun]:
-        for salt, flow in self._items.part_flows(part, self._opened, self._wanted_of(part)):
+        for salt, flow in self._flows(part):
             assert flow.row_runs is not None
             for run in flow.row_runs:
                 yield RowRun(run.rows, run.cursors, (run.keys ^ salt) & LOW_BITS)
