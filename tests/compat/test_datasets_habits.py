@@ -2,6 +2,7 @@
 
 from itertools import chain, islice, product
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -237,3 +238,89 @@ def test_what_does_not_fit_contiguous_shards():
         ours().shard(2, 0).shard(3, 0, contiguous=True)
     with pytest.raises(TypeError, match="contiguous must be True or False, got 'yes'"):
         ours().shard(2, 0, contiguous="yes")
+
+
+def columns_of(path, name, columns, block=4):
+    """The same rows for `datasets` and for us: in a file of record batches."""
+    table = pa.table(columns)
+    path.mkdir(exist_ok=True)
+    with pa.OSFile(str(path / f"{name}.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=block)
+    return me.read(path / f"{name}.arrow"), datasets.Dataset(table)
+
+
+@pytest.fixture
+def differing(tmp_path):
+    """Datasets that have some columns in common, and their twins of `datasets`."""
+    made = [
+        columns_of(tmp_path, "a", {"id": range(9), "text": [f"a{one}" for one in range(9)]}),
+        columns_of(tmp_path, "b", {"score": [one / 2 for one in range(7)], "id": range(9, 16)}),
+        columns_of(tmp_path, "c", {"id": range(16, 21), "tags": [["x"] * one for one in range(5)]}),
+        columns_of(tmp_path, "d", {"text": [f"d{one}" for one in range(3)], "id": range(21, 24), "score": [0.5] * 3}),
+    ]
+    return [mine for mine, _ in made], [other for _, other in made]
+
+
+def with_next(row):
+    return {"next": row["id"] + 1}
+
+
+CONCATENATED = {
+    "as they are": lambda ds: ds,
+    "map": lambda ds: ds.map(with_next),
+    "batched map": lambda ds: ds.map(lambda columns: {"next": columns["id"]}, batched=True, batch_size=3),
+    "filter": lambda ds: ds.filter(is_odd),
+    "removed": lambda ds: ds.map(with_next, remove_columns=["id"]),
+    "renamed": lambda ds: ds.rename_column("id", "number"),
+    "selected": lambda ds: ds.select_columns([name for name in ds.column_names if name != "score"]),
+    "selected after a map": lambda ds: ds.map(with_next).select_columns(
+        ["next", *(name for name in ("text", "tags") if name in next(iter(ds)))]
+    ),
+    "renamed after a map": lambda ds: ds.map(with_next).rename_column("next", "following"),
+}
+
+
+@pytest.mark.parametrize("change", CONCATENATED.values(), ids=CONCATENATED)
+def test_concatenated_datasets_have_all_columns(differing, change):
+    mine, others = [list(map(change, parts)) for parts in differing]
+    joined, expected = me.concat(mine), list(datasets.concatenate_datasets(others))
+    assert list(joined) == expected
+    if set(expected[0]) == {"id", "text", "score", "tags"}:
+        assert [list(row) for row in joined] == [list(row) for row in expected], "in the same order"
+    assert list(joined.batch(4)) == list(datasets.concatenate_datasets(others).batch(4))
+    assert_resumes(joined.batch(4))
+    assert same(list(me.Loader(joined.lanes(2), 3, num_workers=2)), list(me.Loader(joined.lanes(2), 3)))
+
+
+def test_concatenated_datasets_of_other_forms_have_all_columns(differing):
+    mine, others = differing
+    expected = list(datasets.concatenate_datasets(others))
+    arrow = list(me.concat([part.with_format("arrow") for part in mine]))
+    assert [row for batch in arrow for row in batch.to_pylist()] == expected
+    assert list(me.concat(mine).with_format("numpy").with_format("python").select_columns(["id", "text"])) == [
+        {"id": row["id"], "text": row["text"]} for row in expected
+    ]
+    batches = list(me.concat([part.batch(4) for part in mine]))
+    assert [dict(zip(one, row, strict=True)) for one in batches for row in zip(*one.values(), strict=True)] == expected
+    nested = me.concat([me.concat(mine[:2]), me.concat(mine[2:])])
+    assert list(nested) == expected
+
+
+def test_a_dataset_with_another_column_may_be_added_to_a_run(differing):
+    mine, _ = differing
+    fewer, more = me.concat(mine[:2]), me.concat(mine[:3])
+    begun = ids(islice(fewer, 5))
+    more.load_state_dict(fewer.state_dict())
+    rest = list(more)
+    assert begun + ids(rest) == list(range(21))
+    assert {tuple(row) for row in rest} == {("id", "text", "score", "tags")}
+
+
+def test_packs_of_concatenated_datasets_are_counted_as_before(tmp_path):
+    tokens = [[one] * 3 for one in range(8)]
+    plain, _ = columns_of(tmp_path, "plain", {"input_ids": tokens})
+    other, _ = columns_of(tmp_path, "other", {"id": range(8), "input_ids": tokens})
+    packs = me.concat([plain, other]).pack(8)
+    assert packs.counted
+    assert len(packs) == len(list(packs))
+    assert sorted(np.concatenate([pack["input_ids"] for pack in packs]).tolist()) == sorted(chain(*tokens, *tokens))

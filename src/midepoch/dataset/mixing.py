@@ -1,8 +1,12 @@
 """mix and concat: several datasets as one, in exact proportions or one after the other."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from math import isfinite
 from typing import Any
+
+import pyarrow as pa
 
 from midepoch._common.checks import check_integer
 from midepoch._common.hashing import digest
@@ -13,6 +17,12 @@ from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.weight_schedule import WeightSchedule, WeightSteps
+from midepoch.stages.added import CastColumns
+from midepoch.stages.batch import MapBatches, MapBatchesOneToOne
+from midepoch.stages.columns import FillColumns, RenameColumns
+from midepoch.stages.stage import Stage
+from midepoch.stages.transform import Map, Select
+from midepoch.values.features import with_field_features
 
 
 def mix(
@@ -65,12 +75,15 @@ def concat(datasets: Sequence[Dataset[Item]] | Mapping[str, Dataset[Item]]) -> D
     on, so that all ranks change over at about the same step. To shuffle the rows of several files together, open them
     together: ``midepoch.read([...])``. To interleave datasets, use :func:`mix`.
 
+    Rows have the columns of all datasets. Those that a dataset does not have are None. Which columns a function adds is
+    not known before it is called: if only some datasets have them, let a ``map`` add them to the others.
+
     A state can be loaded with one dataset more or less; those that it knows resume from their own positions. Pass a
     dict to name the datasets.
     """
     parts, names, named = _parts("concat", datasets)
     mixture = Mixture(
-        parts=tuple(part.plan.pipeline for part in parts),
+        parts=_with_all_columns([part.plan.pipeline for part in parts]),
         names=names,
         weights=(1.0,) * len(parts),
         named=named,
@@ -156,6 +169,49 @@ def _weights(weights: Any, names: Sequence[str]) -> list[float]:
     if any(not isfinite(weight) or weight < 0 for weight in floats) or not any(floats):
         raise ValueError(f"weights are {floats}; they must be finite, at least 0, and not all 0.")
     return floats
+
+
+def _with_all_columns(pipelines: Sequence[Pipeline]) -> tuple[Pipeline, ...]:
+    """Pipelines whose rows have the columns of all of them, as far as these are known."""
+    known = list(map(_columns, pipelines))
+    columns = _united(known)
+    return tuple(
+        pipeline if set(columns.names) <= set(schema.names) else pipeline.with_stages(FillColumns(columns=columns))
+        for pipeline, schema in zip(pipelines, known, strict=True)
+    )
+
+
+def _columns(pipeline: Pipeline) -> pa.Schema:
+    """The columns of the items, without those that a function adds."""
+    if isinstance(pipeline.source, Mixture):
+        schema = _united(map(_columns, pipeline.source.parts))
+    else:
+        schema = pa.schema([]) if pipeline.source.schema is None else with_field_features(pipeline.source.schema)
+    for stage in pipeline.stages:
+        schema = _columns_after(stage, schema)
+    return schema
+
+
+def _columns_after(stage: Stage, schema: pa.Schema) -> pa.Schema:
+    """The known columns of a stage's outputs. It may also name columns that a function before it adds."""
+    if isinstance(stage, Map | MapBatches | MapBatchesOneToOne):
+        return pa.schema([one for one in schema if one.name not in stage.remove_columns])
+    if isinstance(stage, RenameColumns):
+        stage = replace(stage, names=tuple(pair for pair in stage.names if pair[0] in schema.names))
+    elif isinstance(stage, CastColumns):
+        stage = replace(stage, types=tuple(pair for pair in stage.types if pair[0] in schema.names))
+    elif isinstance(stage, Select):
+        stage = replace(stage, names=tuple(name for name in stage.names if name in schema.names))
+    made = stage.item_schema(schema)
+    return pa.schema([]) if made is None else made
+
+
+def _united(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """All columns, in the order in which they first come."""
+    columns: dict[str, pa.Field] = {}
+    for one in chain.from_iterable(schemas):
+        columns.setdefault(one.name, one)
+    return pa.schema(list(columns.values()))
 
 
 def _names(pipelines: Sequence[Pipeline]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Stages that remove or rename columns of rows, whole runs at a time."""
+"""Stages that remove, rename or fill columns of rows, whole runs at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,8 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.stages.stage import Stage
+from midepoch.values.convert import as_column
+from midepoch.values.pool import PickedRows
 from midepoch.values.rows import Rows
 
 
@@ -66,3 +68,66 @@ class RenameColumns(Stage):
 
     def describe(self) -> dict[str, Any] | None:
         return {"op": self.name, "columns": [list(pair) for pair in self.names]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillColumns(Stage):
+    """Add the columns that rows do not have, with nulls, and put all columns into one order: what ``concat`` does.
+
+    A state does not remember it, so that datasets with other columns may be added to a run.
+    """
+
+    columns: pa.Schema
+    name = "fill_columns"
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        # The schema stays that of the files: columns that they have may be looked up there.
+        if inputs.row_runs is not None:
+            runs = (RowRun(self._filled(run.rows), run.cursors, run.keys) for run in inputs.row_runs)
+            return replace(inputs, row_runs=runs)
+        fill = self._filled_batch if inputs.batched else self._filled_item
+        items = ((fill(item), cursor, key) for item, cursor, key in inputs.as_single_items())
+        return inputs.with_single_items(items)
+
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        if schema is None:
+            return None
+        known = {**{one.name: one for one in self.columns}, **{one.name: one for one in schema}}
+        return pa.schema(list(known.values()))
+
+    def _filled(self, rows: Rows) -> Rows:
+        origin = rows.data.origin if isinstance(rows.data, PickedRows) else rows.origin
+        data = rows.data.batch() if isinstance(rows.data, PickedRows) else rows.data
+        if isinstance(data, pa.RecordBatch):
+            return replace(rows, data=self._filled_arrow(data), origin=origin, part=None)
+        nulls = {
+            one.name: as_column(pa.nulls(len(rows), one.type), rows.form)
+            for one in self.columns
+            if one.name not in data
+        }
+        return replace(rows, data={name: {**nulls, **data}[name] for name in self._order(data)})
+
+    def _filled_item(self, item: Any) -> Any:
+        if isinstance(item, pa.RecordBatch):
+            return self._filled_arrow(item)
+        return {**dict.fromkeys(self.columns.names), **item} if isinstance(item, Mapping) else item
+
+    def _filled_batch(self, batch: Any) -> Any:
+        if not isinstance(batch, Mapping):
+            return self._filled_item(batch)
+        rows = len(next(iter(batch.values()), ()))
+        return {name: batch[name] if name in batch else [None] * rows for name in self._order(batch)}
+
+    def _filled_arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        own = batch.schema
+        fields = [
+            own.field(name) if name in own.names else self.columns.field(name).with_nullable(True)
+            for name in self._order(own.names)
+        ]
+        columns = [
+            batch.column(one.name) if one.name in own.names else pa.nulls(batch.num_rows, one.type) for one in fields
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+    def _order(self, names: Iterable[str]) -> list[str]:
+        return list(dict.fromkeys([*self.columns.names, *names]))

@@ -9,7 +9,7 @@ import pytest
 from midepoch.stages.added import AddColumn, CastColumns
 from midepoch.stages.arguments import name_of
 from midepoch.stages.batch import Batch, Collate, MapBatches, MapBatchesOneToOne
-from midepoch.stages.columns import RenameColumns
+from midepoch.stages.columns import FillColumns, RenameColumns
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.library import ToLibrary
 from midepoch.stages.pack.spec import PackSpec
@@ -40,6 +40,7 @@ STAGES = {
     "select": Select(names=("text",)),
     "rename": RenameColumns(names=(("id", "number"), ("text", None)), name="rename_columns"),
     "cast": CastColumns(types=(("id", pa.int8()),), name="cast"),
+    "fill": FillColumns(columns=pa.schema([("id", pa.int64()), ("more", pa.int64())])),
     "add": AddColumn.of("more", pa.array([1, 2])),
     "convert": Convert(form="numpy"),
     "library": ToLibrary(library="pandas"),
@@ -56,7 +57,7 @@ STAGES = {
     "concat": PackStream(spec=spec()),
 }
 ONE_TO_ONE = (
-    *("map", "one-to-one batched map", "select", "rename", "cast", "add", "convert", "library"),
+    *("map", "one-to-one batched map", "select", "rename", "cast", "fill", "add", "convert", "library"),
     *("collate", "process", "checked filter"),
 )
 
@@ -89,7 +90,7 @@ def test_a_stage_has_the_name_by_which_users_know_it():
 
 
 def test_a_stage_names_the_functions_that_it_calls():
-    without = ("select", "rename", "cast", "add", "convert", "library", "batch", "full batch", "pack", "concat")
+    without = ("select", "rename", "cast", "fill", "add", "convert", "library", "batch", "full batch", "pack", "concat")
     assert members("functions") == {key: () if key in without else (function,) for key in STAGES}
 
 
@@ -122,7 +123,7 @@ def test_the_size_of_a_group():
 @pytest.mark.parametrize("in_runs", [True, False])
 def test_the_schema_is_known_until_a_function_changes_items(in_runs):
     selected = pa.schema([("text", pa.string())])
-    known = dict.fromkeys(["filter", "batched filter", "checked filter", "convert", "library"], SCHEMA) | {
+    known = dict.fromkeys(["filter", "batched filter", "checked filter", "fill", "convert", "library"], SCHEMA) | {
         "select": selected
     }
     for key, stage in STAGES.items():
@@ -135,7 +136,7 @@ def test_the_columns_of_items_are_known_until_a_function_returns_them():
         ["filter", "batched filter", "checked filter", "convert", "library", "cast", "batch", "full batch"]
     )
     names |= {key: ["id", "text"] for key in names} | {"select": ["text"], "rename": ["number"]}
-    names["add"] = ["id", "text", "more"]
+    names |= {"add": ["id", "text", "more"], "fill": ["id", "more", "text"]}
     for key, stage in STAGES.items():
         schema = stage.item_schema(SCHEMA)
         assert (None if schema is None else schema.names) == names.get(key), key
