@@ -559,6 +559,11 @@ def test_A4_arguments_that_are_not_possible_raise(load, options, message):
         load(**options)
 
 
+def test_A4_lengths_of_files_are_not_estimated(load):
+    with pytest.raises(ValueError, match=r"length_estimate='static' is not possible: .*use len\(dataset\)"):
+        me.SimpleArrowIterableDataset(load().arrow_files, length_estimate="static")
+
+
 def test_A4_streaming_and_keep_in_memory_may_be_said_to_be_off(load, asked):
     load(streaming=False, keep_in_memory=None)
     load()

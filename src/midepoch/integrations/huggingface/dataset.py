@@ -151,12 +151,15 @@ class SimpleArrowIterableDataset(FrontDoor):
         index_dir: str | os.PathLike[str] | None = None,
         trust_shared: bool = False,
         executor: Executor | None = None,
+        length_estimate: None = None,
     ) -> None:
         """Open Arrow files. :func:`midepoch.fast_load_iterable_dataset` finds those of a dataset.
 
         ``arrow_files`` is a file, a folder, a glob, or a list of those. ``index_dir``, ``trust_shared`` and
-        ``executor`` are those of :func:`midepoch.read`.
+        ``executor`` are those of :func:`midepoch.read`. A ``length_estimate`` is not needed: lengths are exact.
         """
+        if length_estimate is not None:
+            raise ValueError(f"length_estimate={length_estimate!r} is not possible: {LENGTHS}.")
         trusted_index_folder(index_dir, trust_shared)
         index = open_index(arrow_files, index_dir=index_dir, executor=executor)
         super().__init__(Plan(pipeline=Pipeline(source=FileRows(index=index))))
