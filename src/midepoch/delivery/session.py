@@ -1,6 +1,7 @@
 """A session: part of a run with the same readers. What each reader delivers is counted from the session's start."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,10 +50,15 @@ class Session:
         self._opened.append(self.pipeline.source.open(lanes))
         return self._opened[-1]
 
-    def close_source(self, opened: OpenSource) -> None:
-        """Close what was opened to read. What that has taken stays counted."""
+    def close_source(self, opened: OpenSource, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Close what was opened to read. What that has taken stays counted.
+
+        While the interpreter shuts down nothing is counted, because modules may have been cleared already.
+        """
         self._opened.remove(opened)
         opened.close()
+        if is_finalizing():
+            return
         self._closed_counts = sum_counts((self._closed_counts, opened.counts()))
 
     def read_counts(self) -> ReadCounts:
