@@ -127,7 +127,7 @@ def _scaled(amount: Amount, factor: float | None) -> Amount:
 
 def _groups(step: Mapping[str, Any]) -> bool:
     """True for a stage with an integer of its own in the cursor: how many outputs of a group were delivered."""
-    return step["op"] == "pack" or bool(step.get("batched") and not step.get("one_to_one"))
+    return step["op"] == "pack" or (step["op"] == "map" and step.get("batched", False) and not step.get("one_to_one"))
 
 
 def _lane_sizes(rows: int, cursors: Sequence[Cursor], state: State) -> list[int]:

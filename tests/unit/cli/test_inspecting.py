@@ -40,6 +40,14 @@ def stream(dataset):
     return dataset.pack(64, strategy="concat", eos=0).survey()
 
 
+def kept_in_batches(dataset):
+    return dataset.filter(odds, batched=True).batch(4).survey()
+
+
+def odds(columns):
+    return [row % 2 == 1 for row in columns["id"]]
+
+
 def kept(dataset):
     return dataset.shuffle(seed=3, window=20).filter(odd).batch(4).survey()
 
@@ -69,6 +77,7 @@ UNITS = {
     "batched": "pack",
     "stream": "pack",
     "kept": "row",
+    "kept_in_batches": "row",
     "mixed": "row",
     "whole": "row",
     "mixed_packs": "pack",
