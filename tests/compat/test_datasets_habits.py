@@ -1,5 +1,7 @@
 """The same calls on a dataset of `datasets` and on ours give the same rows."""
 
+import pickle
+from copy import copy
 from itertools import chain, islice, product
 
 import datasets
@@ -9,7 +11,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import midepoch as me
-from hf import numbered
+from hf import numbered, write_parquet
 from midepoch.testing import assert_resumes, same
 from worlds import ids
 
@@ -324,3 +326,57 @@ def test_packs_of_concatenated_datasets_are_counted_as_before(tmp_path):
     assert packs.counted
     assert len(packs) == len(list(packs))
     assert sorted(np.concatenate([pack["input_ids"] for pack in packs]).tolist()) == sorted(chain(*tokens, *tokens))
+
+
+DERIVED = {
+    "as it is": lambda ds: ds,
+    "map": lambda ds: ds.map(with_next),
+    "filter": lambda ds: ds.filter(is_odd),
+    "take and shuffle": lambda ds: ds.take(9).shuffle(seed=1),
+    "shard": lambda ds: ds.shard(2, 0),
+    "columns": lambda ds: ds.select_columns(["id"]).with_format("numpy"),
+    "copy": copy,
+    "pickled": lambda ds: pickle.loads(pickle.dumps(ds)),
+}
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory):
+    """Each way to open a Hugging Face dataset, and the dataset as `datasets` opens it."""
+    path = tmp_path_factory.mktemp("hf")
+    source = {"path": "parquet", "data_dir": str(write_parquet(path / "data", [20, 10])), "cache_dir": str(path)}
+    splits = ["train", "train[:20%]", None]
+    theirs = [datasets.load_dataset(**source, split=split or "train") for split in splits]
+    index = {"index_dir": path / "index"}
+    mine = [me.fast_load_iterable_dataset(**source, split=split, **index) for split in splits]
+    theirs[0].info.description = "numbered rows"
+    theirs[0].save_to_disk(path / "saved")
+    test = datasets.Dataset.from_dict({"id": [1, 2]}, split="test")
+    datasets.DatasetDict({"train": theirs[0], "test": test}).save_to_disk(path / "both")
+    theirs += [datasets.load_from_disk(path / "saved"), datasets.load_from_disk(path / "both")["test"], theirs[0]]
+    mine += [
+        me.fast_load_iterable_dataset(path / "saved", **index),
+        me.fast_load_iterable_dataset(path / "both", split="test", **index),
+        me.from_hf(theirs[0]),
+    ]
+    return list(zip(mine, theirs, strict=True))
+
+
+@pytest.mark.parametrize("derive", DERIVED.values(), ids=DERIVED)
+def test_info_and_split(described, derive):
+    for mine, other in described:
+        derived = derive(mine)
+        assert derived.info.features == other.info.features
+        assert derived.info.dataset_name == other.info.dataset_name
+        assert derived.info.splits == other.info.splits
+        assert derived.split == other.split
+    assert derive(described[-1][0]).info == described[-1][1].info
+    assert derive(described[3][0]).info.description == "numbered rows"
+
+
+def test_other_datasets_have_no_info(differing):
+    mine, _ = differing
+    for name in ("info", "split"):
+        assert not hasattr(mine[0], name)
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'. only datasets of from_hf"):
+            getattr(me.concat(mine), name)

@@ -4,11 +4,11 @@
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from midepoch._common.checks import check_integer
 from midepoch._common.world import asking_dataloader, is_starting_a_process, launched_rank, torch_worker
@@ -43,11 +43,22 @@ else:
     Base = Generic
 
 
+class HubDescription(NamedTuple):
+    """What a Hugging Face dataset says of itself."""
+
+    info: Callable[[], Any]
+    """Returns its ``DatasetInfo``, which may have to be read, and whose class `datasets` has."""
+    split: Any
+
+
 class PlannedDataset(Base[Item]):
     """A frozen plan, and the position of its iterations, which is the only thing that changes.
 
     ``Item`` is what it yields, for type checkers; a ``Dataset`` without it may yield anything.
     """
+
+    hub_description: HubDescription | None = None
+    """Set by front doors of Hugging Face datasets. Datasets that are derived have the same."""
 
     def __init__(self, plan: Plan) -> None:
         """Start at the beginning of ``plan``, which says what is read and by whom. Users call :func:`midepoch.read`."""
@@ -70,6 +81,7 @@ class PlannedDataset(Base[Item]):
         made = object.__new__(type(self))
         PlannedDataset.__init__(made, plan)
         made._start_point = self._start_point.for_derived()
+        made.hub_description = self.hub_description
         return made
 
     @property
@@ -252,12 +264,15 @@ class PlannedDataset(Base[Item]):
         values: dict[str, Any] = {"plan": self._plan, "start_point": self._start_point}
         if self._start_point.workers is not None and is_starting_a_process():
             values["workers"] = self._start_point.workers
+        if self.hub_description is not None and not is_starting_a_process():  # workers would import `datasets` for it
+            values["hub_description"] = self.hub_description
         return values
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._plan = values["plan"]
         self._start_point = copy(values["start_point"])
         self._start_point.workers = values.get("workers")
+        self.hub_description = values.get("hub_description")
 
     @property
     def __class__(self) -> type:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from midepoch._common.checks import check_integer
 from midepoch._common.text import count
-from midepoch.dataset.planned import Item, PlannedDataset
+from midepoch.dataset.planned import HubDescription, Item, PlannedDataset
 from midepoch.errors import SchemaMismatchError
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
@@ -29,15 +29,18 @@ FRAME_ROWS = 1000
 WRITES = (
     "midepoch does not write such files: dataset.cache(folder) writes Arrow files, and dataset.to_pandas() has all rows"
 )
+OF_HUB = "only datasets of from_hf and fast_load_iterable_dataset have it"
 NOT_HERE = {
     "_distributed": "split_dataset_by_node of `datasets` takes its own datasets only: call dataset.shard(world_size, "
     "rank), or import the function of the same name from midepoch.distributed",
     "_ex_iterable": "this function of `datasets` takes its own datasets only: concatenate_datasets is midepoch.concat "
     "here, and interleave_datasets is midepoch.mix",
+    "info": OF_HUB,
     "push_to_hub": WRITES,
     "reshard": "it is not needed: any number of ranks and workers shares the rows of any number of files",
     "set_format": "use the dataset that dataset.with_format(...) returns",
     "set_transform": "pass the function to dataset.map",
+    "split": OF_HUB,
     "sort": "rows are read in the order of the files: sort them when you write them",
     "to_csv": WRITES,
     "to_dict": "use dataset.to_list(), or dataset.to_pandas()",
@@ -182,6 +185,21 @@ class TableDataset(PlannedDataset[Item]):
         """
         known = self.plan.pipeline.item_schema
         return None if known is None else features_of(known)
+
+    @property
+    def info(self) -> Any:
+        """The ``DatasetInfo`` of a Hugging Face dataset, as it was opened. Other datasets have none."""
+        return self._hub_description("info").info()
+
+    @property
+    def split(self) -> Any:
+        """The split of a Hugging Face dataset, such as "train" or "train[:90%]". Other datasets have none."""
+        return self._hub_description("split").split
+
+    def _hub_description(self, name: str) -> HubDescription:
+        if self.hub_description is None:
+            raise AttributeError(name)  # then __getattr__ is asked, and says what is wrong
+        return self.hub_description
 
     @property
     def num_shards(self) -> int:

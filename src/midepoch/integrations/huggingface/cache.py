@@ -214,6 +214,15 @@ def _saved(folder: Path) -> SplitFiles:
     return SplitFiles(tuple((file, stamp_of(file)) for file in files), -1)
 
 
+def saved_info(folder: str) -> Any:
+    """The ``DatasetInfo`` that `datasets` wrote beside the Arrow files in a folder."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtraError("datasets", "huggingface", "The info of a dataset") from error
+    return datasets.DatasetInfo.from_directory(folder)
+
+
 def _json(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text())

@@ -3,7 +3,9 @@
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -14,13 +16,14 @@ from midepoch._common.hashing import digest
 from midepoch._common.text import count
 from midepoch.dataset import Dataset
 from midepoch.dataset.front_door import FrontDoor
+from midepoch.dataset.planned import HubDescription
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
 from midepoch.errors import DataChangedError, NoDataError
 from midepoch.index.build import SCAN_THREADS, open_index
 from midepoch.index.saved import trusted_index_folder
 from midepoch.index.tables import HeldTable, TableIndex
-from midepoch.integrations.huggingface.cache import LoadArguments, SplitFiles, saved_splits, split_files
+from midepoch.integrations.huggingface.cache import LoadArguments, SplitFiles, saved_info, saved_splits, split_files
 from midepoch.integrations.huggingface.splits import Term, row_ranges, select_terms
 from midepoch.order.orders import Shuffle
 from midepoch.order.selection import Selection, Slices
@@ -88,9 +91,13 @@ def fast_load_iterable_dataset(
             raise ValueError(f"{path} is a save_to_disk folder, which has no use for {unused[0]}. Leave it out.")
     terms = select_terms(_expression(split), list(splits), repr(path))
     threads = SCAN_THREADS if num_proc is None else check_integer("num_proc", num_proc, least=1)
-    return _open_terms(
+    opened = _open_terms(
         path, splits, terms, index_dir=index_dir, threads=threads, rescan=force_reindex, executor=executor
     )
+    first_file, _ = splits[terms[0].split].files[0]
+    info = partial(saved_info, os.path.dirname(first_file))
+    opened.hub_description = HubDescription(info, _expression(split) or terms[0].split)
+    return opened
 
 
 def from_hf(dataset: Any) -> Dataset:
@@ -121,6 +128,7 @@ def from_hf(dataset: Any) -> Dataset:
     if dataset._indices is not None:  # `datasets` has no public name for its row numbers
         rows = replace(rows, steps=(Selection(table=dataset._indices),))
     opened = Dataset.from_source(rows)
+    opened.hub_description = HubDescription(partial(copy, dataset.info), dataset.split)
     columns = [name for name in rows.names if name in (form["columns"] or rows.names)]
     if columns != rows.names and not form["output_all_columns"]:
         opened = opened.select_columns(columns)
