@@ -15,6 +15,7 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.read_counts import ReadCounts
 from midepoch.sources.source import AdoptedCheckpoint, EpochCut
 from midepoch.stages.batch import Batch
+from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow, ItemRun
 
 Item = tuple[Any, ...]
@@ -111,6 +112,9 @@ class MemoryLanes:
             return Flow(single_items=((self._read(lane, row), (row + 1,), row) for row in rows))
         return Flow(item_runs=(self._item_run(lane, rows[at : at + bulk]) for at in range(0, len(rows), bulk)))
 
+    def counted(self, lane: int, cursor: tuple[int, ...]) -> "MemoryItems":
+        return MemoryItems(self, lane, cursor[0])
+
     def _read(self, lane: int, row: int) -> tuple[int, int]:
         self.source.read.append((lane, row))
         return lane, row
@@ -118,6 +122,32 @@ class MemoryLanes:
     def _item_run(self, lane: int, rows: Sequence[int]) -> ItemRun:
         numbers = np.array(rows, np.int64)
         return ItemRun([self._read(lane, row) for row in rows], numbers[:, None] + 1, numbers)
+
+
+class MemoryItems(CountedItems):
+    """The rows of a lane from a cursor on, by their numbers."""
+
+    def __init__(self, lanes: MemoryLanes, lane: int, start: int) -> None:
+        self._lanes, self._lane, self._start = lanes, lane, start
+
+    def has(self, number: int) -> bool:
+        return number < self.total()
+
+    def total(self) -> int:
+        return max(0, self._lanes.sizes[self._lane] - self._start)
+
+    def cursor(self, items: int) -> tuple[int]:
+        return (self._start + items,)
+
+    def flow(self, opened: Any, wanted: Any) -> Flow:
+        rows = (self._start + number for numbers in wanted for number in numbers.tolist())
+        return Flow(single_items=((self._lanes._read(self._lane, row), (row + 1,), row) for row in rows))
+
+    def trace(self, numbers: Any) -> Any:
+        raise NotImplementedError
+
+    def find(self, file: str, row: int) -> Any:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,14 +252,14 @@ def memory_worlds(draw: Any, uniform: bool | None = None, batch: int | None = No
 
 
 @st.composite
-def starts(draw: Any, world: MemoryWorld) -> State:
+def starts(draw: Any, world: MemoryWorld, ahead: bool = True) -> State:
     """A state that a run can have reached: any cursor and turn, maybe with items delivered ahead."""
-    in_step = draw(st.booleans())
+    in_step = not ahead or draw(st.booleans())
     positions = []
     for lane, size in enumerate(world.sizes):
         cursor = draw(st.integers(0, size))
         numbers = range(len(world.items(lane, cursor)))
-        ahead = () if in_step or not numbers else tuple(sorted(draw(st.sets(st.sampled_from(numbers), max_size=3))))
-        positions.append(LanePosition((cursor,), ahead))
+        done = () if in_step or not numbers else tuple(sorted(draw(st.sets(st.sampled_from(numbers), max_size=3))))
+        positions.append(LanePosition((cursor,), done))
     first_turn = 1 if any(positions[0].cursor) else 0  # the first turn moves the first lane
     return world.start(positions, draw(st.integers(first_turn, 20)))

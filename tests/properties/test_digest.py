@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from counted import mixtures, pipelines, write_files
-from midepoch.checkpoint.lanes import LaneAssignment
 from midepoch.checkpoint.state import LanePositions
 from midepoch.dataset import Dataset
+from midepoch.delivery.counted import CountedSession
 from midepoch.delivery.digests import check_digest, predicted_digest
 from midepoch.delivery.sums import ReadSums
 from midepoch.errors import DigestMismatchError
@@ -170,9 +170,8 @@ def repeats_an_item(monkeypatch):
 
 def exchanges_ranks(monkeypatch):
     """All ranks take the turns of the first."""
-    phase, rotation = LaneAssignment.phase, LaneAssignment.rotation
-    monkeypatch.setattr(LaneAssignment, "phase", lambda self, reader, slot: phase(self, 0, slot))
-    monkeypatch.setattr(LaneAssignment, "rotation", lambda self, reader: rotation(self, 0))
+    sequence = CountedSession.sequence
+    monkeypatch.setattr(CountedSession, "sequence", lambda self, reader: sequence(self, 0))
 
 
 def moves_a_cursor(monkeypatch):

@@ -9,8 +9,9 @@ import pytest
 import midepoch as me
 from midepoch.checkpoint import state
 from midepoch.checkpoint.lanes import LaneAssignment, LanePosition
-from midepoch.delivery import counted, progress, session
+from midepoch.delivery import counted, progress, rounds
 from midepoch.delivery.plan import Plan
+from midepoch.delivery.uniform import UniformSession
 from midepoch.pipeline import mixture
 from midepoch.pipeline.draws import Draws, PartPosition
 from midepoch.pipeline.period import Period
@@ -96,9 +97,9 @@ def test_a_uniform_cursor_that_is_off_by_one_row(uniform, monkeypatch, error):
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_turn_that_is_off_by_one(uniform, monkeypatch, error):
-    right = session.Session.after
+    right = UniformSession.after
     monkeypatch.setattr(
-        session.Session, "after", lambda self, items: replace(at := right(self, items), turn=max(0, at.turn + error))
+        UniformSession, "after", lambda self, items: replace(at := right(self, items), turn=max(0, at.turn + error))
     )
     found(uniform)
 
@@ -311,13 +312,13 @@ def test_a_segment_that_ends_one_round_off(pairs, monkeypatch, name, error):
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_wanted_items_one_off(pairs, monkeypatch, name):
-    right = counted._common_items
+    right = rounds._common_items
 
     def wrong(segment, slot, numbers):
         ordinals = right(segment, slot, numbers)
         return ordinals and range(ordinals.start + 1, ordinals.stop, ordinals.step)
 
-    monkeypatch.setattr(counted, "_common_items", wrong)
+    monkeypatch.setattr(rounds, "_common_items", wrong)
     found_counted(*pairs[name])
 
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 import midepoch as me
 from counted import mixtures, pipelines
 from midepoch.checkpoint.history import SessionRecord
-from midepoch.checkpoint.lanes import LaneAssignment
 from midepoch.dataset import Dataset
 from midepoch.delivery import steps as session_steps
+from midepoch.delivery.counted import CountedSession
 from midepoch.delivery.trace import find, trace
+from midepoch.delivery.uniform import UniformSession
 from midepoch.testing import RankRun
 from tracing import content, eos_of, traced_content
 
@@ -145,15 +146,19 @@ def next_after(self, lane, items):
     return right_position(self, lane, max(0, items - 1))
 
 
-right_position = session_steps.UniformSteps.position
+def as_if_all_begin_at_lane_0(self, lane, turns):
+    return -(-turns // self.lanes)
+
+
+right_position = UniformSession.lane_after
 
 
 @pytest.mark.parametrize(
     ("target", "name", "planted"),
     [
-        (LaneAssignment, "phase", lambda self, reader, slot: 0),
-        (session_steps.SessionSteps, "lane_turns", lambda self, lane, turns: -(-turns // self.lanes)),
-        (session_steps.UniformSteps, "position", next_after),
+        (CountedSession, "sequence", lambda self, reader: (self.rounds, 0, self.assignment.readers)),
+        (session_steps.SessionSteps, "of_lane", as_if_all_begin_at_lane_0),
+        (UniformSession, "lane_after", next_after),
         (SessionRecord, "ranks", 2),
     ],
     ids=["a phase", "turns of a lane", "a position", "ranks"],

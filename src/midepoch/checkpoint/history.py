@@ -57,11 +57,10 @@ def read_history(value: Any) -> History:
     return tuple(records)
 
 
-def remember(history: Sequence[SessionRecord], record: SessionRecord, *, in_rounds: bool) -> History:
+def remember(history: Sequence[SessionRecord], record: SessionRecord) -> History:
     """The history once a session has started. It is empty if the beginning of the epoch is not known.
 
-    ``in_rounds`` means that ranks take turns that may be empty, so a session continues another one only if it starts
-    after a whole round of its ranks. Otherwise it always does, unless ranks share costs: then steps begin with it.
+    A session continues the one before it if it has the same ranks, unless they share costs: then steps begin with it.
     """
     earlier = [one for one in history if (one.epoch, one.turn) < (record.epoch, record.turn)]
     if record.turn == 0:
@@ -69,10 +68,9 @@ def remember(history: Sequence[SessionRecord], record: SessionRecord, *, in_roun
     if not earlier or (earlier[0].epoch == record.epoch and earlier[0].turn > 0):
         return ()
     last = earlier[-1]
-    begin = last.turn if last.epoch == record.epoch else 0
     if (last.lanes, last.mode) != (record.lanes, record.mode):
         return ()
-    if last.starts_like(record) and not record.balanced and not (in_rounds and (record.turn - begin) % record.ranks):
+    if last.starts_like(record) and not record.balanced:
         return tuple(earlier)
     return (*earlier, record)[-MOST_SESSIONS:]
 

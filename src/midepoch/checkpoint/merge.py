@@ -20,11 +20,11 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
         state = midepoch.merge_states([loader.state_dict() for loader in loaders])  # those of all ranks
 
-    ``states`` are what ``state_dict()`` returned on each rank. The state of a uniform pipeline (only 1:1 stages and
-    ``batch``) is complete on every rank, and merging only checks that the ranks agree. Filtering and packing pipelines
-    need the states of all ranks, in any order. Such ranks may be at different points: some may have delivered nothing,
-    others may have finished the epoch, or be up to four epochs ahead. The merged state is in the first epoch that a
-    rank has not finished, and holds what was delivered of the next ones too.
+    ``states`` are what ``state_dict()`` returned on each rank. The state of a counted pipeline is complete on every
+    rank, and merging only checks that the ranks agree. A rank that had nothing left may have stopped before the others.
+    Filtering and packing pipelines need the states of all ranks, in any order. Such ranks may be at different points:
+    some may have delivered nothing, others may have finished the epoch, or be up to four epochs ahead. The merged state
+    is in the first epoch that a rank has not finished, and holds what was delivered of the next ones too.
     """
     dicts = [upgrade(values) for values in states]
     if not dicts:
@@ -47,6 +47,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def _merged(states: Sequence[State]) -> State:
     """The complete state of the first epoch that a rank has not finished, with those of the next epochs."""
     epoch = min(state.epoch for state in states)
+    states = _without_finished(states, epoch)
     in_epoch = [_in_epoch(states, number, epoch) for number in range(len(states))]
     merged = replace(_merged_epoch(in_epoch, states), digest=merge_digests([state.digest for state in in_epoch]))
     following = [state if state.epoch > epoch else state.following() for state in states]
@@ -54,6 +55,42 @@ def _merged(states: Sequence[State]) -> State:
         later = _merged(following)
         merged = replace(merged, later=(replace(later, later=()), *later.later))
     return merged
+
+
+def _without_finished(states: Sequence[State], epoch: int) -> Sequence[State]:
+    """The states without those of ranks that had nothing left of an epoch, where others say what all delivered."""
+    in_epoch = [state for state in states if state.epoch == epoch]
+    if not all(map(_is_complete, in_epoch)):
+        return states
+    furthest = max(in_epoch, key=lambda state: state.turn)
+    return [state for state in states if not _is_finished(state, furthest)]
+
+
+def _is_complete(state: State) -> bool:
+    return state.lanes is not None and state.reader_progress is None and not state.earlier
+
+
+def _is_finished(state: State, furthest: State) -> bool:
+    """True if a state is of a rank that had delivered all of its items before the furthest rank had.
+
+    A complete state says what all ranks have delivered after as many steps. So a rank had finished if none of its
+    lanes moved since; where ranks share lanes, if not every rank got an item since.
+    """
+    if state.epoch > furthest.epoch:
+        return state == furthest.following()
+    if (
+        state.turn >= furthest.turn
+        or not furthest.history
+        or replace(state, turn=0, positions=furthest.positions) != replace(furthest, turn=0)
+    ):
+        return False
+    ranks = furthest.history[-1].ranks
+    pairs = [*zip(state.positions.expand(), furthest.positions.expand(), strict=True)]
+    if furthest.mode == "file":
+        return any(all(one == last for one, last in pairs[rank::ranks]) for rank in range(ranks))
+    if any(len(one.cursor) > 1 for one, _ in pairs):
+        return furthest.turn - state.turn < ranks
+    return sum(-(-(last.cursor[0] - one.cursor[0]) // state.item_rows) for one, last in pairs) < ranks
 
 
 def _in_epoch(states: Sequence[State], number: int, epoch: int) -> State:

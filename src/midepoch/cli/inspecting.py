@@ -164,10 +164,10 @@ def next_rows(session: Session, number: int) -> list[dict[str, Any]]:
     steps = steps_of(session)
     rows: list[dict[str, Any]] = []
     for step in count_from(0):
-        item = steps.at(0, step)
+        item = steps.session.item(0, step)
         if item is None or len(rows) >= number:
             break
-        traced = steps.items(item[0]).trace(item[1])
+        traced = steps.session.lane_items(item[0]).trace(item[1])
         rows += [{"file": file, "row": row} for file, row in zip(traced.files, traced.rows.tolist(), strict=True)]
     return list(islice(rows, number))
 

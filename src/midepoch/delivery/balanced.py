@@ -70,13 +70,13 @@ class BalancedSession(CountedSession):
         return self._shares[step]
 
     def _is_whole(self, step: int) -> bool:
-        return self.has((step + 1) * self._size - 1)
+        return self.rounds.has((step + 1) * self._size - 1)
 
     def _costs(self, steps: Sequence[int]) -> list[list[int]]:
         """The costs of the items of whole steps. Those of a lane are looked up together."""
         of_lanes: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for place in range(len(steps) * self._size):
-            lane, ordinal = self.located(steps[0] * self._size + place) or (0, 0)
+            lane, ordinal = self.rounds.located(steps[0] * self._size + place) or (0, 0)
             of_lanes[lane].append((ordinal, place))
         costs = np.zeros(len(steps) * self._size, np.int64)
         for lane, entries in of_lanes.items():
@@ -85,18 +85,24 @@ class BalancedSession(CountedSession):
         return [list(map(int, of_step)) for of_step in costs.reshape(len(steps), self._size)]
 
     def number_of(self, reader: int, items: int) -> int:
+        """The number, in the sequence, of the item that a reader gets after its first ``items``."""
         step, place = divmod(items, self._share)
         shares = self.shares(step) if self.assignment.readers > 1 else None
-        return super().number_of(reader, items) if shares is None else shares[reader][place]
+        return reader + self.assignment.readers * items if shares is None else shares[reader][place]
 
-    def numbers_of(self, reader: int, turns: I64) -> I64:
-        return np.array([self.number_of(reader, turn) for turn in turns.tolist()], np.int64)
+    def item(self, reader: int, items: int) -> tuple[int, int] | None:
+        return self.rounds.located(self.number_of(reader, items))
+
+    def items_at(self, reader: int, turns: I64) -> tuple[I64, I64]:
+        return self.rounds.located_all(np.array([self.number_of(reader, turn) for turn in turns.tolist()], np.int64))
 
     def turn_of(self, number: int) -> tuple[int, int]:
+        """The reader that gets an item, and how many it gets before."""
         step = number // self._size
         shares = self.shares(step) if self.assignment.readers > 1 else None
         if shares is None:
-            return super().turn_of(number)
+            items, reader = divmod(number, self.assignment.readers)
+            return reader, items
         reader = next(reader for reader, share in enumerate(shares) if number in share)
         return reader, step * self._share + shares[reader].index(number)
 
@@ -164,7 +170,7 @@ class Agenda:
         """Look for the next turns; false if there are none."""
         planned = False
         for turn in islice(self._turns, self._at_once):
-            found = self._session.located(self._session.number_of(self._reader, turn))
+            found = self._session.item(self._reader, turn)
             if found is None:
                 break
             self._lanes.append(found[0])

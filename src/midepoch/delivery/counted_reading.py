@@ -7,6 +7,7 @@ from typing import Any
 
 from midepoch.delivery.counted import CountedSession
 from midepoch.delivery.progress import Progress, Turns
+from midepoch.delivery.rounds import Rounds
 from midepoch.delivery.session import NO_END
 from midepoch.pipeline.ledger import Ledgers
 from midepoch.stages.flow import Flow
@@ -16,25 +17,25 @@ def take_items(
     progress: Progress, session: CountedSession, ledgers: Ledgers, turns: range
 ) -> Generator[Turns, None, None]:
     """A reader's items at some turns, counted from where its progress is, until the end."""
-    readers, before = session.assignment.readers, progress.turns_taken
-    first, stop = (progress.reader + readers * (before + turn) for turn in (turns.start, turns.stop))
-    return _items(session, ledgers, range(first, min(stop, NO_END), readers * turns.step))
+    rounds, first, step = session.sequence(progress.reader)
+    start, stop = (min(first + step * (progress.turns_taken + turn), NO_END) for turn in (turns.start, turns.stop))
+    return _items(session, rounds, ledgers, range(start, stop, step * turns.step))
 
 
-def _items(session: CountedSession, ledgers: Ledgers, numbers: range) -> Generator[Turns, None, None]:
+def _items(session: CountedSession, rounds: Rounds, ledgers: Ledgers, numbers: range) -> Generator[Turns, None, None]:
     """The items that have these numbers in the sequence."""
     lanes, step = len(session.positions), numbers.step
-    session.read_as(numbers.start)
+    rounds.count_first(rounds.order[numbers.start % lanes])
     opened = session.open_source(lanes // gcd(lanes, step))
     reading: dict[int, ReadLane] = {}
     try:
-        while numbers and (segment := session.segment(numbers.start)) is not None:
+        while numbers and (segment := rounds.segment(numbers.start)) is not None:
             period = len(segment.lanes) // gcd(len(segment.lanes), step)
             slots = [(numbers.start + step * turn - segment.first) % len(segment.lanes) for turn in range(period)]
             for slot in slots:
                 lane = segment.lanes[slot]
                 if lane not in reading:
-                    reading[lane] = ReadLane(session.lane_items(lane).flow(opened, session.wanted(lane, numbers)))
+                    reading[lane] = ReadLane(session.read_lane(opened, lane, numbers))
                     ledgers.update(session.lanes.pop_ledgers())
             of_slots = [reading[segment.lanes[slot]] for slot in slots]
             left = len(range(numbers.start, min(segment.end, numbers.stop), step))

@@ -102,8 +102,6 @@ def _own_sums(progress: Progress) -> list[int]:
         for lane in np.unique(lanes).tolist():
             position = session.positions[lane]
             items = ordinals[lanes == lane]
-            if session.tracks_cursors:  # then turns at a lane that has run out are counted too
-                items = items[items < session.items_left(lane)]
             if position.delivered_ahead:
                 items = np.array([*map(position.offset, items.tolist())], np.int64)
             units = session.lanes.units(lane, position.cursor)

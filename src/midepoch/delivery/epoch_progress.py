@@ -35,7 +35,7 @@ def epoch_progress(run: Pass) -> EpochProgress:
     if not session.counted or session.is_endless:
         return EpochProgress(run.epoch, step, None)
     per_rank = plan.items_per_rank(session)
-    left = (sum(session.reader_items(progress.reader)) if per_rank is None else per_rank) - step
+    left = (session.reader_items(progress.reader) if per_rank is None else per_rank) - step
     if session.start.history:
         last = traced_sessions(run, run.epoch)[-1]
         turns = session.start.turn - last.steps.session.start.turn

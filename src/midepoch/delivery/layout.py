@@ -223,7 +223,7 @@ def _read_rows(view: memoryview, numbers: Sequence[int], at: int) -> tuple[Chunk
     lanes, count, width, size, start, stop = numbers[at : at + 6]
     at += 6
     flat = numbers[at : at + count * width]
-    cursors = [tuple(flat[first : first + width]) for first in range(0, count * width, width)]
+    cursors = [tuple(flat[number * width : (number + 1) * width]) for number in range(count)]
     stream = pa.ipc.open_stream(pa.py_buffer(view[start:stop]))
     parts = tuple(RowItems(Rows(stream.read_next_batch()), size or None) for _ in range(lanes))
     return Chunk(list(parts[0] if lanes == 1 else RowRounds(parts)), cursors), at + count * width

@@ -75,7 +75,7 @@ class Plan:
         """The number of items that every rank gets from a session, or None if ranks may get different numbers."""
         if not self.keeps_even(session):
             return None
-        items = [sum(session.reader_items(reader)) for reader in range(session.assignment.readers)]
+        items = [session.reader_items(reader) for reader in range(session.assignment.readers)]
         steps = -(-max(items) // self.items_per_step) if self.even == "pad" else min(items) // self.items_per_step
         return steps * self.items_per_step
 
@@ -89,7 +89,7 @@ class Plan:
         times, epochs = self._epochs_of_loop(epoch)
         readers = range(self.rank, self.ranks * workers, self.ranks)
         sessions = [self._session(each, workers) for each in epochs]
-        return [times * sum(sum(session.reader_items(reader)) for session in sessions) for reader in readers]
+        return [times * sum(session.reader_items(reader) for session in sessions) for reader in readers]
 
     def _epochs_of_loop(self, epoch: int) -> tuple[int, range]:
         """The epochs of the loop that has this epoch, and how often they are counted. Raises if that is not known."""
@@ -107,7 +107,7 @@ class Plan:
         worker, workers = torch_worker() or (0, 1)
         session = self._session(epoch, workers)
         items = self.items_per_rank(session)
-        return sum(session.reader_items(self.rank + self.ranks * worker)) if items is None else items
+        return session.reader_items(self.rank + self.ranks * worker) if items is None else items
 
     def _session(self, epoch: int, workers: int) -> Session:
         """The readers of an epoch, with its items counted."""
@@ -144,7 +144,7 @@ class Plan:
             return True
         session = self.begin(start).session
         if session.counted:
-            return self.items_per_rank(session) == 0 or session.is_over()
+            return self.items_per_rank(session) == 0 or session.is_complete(0)
         if start.reader_progress is not None:
             return False  # this is only what one of several readers had delivered
         everything = begin(self.pipeline, start, reader=0, readers=1, workers=1, lanes=None, mode=self.mode)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.row_digest import LaneSums, RowDigest
 from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State
@@ -66,7 +65,7 @@ class Progress:
         self.limits: list[int | None] = session.limits(reader)
         """For each slot, the number of items that the reader takes of its lane; None while that is unknown."""
         if delivered is not None and self.counted:
-            self._turns_before_current = session.turns_for(reader, delivered.items[0])
+            self._turns_before_current = delivered.items[0]
         elif delivered is not None:
             self._restore(delivered)
         self._turns_summed = self._turns_before_current
@@ -166,21 +165,17 @@ class Progress:
 
     def upcoming(self) -> tuple[int, Cursor] | None:
         """The lane of the next turn that may have an item, and the cursor in it from which reading continues."""
-        if not self.session.tracks_cursors:
+        if self.counted:
             return self.session.upcoming(self.reader, self.items - self.repeated)
         self._settle()
-        assignment, positions = self.session.assignment, self.session.positions
+        assignment = self.session.assignment
         # That a lane ends early is learned by reading only, and only a partial state stores it. The answer
         # must be the same before a state is saved and after it is loaded.
-        limits_are_kept = self.counted or assignment.readers > 1
+        limits_are_kept = assignment.readers > 1
         for turns_taken in range(self.turns_taken, self.turns_taken + len(self.rotation)):
             slot = turns_taken % len(self.rotation)
             lane, items = self.rotation[slot], assignment.turns_at(slot, turns_taken)
             cursor = self.cursors[slot]
-            if self.counted:
-                offset = positions[lane].offset(assignment.phase(self.reader, slot) + assignment.stride * items)
-                first, *rest = positions[lane].cursor
-                cursor = (first + offset * self.session.start.item_rows, *rest)
             limit = self.limits[slot] if limits_are_kept else None
             if cursor[0] < self.session.lanes.size(lane) and (limit is None or items < limit):
                 return lane, cursor
@@ -199,14 +194,9 @@ class Progress:
     @property
     def items(self) -> int:
         """The number of items handed over, including those repeated to keep ranks even."""
-        if self.turns_taken <= self._never_empty and not self.repeated:
-            return self.turns_taken
+        if self.counted:
+            return self.turns_taken + self.repeated
         return sum(map(self.delivered, range(len(self.limits)))) + self.repeated
-
-    @cached_property
-    def _never_empty(self) -> int:
-        """A number of first turns that are not empty, known for uniform pipelines only."""
-        return min((limit for limit in self.limits if limit is not None), default=0) * len(self.limits) * self.counted
 
     def state(self) -> State:
         """The state at this moment."""

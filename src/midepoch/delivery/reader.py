@@ -4,6 +4,7 @@ import logging
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import chain
+from math import gcd
 from typing import Any
 
 from midepoch._common.once import log_once
@@ -14,10 +15,12 @@ from midepoch.delivery.balanced import BalancedSession, take_shares
 from midepoch.delivery.counted import CountedSession
 from midepoch.delivery.counted_reading import take_items
 from midepoch.delivery.progress import EMPTY, Progress, Turns
+from midepoch.delivery.rounds import Rounds
 from midepoch.delivery.session import NO_END, Session
 from midepoch.delivery.sums import ReadSums, Sums
-from midepoch.pipeline.ledger import Ledgers
-from midepoch.sources.source import OpenSource
+from midepoch.delivery.uniform import UniformSession
+from midepoch.pipeline.ledger import LedgerChain, Ledgers
+from midepoch.sources.source import OpenSource, RowStride
 from midepoch.stages.flow import Flow, ItemRun, SingleItem
 from midepoch.values.row_items import RowItems, RowRounds
 
@@ -42,6 +45,8 @@ def _turns_of(progress: Progress, ledgers: Ledgers, turns: range, *, deferred: b
     session, reader = progress.session, progress.reader
     if isinstance(session, BalancedSession):
         return take_shares(progress, session, ledgers, turns)
+    if isinstance(session, UniformSession) and session.start.positions.in_step:
+        return _uniform_turns(progress, session, ledgers, turns, deferred=deferred)
     if isinstance(session, CountedSession):
         return take_items(progress, session, ledgers, turns)
     assignment, first = session.assignment, turns.start
@@ -57,16 +62,56 @@ def _turns_of(progress: Progress, ledgers: Ledgers, turns: range, *, deferred: b
     for number, slot in enumerate(slots):
         lane, phase = progress.rotation[slot], assignment.phase(reader, slot)
         position, end = session.positions[lane], progress.end(slot)
-        if session.pipeline.uniform:
-            skip = phase + assignment.stride * assignment.turns_at(slot, progress.turns_taken)
-        elif end:
+        if end:
             position, skip = position.after(end, progress.cursors[slot]), assignment.stride - 1
         else:
             skip = phase
         skip += assignment.stride * within.phase(first, number)
-        flows.append(session.lanes.open(opened, lane, position, skip, stride, most=most, deferred=deferred))
+        flows.append(session.lanes.open(opened, lane, position, skip, stride))
     ledgers.update(session.lanes.pop_ledgers())
-    return _interleaved(flows, session, opened)
+    return _closing(_interleaved(flows), session, opened)
+
+
+def _uniform_turns(
+    progress: Progress, session: UniformSession, ledgers: Ledgers, turns: range, *, deferred: bool
+) -> Generator[Turns, None, None]:
+    """The turns of a reader whose items are rows of files at regular distances: none of another reader is made."""
+    rounds, first, step = session.sequence(progress.reader)
+    start, stop = (min(first + step * (progress.turns_taken + turn), NO_END) for turn in (turns.start, turns.stop))
+    numbers = range(start, stop, step * turns.step)
+    lanes = len(rounds.order)
+    opened = session.open_source(max(1, lanes // gcd(lanes, numbers.step)))
+    if turns.start == 0:
+        _warn_of_sharing(progress, opened, numbers.step // gcd(lanes, numbers.step), turns.step)
+    return _closing(_turns_of_segments(session, rounds, opened, ledgers, numbers, deferred=deferred), session, opened)
+
+
+def _turns_of_segments(
+    session: UniformSession, rounds: Rounds, opened: OpenSource, ledgers: Ledgers, numbers: range, *, deferred: bool
+) -> Iterator[Turns]:
+    while numbers and (segment := rounds.segment(numbers.start)) is not None:
+        size = len(segment.lanes)
+        shared = gcd(size, numbers.step)
+        here = len(range(numbers.start, min(segment.end, numbers.stop), numbers.step))
+        slots = min(size // shared, here)
+        each = here // slots
+        flows = []
+        for number in numbers[:slots]:
+            past, slot = divmod(number - segment.first, size)
+            lane = segment.lanes[slot]
+            skip = segment.first_round + past - rounds.begin(lane)
+            stride = RowStride(session.start.item_rows, skip, numbers.step // shared, each)
+            flows.append(session.lanes.flow(opened, lane, session.positions[lane].cursor, stride, deferred=deferred))
+            for opened_lane, ledger in session.lanes.pop_ledgers().items():
+                before = ledgers.get(opened_lane)
+                ledgers[opened_lane] = ledger if before is None else LedgerChain(before, ledger)
+        end = numbers[slots * each :]
+        for turns in _interleaved(flows):
+            numbers = numbers[len(turns.items) :]
+            yield turns._replace(cursors=())
+            del turns
+            if len(numbers) == len(end):
+                break
 
 
 def _timed(all_turns: Generator[Turns, None, None], session: Session) -> Generator[Turns, None, None]:
@@ -103,16 +148,21 @@ def turn_by_turn(all_turns: Iterator[Turns]) -> Iterator[tuple[Cursor | None, An
                 yield tuple(map(int, cursors[number % len(cursors)][number // len(cursors)])), item
 
 
-def _interleaved(flows: list[Flow], session: Session, opened: OpenSource) -> Generator[Turns, None, None]:
-    """One turn at each lane after the other, until all have run out; many at a time unless items are made singly."""
+def _closing(all_turns: Iterator[Turns], session: Session, opened: OpenSource) -> Generator[Turns, None, None]:
+    """The same turns. What was opened to read them is closed after the last."""
     try:
-        item_runs = [runs for flow in flows if (runs := flow.as_item_runs()) is not None]
-        if len(item_runs) == len(flows):
-            yield from _interleaved_runs(item_runs)
-        else:
-            yield from _interleaved_singly([flow.as_single_items() for flow in flows])
+        yield from all_turns
     finally:
         session.close_source(opened)
+
+
+def _interleaved(flows: list[Flow]) -> Iterator[Turns]:
+    """One turn at each lane after the other, until all have run out; many at a time unless items are made singly."""
+    item_runs = [runs for flow in flows if (runs := flow.as_item_runs()) is not None]
+    if len(item_runs) == len(flows):
+        yield from _interleaved_runs(item_runs)
+    else:
+        yield from _interleaved_singly([flow.as_single_items() for flow in flows])
 
 
 def _interleaved_singly(lanes: list[Iterator[SingleItem]]) -> Iterator[Turns]:

@@ -14,6 +14,7 @@ from midepoch.delivery.balanced import BalancedSession
 from midepoch.delivery.counted import CountedSession
 from midepoch.delivery.progress import Progress
 from midepoch.delivery.session import Session
+from midepoch.delivery.uniform import FileSession, UniformSession
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
@@ -80,7 +81,7 @@ def _remembering(pipeline: Pipeline, start: State, ranks: int) -> State:
         return replace(start, history=())
     balanced = pipeline.balanced or 0
     record = SessionRecord(start.epoch, start.lanes, start.turn, ranks, start.item_rows, start.mode, balanced)
-    return replace(start, history=remember(start.history, record, in_rounds=pipeline.uniform))
+    return replace(start, history=remember(start.history, record))
 
 
 def settled(pipeline: Pipeline, state: State) -> State:
@@ -122,7 +123,10 @@ def session_from(pipeline: Pipeline, start: State, readers: int, delivered: Read
             "steps, and the state of any one rank restores all.",
             logging.INFO,
         )
-    if pipeline.uniform or not pipeline.counted or start.mode == "file" or start.masked or reports_cursors:
+    if pipeline.uniform:
+        _check_not_balanced(pipeline)
+        return (FileSession if start.mode == "file" else UniformSession)(pipeline, start, readers)
+    if not pipeline.counted or start.mode == "file" or start.masked or reports_cursors:
         _check_not_balanced(pipeline)
         return Session(pipeline, start, readers)
     return (CountedSession if pipeline.balanced is None else BalancedSession)(pipeline, start, readers)

@@ -1,11 +1,11 @@
 """Which rank gets an item of a session, and at which step: by arithmetic, both ways."""
 
-from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-from midepoch.checkpoint.lanes import LanePosition
-from midepoch.delivery.counted import CountedSession, LaneItems
+from midepoch.delivery.balanced import BalancedSession
+from midepoch.delivery.counted import CountedSession
 from midepoch.delivery.session import Session
+from midepoch.delivery.uniform import FileSession
 
 
 class Delivered(NamedTuple):
@@ -16,111 +16,63 @@ class Delivered(NamedTuple):
     item: int
 
 
-class SessionSteps(ABC):
-    """The items of a session whose readers are ranks, in the order of their turns."""
+class SessionSteps:
+    """The items of a counted session whose readers are ranks, in the order of their turns."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CountedSession) -> None:
         self.session = session
         self.lanes = len(session.positions)
 
-    @abstractmethod
-    def at(self, rank: int, step: int) -> tuple[int, int] | None:
-        """The lane and ordinal of the item that a rank gets at a step; None if it has no more."""
-
-    @abstractmethod
     def of(self, lane: int, ordinal: int) -> Delivered:
         """When an item, which exists, is delivered."""
+        # All items of lanes that come before it in this round, and all of earlier rounds.
+        number = self.total((lane - self.session.start.turn) % self.lanes + ordinal * self.lanes)
+        if isinstance(self.session, BalancedSession):
+            rank, step = self.session.turn_of(number)
+        else:
+            step, rank = divmod(number, self.session.assignment.readers)
+        return Delivered(rank, step, number)
 
-    @abstractmethod
-    def items(self, lane: int) -> LaneItems:
-        """The items that a lane had left at the session's start."""
-
-    @abstractmethod
     def delivered(self, rank: int, turns: int) -> int:
         """The number of items that a rank gets in the first ``turns`` turns of all ranks."""
-
-    @abstractmethod
-    def position(self, lane: int, items: int) -> LanePosition:
-        """A lane's position after its first items."""
-
-    def lane_turns(self, lane: int, turns: int) -> int:
-        """The number of the first ``turns`` turns that were at a lane."""
-        offset = (lane - self.session.start.turn) % self.lanes
-        return max(0, -(-(turns - offset) // self.lanes))
+        return len(range(rank, self.total(turns), self.session.assignment.readers))
 
     def of_lane(self, lane: int, turns: int) -> int:
         """The number of items of a lane in the first ``turns`` turns."""
-        most, items = self.lane_turns(lane, turns), self.items(lane)
-        return most if most == 0 or items.has(most - 1) else items.total()
+        offset = (lane - self.session.start.turn) % self.lanes
+        most = max(0, -(-(turns - offset) // self.lanes))
+        return most if most == 0 or self.session.has(lane, most - 1) else self.session.total(lane)
 
     def total(self, turns: int) -> int:
         """The number of items in the first ``turns`` turns."""
         return sum(self.of_lane(lane, turns) for lane in range(self.lanes))
 
 
-class UniformSteps(SessionSteps):
-    """Ranks take turns at lanes. A turn at a lane that has run out is empty, and the rank's next item comes later."""
+class FileSteps(SessionSteps):
+    """The same where each rank has lanes of its own. Each step is as many turns as there are lanes."""
 
-    session: Session
-
-    def at(self, rank: int, step: int) -> tuple[int, int] | None:
-        assignment = self.session.assignment
-        if step >= sum(self.session.reader_items(rank)):
-            return None
-        turn = self.session.turns_for(rank, step + 1) - 1
-        slot = turn % assignment.period
-        ordinal = assignment.phase(rank, slot) + assignment.stride * (turn // assignment.period)
-        return assignment.rotation(rank)[slot], ordinal
+    session: FileSession
 
     def of(self, lane: int, ordinal: int) -> Delivered:
-        turn = (lane - self.session.start.turn) % self.lanes + ordinal * self.lanes
-        rank = turn % self.session.assignment.readers
-        return Delivered(rank, self.delivered(rank, turn), self.total(turn))
-
-    def items(self, lane: int) -> LaneItems:
-        position = self.session.positions[lane]
-        return LaneItems(self.session.lanes.counted(lane, position.cursor), position)
+        rank = lane % self.session.assignment.readers
+        step = self.session.rounds_of(rank).number(lane, ordinal)
+        items = sum(
+            min(step + (other < rank), self.session.reader_items(other))
+            for other in range(self.session.assignment.readers)
+        )
+        return Delivered(rank, step, items)
 
     def delivered(self, rank: int, turns: int) -> int:
-        assignment = self.session.assignment
-        taken = max(0, -(-(turns - rank) // assignment.readers))
-        limits = enumerate(self.session.reader_items(rank))
-        return sum(min(assignment.turns_at(slot, taken), limit) for slot, limit in limits)
+        return min(turns // self.lanes, self.session.reader_items(rank))
 
     def of_lane(self, lane: int, turns: int) -> int:
-        return min(self.lane_turns(lane, turns), self.session.items_left(lane))
-
-    def position(self, lane: int, items: int) -> LanePosition:
-        position = self.session.positions[lane]
-        first, *rest = position.cursor
-        return position.after(items, (first + items * self.session.start.item_rows, *rest))
-
-
-class CountedSteps(SessionSteps):
-    """Ranks take the items of one sequence, in which no turn is empty."""
-
-    session: CountedSession
-
-    def at(self, rank: int, step: int) -> tuple[int, int] | None:
-        return self.session.located(self.session.number_of(rank, step))
-
-    def of(self, lane: int, ordinal: int) -> Delivered:
-        # All items of lanes that come before it in this round, and all of earlier rounds.
-        turn = (lane - self.session.start.turn) % self.lanes + ordinal * self.lanes
-        number = self.total(turn)
-        rank, step = self.session.turn_of(number)
-        return Delivered(rank, step, number)
-
-    def items(self, lane: int) -> LaneItems:
-        return self.session.lane_items(lane)
-
-    def delivered(self, rank: int, turns: int) -> int:
-        return max(0, -(-(self.total(turns) - rank) // self.session.assignment.readers))
-
-    def position(self, lane: int, items: int) -> LanePosition:
-        return self.session.lane_items(lane).after(items)
+        rank = lane % self.session.assignment.readers
+        return self.session.rounds_of(rank).delivered(self.delivered(rank, turns))[lane]
 
 
 def steps_of(session: Session) -> SessionSteps:
     """The steps of a session that is counted."""
-    return CountedSteps(session) if isinstance(session, CountedSession) else UniformSteps(session)
+    if isinstance(session, FileSession):
+        return FileSteps(session)
+    assert isinstance(session, CountedSession)
+    return SessionSteps(session)

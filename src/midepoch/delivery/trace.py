@@ -179,7 +179,7 @@ def _rebuilt(pipeline: Pipeline, state: State, records: Sequence[SessionRecord])
 def _state_after(steps: SessionSteps, turns: int) -> State:
     """The state after a number of turns of a session."""
     start = steps.session.start
-    positions = (steps.position(lane, steps.of_lane(lane, turns)) for lane in range(steps.lanes))
+    positions = (steps.session.lane_after(lane, steps.of_lane(lane, turns)) for lane in range(steps.lanes))
     packed = LanePositions.pack((1, position) for position in positions)
     return replace(start, turn=start.turn + turns, positions=packed)
 
@@ -206,7 +206,7 @@ def _item_at(plan: Plan, session: TracedSession, rank: int, step: int) -> tuple[
         return None
     if session.turns is None and plan.even == "drop" and step >= (plan.items_per_rank(session.steps.session) or 0):
         return None
-    return session.steps.at(rank, step)
+    return session.steps.session.item(rank, step)
 
 
 def _steps_left(plan: Plan, session: TracedSession) -> int:
@@ -215,13 +215,13 @@ def _steps_left(plan: Plan, session: TracedSession) -> int:
     if items is not None:
         return items
     readers = range(session.ranks)
-    return max(sum(session.steps.session.reader_items(reader)) for reader in readers)
+    return max(session.steps.session.reader_items(reader) for reader in readers)
 
 
 def _lines_of_row(epoch: int, session: TracedSession, file: str, row: int) -> Iterator[pa.Table]:
     steps = session.steps
     for lane in range(steps.lanes):
-        for ordinal in steps.items(lane).find(file, row):
+        for ordinal in steps.session.lane_items(lane).find(file, row):
             if session.has(lane, ordinal):
                 rank, step, _ = steps.of(lane, ordinal)
                 lines = _lines(epoch, session.first_step + step, rank, session, lane, ordinal)
@@ -239,7 +239,7 @@ def _has_row(rows: TracedRows, file: str, row: int) -> bool:
 
 def _lines(epoch: int, step: int, rank: int, session: TracedSession, lane: int, ordinal: int) -> pa.Table:
     """The rows of an item."""
-    rows: TracedRows = session.steps.items(lane).trace(ordinal)
+    rows: TracedRows = session.steps.session.lane_items(lane).trace(ordinal)
     return _table(epoch, step, rank, session.first_item + session.steps.of(lane, ordinal).item, rows)
 
 

@@ -149,7 +149,7 @@ class Sender:
         self, lanes: Sequence[WideBatches], cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None
     ) -> None:
         """The same as ``_add`` of all batches, with less to do for each: only their numbers differ."""
-        ends = _ends(cursors, sums, 0, len(lanes[0]))
+        ends = _ends(cursors, sums, len(lanes), 0, len(lanes[0]))
         heads = [batch_description(batches) for batches in lanes]  # lists of one lane may be longer than of another
         sizes = [
             sum(count + ALIGNED for count in (len(head), *batches.byte_counts))
@@ -191,7 +191,7 @@ class Sender:
                 continue
             rounds = min(max(1, self._rows // rows), free // len(parts), items - done)
             batches = [part.slice(done, done + rounds).batch() for part in parts]
-            ends = _ends(cursors, sums, done, done + rounds)
+            ends = _ends(cursors, sums, len(parts), done, done + rounds)
             size = stream_size(batches)
             check = all_checks(part.rows.check for part in parts)
             layout = self._room_for(size, 7 + len(ends) * len(ends[0]), ROW_MESSAGE_BYTES)
@@ -246,14 +246,17 @@ class Sender:
 
 
 def _ends(
-    cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None, start: int, stop: int
+    cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None, lanes: int, start: int, stop: int
 ) -> list[list[int]]:
-    """The cursor and the sum of each item of the rounds from ``start`` to ``stop``, at one lane after the other."""
-    by_lane = [np.asarray(lane[start:stop]).tolist() for lane in cursors]
+    """The cursor and the sum of each item of the rounds from ``start`` to ``stop``, at one lane after the other.
+
+    Cursors have no numbers if they follow from counts.
+    """
+    by_lane = [np.asarray(lane[start:stop]).tolist() for lane in cursors] or [[[]] * (stop - start)] * lanes
     ends = list(chain.from_iterable(zip(*by_lane, strict=True)))
     if sums is None:
         return ends
-    more = sums[start * len(cursors) : stop * len(cursors)]
+    more = sums[start * lanes : stop * lanes]
     return [[*end, one] for end, one in zip(ends, more, strict=True)]
 
 

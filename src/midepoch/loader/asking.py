@@ -52,7 +52,7 @@ class AskedLoader(PositionedLoader[Item]):
         if not session.counted or session.is_endless:
             return None
         items = self._plan.items_per_rank(session)
-        return (sum(session.reader_items(progress.reader)) if items is None else items) - progress.items
+        return (session.reader_items(progress.reader) if items is None else items) - progress.items
 
     def progress(self) -> EpochProgress:
         """How far this rank is in its epoch: ``epoch``, ``step`` and ``steps``, which count those before a resume too.

@@ -90,24 +90,8 @@ class PipelineLanes:
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
         return self.source.reaches(lane, cursor[: len(self.pipeline.source.begin)], margin)
 
-    def open(
-        self,
-        opened: Any,
-        lane: int,
-        position: LanePosition,
-        skip: int,
-        stride: int,
-        *,
-        most: int = ALL_ROWS.groups,
-        deferred: bool = False,
-    ) -> Flow:
-        """The items of a lane from its position on: without the first ``skip``, then every ``stride``-th.
-
-        No more than ``most`` are needed, and no others are made, unless items of the lane were delivered ahead.
-        """
-        if self.pipeline.uniform and not position.delivered_ahead:
-            row_stride = RowStride(self.pipeline.item_rows, skip, stride, most)
-            return self.flow(opened, lane, position.cursor, row_stride, deferred=deferred)
+    def open(self, opened: Any, lane: int, position: LanePosition, skip: int, stride: int) -> Flow:
+        """The items of a lane from its position on: without the first ``skip``, then every ``stride``-th."""
         flow = self.flow(opened, lane, position.cursor)
         if not position.delivered_ahead and (skip, stride) == (0, 1):
             return flow

@@ -136,7 +136,25 @@ class SharedLedger:
         return chosen, end
 
 
-Ledgers = dict[int, Ledger | SharedLedger]
+class LedgerChain:
+    """The ledger of a lane that was opened again: of what was read before, then of what is read since."""
+
+    def __init__(self, before: "AnyLedger", since: "AnyLedger") -> None:
+        self._before, self._since = before, since
+
+    def take(self, items: int) -> U64:
+        """The sum of each of the next items of the lane; fewer if it has run out."""
+        sums = self._before.take(items)
+        return sums if len(sums) == items else np.concatenate([sums, self._since.take(items - len(sums))])
+
+    def take_keys(self, items: int) -> list[I64]:
+        """The keys of the units of each of the next items, which were made."""
+        keys = self._before.take_keys(items)
+        return keys + self._since.take_keys(items - len(keys))
+
+
+AnyLedger = Ledger | SharedLedger | LedgerChain
+Ledgers = dict[int, AnyLedger]
 """The ledgers of the lanes that one process reads."""
 
 

@@ -137,8 +137,7 @@ def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: Sen
 
 def _claims(settings: WorkerSettings, session: Session, round_number: int) -> Claims:
     """Which turns this worker makes: its own, or also those of others, if they can be begun anywhere at no cost."""
-    makes_all = session.tracks_cursors and any(position.delivered_ahead for position in session.positions)
-    if settings.claims is None or not session.counted or makes_all or _decodes(session):
+    if settings.claims is None or not session.counted or _decodes(session):
         return OwnTurns(settings.number, settings.workers)
     return SharedTurns(settings.claims, round_number, settings.number)
 

@@ -9,10 +9,10 @@ def record(epoch=0, turn=0, ranks=2, rows=4, lanes=4, mode="example"):
     return SessionRecord(epoch, lanes, turn, ranks, rows, mode)
 
 
-def after(*records, in_rounds=True):
+def after(*records):
     history = ()
     for one in records:
-        history = remember(history, one, in_rounds=in_rounds)
+        history = remember(history, one)
     return history
 
 
@@ -25,15 +25,10 @@ def test_a_session_with_other_ranks_or_batches_is_listed():
     assert after(*records) == records
 
 
-def test_a_session_inside_a_round_of_ranks_is_another_one_where_turns_can_be_empty():
-    assert after(record(), record(turn=9)) == (record(), record(turn=9))
-    assert after(record(), record(turn=9), in_rounds=False) == (record(),)
-
-
 def test_what_was_undone_is_forgotten():
     history = after(record(), record(turn=10, ranks=3), record(epoch=1, lanes=2))
-    assert remember(history, record(turn=6), in_rounds=True) == (record(),)
-    assert remember(history, record(ranks=5), in_rounds=True) == (record(ranks=5),)
+    assert remember(history, record(turn=6)) == (record(),)
+    assert remember(history, record(ranks=5)) == (record(ranks=5),)
 
 
 def test_an_epoch_whose_beginning_is_unknown_has_no_history():
@@ -78,7 +73,7 @@ def test_a_history_that_no_run_wrote_is_refused(value):
 def test_balanced_sessions_are_read_back_and_never_continue_others():
     first = SessionRecord(0, 8, 0, 2, 4, "example", 8)
     later = first._replace(turn=16)
-    history = remember(remember((), first, in_rounds=False), later, in_rounds=False)
+    history = remember(remember((), first), later)
     assert history == (first, later)
     assert read_history([record.write() for record in history]) == history
     assert len(first._replace(balanced=0).write()) == 6

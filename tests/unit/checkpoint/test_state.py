@@ -126,17 +126,14 @@ def test_damaged_and_newer_states_are_refused(folder, damage, message):
     assert len(ids(fresh)) == 60
 
 
-def test_another_batch_size_after_lanes_ran_out_early_is_refused(folder):
-    """Lane 0 is far ahead of lane 1 after the batch size shrank, so ranks pass over empty turns and get out of step."""
+def test_another_batch_size_after_lanes_ran_out_early(folder):
+    """Lane 0 is far ahead of lane 1 after the batch size shrank, so it runs out long before."""
     first = after(me.read(folder).lanes(2).batch(25), 1)
     second = me.read(folder).lanes(2).batch(1).shard(3, 0)
     second.load_state_dict(first)
-    state = after(second, 7)
     third = me.read(folder).lanes(2).batch(2)
-    if all(not isinstance(cursor, dict) for _, cursor in state["cursors"]):
-        pytest.fail("the lanes were meant to be out of step")
-    with pytest.raises(me.CheckpointMismatchError, match="old batch size"):
-        third.load_state_dict(state)
+    third.load_state_dict(after(second, 7))
+    assert ids(third) == list(range(46, 60))
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)

@@ -15,6 +15,7 @@ from midepoch.delivery.gather import in_turn, without_waits
 from midepoch.delivery.layout import Chunk
 from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.session import Session
+from midepoch.delivery.uniform import UniformSession
 from simulation import MemoryWorld, Simulation, cursor_after, memory_worlds, starts
 
 quick = settings(max_examples=100, deadline=None)
@@ -22,9 +23,9 @@ FINGERPRINT = {"data": {}, "pipeline": []}
 
 
 @st.composite
-def sessions(draw, uniform=None):
+def sessions(draw):
     """A world, a session of it, the simulation of that, and how many turns are read at a time."""
-    world = draw(memory_worlds(uniform=uniform))
+    world = draw(memory_worlds(uniform=False))
     start, readers = draw(starts(world)), draw(st.integers(1, 5))
     simulation = Simulation(world.waiting(start), start.turn, readers)
     return world, Session(world.pipeline(), start, readers), simulation, draw(st.sampled_from([0, 1, 2, 5]))
@@ -122,19 +123,7 @@ def test_empty_turns_after_the_last_item_add_no_items(drawn):
 
 
 @quick
-@given(sessions(uniform=True))
-def test_one_readers_state_of_a_uniform_pipeline_holds_for_all(drawn):
-    world, session, simulation, rounds = drawn
-    for items in cuts(simulation, 0):
-        progress = Progress(session, 0)
-        deliver(progress, simulation, rounds, items)
-        state = progress.state()
-        turns_taken = [simulation.turns_for(reader, items) for reader in range(simulation.readers)]
-        assert (state.turn, world.waiting(state)) == simulation.left(turns_taken)
-
-
-@quick
-@given(sessions(uniform=False), st.data())
+@given(sessions(), st.data())
 def test_the_states_of_all_readers_of_a_filter_are_merged_into_what_they_delivered(drawn, data):
     world, session, simulation, rounds = drawn
     states, turns_taken = [], []
@@ -148,7 +137,7 @@ def test_the_states_of_all_readers_of_a_filter_are_merged_into_what_they_deliver
 
 
 @quick
-@given(sessions(uniform=False))
+@given(sessions())
 def test_a_single_readers_state_of_a_filter_is_complete(drawn):
     world, session, _, rounds = drawn
     alone = Session(session.pipeline, session.start, 1)
@@ -177,20 +166,7 @@ def test_a_resumed_progress_hands_over_the_rest(drawn, data):
 
 
 @quick
-@given(sessions(uniform=True), st.data())
-def test_the_upcoming_row_of_a_uniform_pipeline_is_the_first_of_the_next_item(drawn, data):
-    _, session, simulation, rounds = drawn
-    reader = data.draw(st.integers(0, simulation.readers - 1))
-    for items in cuts(simulation, reader):
-        progress = Progress(session, reader)
-        deliver(progress, simulation, rounds, items)
-        following = simulation.items_of(reader)[items : items + 1]
-        first_rows = [item[0] if isinstance(item[0], tuple) else item for item in following]
-        assert progress.upcoming() == ((first_rows[0][0], (first_rows[0][1],)) if first_rows else None)
-
-
-@quick
-@given(sessions(uniform=False), st.data())
+@given(sessions(), st.data())
 def test_the_upcoming_row_of_a_filter_is_where_its_lane_is_read_on(drawn, data):
     """That is the row after the lane's last item, or the first, if the lane may have more for this reader."""
     world, session, simulation, rounds = drawn
@@ -246,7 +222,7 @@ def test_empty_turns_count_as_turns_but_not_as_items():
 
 def test_repeated_items_are_counted_but_in_no_state():
     world = MemoryWorld(sizes=(2,))
-    progress = Progress(Session(world.pipeline(), world.start(), 1), 0)
+    progress = Progress(UniformSession(world.pipeline(), world.start(), 1), 0)
     deliver(progress, Simulation(world.waiting(world.start()), 0, 1), 0)
     before = progress.reader_progress()
     progress.repeated += 1
@@ -256,7 +232,7 @@ def test_repeated_items_are_counted_but_in_no_state():
 
 def test_the_state_of_one_of_several_workers_is_partial():
     world = MemoryWorld(sizes=(3, 3))
-    session = Session(world.pipeline(), world.start(), 2)
+    session = UniformSession(world.pipeline(), world.start(), 2)
     progress = Progress(session, 1, workers=2)
     deliver(progress, Simulation(world.waiting(world.start()), 0, 2), 0, 2)
     part = progress.state().reader_progress

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,94 +10,128 @@ from hypothesis import strategies as st
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.session import Session
+from midepoch.delivery.uniform import FileSession, UniformSession
 from midepoch.errors import CheckpointMismatchError
-from simulation import MemoryWorld, Simulation, memory_worlds, starts
+from simulation import MemoryWorld, memory_worlds, starts
 
 quick = settings(max_examples=100, deadline=None)
 
 
 @st.composite
-def sessions(draw):
-    """A world, a session of it, and the simulation of that."""
+def sessions(draw, mode="example"):
+    """A world, a uniform session of it, and the items of each reader, one by one."""
     world = draw(memory_worlds(uniform=True))
-    start, readers = draw(starts(world)), draw(st.integers(1, 6))
-    return world, Session(world.pipeline(), start, readers), Simulation(world.waiting(start), start.turn, readers)
+    start, readers = draw(starts(world, ahead=mode == "example")), draw(st.integers(1, 6))
+    start = replace(start, mode=mode)
+    kind = FileSession if mode == "file" else UniformSession
+    return world, kind(world.pipeline(), start, readers), MODELS[mode](world, start, readers)
 
 
-@quick
-@given(sessions())
-def test_items_left_are_those_that_wait_in_the_lane(drawn):
-    _, session, simulation = drawn
-    assert [session.items_left(lane) for lane in range(len(simulation.waiting))] == [*map(len, simulation.waiting)]
-    assert session.is_over() == (not any(simulation.waiting))
+def in_turn(world, start, readers):
+    """Readers take the items of all lanes in turn. The rounds begin at the lane whose turn it is."""
+    waiting, lanes = world.waiting(start), len(world.sizes)
+    order = [(start.turn + number) % lanes for number in range(lanes)]
+    rounds = range(max(map(len, waiting)))
+    items = [waiting[lane][number] for number in rounds for lane in order if number < len(waiting[lane])]
+    return [items[reader::readers] for reader in range(readers)]
 
 
-@quick
-@given(sessions())
-def test_each_reader_takes_the_items_of_its_turns(drawn):
-    _, session, simulation = drawn
-    for reader in range(simulation.readers):
-        taken = [
-            sum(item is not None for _, item in simulation.turns[reader][slot :: session.assignment.period])
-            for slot in range(session.assignment.period)
+def by_file(world, start, readers):
+    """Each reader takes the items of its own lanes, those first that are nearest to their lane's beginning."""
+    waiting, cursors = world.waiting(start), [position.cursor[0] for position in start.positions.expand()]
+    of_readers = []
+    for reader in range(readers):
+        items = [
+            (-(-cursors[lane] // world.batch) + number, lane, item)
+            for lane in range(reader, len(world.sizes), readers)
+            for number, item in enumerate(waiting[lane])
         ]
-        assert session.reader_items(reader) == taken
+        of_readers.append([item for _, _, item in sorted(items)])
+    return of_readers
 
 
+MODELS = {"example": in_turn, "file": by_file}
+both = pytest.mark.parametrize("mode", MODELS)
+
+
+def left_after(world, start, taken):
+    """What is left of each lane after readers took these items."""
+    done = {item for items in taken for item in items}
+    return [[item for item in lane if item not in done] for lane in world.waiting(start)]
+
+
+@both
 @quick
-@given(sessions())
-def test_the_first_empty_turn_is_the_first_without_an_item(drawn):
-    _, session, simulation = drawn
-    empty = [
-        simulation.turn + reader + simulation.readers * number
-        for reader, turns in enumerate(simulation.turns)
-        for number, (_, item) in enumerate(turns)
-        if item is None
-    ]
-    assert session.first_empty_turn == min(empty)
+@given(data=st.data())
+def test_each_reader_takes_the_items_of_its_turns(mode, data):
+    world, session, expected = data.draw(sessions(mode))
+    waiting = world.waiting(session.start)
+    for reader, items in enumerate(expected):
+        found = [session.item(reader, number) for number in range(len(items) + 1)]
+        assert [waiting[lane][ordinal] for lane, ordinal in found[:-1]] == items
+        assert found[-1] is None
+        assert session.reader_items(reader) == len(items)
+        lanes, ordinals = session.items_at(reader, np.arange(len(items)))
+        assert [*zip(lanes.tolist(), ordinals.tolist(), strict=True)] == found[:-1]
+    for items in range(10):
+        assert session.is_complete(items) == all(len(of_reader) <= items for of_reader in expected)
 
 
+@both
 @quick
-@given(sessions())
-def test_the_state_after_any_number_of_items_leaves_what_was_not_delivered(drawn):
-    world, session, simulation = drawn
-    for items in range(2 + max(len(simulation.items_of(reader)) for reader in range(simulation.readers))):
+@given(data=st.data())
+def test_the_state_after_any_number_of_items_leaves_what_was_not_delivered(mode, data):
+    """All readers have delivered as many; and each goes on from there where it was."""
+    world, session, expected = data.draw(sessions(mode))
+    for items in range(2 + max(map(len, expected))):
         state = session.after(items)
-        turns_taken = [simulation.turns_for(reader, items) for reader in range(simulation.readers)]
-        assert (state.turn, world.waiting(state)) == simulation.left(turns_taken)
+        state = State.from_dict(state.to_dict({"data": {}, "pipeline": []}))
+        assert world.waiting(state) == left_after(world, session.start, [of_reader[:items] for of_reader in expected])
+        assert MODELS[mode](world, state, len(expected)) == [of_reader[items:] for of_reader in expected]
 
 
+@both
 @quick
-@given(sessions(), st.data())
-def test_the_state_after_workers_that_are_at_different_items(drawn, data):
+@given(data=st.data())
+def test_the_state_after_workers_that_are_at_different_items(mode, data):
     """Each rank has the same workers, and worker w of all ranks delivered the same number of items."""
-    world, session, simulation = drawn
-    workers = data.draw(st.sampled_from([n for n in range(1, 7) if simulation.readers % n == 0]))
+    world, session, expected = data.draw(sessions(mode))
+    readers = len(expected)
+    workers = data.draw(st.sampled_from([n for n in range(1, 7) if readers % n == 0]))
     items = data.draw(st.lists(st.integers(0, 6), min_size=workers, max_size=workers))
-    ranks = simulation.readers // workers
     state = session.after_each(items)
-    turns_taken = [simulation.turns_for(reader, items[reader // ranks]) for reader in range(simulation.readers)]
-    assert (state.turn, world.waiting(state)) == simulation.left(turns_taken)
+    taken = [of_reader[: items[reader // (readers // workers)]] for reader, of_reader in enumerate(expected)]
+    assert world.waiting(state) == left_after(world, session.start, taken)
     assert state.reader_progress is None
 
 
-def test_worker_w_of_all_ranks_delivered_the_same():
+@both
+def test_worker_w_of_all_ranks_delivered_the_same(mode):
     """Two ranks of two workers: readers 0 and 1 are the first workers, readers 2 and 3 the second ones."""
     world = MemoryWorld(sizes=(4, 4, 4, 4))
-    state = Session(world.pipeline(), world.start(), 4).after_each([2, 1])
+    start = replace(world.start(), mode=mode)
+    kind = FileSession if mode == "file" else UniformSession
+    state = kind(world.pipeline(), start, 4).after_each([2, 1])
     assert [position.cursor for position in state.positions.expand()] == [(2,), (2,), (1,), (1,)]
-    assert state.turn == 6
 
 
 @quick
 @given(sessions())
 def test_states_of_lanes_in_step_stay_small_until_one_runs_out(drawn):
-    _, session, simulation = drawn
+    world, session, expected = drawn
     if not session.start.positions.in_step:
         return
     runs = len(session.start.positions.runs)
-    for items in range(1 + (session.first_empty_turn - simulation.turn) // simulation.readers):
+    least = min(map(len, world.waiting(session.start)))
+    for items in range(max(0, least - 1) * len(world.sizes) // len(expected)):
         assert len(session.after(items).positions.runs) <= runs + 2
+
+
+def test_lanes_of_whole_files_have_no_items_ahead():
+    world = MemoryWorld(sizes=(4, 4))
+    start = replace(world.start([LanePosition((0,), (1,)), LanePosition((0,))]), mode="file")
+    with pytest.raises(CheckpointMismatchError, match="delivered ahead of others"):
+        FileSession(world.pipeline(), start, 2)
 
 
 def test_the_end_of_a_delivery_is_after_its_last_ordinal():
@@ -109,8 +144,8 @@ def test_the_end_of_a_delivery_is_after_its_last_ordinal():
 def test_another_batch_size_counts_the_items_of_the_states_own():
     """A state of batches of 3, in a pipeline of batches of 2, still counts batches of 3, the short last one too."""
     then = MemoryWorld(sizes=(8,), batch=3)
-    session = Session(MemoryWorld(sizes=(8,), batch=2).pipeline(), then.start([LanePosition((1,))]), 1)
-    assert session.items_left(0) == 3
+    session = UniformSession(MemoryWorld(sizes=(8,), batch=2).pipeline(), then.start([LanePosition((1,))]), 1)
+    assert session.reader_items(0) == 3
     assert session.after(2).positions.expand() == [LanePosition((7,))]
 
 
@@ -128,7 +163,7 @@ def test_another_batch_size_counts_the_items_of_the_states_own():
 )
 def test_positions_that_no_run_can_have_reached_are_refused(position, batch, message):
     world = MemoryWorld(sizes=(3, 5), batch=batch)
-    session = Session(world.pipeline(), world.start([LanePosition((0,)), position]), 1)
+    session = UniformSession(world.pipeline(), world.start([LanePosition((0,)), position]), 1)
     if message is None:
         session.check()
         return

@@ -25,14 +25,13 @@ def test_every_item_is_where_the_turns_bring_it(tmp_path_factory, kind, lanes, r
     options = {"reader": 0, "readers": ranks, "workers": 1, "lanes": lanes, "mode": "example"}
     session = begin(dataset.plan.pipeline, State(), **options).session
     steps = steps_of(session)
-    totals = [steps.items(lane).total() for lane in range(lanes)]
+    totals = [session.total(lane) for lane in range(lanes)]
     in_order = [(lane, round_) for round_ in range(max(totals)) for lane in range(lanes) if round_ < totals[lane]]
     expected = {rank: [] for rank in range(ranks)}
     for number, item in enumerate(in_order):
-        turn = item[1] * lanes + item[0]
-        expected[(turn if kind == "uniform" else number) % ranks].append(item)
+        expected[number % ranks].append(item)
     for rank, items in expected.items():
-        assert [steps.at(rank, step) for step in range(len(items) + 1)] == [*items, None]
+        assert [session.item(rank, step) for step in range(len(items) + 1)] == [*items, None]
         for step, item in enumerate(items):
             assert steps.of(*item) == (rank, step, in_order.index(item))
     for turns in range(max(totals) * lanes + 2):

@@ -3,7 +3,7 @@
 import pytest
 
 from midepoch.checkpoint.lanes import LanePosition
-from midepoch.delivery.session import Session
+from midepoch.delivery.uniform import UniformSession
 from midepoch.workers.claims import ClaimTable, SharedTurns
 from midepoch.workers.process import WorkerSettings, _claims
 from midepoch.workers.taking import OwnTurns
@@ -16,7 +16,7 @@ from simulation import MemoryWorld
         ((), False, True, SharedTurns),
         ((), False, False, OwnTurns),
         ((), True, True, OwnTurns),
-        ((2,), False, True, OwnTurns),
+        ((2,), False, True, SharedTurns),
     ],
 )
 def test_turns_are_stolen_only_where_they_can_be_begun_at_no_cost(ahead, decodes, steal, kind):
@@ -24,7 +24,7 @@ def test_turns_are_stolen_only_where_they_can_be_begun_at_no_cost(ahead, decodes
     settings = WorkerSettings(
         plan=None, number=1, workers=2, seed=0, ahead=None, init=None, claims=table if steal else None
     )
-    session = Session(world.pipeline(decodes=decodes), world.start([LanePosition((1,), ahead)], turn=1), 1)
+    session = UniformSession(world.pipeline(decodes=decodes), world.start([LanePosition((1,), ahead)], turn=1), 1)
     assert isinstance(_claims(settings, session, 1), kind)
     assert all(opened.closed for opened in session.pipeline.source.opened)
     table.free()

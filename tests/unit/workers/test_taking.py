@@ -9,25 +9,24 @@ from hypothesis import strategies as st
 
 from midepoch.delivery.progress import Progress, Turns
 from midepoch.delivery.reader import turn_by_turn
-from midepoch.delivery.session import Session
+from midepoch.delivery.uniform import UniformSession
 from midepoch.workers import taking
 from midepoch.workers.claims import ClaimTable, SharedTurns
 from midepoch.workers.taking import OwnTurns, TurnTaker
-from simulation import MemoryWorld, Simulation, cursor_after, memory_worlds, starts
+from simulation import MemoryWorld, Simulation, memory_worlds, starts
 
 
 @st.composite
 def counted_sessions(draw):
     world = replace(draw(memory_worlds()), dropped=None)
     pipeline = world.pipeline(bulk=draw(st.sampled_from([0, 1, 3])), items_together=draw(st.integers(0, 2)))
-    return world, Session(pipeline, draw(starts(world)), draw(st.integers(1, 3)))
+    return world, UniformSession(pipeline, draw(starts(world)), draw(st.integers(1, 3)))
 
 
 def expected_turns(world, session, reader):
     """All turns of a reader that have an item, by their numbers."""
-    simulation = Simulation(world.waiting(session.start), session.start.turn, session.assignment.readers)
-    items = [item for _, item in simulation.turns[reader]]
-    return {turn: (cursor_after(item), item) for turn, item in enumerate(items) if item is not None}
+    simulation = Simulation(world.waiting(session.start), session.start.turn, 1)
+    return {turn: ((), item) for turn, item in enumerate(simulation.items_of(0)[reader :: session.assignment.readers])}
 
 
 def made_by(taker):
@@ -110,7 +109,7 @@ def test_turns_are_claimed_for_a_while_and_cheap_ones_are_not_stolen(monkeypatch
 
     monkeypatch.setattr(taking.time, "perf_counter", lambda: next(clock))
     world = MemoryWorld(sizes=(9,))
-    list(made_by(TurnTaker(Progress(Session(world.pipeline(), world.start(), 1), 0), Asked(0, 1), 1)))
+    list(made_by(TurnTaker(Progress(UniformSession(world.pipeline(), world.start(), 1), 0), Asked(0, 1), 1)))
     assert asked == 2 * [(1, False)] + 3 * [(wanted, steals)]
 
 
@@ -137,7 +136,7 @@ def test_turns_that_are_made_together_are_claimed_together(monkeypatch, seconds,
     monkeypatch.setattr(taking, "take_turns", take_together)
     world = MemoryWorld(sizes=(9, 9))
     pipeline = world.pipeline(items_together=2)
-    made = list(made_by(TurnTaker(Progress(Session(pipeline, world.start(), 1), 0), Asked(0, 1), 1)))
+    made = list(made_by(TurnTaker(Progress(UniformSession(pipeline, world.start(), 1), 0), Asked(0, 1), 1)))
     assert asked == [(4, False), *5 * [(wanted, steals)]]
     assert sum(len(turns) for _, turns in made) == sum(turns for turns, _ in asked[:-1])
 
@@ -162,7 +161,7 @@ def test_rows_that_take_long_to_open_are_not_opened_again_and_again(monkeypatch,
     monkeypatch.setattr(taking.time, "perf_counter", lambda: now)
     monkeypatch.setattr(taking, "take_turns", take_slowly)
     world = MemoryWorld(sizes=(9,))
-    list(made_by(TurnTaker(Progress(Session(world.pipeline(), world.start(), 1), 0), Asked(0, 1), 1)))
+    list(made_by(TurnTaker(Progress(UniformSession(world.pipeline(), world.start(), 1), 0), Asked(0, 1), 1)))
     assert asked[:5] == [False, False, True, True, True]
     assert asked[5:40] == 35 * [may_steal], "the turns at 20 were opened before"
     assert asked[-1], "that was long ago"
@@ -171,7 +170,7 @@ def test_rows_that_take_long_to_open_are_not_opened_again_and_again(monkeypatch,
 def test_turns_that_another_worker_claims_meanwhile_are_cut_off():
     world, table = MemoryWorld(sizes=(9,)), ClaimTable(2)
     table.start(1)
-    session = Session(world.pipeline(bulk=3), world.start(), 1)
+    session = UniformSession(world.pipeline(bulk=3), world.start(), 1)
     taker = TurnTaker(Progress(session, 0), SharedTurns(table, 1, 0), 2)
     claim = taker.claim()
     SharedTurns(table, 1, 1).claim(3, steal=False)
