@@ -258,3 +258,19 @@ def test_checkpoints_of_every_version_load_if_some_workers_have_not_begun(tmp_pa
     alone = GOLDEN_PIPELINES[name](me.read(folder))
     alone.load_state_dict(me.from_stateful_dataloader(values["state"]))
     assert sorted(ids(alone)) == sorted(values["rest"])  # when lanes run out, one reader has other turns than two
+
+
+@pytest.mark.parametrize(("workers", "then"), [(2, 4), (4, 2), (2, 3)])
+def test_checkpoints_of_the_first_steps_after_a_resume_with_other_workers(folder, workers, then):
+    """Until a step has come from every worker, some hold the state that was loaded."""
+    first = StatefulDataLoader(me.read(folder), batch_size=None, num_workers=workers)
+    got = ids(islice(first, 3))
+    resumed = me.from_stateful_dataloader(first.state_dict())
+    for steps in range(then + 1):
+        dataset = me.read(folder)
+        dataset.load_state_dict(resumed)
+        second = StatefulDataLoader(dataset, batch_size=None, num_workers=then)
+        more = ids(islice(second, steps))
+        rest = me.read(folder)
+        rest.load_state_dict(me.from_stateful_dataloader(second.state_dict()))
+        assert sorted([*got, *more, *ids(rest)]) == list(range(60))

@@ -111,7 +111,7 @@ def test_A15_any_legs_lose_and_repeat_nothing(folder, ranks, lanes, mode, sizes,
                 run.dataset.load_state_dict(state)
             run.items = iter(run.dataset)
             delivered += ids(islice(run.items, steps))
-        if steps is None:
+        if steps is None or len(delivered) == sum(FILES):
             break
         states = [json.loads(json.dumps(run.dataset.state_dict())) for run in runs]
         furthest = max(states, key=lambda one: one["turn"])

@@ -85,17 +85,13 @@ def _remembering(pipeline: Pipeline, start: State, ranks: int) -> State:
 
 
 def settled(pipeline: Pipeline, state: State) -> State:
-    """A state that counts the items of all workers, as a complete state, where the pipeline is needed for that.
+    """A state that counts the items of all workers, as a complete state.
 
-    The mixture of a complete state can be changed, and the state loads without the survey.
+    The mixture of a complete state can be changed, the state loads without the survey, and workers that have not begun
+    hold it as it is.
     """
     delivered = state.reader_progress
-    if (
-        pipeline.uniform
-        or delivered is None
-        or delivered.reader is not None
-        or len(delivered.items) < delivered.workers
-    ):
+    if delivered is None or delivered.reader is not None or len(delivered.items) < delivered.workers:
         return state
     return _after_workers(pipeline, replace(state, reader_progress=None), delivered)
 
