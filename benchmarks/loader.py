@@ -67,7 +67,7 @@ def overhead(token_rows: int, text_rows: int, repeats: int) -> list[Figure]:
     """The time of a pass of the Loader / that of a plain DataLoader that yields the same batches."""
     figures = []
     tokens = me.read(data.tokens(token_rows), index_dir=data.INDEX).with_format("torch").batch(BATCH)
-    texts = me.read(data.texts(text_rows), index_dir=data.INDEX).batch(BATCH)
+    texts = me.read(data.texts(text_rows), index_dir=data.INDEX).with_format("torch").batch(BATCH)
     for name, dataset in (("token batches", tokens), ("text batches", texts)):
         for workers in (0, 2):
             contenders = {

@@ -33,8 +33,8 @@ class Epoch:
 
 
 def texts(rows: int, workers: Sequence[int], repeats: int) -> list[Figure]:
-    """Batches of Python values."""
-    dataset = me.read(data.texts(rows), index_dir=data.INDEX).shuffle(1).batch(BATCH)
+    """Batches of texts, which are lists, and numbers, which are tensors."""
+    dataset = me.read(data.texts(rows), index_dir=data.INDEX).shuffle(1).with_format("torch").batch(BATCH)
     epochs = _epochs(dataset, workers, repeats)
     speeds = [figure(f"rows/s, {name}", rows / epoch.seconds) for name, epoch in epochs.items()]
     return [*_ratios("text batches", epochs, target=0.75), *speeds, *_processor_times(epochs, rows)]

@@ -26,7 +26,7 @@ EPOCHS, SAVE_EVERY = 2, 7
 def train(folder: Path, kill_after: int | None) -> None:
     """Train for two epochs, from the last checkpoint if there is one."""
     accelerator = Accelerator(cpu=True)
-    data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).with_format("torch").batch(8)
+    data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).batch(8)
     data = data.shard(accelerator.num_processes, accelerator.process_index)
     model = torch.nn.Linear(1, 1)
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))

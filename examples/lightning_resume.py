@@ -62,7 +62,7 @@ def train(folder: Path, kill_after: int | None) -> None:
         logger=False,
         enable_progress_bar=False,
     )
-    data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).with_format("torch").batch(8)
+    data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).batch(8)
     loader = me.Loader(data.shard(trainer.world_size, trainer.global_rank), num_workers=2)
     trainer.fit(Model(folder), datamodule=LoaderDataModule(loader), ckpt_path="last")
 

@@ -52,14 +52,14 @@ def main() -> None:
 
     for batch in in_step(loader):  # a rank that runs out of batches repeats one until the others have none left
         step += 1
-        x = torch.as_tensor(batch["x"]).float().unsqueeze(1)
+        x = batch["x"].float().unsqueeze(1)
         loss = (model(x) - x).square().mean() * (0 if loader.is_padding else 1)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if not loader.is_padding:
             with (out / f"ids-{dist.get_rank()}.jsonl").open("a") as log:
-                log.write(json.dumps({"step": step, "ids": [int(row) for row in batch["id"]]}) + "\n")
+                log.write(json.dumps({"step": step, "ids": batch["id"].tolist()}) + "\n")
             if step % options.log_every == 0:
                 say(f"step {step}: loss {loss.item():.4f}")
 

@@ -54,7 +54,7 @@ def train(folder: Path, kill_after: int | None) -> None:
         report_to=[],
         disable_tqdm=True,
     )
-    data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).with_format("torch").batch(8)
+    data = me.read(folder / "data", index_dir=folder / "index").shuffle(seed=42).batch(8)
     loader = me.Loader(data.shard(args.world_size, args.process_index), num_workers=2)
     config = GPT2Config(vocab_size=128, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
     trainer = LoggingTrainer(GPT2LMHeadModel(config), args, loader=loader, callbacks=[Kill(kill_after)])

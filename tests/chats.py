@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from files import plain
 from media import picture
 
 WORDS = ("a", "cat", "dog", "house", "sees", "red", "blue", "the", "of", "in", "two", "three", "sky", "tree", "runs")
@@ -126,4 +127,5 @@ def cropped(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 def ids(items: list[Any]) -> list[int]:
     """The ids of samples or packs."""
-    return [number for item in items for number in (item["id"] if isinstance(item["id"], list) else [item["id"]])]
+    found = [plain(item["id"]) for item in items]
+    return [number for one in found for number in (one if isinstance(one, list) else [one])]

@@ -42,6 +42,15 @@ def values(dataset: Any, name: str = "x") -> list[Any]:
     return [row[name] for row in dataset]
 
 
+def plain(value: Any) -> Any:
+    """Items, batches or columns with Python values in place of tensors and arrays."""
+    if isinstance(value, dict):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def cuts_of(size: int) -> list[int]:
     """Sizes to which a file of this size is truncated: all near its ends, some between."""
     return sorted({1, 2, 3, 4, 5, 6, 7, 8, *range(9, size, 5), *range(max(9, size - 20), size)})

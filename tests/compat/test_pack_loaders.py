@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 def build(request, folder):
     def build(lanes=4):
         rows = me.read(folder).shuffle(1, window=20).lanes(lanes) if lanes else me.read(folder).shuffle(1, window=20)
-        return rows.map(as_arrays).pack(32, strategy=request.param, window=16, eos=7, pad=9)
+        return rows.map(as_arrays).pack(32, strategy=request.param, window=16, eos=7, pad=9).with_format("numpy")
 
     return build
 

@@ -9,6 +9,7 @@ import pytest
 from torch.utils.data import get_worker_info
 
 import midepoch as me
+from files import plain
 from midepoch.workers import taking
 from midepoch.workers.claims import SharedTurns
 from worlds import write_files
@@ -152,7 +153,7 @@ def run(dataset, workers, *, steal, groups=1):
 
 def rows_of(batch):
     """The rows of a batch, in their order."""
-    return list(map(int, dict.fromkeys(chain.from_iterable(batch["tokens"]))))
+    return list(dict.fromkeys(chain.from_iterable(plain(batch["tokens"]))))
 
 
 def batches_with(batches):

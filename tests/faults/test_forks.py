@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 import midepoch as me
-from files import write_numbers
+from files import plain, write_numbers
 from forking import fork, in_a_forked_process
 
 ROWS, BLOCK = 4000, 100
@@ -128,7 +128,7 @@ def test_a_forked_process_leaves_the_persistent_workers_of_its_parent_alone(tmp_
 
 
 def numbers(batches):
-    return [number for batch in batches for number in batch["x"]]
+    return [number for batch in batches for number in plain(batch["x"])]
 
 
 def workers_here():

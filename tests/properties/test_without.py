@@ -12,22 +12,23 @@ from counted import is_kept
 from legs import run_leg
 from midepoch.order.without import Without
 from midepoch.testing import assert_resumes
+from worlds import ids
 
 FIRST_ROWS = {"0.arrow": 0, "2.arrow": 17, "3.arrow": 48}
 LAYOUTS = st.tuples(st.integers(1, 4), st.integers(1, 2))
 
 
-def named(ids):
+def named(numbers):
     """The files and rows of ids."""
     pairs = []
-    for number in ids:
+    for number in numbers:
         file = next(name for name in ("3.arrow", "2.arrow", "0.arrow") if number >= FIRST_ROWS[name])
         pairs.append((file, number - FIRST_ROWS[file]))
     return pairs
 
 
 def ids_of(item):
-    return list(item["id"]) if isinstance(item["id"], list) else [item["id"]]
+    return ids([item])
 
 
 leg = partial(run_leg, values_of=ids_of)
@@ -92,14 +93,14 @@ def test_steps_that_a_loader_names_are_left_out_and_the_run_goes_on(files, caplo
     dataset = me.read(files).shuffle(3)
     loader = me.Loader(dataset, batch_size=4)
     batches = iter(loader)
-    first = [number for _ in range(3) for number in next(batches)["id"]]
+    first = [number for _ in range(3) for number in ids_of(next(batches))]
     poisoned = [number for step in (4, 5) for number in ids_in(loader.trace(step))]
     edited = dataset.without(steps=range(4, 6), of=loader)
     again = me.Loader(edited, batch_size=4, num_workers=1)
     again.load_state_dict(loader.state_dict())
     assert "it goes on without 8 rows. All others come exactly once" in caplog.text
     assert again.progress().step == 0
-    rest = [number for batch in again for number in batch["id"]]
+    rest = ids(again)
     assert len(poisoned) == 8
     assert sorted(first + rest + poisoned) == list(range(60))
     assert not set(rest) & set(poisoned)

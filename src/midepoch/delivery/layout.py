@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from midepoch.delivery.progress import EMPTY
 from midepoch.values.file_checks import Check
+from midepoch.values.forms import FORMS, Form
 from midepoch.values.gather import PickedArray, WideBatches
 from midepoch.values.received import TensorRuns
 from midepoch.values.row_items import RowItems, RowRounds
@@ -115,6 +116,7 @@ class Layout:
         self,
         batches: Sequence[pa.RecordBatch],
         size: int | None,
+        form: Form,
         cursors: Sequence[Sequence[int]],
         check: Check | None = None,
     ) -> None:
@@ -132,7 +134,8 @@ class Layout:
                 stream.write_batch(batch)
         if check is not None:
             check()  # only after it are they part of the message
-        self._numbers.extend([ROWS, len(batches), len(cursors), len(cursors[0]), size or 0, start, self.used])
+        kind = [ROWS, FORMS.index(form)]
+        self._numbers.extend([*kind, len(batches), len(cursors), len(cursors[0]), size or 0, start, self.used])
         for cursor in cursors:
             self._numbers.extend(cursor)
         self.items += len(cursors)
@@ -220,10 +223,10 @@ def _read_pickled(
 
 
 def _read_rows(view: memoryview, numbers: Sequence[int], at: int) -> tuple[Chunk, int]:
-    lanes, count, width, size, start, stop = numbers[at : at + 6]
-    at += 6
+    form, lanes, count, width, size, start, stop = numbers[at : at + 7]
+    at += 7
     flat = numbers[at : at + count * width]
     cursors = [tuple(flat[number * width : (number + 1) * width]) for number in range(count)]
     stream = pa.ipc.open_stream(pa.py_buffer(view[start:stop]))
-    parts = tuple(RowItems(Rows(stream.read_next_batch()), size or None) for _ in range(lanes))
+    parts = tuple(RowItems(Rows(stream.read_next_batch(), FORMS[form]), size or None) for _ in range(lanes))
     return Chunk(list(parts[0] if lanes == 1 else RowRounds(parts)), cursors), at + count * width

@@ -12,7 +12,7 @@ from midepoch.sources.files import FileRows
 from midepoch.stages.arguments import name_of
 from midepoch.stages.stage import Call, Stage
 
-INTERNAL = ("number", "salt", "checks", "tries", "skip_log", "stage", "values", "digest", "columns")
+INTERNAL = ("number", "salt", "checks", "tries", "skip_log", "stage", "values", "digest", "columns", "default_form")
 """Fields of stages that no user sets."""
 
 

@@ -70,11 +70,21 @@ class Sender:
     """
 
     def __init__(
-        self, memory: SharedMemory, outbox: Outbox, places: Places, *, ahead: int | None, step: int = 1
+        self,
+        memory: SharedMemory,
+        outbox: Outbox,
+        places: Places,
+        *,
+        ahead: int | None,
+        step: int = 1,
+        copies_tensors: bool = False,
     ) -> None:
-        """``ahead`` is the number of items that the worker may be ahead; None bounds the bytes instead."""
+        """``ahead`` is the number of items that the worker may be ahead; None bounds the bytes instead.
+
+        ``copies_tensors`` means that tensors go on from the shared memory to a device or to pinned memory.
+        """
         self._memory, self._outbox, self._places, self._ahead = memory, outbox, places, ahead
-        self._step = step
+        self._step, self._copies_tensors = step, copies_tensors
         self.turn = NO_TURN
         """The first turn that was not sent; ``NO_TURN`` until it is known where the turns begin."""
         self._sent: dict[int, range] = {}  # the turns of messages that are not received yet, by where those are
@@ -120,7 +130,7 @@ class Sender:
         sums = None if turns.sums is None else turns.sums.take(len(turns.items)).view(np.int64).tolist()
         if isinstance(turns.items, RowItems | RowRounds):
             parts = turns.items.parts if isinstance(turns.items, RowRounds) else (turns.items,)
-            if parts[0].are_columns and len(parts) <= self._most_items:
+            if parts[0].are_columns(tensors=not self._copies_tensors) and len(parts) <= self._most_items:
                 self._write_rows(parts, turns.cursors, sums)
                 return
             wide = [batches for part in parts if (batches := part.wide_batches())]
@@ -194,8 +204,8 @@ class Sender:
             ends = _ends(cursors, sums, len(parts), done, done + rounds)
             size = stream_size(batches)
             check = all_checks(part.rows.check for part in parts)
-            layout = self._room_for(size, 7 + len(ends) * len(ends[0]), ROW_MESSAGE_BYTES)
-            layout.add_rows(batches, parts[0].size, ends, check)
+            layout = self._room_for(size, 8 + len(ends) * len(ends[0]), ROW_MESSAGE_BYTES)
+            layout.add_rows(batches, parts[0].size, parts[0].rows.form, ends, check)
             if self._is_due():
                 self.flush()
             done += rounds

@@ -57,9 +57,10 @@ class IcebergDataset(StructuredDataset):
 
         ``table``, ``catalog_config``, ``snapshot_id`` and ``schema_id`` say what is read. ``scan_filter`` and
         ``filters`` are two names of one filter. By default ``columns`` are all of the table. ``output_format`` is that
-        of each row; the default, "dict", has Python values. ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``,
-        ``split_bytes``, ``split_rows``, ``split_strategy``, ``num_ranks``, ``rank``, ``storage_options``,
-        ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and ``executor`` are those of
+        of each row; the default, "dict", has Python values, of which a Loader makes tensors when it makes batches.
+        ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``, ``split_strategy``,
+        ``num_ranks``, ``rank``, ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``,
+        ``trust_shared`` and ``executor`` are those of
         :class:`midepoch.StructuredDataset`.
         """
         arguments = locals()

@@ -2,6 +2,7 @@
 
     loader      Loader: its constructor and its arguments
     delivering  the batches of a pass: in this process or by workers, as many on every rank
+    column_kinds  notices columns that change between tensor and list
     asking      length, progress, metrics, digests, and which rows come when
     position    the plan, the position, and their states
     options     how a Loader reads its dataset: its batches, lanes and ranks

@@ -20,6 +20,7 @@ from midepoch.delivery.progress import EMPTY, Progress, Turns
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.session import Session
 from midepoch.loader.asking import AskedLoader
+from midepoch.loader.column_kinds import ColumnKinds
 from midepoch.workers.device import copies_to, one_ahead, start_copies, start_copies_of_turns
 from midepoch.workers.pool import WorkerPool, pinned, pins
 
@@ -35,6 +36,7 @@ class DeliveringLoader(AskedLoader[Item]):
     _steals_work: bool
     _on_metrics: OnMetrics | None
     _metrics_every: int
+    _column_kinds: ColumnKinds
 
     def __iter__(self) -> PassIterator[Item]:  # type: ignore[override]
         """A pass from the start point: the beginning of the epoch, or the state that was loaded.
@@ -45,7 +47,10 @@ class DeliveringLoader(AskedLoader[Item]):
         self._waiting = None
         run = self._start_point.begin(self._plan)
         self._meter = Meter(run, on_metrics=self._on_metrics, every=self._metrics_every)
-        return PassIterator.over(run, self._meter.timed(self.batches(run)), self.describe_state)
+        batches = self.batches(run)
+        if self._options.collate is None and self._plan.pipeline.item_spec == ("torch", True):
+            batches = self._column_kinds.watched(batches)
+        return PassIterator.over(run, self._meter.timed(batches), self.describe_state)
 
     def with_states(self) -> Iterator[tuple[Item, dict[str, Any]]]:
         """Each batch with the state after it, for callers that read ahead of what they train on."""

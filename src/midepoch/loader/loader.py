@@ -18,12 +18,13 @@ from midepoch.dataset.planned import Item
 from midepoch.dataset.signatures import Made, Row, Table
 from midepoch.delivery.metrics import OnMetrics
 from midepoch.delivery.plan import Even, Plan
+from midepoch.loader.column_kinds import ColumnKinds
 from midepoch.loader.delivering import DeliveringLoader
 from midepoch.loader.options import LoaderArguments, LoaderOptions, micro_batches, steals_work
 from midepoch.workers.device import check_device
 from midepoch.workers.pool import pins
 
-RowOrTable = TypeVar("RowOrTable", bound=Row | Table)
+OneTable = TypeVar("OneTable", bound=Table)
 INSTEAD = {
     "sampler": (
         "To shuffle, use dataset.shuffle(seed=42); in place of a DistributedSampler, dataset.shard(); to choose rows, "
@@ -51,7 +52,13 @@ class Loader(DeliveringLoader[Item]):
     ``dataset.shuffle(seed=42)``. ``sampler``, ``batch_sampler`` and ``generator`` raise too, and say what to use.
     ``batch_size=n`` is ``dataset.batch(n)``, or, with a ``collate_fn``, that function of ``n`` items; without a batch
     size ``collate_fn`` gets each item. ``drop_last`` leaves out the last batch of a lane if it is smaller, and needs a
-    batch size. Nothing else is converted: use ``dataset.with_format("torch")`` for tensors.
+    batch size.
+
+    Batches and packs have tensors, as ``dataset.with_format("torch")`` makes them, unless ``with_format`` or a
+    ``collate_fn`` says otherwise. Numbers are a tensor, lists of one length a matrix, lists of different lengths a list
+    of tensors, and text a list of strings. A column with a null is a list in that batch. If a column is a tensor in
+    some batches and a list in others, that is logged once. ``with_format("python")`` keeps Python values, as do single
+    rows without a batch size. The conversion is no part of a state.
 
     A loop starts at the beginning of the epoch, or at the state that was loaded; after a full loop that is the next
     epoch. ``even`` gives every rank the same number of batches in an epoch, by repeating ("pad") or leaving out
@@ -119,8 +126,19 @@ class Loader(DeliveringLoader[Item]):
 
     @overload
     def __init__(
-        self: "Loader[RowOrTable]",
-        dataset: Dataset[RowOrTable],
+        self: "Loader[Row]",
+        dataset: Dataset[Row],
+        batch_size: int,
+        shuffle: bool | None = None,
+        *,
+        collate_fn: None = None,
+        **others: Unpack[LoaderArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Loader[OneTable]",
+        dataset: Dataset[OneTable],
         batch_size: int,
         shuffle: bool | None = None,
         *,
@@ -212,6 +230,7 @@ class Loader(DeliveringLoader[Item]):
         self._ahead, self._device = prefetch_factor, checked_device
         self._steals_work = steals_work(work_stealing, plan)
         self._on_metrics, self._metrics_every = on_metrics, metrics_every
+        self._column_kinds = ColumnKinds()
         self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None
         if pin_memory and not pins(self):
             log_once("pin_memory=True changes nothing on this machine: torch finds no CUDA device.")

@@ -13,6 +13,7 @@ from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.batch import Batch, Collate
 from midepoch.stages.stage import Stage
+from midepoch.stages.transform import ToTensors
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +76,7 @@ class LoaderOptions:
         even = self._even(dataset)
         pipeline, batching = dataset.pipeline, self._batching()
         if self.collate is None:
-            pipeline = pipeline.with_stages(*batching)
+            pipeline = with_tensors(pipeline.with_stages(*batching))
         else:  # it gets the items as they are delivered
             pipeline = replace(pipeline, stages=(*pipeline.stages, *batching))
         plan = replace(
@@ -139,6 +140,23 @@ class LoaderOptions:
         if self.batch_size is not None:
             return (Batch(size=self.batch_size, drop_last=self.drop_last, collate=self.collate),)
         return () if self.collate is None else (Collate(function=self.collate),)
+
+
+def with_tensors(pipeline: Pipeline) -> Pipeline:
+    """A pipeline whose batches and packs have tensors, unless the user chose a form. No fingerprint knows of it."""
+    if pipeline.chooses_form:
+        return pipeline
+    stages = pipeline.stages
+    for number, stage in reversed(list(enumerate(stages))):
+        if isinstance(stage, Batch):  # the types of columns are those of the files, if no function was called
+            return replace(
+                pipeline, stages=(*stages[:number], replace(stage, default_form="torch"), *stages[number + 1 :])
+            )
+        if stage.functions:
+            break
+    if pipeline.item_spec == ("python", False):  # single rows
+        return pipeline
+    return replace(pipeline, stages=(*stages, ToTensors(form="torch")))
 
 
 def _is_packed(pipeline: Pipeline) -> bool:

@@ -69,7 +69,7 @@ def cache_pipeline(
     cached, later_steps = divide(pipeline)
     rows = Cache(pipeline=cached, folder=folder.absolute(), version=version).open(executor)
     form, _ = pipeline.item_spec
-    stages = () if form == "python" else (Convert(form=form),)
+    stages = (Convert(form=form),) if pipeline.chooses_form or form != "python" else ()
     return Pipeline(source=replace(rows, steps=later_steps), stages=stages)
 
 

@@ -130,6 +130,10 @@ class Mixture:
     def item_spec(self) -> ItemSpec:
         return self.parts[0].item_spec  # mix() checks that all parts agree
 
+    @property
+    def chooses_form(self) -> bool:
+        return any(part.chooses_form for part in self.parts)
+
     @cached_property
     def schema(self) -> pa.Schema | None:
         """The schema of all parts if they are unchanged rows and agree, so that they can be drawn in runs."""

@@ -159,6 +159,11 @@ class Pipeline:
         flow = self._flow_of_nothing()
         return flow.form, flow.batched
 
+    @property
+    def chooses_form(self) -> bool:
+        """True if the user said which form the values have."""
+        return self.source.chooses_form or any(stage.sets_form for stage in self.stages)
+
     @cached_property
     def schema(self) -> pa.Schema | None:
         """The items' Arrow schema where their values are those of the files, else None."""

@@ -65,6 +65,7 @@ class FileRows:
     functions = ()
     begin: Cursor = (0,)
     item_spec: ItemSpec = ("python", False)
+    chooses_form = False
 
     @property
     def label(self) -> str:

@@ -176,6 +176,10 @@ class Source(Protocol):
         """The form of the items, and whether they are batches."""
 
     @property
+    def chooses_form(self) -> bool:
+        """True if the user said which form the values have."""
+
+    @property
     def survives_fork(self) -> bool:
         """True if a forked process can continue to read. The clients of most object stores do not survive a fork."""
 

@@ -32,6 +32,7 @@ from midepoch.stages.stage import Call, FunctionStage, Stage
 from midepoch.stages.transform import check_removed, without
 from midepoch.values.collate import collate
 from midepoch.values.convert import as_column
+from midepoch.values.forms import Form
 from midepoch.values.row_items import row_items
 from midepoch.values.rows import Rows
 
@@ -44,6 +45,8 @@ class Batch(Stage):
     drop_last: bool = False
     collate: Callable[[list[Any]], Any] | None = None
     """A user function that makes the batch, instead of laying the items out as columns."""
+    default_form: Form | None = None
+    """The form of the columns if the user chose none; None is that of the items."""
     name = "batch"
 
     def __post_init__(self) -> None:
@@ -61,6 +64,8 @@ class Batch(Stage):
         return self.size
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        if self.default_form is not None:
+            inputs = inputs.batched_as(self.default_form)
         if inputs.stacked_runs is not None and self.collate is None:
             return Flow(single_items=self._of_stacked(inputs, inputs.stacked_runs), form=inputs.form, batched=True)
         if inputs.row_runs is None or self.collate is not None:

@@ -168,6 +168,13 @@ class Flow:
         """The outputs in runs of a multiple of ``size`` rows; only the last run may have a remainder."""
         return _regroup(self.row_runs, size) if self.row_runs is not None else _collect(self, size)
 
+    def batched_as(self, form: Form) -> "Flow":
+        """The same outputs, for a stage that makes batches of a form. Single items are converted with their batch."""
+        if self.row_runs is None:
+            return replace(self, form=form)
+        runs = (RowRun(run.rows.to(form), run.cursors, run.keys) for run in self.row_runs)
+        return Flow(row_runs=runs, form=form, schema=self.schema, deferred=self.deferred)
+
     def with_single_items(self, items: Iterator[SingleItem]) -> "Flow":
         """A flow of other items, one by one, of which the same is known."""
         return replace(self, row_runs=None, item_runs=None, stacked_runs=None, single_items=items)

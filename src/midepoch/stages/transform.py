@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Literal, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -234,12 +234,29 @@ class Convert(Stage):
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         if inputs.row_runs is not None:
-            runs = (RowRun(run.rows.to(self.form), run.cursors, run.keys) for run in inputs.row_runs)
-            return Flow(row_runs=runs, form=self.form, schema=inputs.schema, deferred=inputs.deferred)
+            return inputs.batched_as(self.form)
         if inputs.stacked_runs is not None and self.form in ("numpy", "torch"):
             return replace(inputs, form=self.form)
         convert = convert_batch if inputs.batched else convert_item
         items = ((convert(item, self.form), cursor, key) for item, cursor, key in inputs.as_single_items())
+        return replace(inputs.with_single_items(items), form=self.form)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToTensors(Stage):
+    """Give batches and packs the values that a Loader delivers if the user chose no form."""
+
+    form: Literal["torch"]
+    name = "with_format"
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        if inputs.stacked_runs is not None:
+            return inputs.batched_as(self.form)
+        convert = convert_batch if inputs.batched else convert_item
+        items = (
+            (convert(item, self.form) if isinstance(item, MAPPINGS) else item, cursor, key)
+            for item, cursor, key in inputs.as_single_items()
+        )
         return replace(inputs.with_single_items(items), form=self.form)
 
 

@@ -21,6 +21,12 @@ LISTS = {pa.list_(pa.null()).id, pa.large_list(pa.null()).id, FIXED_SIZE_LIST}
 """The ids of list types: comparing ids is faster than asking a type what it is."""
 
 
+TEXTS = {kind.id for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())}
+"""The ids of types whose values are Python objects in every form but Arrow."""
+TOGETHER = 1024
+"""So many rows of a column are copied together, if batches are smaller."""
+
+
 def arrow_columns(batch: pa.RecordBatch, form: Form) -> Any:
     """A dict of the columns in a form; for "arrow" the record batch itself."""
     if form == "arrow":
@@ -37,12 +43,45 @@ def arrow_batches(batch: pa.RecordBatch, size: int, form: Literal["numpy", "torc
     starts = range(0, batch.num_rows, size)
     if form == "arrow":
         return map(batch.slice, starts, repeat(size))
-    make, finish = (to_torch, copied_tensor) if form == "torch" else (to_numpy, np.asarray)
+    if form == "torch":
+        names, parts = batch.schema.names, [_torch_parts(column, size) for column in batch.columns]
+        return (dict(zip(names, values, strict=True)) for _, *values in zip(starts, *parts, strict=True))
     columns = [
-        (name, column, make) if (array := even_array(column)) is None else (name, array, finish)
+        (name, column, to_numpy) if (array := even_array(column)) is None else (name, array, np.asarray)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return ({name: converted(column[at : at + size]) for name, column, converted in columns} for at in starts)
+
+
+def _torch_parts(column: pa.Array, size: int) -> Iterator[Any]:
+    """``to_torch`` of ``size`` rows of a column at a time."""
+    array = even_array(column)
+    if array is not None and array.ndim == 1:
+        return tensor_parts(array, size)
+    if array is not None:
+        return (copied_tensor(array[at : at + size]) for at in range(0, len(column), size))
+    if column.type.id in TEXTS:
+        return _text_parts(column, size)
+    return (to_torch(column[at : at + size]) for at in range(0, len(column), size))
+
+
+def tensor_parts(array: npt.NDArray[Any], size: int) -> Iterator[Any]:
+    """Tensors of ``size`` numbers each. They are copies, of which some are made together: that is faster.
+
+    Each has a storage of its own, so ``torch.save`` writes its numbers alone.
+    """
+    together = max(1, TOGETHER // size) * size
+    from_numpy = torch_module().from_numpy
+    for start in range(0, len(array), together):
+        copy = array[start : start + together].copy()
+        yield from (from_numpy(copy[at : at + size]) for at in range(0, len(copy), size))
+
+
+def _text_parts(column: pa.Array, size: int) -> Iterator[list[Any]]:
+    together = max(1, TOGETHER // size) * size
+    for start in range(0, len(column), together):
+        texts = column.slice(start, together).to_pylist()
+        yield from (texts[at : at + size] for at in range(0, len(texts), size))
 
 
 def to_python(column: pa.Array) -> list[Any]:
@@ -81,9 +120,12 @@ def to_numpy(column: pa.Array) -> Any:
 
 
 def to_torch(column: pa.Array) -> Any:
-    """Numbers as a tensor, ragged lists of numbers as a list of tensors, everything else as a list."""
+    """Numbers as a tensor, ragged lists of numbers as a list of tensors, everything else as a list.
+
+    A null is None, in a list of Python values or of tensors. It is never NaN, which a loss would become too.
+    """
     array = to_numpy(column)
-    return _tensors_of(array) if _holds_arrays_only(array) else column.to_pylist()
+    return _tensors_of(array) if _holds_arrays_only(array) and not _has_null_numbers(column) else column.to_pylist()
 
 
 def row_values(column: pa.Array, form: Form) -> Any:
@@ -95,7 +137,7 @@ def row_values(column: pa.Array, form: Form) -> Any:
     if form == "python":
         return to_python(column)
     make = to_torch if form == "torch" else to_numpy
-    if _converts_alone(column):
+    if _converts_alone(column, form):
         return make(column)
     column = storage(column)
     if column.null_count:
@@ -195,14 +237,21 @@ def _is_even(column: pa.Array) -> bool:
     return _is_even(column.flatten())
 
 
-def _converts_alone(column: pa.Array) -> bool:
+def _converts_alone(column: pa.Array, form: Form) -> bool:
     """True if each value converts the same alone as within the column."""
     column = storage(column)
     kind = column.type
     if is_list(kind):
         even = pa.types.is_fixed_size_list(kind) or not is_list(kind.value_type)
-        return even and not column.null_count and _converts_alone(column.flatten())
-    return not column.null_count or not (pa.types.is_boolean(kind) or pa.types.is_integer(kind))
+        return even and not column.null_count and _converts_alone(column.flatten(), form)
+    is_nan = form == "numpy" and pa.types.is_floating(kind)
+    return not column.null_count or is_nan or not (pa.types.is_boolean(kind) or _is_number(kind))
+
+
+def _has_null_numbers(column: pa.Array) -> bool:
+    """True if a number of the column, or of its lists, is null."""
+    column = storage(column)
+    return _has_null_numbers(column.flatten()) if is_list(column.type) else bool(column.null_count)
 
 
 def _list_to_numpy(column: pa.Array) -> Any:

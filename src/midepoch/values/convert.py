@@ -1,19 +1,23 @@
 """Values that user functions returned, converted to the form that the pipeline asks for."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
-from midepoch.values.arrow import object_array, tensor_of, to_numpy, to_torch
+from midepoch.values.arrow import object_array, to_numpy, to_torch
 from midepoch.values.forms import Form, is_plain_tensor, torch_module
 from midepoch.values.memory import LARGE, RECYCLER, new_array
 
 NUMPY_TYPES = {f"torch.{name}" for name in ("bool", "uint8", *(f"int{bits}" for bits in (8, 16, 32, 64)))}
 NUMPY_TYPES |= {f"torch.float{bits}" for bits in (16, 32, 64)}
 """The types of tensors that NumPy has too, as torch writes them."""
+
+
+PYTHON_NUMBERS = {bool, int, float}
 
 
 def convert(column: Any, form: Form) -> Any:
@@ -48,9 +52,10 @@ def convert_value(value: Any, form: Form) -> Any:
     """One value in a form. What cannot be converted stays unchanged."""
     if form == "python":
         return to_plain(value)
-    if not holds_numbers(value):
-        return value
-    return torch_module().as_tensor(value) if form == "torch" else np.asarray(value)
+    if form == "torch":
+        tensor = tensor_from(value) if holds_numbers(value) or is_empty_list(value) else None
+        return value if tensor is None else tensor
+    return np.asarray(value) if holds_numbers(value) else value
 
 
 def convert_values(item: Any, form: Form) -> Any:
@@ -111,13 +116,74 @@ def _stack_torch(column: Any) -> Any:
     if isinstance(column, torch.Tensor):
         return column
     if isinstance(column, np.ndarray):
-        return tensor_of(column)
-    if not _all_hold_numbers(column):
+        tensor = tensor_from(column.copy()) if column.dtype.kind in "biuf" else None
+        return column.tolist() if tensor is None else tensor
+    if (tensors := _tensors_of_python(list(column))) is not None:
+        return tensors
+    if not all(holds_numbers(value) or is_empty_list(value) for value in column):
         return list(column)
-    tensors = [value if isinstance(value, torch.Tensor) else torch.as_tensor(value) for value in column]
-    if tensors and all(tensor.shape == tensors[0].shape for tensor in tensors):
+    tensors = [tensor_from(value) for value in column]
+    if any(tensor is None for tensor in tensors):
+        return list(column)
+    kinds = {tensor.dtype for tensor in tensors if tensor.numel()}
+    if len(kinds) == 1:  # an empty list says nothing about its type: it has that of the others
+        (kind,) = kinds
+        tensors = [tensor if tensor.numel() else tensor.to(kind) for tensor in tensors]
+    if all(tensor.shape == tensors[0].shape for tensor in tensors):
         return _stack_tensors(tensors)
     return tensors
+
+
+def _tensors_of_python(column: list[Any]) -> Any:
+    """What ``_stack_torch`` makes of Python's numbers, or of lists of them, of one type; None for other columns.
+
+    To make an array of all values at once is many times faster than to make a tensor of each.
+    """
+    if not column:
+        return None
+    are_lists = type(column[0]) is list
+    if are_lists and not all(type(value) is list for value in column):
+        return None
+    values = list(chain.from_iterable(column)) if are_lists else column
+    kinds = set(map(type, values))
+    if len(kinds) != 1 or not kinds <= PYTHON_NUMBERS:
+        return None
+    array, torch = np.array(values), torch_module()
+    if array.dtype.kind not in "bif":  # integers that only an unsigned type holds, or none
+        return None
+    tensor = torch.from_numpy(array)
+    if array.dtype.kind == "f":
+        tensor = tensor.to(torch.get_default_dtype())
+    if not are_lists:
+        return tensor
+    lengths = list(map(len, column))
+    if len(set(lengths)) == 1:
+        return tensor.view(len(column), lengths[0])
+    if array.dtype.kind == "f":
+        return [part.clone() for part in tensor.split(lengths)]
+    starts = accumulate(lengths, initial=0)
+    return [torch.from_numpy(array[start : start + length]) for start, length in zip(starts, lengths, strict=False)]
+
+
+def tensor_from(value: Any) -> Any:
+    """A tensor of a number, a list or an array of numbers; None if torch has no such numbers.
+
+    It shares the memory of an array that may be written to. Others are copied: torch can protect no memory.
+    """
+    torch = torch_module()
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, np.ndarray) and not (value.flags.writeable and all(step >= 0 for step in value.strides)):
+        value = value.copy()
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # such as integers of more than 64 bits
+        return None
+
+
+def is_empty_list(value: Any) -> bool:
+    """True for a list or a tuple without values. Beside lists of numbers it is one of them."""
+    return isinstance(value, list | tuple) and not value
 
 
 def _stack_tensors(tensors: list[Any]) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 from midepoch.errors import MissingExtraError
 
 Form = Literal["python", "numpy", "torch", "arrow"]
-FORMS: tuple[str, ...] = get_args(Form)
+FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def torch_module() -> Any:

@@ -18,12 +18,13 @@ from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
 from midepoch.values.arrow import (
+    TEXTS,
     arrow_batches,
     arrow_columns,
-    copied_tensor,
     even_array,
     is_list,
     object_array,
+    tensor_parts,
     without_copy,
 )
 from midepoch.values.collate import concat_batches
@@ -34,9 +35,6 @@ from midepoch.values.origin import UNREADABLE, RowOrigin, unreadable
 from midepoch.values.row_dicts import row_dicts
 from midepoch.values.take import take
 from midepoch.values.texts import Texts, texts_of
-
-TEXTS = {kind.id for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())}
-"""The ids of types whose values are Python objects in every form but Arrow."""
 
 SMALL_PART = 512
 """Parts with fewer rows on average are joined before they are converted to Python values."""
@@ -321,8 +319,7 @@ class PickedRows:
             make = self._unpicked if deferred else self._picked
             columns.append(make(self.indices[at : at + size], form) for at in starts)
         if dealt_names:
-            dealt = self.values(dealt_names)
-            columns.append(_some_of(dealt, at, size, form) for at in starts)
+            columns.append(_dealt_batches(self.values(dealt_names), size, form))
         if rest or not columns:
             columns.append(arrow_batches(self.batch(rest if columns else None), size, form))
         return columns[0] if len(columns) == 1 else (_merged(some, self.names) for some in zip(*columns, strict=False))
@@ -370,13 +367,17 @@ def _merged(some: Sequence[Columns], names: Sequence[str]) -> Columns:
     return {name: merged[name] for name in names}
 
 
-def _some_of(columns: dict[str, Values], at: int, size: int, form: Literal["numpy", "torch"]) -> Columns:
-    """One batch as ``arrow_columns`` makes it of text, which is a list in place of a tensor, and of numbers."""
-    make_objects, make_numbers = (list, copied_tensor) if form == "torch" else (object_array, np.asarray)
-    return {
-        name: make_objects(values[at : at + size]) if isinstance(values, list) else make_numbers(values[at : at + size])
-        for name, values in columns.items()
-    }
+def _dealt_batches(columns: dict[str, Values], size: int, form: Literal["numpy", "torch"]) -> Iterator[Columns]:
+    """Batches as ``arrow_batches`` makes them of text, which is a list in place of a tensor, and of numbers."""
+    parts = [_dealt_parts(values, size, form) for values in columns.values()]
+    return (dict(zip(columns, some, strict=True)) for some in zip(*parts, strict=True))
+
+
+def _dealt_parts(values: Values, size: int, form: Literal["numpy", "torch"]) -> Iterator[Any]:
+    if form == "torch" and not isinstance(values, list):
+        return tensor_parts(values, size)
+    make = object_array if form == "numpy" and isinstance(values, list) else lambda part: part
+    return (make(values[at : at + size]) for at in range(0, len(values), size))
 
 
 def _even_lists(part: pa.RecordBatch | ScatteredRows | SlicedRows) -> dict[str, PartedArray | None]:

@@ -34,10 +34,17 @@ class RowItems:
         """The items, if they are whole batches all of whose columns are wide rows of numbers."""
         return None if self.size is None else self.rows.wide_batches(self.size)
 
-    @property
-    def are_columns(self) -> bool:
-        """True if the rows are sent as Arrow columns and become Python values where they arrive."""
-        return self.rows.form == "python"
+    def are_columns(self, *, tensors: bool) -> bool:
+        """True if the rows are sent as Arrow columns and become values where they arrive.
+
+        With ``tensors`` numbers and texts become tensors and lists there too, which is faster than to send each.
+        """
+        if self.rows.form != "torch":
+            return self.rows.form == "python"
+        schema = _schema(self.rows.data)
+        if not tensors or not schema:
+            return False
+        return all(_is_sent(kind) and not pa.types.is_nested(kind) for kind in schema.types)
 
     def slice(self, start: int, stop: int) -> "RowItems":
         """Some of the items, without a copy: those that there are, as with a list."""
@@ -73,14 +80,19 @@ def row_items(rows: Rows, size: int | None = None) -> RowItems | list[Any]:
     Views of files are not made yet, because the files are checked after they are copied.
     """
     items = RowItems(rows, size)
-    data = rows.data
     if rows.form == "arrow" or (rows.form in ("numpy", "torch") and size is not None):
         return items
-    if rows.form == "python" and isinstance(data, pa.RecordBatch | PickedRows):
-        schema = data.pool.schema if isinstance(data, PickedRows) else data.schema
-        if len(schema) and all(map(_is_sent, schema.types)):
-            return items
+    schema = _schema(rows.data)
+    if rows.form == "python" and schema and all(map(_is_sent, schema.types)):
+        return items
     return list(items)
+
+
+def _schema(data: Any) -> pa.Schema | None:
+    """The columns of rows of files; None of what a function returned."""
+    if isinstance(data, PickedRows):
+        return data.pool.schema
+    return data.schema if isinstance(data, pa.RecordBatch) else None
 
 
 def _is_sent(kind: pa.DataType) -> bool:

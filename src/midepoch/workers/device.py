@@ -326,7 +326,8 @@ def _check_first(turns: Turns) -> bool:
     items = [item for item in turns.items if item is not EMPTY]
     if items and isinstance(items[0], Mapping | list | tuple) and not _has_tensor(items[0]):
         raise TypeError(
-            "device= moves tensors, and the first batch has none. Use dataset.with_format('torch'), or leave it out."
+            "device= moves tensors, and the first batch has none. Leave device= out, or the with_format that makes no "
+            "tensors."
         )
     return bool(items)
 

@@ -81,6 +81,7 @@ class WorkerPool:
                 seed=seed,
                 ahead=ahead,
                 init=loader.worker_init_fn,
+                copies_tensors=self._to.new_tensor is not None,
                 claims=self._claims,
             )
             self._workers.append(Worker(context, settings, self.copies))

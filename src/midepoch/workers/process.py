@@ -57,6 +57,8 @@ class WorkerSettings:
     """The first number of the seeds of all workers."""
     ahead: int | None
     init: Callable[[int], None] | None
+    copies_tensors: bool
+    """True if the main process copies tensors to a device or to pinned memory."""
     claims: ClaimTable | None
     """Where workers claim turns, if they steal from each other."""
 
@@ -76,7 +78,14 @@ def run_worker(settings: WorkerSettings, connection: Connection, memory: SharedM
         link, places, init = Link(connection), Places(), settings.init
         while True:
             resume_point = link.next_start()
-            sender = Sender(memory, link, places, ahead=settings.ahead, step=settings.workers)
+            sender = Sender(
+                memory,
+                link,
+                places,
+                ahead=settings.ahead,
+                step=settings.workers,
+                copies_tensors=settings.copies_tensors,
+            )
             try:
                 if init is not None:
                     init(settings.number)

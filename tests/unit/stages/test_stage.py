@@ -16,7 +16,7 @@ from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.skip_errors import SkipErrors, SkipLog
 from midepoch.stages.stage import Call, Stage
-from midepoch.stages.transform import Convert, Filter, Map, Select
+from midepoch.stages.transform import Convert, Filter, Map, Select, ToTensors
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 CONTEXT = Context(seed=0, epoch=0, rows_until=0, locate=lambda key: ("file", key))
@@ -43,6 +43,7 @@ STAGES = {
     "fill": FillColumns(columns=pa.schema([("id", pa.int64()), ("more", pa.int64())])),
     "add": AddColumn.of("more", pa.array([1, 2])),
     "convert": Convert(form="numpy"),
+    "tensors": ToTensors(form="torch"),
     "library": ToLibrary(library="pandas"),
     "batch": Batch(size=3),
     "full batch": Batch(size=3, drop_last=True),
@@ -57,7 +58,7 @@ STAGES = {
     "concat": PackStream(spec=spec()),
 }
 ONE_TO_ONE = (
-    *("map", "one-to-one batched map", "select", "rename", "cast", "fill", "add", "convert", "library"),
+    *("map", "one-to-one batched map", "select", "rename", "cast", "fill", "add", "convert", "tensors", "library"),
     *("collate", "process", "checked filter"),
 )
 
@@ -90,7 +91,20 @@ def test_a_stage_has_the_name_by_which_users_know_it():
 
 
 def test_a_stage_names_the_functions_that_it_calls():
-    without = ("select", "rename", "cast", "fill", "add", "convert", "library", "batch", "full batch", "pack", "concat")
+    without = (
+        "select",
+        "rename",
+        "cast",
+        "fill",
+        "add",
+        "convert",
+        "tensors",
+        "library",
+        "batch",
+        "full batch",
+        "pack",
+        "concat",
+    )
     assert members("functions") == {key: () if key in without else (function,) for key in STAGES}
 
 
@@ -123,9 +137,9 @@ def test_the_size_of_a_group():
 @pytest.mark.parametrize("in_runs", [True, False])
 def test_the_schema_is_known_until_a_function_changes_items(in_runs):
     selected = pa.schema([("text", pa.string())])
-    known = dict.fromkeys(["filter", "batched filter", "checked filter", "fill", "convert", "library"], SCHEMA) | {
-        "select": selected
-    }
+    known = dict.fromkeys(
+        ["filter", "batched filter", "checked filter", "fill", "convert", "tensors", "library"], SCHEMA
+    ) | {"select": selected}
     for key, stage in STAGES.items():
         inputs = Flow(row_runs=iter(()), schema=SCHEMA) if in_runs else Flow(single_items=iter(()), schema=SCHEMA)
         assert stage.flow(inputs, (0, 0), CONTEXT).schema == known.get(key), key
@@ -133,7 +147,7 @@ def test_the_schema_is_known_until_a_function_changes_items(in_runs):
 
 def test_the_columns_of_items_are_known_until_a_function_returns_them():
     names = dict.fromkeys(
-        ["filter", "batched filter", "checked filter", "convert", "library", "cast", "batch", "full batch"]
+        ["filter", "batched filter", "checked filter", "convert", "tensors", "library", "cast", "batch", "full batch"]
     )
     names |= {key: ["id", "text"] for key in names} | {"select": ["text"], "rename": ["number"]}
     names |= {"add": ["id", "text", "more"], "fill": ["id", "more", "text"]}

@@ -48,7 +48,7 @@ def sent(items):
     batch = items.batch()
     memory = bytearray(stream_size([batch]) + 64 * len(items) + 1000)
     layout = Layout(memoryview(memory))
-    layout.add_rows([batch], items.size, [(number,) for number in range(len(items))])
+    layout.add_rows([batch], items.size, items.rows.form, [(number,) for number in range(len(items))])
     (chunk,) = read_layout(memoryview(memory), layout.finish(), Destination())
     memory[:] = bytes(len(memory))
     assert chunk.cursors == [(number,) for number in range(len(items))]

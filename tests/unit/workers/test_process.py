@@ -22,7 +22,14 @@ from simulation import MemoryWorld
 def test_turns_are_stolen_only_where_they_can_be_begun_at_no_cost(ahead, decodes, steal, kind):
     world, table = MemoryWorld(sizes=(9,)), ClaimTable(2)
     settings = WorkerSettings(
-        plan=None, number=1, workers=2, seed=0, ahead=None, init=None, claims=table if steal else None
+        plan=None,
+        number=1,
+        workers=2,
+        seed=0,
+        ahead=None,
+        init=None,
+        copies_tensors=False,
+        claims=table if steal else None,
     )
     session = UniformSession(world.pipeline(decodes=decodes), world.start([LanePosition((1,), ahead)], turn=1), 1)
     assert isinstance(_claims(settings, session, 1), kind)

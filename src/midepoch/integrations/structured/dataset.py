@@ -79,11 +79,12 @@ class StructuredDataset(FrontDoor):
         ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
         ``executor`` are those of :func:`midepoch.read`.
 
-        The dataset yields rows, or batches of ``batch_size`` rows. ``output_format`` is by default "dict" for rows,
-        which has Python values, and "torch" for batches. ``files``, in place of ``path``, is a list of files as
-        torch-dataloader-utils has it: of paths, or of objects with a ``path``; then ``batch_size`` is by default 1024.
-        The arguments are in the order of that library. ``num_workers``, ``collate_fn``, ``show_progress`` and
-        ``progress_interval_sec`` are among them; they are for the loader, and a dataset does not use them.
+        The dataset yields rows, or batches of ``batch_size`` rows. By default rows have Python values, and batches,
+        also those that a Loader makes of rows, have tensors. ``output_format`` says what both have. ``files``, in place
+        of ``path``, is a list of files as torch-dataloader-utils has it: of paths, or of objects with a ``path``; then
+        ``batch_size`` is by default 1024. The arguments are in the order of that library. ``num_workers``,
+        ``collate_fn``, ``show_progress`` and ``progress_interval_sec`` are among them; they are for the loader, and a
+        dataset does not use them.
         """
         arguments = locals()
         if (path is None) == (files is None):
@@ -98,6 +99,8 @@ class StructuredDataset(FrontDoor):
         options = StructuredOptions.of(arguments, output_format=form)
         assert path is not None
         self._begin(options.open(path, format), options)
+        if output_format == "dict":  # said by the user, so it holds for the batches of a Loader too
+            Dataset.__init__(self, self.with_format("python").plan)
         if batch_size is not None:
             Dataset.__init__(self, self.batch(batch_size).plan)
 
@@ -190,7 +193,10 @@ class StructuredDataset(FrontDoor):
         from midepoch.integrations.structured.loader import StructuredLoader  # imports torch
 
         workers = 0 if num_workers is None else num_workers
-        dataset = self._measured(workers).batch(batch_size, drop_last)
+        dataset = self._measured(workers)
+        if not dataset.plan.pipeline.chooses_form:  # "dict" means lists in batches too
+            dataset = dataset.with_format("python")
+        dataset = dataset.batch(batch_size, drop_last)
         loader = StructuredLoader(dataset, num_workers=workers, **others)
         loader.show_progress = show_progress
         if progress_interval_sec is not None:

@@ -1,0 +1,202 @@
+"""A Loader's batches have tensors, unless a format or a collate_fn says otherwise."""
+
+import logging
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import midepoch as me
+from files import write
+from midepoch._common.once import log_once
+from midepoch.testing import same
+
+COLUMNS = {
+    "id": pa.array(range(8)),
+    "x": pa.array([n / 2 for n in range(8)], pa.float32()),
+    "text": pa.array([f"row {n}" for n in range(8)]),
+    "pair": pa.array([[n, n] for n in range(8)]),
+    "tokens": pa.array([[1] * (n % 3) for n in range(8)], pa.list_(pa.int32())),
+}
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    table = pa.record_batch(COLUMNS)
+    write(tmp_path / "data" / "a.arrow", [table.slice(0, 3), table.slice(3)])
+    return me.read(tmp_path / "data", index_dir=tmp_path / "index")
+
+
+@pytest.fixture
+def warnings(caplog):
+    log_once.cache_clear()
+    caplog.set_level(logging.WARNING, "midepoch")
+    yield caplog
+    log_once.cache_clear()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batched", [False, True], ids=["batch_size", "batch"])
+def test_batches_have_tensors_by_default(dataset, workers, batched):
+    lanes = dataset.lanes(1)
+    given = {"dataset": lanes.batch(4)} if batched else {"dataset": lanes, "batch_size": 4}
+    first, second = me.Loader(**given, num_workers=workers)
+    assert same(first["id"], torch.tensor([0, 1, 2, 3]))
+    assert same(first["x"], torch.tensor([0, 0.5, 1, 1.5]))
+    assert first["text"] == ["row 0", "row 1", "row 2", "row 3"]
+    assert same(first["pair"], torch.tensor([[0, 0], [1, 1], [2, 2], [3, 3]]))
+    ones = [torch.ones(n % 3, dtype=torch.int32) for n in range(8)]
+    assert same(first["tokens"], ones[:4])
+    assert same(second["tokens"], ones[4:])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("columns", [["id", "x"], ["text", "id"], ["text"], ["tokens"], ["pair", "x"], ["id"]])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_the_default_is_what_with_format_makes(dataset, columns, shuffled, workers):
+    chosen = dataset.select_columns(columns).lanes(2)
+    chosen = chosen.shuffle(seed=3) if shuffled else chosen
+    default = list(me.Loader(chosen, batch_size=3, num_workers=workers))
+    assert same(default, list(me.Loader(chosen.with_format("torch").batch(3))))
+
+
+def test_a_format_that_was_chosen_stays(dataset):
+    def types(dataset):
+        (batch,) = me.Loader(dataset, batch_size=8)
+        return {type(column) for column in batch.values()}
+
+    numbers = dataset.select_columns(["id", "x"])
+    assert types(numbers) == {torch.Tensor}
+    assert types(numbers.with_format("python")) == {list}
+    assert types(numbers.with_format(None)) == {list}
+    assert types(numbers.with_format("numpy")) == {np.ndarray}
+    assert types(numbers.with_format("python").map(dict)) == {list}
+    assert types(me.mix([numbers.with_format("python").take(4), numbers.skip(4)], [1, 1], stop="all")) == {list}
+    (table,) = me.Loader(numbers.with_format("arrow"), batch_size=8)
+    assert isinstance(table, pa.RecordBatch)
+
+
+def test_a_format_that_was_chosen_stays_in_a_cache(dataset, tmp_path):
+    cached = dataset.with_format("python").cache(tmp_path / "cache")
+    (batch,) = me.Loader(cached, batch_size=8)
+    assert batch["id"] == list(range(8))
+
+
+def test_a_collate_fn_gets_rows_as_the_dataset_yields_them(dataset):
+    (batch,) = me.Loader(dataset, batch_size=8, collate_fn=list)
+    assert batch == list(dataset)
+    (batch,) = me.Loader(dataset.batch(8), collate_fn=dict)
+    assert batch["id"] == list(range(8))
+
+
+def test_single_rows_and_a_loop_over_the_dataset_have_python_values(dataset):
+    assert list(me.Loader(dataset)) == list(dataset) == pa.record_batch(COLUMNS).to_pylist()
+    assert [type(column) for column in next(iter(dataset.batch(4))).values()] == [list] * 5
+    assert list(me.Loader(dataset.map(len))) == [5] * 8
+
+
+def test_packs_have_tensors(dataset):
+    packs = dataset.select_columns("pair").pack(4, column="pair")
+    pack = next(iter(me.Loader(packs)))
+    assert same(pack["pair"], torch.tensor([0, 0, 1, 1]))
+    assert {type(value) for value in pack.values()} == {torch.Tensor}
+    padded = dataset.select_columns("pair").pack(5, column="pair", pad=0)
+    assert next(iter(me.Loader(padded, batch_size=2)))["pair"].tolist() == [[0, 0, 1, 1, 0], [2, 2, 3, 3, 0]]
+    assert isinstance(next(iter(me.Loader(packs.with_format("numpy"))))["pair"], np.ndarray)
+
+
+def test_a_function_of_batches_gets_python_values_and_its_batches_have_tensors(dataset):
+    seen = []
+
+    def double(batch):
+        seen.append(batch["id"])
+        return {"id": [2 * number for number in batch["id"]]}
+
+    (batch,) = me.Loader(dataset.select_columns("id").batch(8).map(double))
+    assert seen == [list(range(8))]
+    assert same(batch["id"], 2 * torch.arange(8))
+
+
+def test_empty_lists_that_a_function_returns_are_empty_tensors_of_the_same_type(dataset):
+    ragged = dataset.map(lambda row: {"tokens": [7] * (row["id"] % 3)}).select_columns("tokens")
+    for column in (batch["tokens"] for batch in me.Loader(ragged, batch_size=4)):
+        assert [tensor.dtype for tensor in column] == [torch.int64] * 4
+        assert [tensor.shape for tensor in column if not len(tensor)] == [(0,)] * sum(not len(one) for one in column)
+    arrays = dataset.map(lambda row: {"tokens": np.ones(1, np.int16) if row["id"] % 2 else []}).select_columns("tokens")
+    (batch,) = me.Loader(arrays, batch_size=8)
+    assert {tensor.dtype for tensor in batch["tokens"]} == {torch.int16}
+    mixed = dataset.map(lambda row: {"tokens": torch.ones(1) if row["id"] % 2 else []}).with_format("torch")
+    (batch,) = me.Loader(mixed.select_columns("tokens"), batch_size=8)
+    assert [type(tensor) for tensor in batch["tokens"]] == [torch.Tensor] * 8
+
+
+def test_arrays_that_may_not_be_written_to_are_copied_without_a_warning(dataset):
+    frozen = np.arange(6).reshape(2, 3)
+    frozen.flags.writeable = False
+
+    def arrays(row):
+        return {"same": frozen, "mirrored": frozen[:, ::-1], "ragged": frozen[0, : row["id"] % 3]}
+
+    (batch,) = me.Loader(dataset.map(arrays), batch_size=8)
+    assert same(batch["same"][0], torch.arange(6).reshape(2, 3))
+    assert batch["mirrored"][0].tolist() == [[2, 1, 0], [5, 4, 3]]
+    batch["ragged"][2] += 1
+    assert frozen.tolist() == [[0, 1, 2], [3, 4, 5]]
+    for row in dataset.map(arrays).with_format("torch"):
+        row["same"] += 1
+    assert frozen.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_numbers_that_torch_does_not_have_stay_lists(dataset):
+    (batch,) = me.Loader(dataset.map(lambda row: {"hash": 2**63 + row["id"], "huge": 2**70}), batch_size=8)
+    assert batch["hash"] == [2**63 + number for number in range(8)]
+    assert batch["huge"] == [2**70] * 8
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_column_that_changes_between_tensor_and_list_warns_once(dataset, warnings, workers):
+    loader = me.Loader(dataset, batch_size=1 if workers else 3, num_workers=workers)
+    list(loader)
+    assert not warnings.records  # lists of different lengths in every batch, or a matrix in every batch
+    sometimes = dataset.map(lambda row: {"y": None if row["id"] == 5 else 1.5})
+    loader = me.Loader(sometimes, batch_size=2, num_workers=workers)
+    for _ in range(2):
+        list(loader)
+    (record,) = warnings.records
+    for word in ("'y'", "collate_fn", "with_format", "pack"):
+        assert word in record.message
+
+
+def test_a_format_of_python_values_does_not_warn(dataset, warnings):
+    list(me.Loader(dataset.with_format("python"), batch_size=2))
+    list(me.Loader(dataset, batch_size=2, collate_fn=lambda rows: {"x": rows if rows[0]["id"] else torch.ones(1)}))
+    assert not warnings.records
+
+
+def test_a_state_knows_nothing_of_the_conversion(dataset):
+    shuffled = dataset.shuffle(seed=2)
+    tensors, lists = me.Loader(shuffled, batch_size=3), me.Loader(shuffled.with_format("python"), batch_size=3)
+    whole = [number for batch in lists for number in batch["id"]]
+    lists.set_epoch(0)
+    for first, second in ((tensors, lists), (lists, tensors)):
+        first.set_epoch(0)
+        batch = next(iter(first))
+        second.load_state_dict(first.state_dict())
+        assert first.state_dict() == second.state_dict()
+        got = list(np.asarray(batch["id"]))
+        for batch in second:
+            got += list(np.asarray(batch["id"]))
+        assert got == whole
+
+
+def test_structured_datasets_have_tensors_unless_their_output_format_is_another(dataset, tmp_path):
+    def kind(**options):
+        structured = me.StructuredDataset(tmp_path / "data", index_dir=tmp_path / "index", **options)
+        return type(next(iter(me.Loader(structured, batch_size=4)))["id"])
+
+    assert kind() is torch.Tensor
+    assert kind(output_format="dict") is list
+    assert kind(output_format="numpy") is np.ndarray
+    loader, rows = me.StructuredDataset.create_dataloader(tmp_path / "data", output_format="dict", batch_size=4)
+    assert next(iter(loader))["id"] == next(iter(rows))["id"] == [0, 1, 2, 3]
