@@ -227,6 +227,13 @@ def test_empty_objects_that_mark_folders_are_no_files(s3_port, proxy, client):
         find("s3://marked/d/*", options)
 
 
+def test_an_object_with_an_empty_part_in_its_path(s3_port, proxy):
+    s3.put_all(s3_port, "slashes", {"a/x.parquet": parquet(0, 10), "a//b/y.parquet": parquet(10, 20)})
+    with pytest.raises(ValueError, match=r"s3://slashes/a//b/y\.parquet has two slashes in a row"):
+        me.read("s3://slashes/a", storage_options=proxy.options)
+    assert ids(me.read("s3://slashes/a/*.parquet", storage_options=proxy.options)) == list(range(10))
+
+
 def test_opening_again_reads_nothing(noisy, proxy):
     me.read(noisy, storage_options=proxy.options)
     proxy.reset()

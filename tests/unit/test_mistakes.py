@@ -4,6 +4,7 @@ import asyncio
 from functools import partial, wraps
 
 import datasets
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -172,3 +173,38 @@ def test_a_file_that_changed_does_not_advise_to_resume_a_run_that_has_not_begun(
         me.DataChangedError, match=r"open the dataset again and start over\. To resume from a checkpoint"
     ):
         next(iter(opened))
+
+
+def test_files_of_tokens_that_need_a_dtype_beside_others_that_say_another(tmp_path):
+    np.arange(20, dtype="uint16").tofile(tmp_path / "a.bin")
+    np.save(tmp_path / "b.npy", np.arange(20, 40, dtype="int32"))
+    with pytest.raises(ValueError, match="pass dtype="):
+        me.tokens(tmp_path / "*", length=10)
+    with pytest.raises(
+        ValueError, match=r"b\.npy .* int32.* open them on their own, and join the datasets with midepoch\.concat"
+    ):
+        me.tokens(tmp_path / "*", length=10, dtype="uint16")
+    apart = [me.tokens(tmp_path / "a.bin", length=10, dtype="uint16"), me.tokens(tmp_path / "b.npy", length=10)]
+    assert [row["input_ids"][0] for row in me.concat(apart)] == [0, 10, 20, 30]
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a//b/", "s3://bucket/a//b/*.parquet", "gs://bucket//a/b/x.parquet"])
+def test_a_url_with_an_empty_part(url):
+    with pytest.raises(ValueError, match=r"two slashes in a row.*Write (s3|gs)://bucket/a/b"):
+        me.read(url)
+
+
+def test_rows_of_a_run_end_encoded_column_are_not_picked(tmp_path):
+    ends = list(range(100, 2001, 100))
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), pa.array([str(end) for end in ends]))
+    table = pa.table({"id": list(range(2000)), "runs": runs})
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    dataset = me.read(tmp_path)
+    assert [row["runs"] for row in dataset] == table["runs"].to_pylist()
+    message = r"rows of 'runs' \(run_end_encoded.*read\(\.\.\., columns=\[\.\.\.\]\).*run_end_decode"
+    with pytest.raises(me.DataFormatError, match=message):
+        list(dataset.shuffle(seed=1))
+    with pytest.raises(me.DataFormatError, match=message):
+        list(dataset.filter(lambda columns: [number % 2 for number in columns["id"]], batched=True))
+    assert sorted(row["id"] for row in me.read(tmp_path, columns=["id"]).shuffle(seed=1)) == list(range(2000))

@@ -185,7 +185,10 @@ def _file(path: str, layout: TokenLayout) -> "FlatFile | DocumentFile":
             raise ValueError(f'{path} has tokens without a type, and no .idx file beside it: pass dtype="uint16" …')
         dtype, offset = layout.dtype, 0
     if layout.dtype not in (None, dtype):
-        raise ValueError(f"{path} says that its tokens are {dtype}, and dtype is {layout.dtype!r}. Leave dtype out.")
+        raise ValueError(
+            f"{path} says that its tokens are {dtype}, and dtype is {layout.dtype!r}. Leave dtype out. If other files "
+            "need it, open them on their own, and join the datasets with midepoch.concat or midepoch.mix."
+        )
     nbytes, item = os.path.getsize(path) - offset, np.dtype(dtype).itemsize
     if nbytes % item:
         raise DataFormatError(f"{path} has {nbytes:,} bytes of tokens, which {dtype} does not divide. Is it truncated?")

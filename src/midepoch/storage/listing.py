@@ -12,7 +12,7 @@ from typing import Any
 
 from midepoch._common.text import count
 from midepoch.errors import MidepochError, NoDataError
-from midepoch.storage.clients import HTTP, ObjectInfo
+from midepoch.storage.clients import BUCKETS, HTTP, ObjectInfo
 from midepoch.storage.foreign import foreign_layout, unread_kind
 from midepoch.storage.hub import pinned
 from midepoch.storage.local import FileStamp, stamp_of
@@ -202,6 +202,7 @@ def _find_objects(urls: list[str], options: Mapping[str, Any], suffixes: tuple[s
         check_plain(url)
     urls = [pinned(url if url.endswith("://") else url.rstrip("/"), options) for url in urls]
     store = Store(urls[0], options)
+    _refuse_empty_names(store, urls)
     for url in urls:
         other = Store(url, options)
         if (other.scheme, other.bucket) != (store.scheme, store.bucket):
@@ -214,6 +215,7 @@ def _find_objects(urls: list[str], options: Mapping[str, Any], suffixes: tuple[s
         roots.append(root)
         objects += below
     _refuse_repeats([one.url for one in objects])
+    _refuse_empty_names(store, [one.url for one in objects])
     root = common_folder(roots)
     prefix = len(root) + 1
     names = tuple(one.url[prefix:] for one in objects)
@@ -268,6 +270,16 @@ def _refuse_undecodable(names: Iterable[str]) -> None:
             raise ValueError(
                 f"The file name {name!r} is not valid UTF-8, so no checkpoint could store it. Rename the file."
             ) from None
+
+
+def _refuse_empty_names(store: Store, urls: Iterable[str]) -> None:
+    for url in urls if store.scheme in BUCKETS else ():
+        scheme, separator, rest = url.partition("://")
+        if "//" in rest:
+            raise ValueError(
+                f"{url} has two slashes in a row, and Arrow cannot read an object whose path has an empty part. Write "
+                f"{scheme}{separator}{re.sub('/+', '/', rest)}, or copy the objects to paths without empty parts."
+            )
 
 
 def _refuse_repeats(paths: list[str]) -> None:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch._common.types import I64
+from midepoch.errors import DataFormatError
 from midepoch.values.numbers import DTYPES, arrow_of, numbers_of
 
 Data = TypeVar("Data", pa.RecordBatch, pa.Table)
@@ -22,6 +23,13 @@ LISTS = {pa.list_(pa.null()).id, pa.large_list(pa.null()).id}
 
 def take(data: Data, indices: I64) -> Data:
     """The rows at ``indices``, in that order."""
+    try:
+        return _take(data, indices)
+    except pa.ArrowNotImplementedError as error:
+        raise _not_picked(data) from error
+
+
+def _take(data: Data, indices: I64) -> Data:
     if all(kind.id in FLAT for kind in data.schema.types):
         return data.take(arrow_of(indices))
     data = _without_offsets(data)
@@ -36,7 +44,28 @@ def take(data: Data, indices: I64) -> Data:
 
 def keep(data: Data, mask: Sequence[bool] | npt.NDArray[np.bool_]) -> Data:
     """The rows where ``mask`` is true."""
-    return _without_offsets(data).filter(arrow_of(np.asarray(mask, bool)))
+    try:
+        return _without_offsets(data).filter(arrow_of(np.asarray(mask, bool)))
+    except pa.ArrowNotImplementedError as error:
+        raise _not_picked(data) from error
+
+
+def _not_picked(data: pa.RecordBatch | pa.Table) -> DataFormatError:
+    """The error for columns of types of which Arrow cannot pick rows."""
+    columns = [f"{field.name!r} ({field.type})" for field in data.schema if not _is_picked(field.type)]
+    return DataFormatError(
+        f"Arrow cannot pick single rows of {', '.join(columns) or 'a column'}, and a shuffle or a filter picks rows. "
+        "Leave such columns out with read(..., columns=[...]), or write them to the files as another type. "
+        "pyarrow.compute.run_end_decode(column) decodes a run-end encoded column."
+    )
+
+
+def _is_picked(kind: pa.DataType) -> bool:
+    try:
+        pa.array([], kind).take(pa.array([], pa.int64()))
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _without_offsets(data: Data) -> Data:
