@@ -10,6 +10,8 @@ from midepoch.checkpoint.migrations import shortened
 
 MOST_SESSIONS = 64
 """How many sessions a state remembers. Only those that differ from the one before are listed."""
+MOST_RANKS = 1 << 20
+"""More ranks or lanes than any cluster has."""
 MODES = ("example", "file")
 
 
@@ -48,7 +50,8 @@ def read_history(value: Any) -> History:
         if len(numbers) not in (6, 7) or any(type(one) is not int or not 0 <= one < 1 << 62 for one in numbers):
             raise ValueError(f"expected six or seven numbers for a session, got {shortened(entry)}")
         epoch, lanes, turn, ranks, item_rows, mode, *steps = numbers
-        if min(lanes, ranks, item_rows, *steps) < 1 or mode >= len(MODES) or any(step % ranks for step in steps):
+        possible = min(lanes, ranks, item_rows, *steps) >= 1 and max(lanes, ranks) <= MOST_RANKS and mode < len(MODES)
+        if not possible or any(step % ranks for step in steps):
             raise ValueError(f"no session is like {numbers}")
         records.append(SessionRecord(epoch, lanes, turn, ranks, item_rows, "file" if mode else "example", *steps))
     starts = [(record.epoch, record.turn) for record in records]

@@ -131,6 +131,16 @@ def test_values_that_no_state_has_are_refused(value):
         check_checksum({**STATE, "fingerprint": value})
 
 
+@pytest.mark.parametrize("ranks", [2, 10**12])
+def test_a_changed_history_is_not_loaded(folder, ranks):
+    """It would answer wrongly who received which row."""
+    dataset = me.read(folder).lanes(2)
+    state = after(dataset, 6)
+    [record] = state["history"]
+    with pytest.raises(me.CheckpointMismatchError, match="changed or damaged after it was saved"):
+        me.read(folder).load_state_dict({**state, "history": [[*record[:3], ranks, *record[4:]]]})
+
+
 def test_a_changed_state_is_not_loaded(folder):
     dataset = me.read(folder).lanes(2)
     state = after(dataset, 6)
