@@ -7,6 +7,8 @@ from typing import Any, Protocol, TypeVar
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
+from midepoch.delivery.progress import EMPTY
+from midepoch.delivery.reader import take_turns
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.loader import Loader
 
@@ -120,6 +122,25 @@ def one_epoch(loader: Loader) -> Iterator[Any]:
     ``loader`` is the Loader of this rank. The batches come from :func:`in_step` if their number is not known.
     """
     return iter(loader) if loader.plan.counted or loader.plan.ranks == 1 else in_step(loader)
+
+
+def epoch_is_over(loader: Loader) -> bool:
+    """True if the loader is in the middle of an epoch, and no rank has a batch left of it.
+
+        if midepoch.distributed.epoch_is_over(loader):
+            loader.set_epoch(loader.epoch + 1)
+
+    ``loader`` is the Loader of this rank. A state of the last batch of an epoch restores the end of that epoch, so the
+    next pass yields nothing. This is for adapters of frameworks that must not see such a pass. All ranks must call this
+    at the same step: it communicates one number. If the number of batches is not known, each rank reads its next one.
+    """
+    state, left = loader.start_point.latest(loader.plan).state(), loader.batches_left
+    if state.lanes is None:
+        left = 1  # the epoch has not begun
+    elif left is None:
+        turns = take_turns(loader.plan.begin(state))
+        left = any(item is not EMPTY for one in turns for item in one.items)
+    return not _any_rank(bool(left))
 
 
 def _any_rank(value: bool) -> bool:

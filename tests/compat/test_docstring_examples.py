@@ -19,7 +19,15 @@ import midepoch
 from reference_page import hidden_members
 
 NAMED = {
-    "midepoch.distributed": ["Complete", "all_epochs", "gather_state", "in_step", "one_epoch", "split_dataset_by_node"],
+    "midepoch.distributed": [
+        "Complete",
+        "all_epochs",
+        "epoch_is_over",
+        "gather_state",
+        "in_step",
+        "one_epoch",
+        "split_dataset_by_node",
+    ],
     "midepoch.testing": ["assert_elastic", "assert_resumes"],
 }
 ELSEWHERE = {

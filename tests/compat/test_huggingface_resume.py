@@ -157,6 +157,8 @@ def cuts(make):
         yield resumed, left
         copied = pickle.loads(pickle.dumps(resumed))
         assert copied.state_dict() == resumed.state_dict()
+        if cut == len(whole):
+            assert list(resumed) == []
         if left and cut % 4 == 0:
             next(iter(resumed))
             if len(left) > 1:

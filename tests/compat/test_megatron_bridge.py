@@ -83,7 +83,7 @@ def test_steps_have_the_same_rows_on_every_data_parallel_size_after_a_resume(bri
     assert sorted(row for step in whole[:6] for row in step) == list(range(72))
     assert whole[6:12] != whole[:6]
     got, folder = [], None
-    for size, steps in [(2, 4), (3, 5), (1, 1), (6, 4)]:
+    for size, steps in [(2, 4), (3, 2), (1, 1), (6, 5), (2, 2)]:  # two stops are at the end of an epoch
         loaders = iterators(provider_of(bridge, data, dataloader_save=str(tmp_path), resume_from=folder), size)
         got += train(loaders, steps, 6)
         folder = save(loaders, tmp_path, len(got))

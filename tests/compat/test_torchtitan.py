@@ -85,3 +85,11 @@ def test_the_state_of_one_rank_fits_another_degree(data_loader, tmp_path):
     assert len(got) > 36
     kept = [row for batch in got for row in batch]
     assert kept[:72] == [row for batch in whole for row in batch][:72]
+
+    two = build(2)
+    got = steps(two, 18)  # the last batch of the epoch
+    state = two[0].state_dict()
+    three = build(3)
+    for loader in three:
+        loader.load_state_dict(state)
+    assert got + steps(three, 4) == whole[:48]

@@ -255,8 +255,9 @@ class PlannedDataset(Base[Item]):
             dataset.load_state_dict(state)
 
         ``state_dict`` is what :meth:`state_dict` returned, in this run or another, or :func:`midepoch.merge_states`
-        made of such states. This may be called at any time. Iterators from before are out of date: they raise when they
-        are advanced.
+        made of such states. After the state of the last item of an epoch the next loop yields nothing, and the one
+        after it is the next epoch. This may be called at any time. Iterators from before are out of date: they raise
+        when they are advanced.
         """
         self._start_point.load_state_dict(self._plan, state_dict)
 

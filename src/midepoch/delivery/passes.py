@@ -41,15 +41,14 @@ class Pass:
         start: State,
         *,
         revision: int = 0,
-        requested: bool = False,
         error: MidepochError | None = None,
     ) -> None:
-        """Start from a state. ``requested`` means that set_epoch named its epoch.
+        """Start from a state.
 
         ``revision`` counts the states that were loaded and the epochs that were set after a delivery: ranks use it to
         compare the same loop. ``error`` is raised when the first item is asked for.
         """
-        self.plan, self.start, self.revision, self.requested = plan, start, revision, requested
+        self.plan, self.start, self.revision = plan, start, revision
         self.mark_at_finish: tuple[int, int] | None = None
         """The mark when another pass last reached its end, which counts as later than what this one had delivered."""
         self.is_finished = False
@@ -116,10 +115,7 @@ class Pass:
             self._owner.closed(self)
 
     def epochs(self) -> Iterator[Progress]:
-        """The rest of the epoch from which the pass starts; with ``repeat``, the following epochs too.
-
-        If a resumed epoch is already finished for all readers, the pass continues with the next one.
-        """
+        """The rest of the epoch from which the pass starts, if there is any; with ``repeat``, the next ones too."""
         while self.plan.epochs_per_loop != 0:
             start = self._state
             progress = self._progress = self.plan.begin(start)
@@ -128,7 +124,7 @@ class Pass:
             empty = progress.items == before
             if empty and start.lanes is None:
                 self._check_empty(progress)
-            last = self.plan.ends_pass(start, progress, empty=empty, requested=self.requested and start is self.start)
+            last = self.plan.ends_pass(start, empty=empty)
             # In a worker of a plain DataLoader the main process chooses the next epoch.
             if not (last and torch_worker()):
                 self._state, self._progress = progress.following(), None

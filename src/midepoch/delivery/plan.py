@@ -6,8 +6,7 @@ from typing import Literal
 from midepoch._common.checks import check_integer
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import State
-from midepoch.delivery.progress import EMPTY, Progress
-from midepoch.delivery.reader import take_turns
+from midepoch.delivery.progress import Progress
 from midepoch.delivery.resume import begin
 from midepoch.delivery.session import Session
 from midepoch.pipeline.counts import count_ahead
@@ -125,27 +124,13 @@ class Plan:
             count_ahead(progress.session.lanes)
         return progress.session
 
-    def ends_pass(self, start: State, progress: Progress, *, empty: bool, requested: bool) -> bool:
+    def ends_pass(self, start: State, *, empty: bool) -> bool:
         """True if a pass that has read the rest of an epoch, from ``start``, ends there.
 
-        ``empty`` means that nothing was left for this reader. If the epoch was already finished for all readers, the
-        pass continues with the next one, unless set_epoch ``requested`` this epoch. A pass of many epochs continues
-        anyway.
+        ``empty`` means that nothing was left for this reader. If nothing was left of an epoch under way, a pass of
+        several epochs still goes into the next one. An epoch that was empty from its beginning ends every pass, which
+        might never end otherwise.
         """
-        if requested and self.epochs_per_loop == 1:
+        if empty and start.lanes is None:
             return True
-        if empty and start.lanes is not None and (self.epochs_per_loop != 1 or self._is_over(start, progress)):
-            return False
-        return empty or (self.epochs_per_loop is not None and (start.epoch + 1) % self.epochs_per_loop == 0)
-
-    def _is_over(self, start: State, progress: Progress) -> bool:
-        """True if an epoch had nothing left for any reader."""
-        if progress.session.assignment.readers == 1:
-            return True
-        session = self.begin(start).session
-        if session.counted:
-            return self.items_per_rank(session) == 0 or session.is_complete(0)
-        if start.reader_progress is not None:
-            return False  # this is only what one of several readers had delivered
-        everything = begin(self.pipeline, start, reader=0, readers=1, workers=1, lanes=None, mode=self.mode)
-        return all(item is EMPTY for turns in take_turns(everything) for item in turns.items)
+        return self.epochs_per_loop is not None and (start.epoch + 1) % self.epochs_per_loop == 0

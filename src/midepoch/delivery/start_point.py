@@ -28,9 +28,8 @@ class StartPoint:
     the start point: to the next epoch. Passes do not disturb each other.
     """
 
-    def __init__(self, start: State, requested_epoch: int | None = None, chosen_epoch: int | None = None) -> None:
+    def __init__(self, start: State, chosen_epoch: int | None = None) -> None:
         self._start = start
-        self._requested_epoch = requested_epoch  # by set_epoch, for the next pass
         self._chosen_epoch = chosen_epoch  # the last that set_epoch named, also after its pass
         self._started: WeakSet[Pass] = WeakSet()
         self._last_started: Pass | None = None
@@ -46,11 +45,7 @@ class StartPoint:
         self.workers: SharedWithWorkers | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            "start": self._start,
-            "requested_epoch": self._requested_epoch,
-            "chosen_epoch": self._chosen_epoch,
-        }
+        return {"start": self._start, "chosen_epoch": self._chosen_epoch}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         StartPoint.__init__(self, **values)
@@ -64,7 +59,7 @@ class StartPoint:
 
     def for_loader(self) -> "StartPoint":
         """A copy for a Loader. ``set_epoch`` of this one also sets the epoch of the Loader."""
-        return self.linked_to(StartPoint(self._start, self._requested_epoch))
+        return self.linked_to(StartPoint(self._start))
 
     def linked_to(self, of_loader: "StartPoint") -> "StartPoint":
         """The start point of a Loader, which ``set_epoch`` of this one reaches from now on."""
@@ -85,8 +80,7 @@ class StartPoint:
                 "The last pass was left before its end, and this one starts again at the same point. To continue after "
                 "the last item instead, call x.load_state_dict(x.state_dict()) first; for another epoch, set_epoch."
             )
-        requested = self._requested_epoch == self._start.epoch
-        run = Pass(self, plan, self._start, revision=self._revision, requested=requested, error=error)
+        run = Pass(self, plan, self._start, revision=self._revision, error=error)
         self._started.add(run)
         self._last_started = run
         return run
@@ -109,8 +103,6 @@ class StartPoint:
     def closed(self, run: Pass) -> None:
         """Called when a pass is closed. If it reached its end, the start point moves to the next epoch."""
         self._note_bulk()
-        if run.requested and run in self._started:
-            self._requested_epoch = None
         if run in self._open:
             self._open.pop(run, None)
             if not self._open:
@@ -158,9 +150,8 @@ class StartPoint:
     def set_epoch(self, epoch: int) -> None:
         """Start from the beginning of an epoch. If the start point is in that epoch already, it stays.
 
-        The next pass yields what is left of that epoch, which is nothing after its last item. If it continued with the
-        next epoch there, a loop that sets epoch e and then e + 1 would read e + 1 twice. Passes in other epochs are
-        out of date.
+        The next pass yields what is left of that epoch, which is nothing after its last item. Passes in other epochs
+        are out of date.
         """
         epoch = check_integer("epoch", epoch, most=MOST_EPOCHS)
         self._chosen_epoch = epoch
@@ -171,7 +162,6 @@ class StartPoint:
             loader.set_epoch(epoch)
 
     def _go_to(self, epoch: int) -> None:
-        self._requested_epoch = epoch
         self._expire([run for run in self._started if run.epoch != epoch], f"set_epoch({epoch}) was called")
         if self._left is not None and self._left.epoch != epoch:
             self._left = None

@@ -6,7 +6,7 @@ loader = prepare_loader(accelerator, loader)
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from midepoch.distributed import Complete, one_epoch
+from midepoch.distributed import Complete, epoch_is_over, one_epoch
 from midepoch.errors import MissingExtraError
 from midepoch.loader import Loader
 
@@ -51,10 +51,11 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         self.gradient_state = GradientState()
         self._accelerator, self._loader = accelerator, loader
         self._received: Received | None = None
+        self._is_over = False  # the epoch of the state that was loaded
 
     def __len__(self) -> int:
         """The number of batches that this process gets in an epoch, known without reading."""
-        return len(self._loader)
+        return self._loader.plan.length(self.epoch)
 
     def __bool__(self) -> bool:
         """True, even if the length is unknown."""
@@ -62,8 +63,8 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
 
     @property
     def epoch(self) -> int:
-        """The epoch of the last batch that the loop received."""
-        return int(self.state_dict()["epoch"])
+        """The epoch of the last batch that the loop received; after its last batch was loaded, the next epoch."""
+        return int(self.state_dict()["epoch"]) + self._is_over
 
     @property
     def is_padding(self) -> bool:
@@ -80,7 +81,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
 
     def set_epoch(self, epoch: int) -> None:
         """Start the next loop at the beginning of an epoch, or at the state of that epoch that was loaded."""
-        self._received = None
+        self._received, self._is_over = None, False
         self._loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -88,12 +89,14 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         return self._loader.own_state() if self._received is None else self._received.state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the position of a state of all processes."""
+        """Go to the position of a state of all processes. All of them call this."""
         self._loader.load_state_dict(state)
-        self._received = None
+        self._received, self._is_over = None, epoch_is_over(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """A pass from the start point."""
+        """A pass from the start point. If nothing is left of the epoch that was loaded, it is the next epoch."""
+        if self._is_over:
+            self.set_epoch(self.epoch)
         self.begin()
         try:
             ahead = None

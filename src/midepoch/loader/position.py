@@ -110,8 +110,9 @@ class PositionedLoader(DataLoader[Item]):
             loader.load_state_dict(torch.load("checkpoint.pt", weights_only=True)["loader"])
 
         ``state_dict`` is what :meth:`state_dict` returned, in this run or another, or what
-        :func:`midepoch.merge_states` or ``midepoch.distributed.gather_state`` made of the states of all ranks. This may
-        be called at any time. Iterators from before are out of date: they raise when they are advanced.
+        :func:`midepoch.merge_states` or ``midepoch.distributed.gather_state`` made of the states of all ranks. After
+        the state of the last batch of an epoch the next loop yields nothing, and the one after it is the next epoch.
+        This may be called at any time. Iterators from before are out of date: they raise when they are advanced.
         """
         self._start_point.load_state_dict(self._plan, state_dict)
         self._waiting = self._finished_run = None

@@ -272,8 +272,8 @@ def test_E4_a_rank_that_has_delivered_nothing_since_the_batch_size_changed(folde
     assert sorted(got + rest(folder, merged, 1)[0]) == sorted(epochs_of(folder, 1)[0])
 
 
-def test_E4_a_merged_state_with_nothing_left_starts_the_next_epoch(folder):
-    """Both ranks have delivered their last item, and none has asked for another: no rank gets an empty loop."""
+def test_E4_a_merged_state_with_nothing_left_ends_its_epoch_on_all_ranks(folder):
+    """Both ranks have delivered their last item, and none has asked for another."""
     lengths = [len(ids(dataset)) for dataset in shards(folder)]
     merged = me.merge_states([after(dataset, items) for dataset, items in zip(shards(folder), lengths, strict=True)])
     assert merged["epoch"] == 0
@@ -282,6 +282,7 @@ def test_E4_a_merged_state_with_nothing_left_starts_the_next_epoch(folder):
         got = []
         for dataset in shards(folder, ranks):
             dataset.load_state_dict(merged)
+            assert ids(dataset) == []
             got += ids(dataset)
             assert dataset.epoch == 2
         assert sorted(got) == sorted(second)

@@ -8,7 +8,6 @@ import pytest
 from midepoch.checkpoint.state import State
 from midepoch.delivery import plan as plans
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.session import Session
 from simulation import MemoryWorld
 
 WORLD = MemoryWorld(sizes=(4, 4, 4, 4, 4, 4))
@@ -40,45 +39,22 @@ def test_an_epoch_gets_the_lanes_and_mode_of_the_plan():
     assert (start.epoch, start.lanes, start.mode) == (2, 6, "file")
 
 
-def ends(epochs_per_loop, readers, *, epoch=0, begun=True, empty=False, over=False, requested=False):
-    one = plan(epochs_per_loop=epochs_per_loop, ranks=readers, lanes=6)
-    begun_at = Session(WORLD.pipeline(), WORLD.start(), 1)
-    reached = begun_at.after(sum(begun_at.reader_items(0))) if over else WORLD.start()
-    start = replace(reached, epoch=epoch) if begun else State(epoch=epoch)
-    return one.ends_pass(start, one.begin(start), empty=empty, requested=requested)
+def ends(epochs_per_loop, *, epoch=0, begun=True, empty=False):
+    start = replace(WORLD.start(), epoch=epoch) if begun else State(epoch=epoch)
+    return plan(epochs_per_loop=epochs_per_loop).ends_pass(start, empty=empty)
 
 
-@pytest.mark.parametrize("readers", [1, 2])
-def test_a_loop_of_one_epoch_ends_after_any_items(readers):
-    for begun, requested in product([True, False], repeat=2):
-        assert ends(1, readers, begun=begun, requested=requested)
-
-
-def test_a_resumed_epoch_that_is_finished_for_all_readers_is_no_epoch():
-    assert not ends(1, 1, empty=True)
-    assert not ends(1, 2, empty=True, over=True)
-
-
-def test_a_reader_that_has_nothing_left_waits_for_the_others():
-    assert ends(1, 2, empty=True, over=False)
-
-
-def test_an_epoch_that_was_requested_is_not_passed_over():
-    assert ends(1, 1, empty=True, requested=True)
-    assert ends(1, 2, empty=True, over=True, requested=True)
+@pytest.mark.parametrize(("begun", "empty"), [*product([True, False], repeat=2)])
+def test_a_loop_of_one_epoch_ends_with_it_even_if_nothing_was_left(begun, empty):
+    assert ends(1, begun=begun, empty=empty)
 
 
 def test_a_dataset_without_items_ends_its_loop():
-    for epochs_per_loop, readers in product([1, 3, None], [1, 2]):
-        assert ends(epochs_per_loop, readers, begun=False, empty=True, over=True)
+    for epochs_per_loop in (1, 3, None):
+        assert ends(epochs_per_loop, begun=False, empty=True)
 
 
-def test_a_loop_of_several_epochs_ends_after_the_last_of_them():
-    assert [ends(3, 1, epoch=epoch) for epoch in range(6)] == [False, False, True, False, False, True]
-    assert not any(ends(None, 1, epoch=epoch) for epoch in range(6))
-
-
-def test_a_loop_of_several_epochs_continues_after_a_finished_one():
-    for epochs_per_loop, readers in product([3, None], [1, 2]):
-        assert not ends(epochs_per_loop, readers, epoch=1, empty=True)
-        assert not ends(epochs_per_loop, readers, epoch=1, empty=True, requested=True)
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_loop_of_several_epochs_ends_after_the_last_of_them(empty):
+    assert [ends(3, epoch=epoch, empty=empty) for epoch in range(6)] == [False, False, True, False, False, True]
+    assert not any(ends(None, epoch=epoch, empty=empty) for epoch in range(6))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from midepoch.distributed import gather_state, one_epoch
+from midepoch.distributed import epoch_is_over, gather_state, one_epoch
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.loader import Loader
 
@@ -28,28 +28,32 @@ def prepare_loader(loader: Loader) -> "ReportingLoader":
     """A loader for the training function of a TorchTrainer.
 
     ``loader`` is the Loader of this worker. It starts from the checkpoint that Ray gives this run, if there is one, on
-    any number of workers. All workers get the same number of batches.
+    any number of workers. All workers call this, and get the same number of batches.
     """
     checkpoint = ray.train.get_checkpoint()
-    if checkpoint is not None:
-        with checkpoint.as_directory() as folder:
-            loader.load_state_dict(_read(Path(folder) / FILE))
-    return ReportingLoader(loader)
+    if checkpoint is None:
+        return ReportingLoader(loader)
+    with checkpoint.as_directory() as folder:
+        loader.load_state_dict(_read(Path(folder) / FILE))
+    return ReportingLoader(loader, is_over=epoch_is_over(loader))
 
 
 class ReportingLoader:
     """The batches of a loader, and :meth:`report`."""
 
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
+    def __init__(self, loader: Loader, *, is_over: bool = False) -> None:
+        """``is_over`` means that nothing is left of the epoch that was loaded."""
+        self.loader, self._is_over = loader, is_over
 
     def __iter__(self) -> Iterator[Any]:
-        """A pass from the start point."""
+        """A pass from the start point. If nothing is left of the epoch that was loaded, it is the next epoch."""
+        if self._is_over:
+            self.set_epoch(self.epoch)
         return one_epoch(self.loader)
 
     def __len__(self) -> int:
         """The number of batches that this worker gets in an epoch, known without reading."""
-        return len(self.loader)
+        return self.loader.plan.length(self.epoch)
 
     def __bool__(self) -> bool:
         """True, even if the length is unknown."""
@@ -57,8 +61,8 @@ class ReportingLoader:
 
     @property
     def epoch(self) -> int:
-        """The present epoch."""
-        return self.loader.epoch
+        """The present epoch; after its last batch was loaded, the next one."""
+        return self.loader.epoch + self._is_over
 
     @property
     def is_padding(self) -> bool:
@@ -67,6 +71,7 @@ class ReportingLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Start the next loop at the beginning of an epoch, or at the state of that epoch that was loaded."""
+        self._is_over = False
         self.loader.set_epoch(epoch)
 
     def report(self, metrics: dict[str, Any], folder: str | Path | None = None) -> None:
