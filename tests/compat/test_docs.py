@@ -1,8 +1,11 @@
 """The README and the docs are true: examples run, links lead somewhere, and what they name or quote is in the code."""
 
 import ast
+import os
+import random
 import re
 import runpy
+import subprocess
 import sys
 import tomllib
 from functools import cache
@@ -17,6 +20,15 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "midepoch"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+STARTS_PROCESSES = re.compile(r"\.survey\(|\.cache\(|num_workers=[1-9]|[eE]xecutor")
+ROW_BYTES = 25_000
+"""So that the rows of the examples are several jobs for the processes of a survey or a cache."""
+START_METHOD = """
+import multiprocessing
+
+multiprocessing.set_start_method("forkserver")
+"""
+"""As Python 3.14 does by default: each process imports the script, so it must have a guard."""
 
 
 def blocks():
@@ -63,11 +75,26 @@ def test_an_example_runs(code, tmp_path, monkeypatch):
     for number in range(3):
         rows = range(number * 40, number * 40 + 40)
         columns = {"id": rows, "text": [f"the text of row {row}" for row in rows], "x": [row / 2 for row in rows]}
-        table = pa.table(columns)
+        table = pa.table({**columns, "image": [random.randbytes(ROW_BYTES) for _ in rows]})
         pq.write_table(table, tmp_path / "data" / f"part-{number}.parquet", row_group_size=10)
     script = tmp_path / "example.py"
     script.write_text(code)
-    runpy.run_path(str(script), run_name="__main__")
+    if STARTS_PROCESSES.search(code):
+        run_as_script(script, tmp_path / "site", monkeypatch)
+    else:
+        runpy.run_path(str(script), run_name="__main__")
+
+
+def run_as_script(script, site, monkeypatch):
+    """Run a script as users do, in a Python of its own: other processes can import its functions."""
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(START_METHOD)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT / "src")]))
+    ended = subprocess.run(
+        [sys.executable, script.name], cwd=script.parent, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "The work is done in one process only" not in ended.stderr
 
 
 def test_links_lead_somewhere():
