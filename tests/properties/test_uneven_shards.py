@@ -119,16 +119,17 @@ def test_A15_any_legs_lose_and_repeat_nothing(folder, ranks, lanes, mode, sizes,
     assert sorted(delivered) == list(range(sum(FILES)))
 
 
+@pytest.mark.parametrize("mode", ["file", "example"])
 @pytest.mark.parametrize("behind", [0, 1])
-def test_ranks_that_saved_at_different_steps_are_not_merged(folder, behind):
+def test_ranks_that_saved_at_different_steps_are_not_merged(folder, behind, mode):
     """Nobody had run out: rows would be lost or repeated."""
 
     def state_after(rank, items):
-        dataset = me.read(folder).lanes(8).shard(2, rank)
+        dataset = me.read(folder).lanes(4).shard(2, rank, mode=mode)
         list(islice(iterator := iter(dataset), items))
         return iterator.state_dict()
 
-    states = [state_after(rank, 5 - (rank == behind)) for rank in range(2)]
+    states = [state_after(rank, 4 - (rank == behind)) for rank in range(2)]
     with pytest.raises(me.CheckpointMismatchError, match="cannot be merged"):
         me.merge_states(states)
 

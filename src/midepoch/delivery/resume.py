@@ -16,7 +16,6 @@ from midepoch.delivery.progress import Progress
 from midepoch.delivery.session import Session
 from midepoch.delivery.uniform import FileSession, UniformSession
 from midepoch.errors import CheckpointMismatchError
-from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
 
 
@@ -179,15 +178,7 @@ def _with_item_rows_of(pipeline: Pipeline, state: State) -> State:
         return state
     if not state.positions.in_step:
         raise _other_item_rows(state.item_rows, pipeline.item_rows)
-    if not pipeline.uniform:
-        return replace(state, item_rows=pipeline.item_rows)
-    # After a short last batch the cursor is past the lane's end. With another batch size that would be wrong.
-    lanes = PipelineLanes.of(pipeline, state)
-    within = [
-        (1, LanePosition((min(position.cursor[0], lanes.size(lane)), *position.cursor[1:])))
-        for lane, position in enumerate(state.positions.expand())
-    ]
-    return replace(state, item_rows=pipeline.item_rows, positions=LanePositions.pack(within))
+    return replace(state, item_rows=pipeline.item_rows)
 
 
 def _other_item_rows(then: int, now: int) -> CheckpointMismatchError:
