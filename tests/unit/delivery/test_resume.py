@@ -114,7 +114,7 @@ def test_a_begun_epoch_keeps_its_lanes_mode_and_turn():
 
 def test_a_short_last_batch_is_not_read_again_in_smaller_ones():
     """Three batches of 3 reach over the end of 7 rows; batches of 2 must not begin at row 9, nor at row 6."""
-    state = MemoryWorld(sizes=(7, 9), batch=3).start([LanePosition((9,)), LanePosition((6,))], turn=5)
+    state = start(then := MemoryWorld(sizes=(7, 9), batch=3), then.start()).session.after(5)
     progress = start(MemoryWorld(sizes=(7, 9), batch=2), state)
     assert progress.session.positions == [LanePosition((7,)), LanePosition((6,))]
     assert progress.session.start.item_rows == 2
