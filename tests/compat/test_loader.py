@@ -422,7 +422,7 @@ def test_wrong_arguments_are_refused(build, options, error, message):
 
 
 def test_other_data_sets_are_refused():
-    with pytest.raises(TypeError, match=r"got list.*midepoch\.read"):
+    with pytest.raises(TypeError, match=r"got list.*midepoch\.from_indexable"):
         me.Loader([1, 2, 3])
 
 

@@ -86,7 +86,7 @@ def _is_finished(state: State, furthest: State) -> bool:
         return False
     ranks = furthest.history[-1].ranks
     pairs = [*zip(state.positions.expand(), furthest.positions.expand(), strict=True)]
-    if furthest.mode == "file":
+    if furthest.mode == "file" and len(pairs) % ranks == 0:
         return any(all(one == last for one, last in pairs[rank::ranks]) for rank in range(ranks))
     if any(len(one.cursor) > 1 for one, _ in pairs):
         return furthest.turn - state.turn < ranks

@@ -120,7 +120,8 @@ def session_from(pipeline: Pipeline, start: State, readers: int, delivered: Read
         )
     if pipeline.uniform:
         _check_not_balanced(pipeline)
-        return (FileSession if start.mode == "file" else UniformSession)(pipeline, start, readers)
+        has_owners = start.mode == "file" and len(start.positions) % readers == 0 and start.positions.in_step
+        return (FileSession if has_owners else UniformSession)(pipeline, start, readers)
     if not pipeline.counted or start.mode == "file" or start.masked or reports_cursors:
         _check_not_balanced(pipeline)
         return Session(pipeline, start, readers)

@@ -1,8 +1,8 @@
 """Sessions of uniform pipelines, whose items are counted by a formula: cursors follow from the number of items.
 
-If lanes are whole files, each lane belongs to one reader, so that no file is read by two. Then every reader has a
-sequence of its own. Its next item is that of the lane of which least is delivered, the first of these: so it follows
-from the cursors alone.
+If lanes are whole files, and as many for each reader, each lane belongs to one reader, so that no file is read by two.
+Then every reader has a sequence of its own. Its next item is that of the lane of which least is delivered, the first of
+these: so it follows from the cursors alone.
 """
 
 from collections.abc import Sequence
@@ -80,12 +80,8 @@ class FileSession(UniformSession):
     """A uniform session whose lanes are whole files: lane ``l`` belongs to reader ``l % readers``."""
 
     def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
+        """Begin at a state of lanes of which no items were delivered ahead. There are as many for each reader."""
         super().__init__(pipeline, start, readers)
-        if not start.positions.in_step:
-            raise CheckpointMismatchError(
-                "The state is damaged: lanes of whole files have items delivered ahead of others. Load an earlier "
-                "checkpoint."
-            )
         self._of_readers: dict[int, Rounds] = {}
 
     def rounds_of(self, reader: int) -> Rounds:
@@ -108,7 +104,7 @@ class FileSession(UniformSession):
     def after_each(self, items: Sequence[int]) -> State:
         ranks, positions = self.assignment.readers // len(items), list(self.positions)
         most = 0
-        for reader in range(min(self.assignment.readers, len(positions))):
+        for reader in range(self.assignment.readers):
             rounds = self.rounds_of(reader)
             delivered = min(items[reader // ranks], rounds.total())
             most = max(most, delivered)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import ReaderProgress, State
+from midepoch.delivery.resume import session_from
 from midepoch.delivery.session import Session
 from midepoch.delivery.uniform import FileSession, UniformSession
 from midepoch.errors import CheckpointMismatchError
@@ -22,6 +23,8 @@ def sessions(draw, mode="example"):
     """A world, a uniform session of it, and the items of each reader, one by one."""
     world = draw(memory_worlds(uniform=True))
     start, readers = draw(starts(world, ahead=mode == "example")), draw(st.integers(1, 6))
+    if mode == "file":
+        readers = draw(st.sampled_from([n for n in range(1, 6) if len(world.sizes) % n == 0]))
     start = replace(start, mode=mode)
     kind = FileSession if mode == "file" else UniformSession
     return world, kind(world.pipeline(), start, readers), MODELS[mode](world, start, readers)
@@ -127,11 +130,13 @@ def test_states_of_lanes_in_step_stay_small_until_one_runs_out(drawn):
         assert len(session.after(items).positions.runs) <= runs + 2
 
 
-def test_lanes_of_whole_files_have_no_items_ahead():
+@pytest.mark.parametrize(
+    ("readers", "ahead", "kind"), [(2, (), FileSession), (3, (), UniformSession), (2, (1,), UniformSession)]
+)
+def test_lanes_of_whole_files_have_owners_if_each_reader_has_as_many(readers, ahead, kind):
     world = MemoryWorld(sizes=(4, 4))
-    start = replace(world.start([LanePosition((0,), (1,)), LanePosition((0,))]), mode="file")
-    with pytest.raises(CheckpointMismatchError, match="delivered ahead of others"):
-        FileSession(world.pipeline(), start, 2)
+    start = replace(world.start([LanePosition((0,), ahead), LanePosition((0,))]), mode="file")
+    assert type(session_from(world.pipeline(), start, readers)) is kind
 
 
 def test_the_end_of_a_delivery_is_after_its_last_ordinal():
