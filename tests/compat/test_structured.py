@@ -136,6 +136,8 @@ def test_B1_files_are_named_as_torch_dataloader_utils_names_them(folder, kind):
     assert [len(batch["id"]) for batch in small] == [7] * 27 + [4]
     me.testing.assert_resumes(small)
     assert next(list(batch) for batch in small) == ["id"]
+    if kind is FileInfo:  # they can be the first argument too, as there
+        assert ids(me.StructuredDataset([kind(file) for file in chosen], "parquet", 7)) == ids(batches)
     with pytest.raises(TypeError, match=r"Pass path, .* or files, a list of files: one of the two"):
         me.StructuredDataset(folder, files=[kind(file) for file in chosen])
     with pytest.raises(TypeError, match="one of the two"):

@@ -22,6 +22,8 @@ elif sys.argv[2] == "packs":
     kinds = [packs, me.mix([dataset, dataset]), me.concat([dataset, dataset]), me.mix([packs, packs], stop="never")]
 else:
     kinds = [me.Loader(dataset, batch_size=4), me.Loader(dataset.filter(is_kept)), me.Loader(packs, batch_size=2)]
+    ragged = me.read(sys.argv[1])
+    kinds += [me.Loader(ragged, batch_size=4), me.Loader(ragged.with_format("numpy"), batch_size=4)]
 iterators = [iter(kind) for kind in kinds]
 for iterator in iterators:
     next(iterator)
@@ -29,6 +31,8 @@ cycle = [iterators]
 cycle.append(cycle)
 last = iter(kinds[0])
 next(last)
+plain = iter(kinds[-1])
+next(plain)
 print("done")
 """
 

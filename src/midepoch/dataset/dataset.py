@@ -72,7 +72,8 @@ class Dataset(OrderedDataset[Item]):
 
         ``mode="example"`` cuts the rows evenly; "auto" is the same. "file" gives each rank whole files, so shards may
         differ in size. As in `datasets`, ``contiguous=True`` gives the shard a run of consecutive rows, with any number
-        of workers, and ``contiguous=False`` every ``num_shards``-th row. Both fix the number of :meth:`lanes`. By
+        of workers, and ``contiguous=False`` every ``num_shards``-th row. Both fix the number of :meth:`lanes`.
+        Shards share items: with ``contiguous=False`` and :meth:`batch`, a shard has every ``num_shards``-th batch. By
         default each worker of each rank reads a run of its own, which costs least.
 
         A shard of a shard is a part of it. The shard that some datasets take from the launcher by themselves is

@@ -53,7 +53,7 @@ def convert_value(value: Any, form: Form) -> Any:
     if form == "python":
         return to_plain(value)
     if form == "torch":
-        tensor = tensor_from(value) if holds_numbers(value) or is_empty_list(value) else None
+        tensor = tensor_from(value) if holds_numbers(value) else None
         return value if tensor is None else tensor
     return np.asarray(value) if holds_numbers(value) else value
 

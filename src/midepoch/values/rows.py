@@ -233,11 +233,14 @@ class Rows:
             return Rows(self.data.lists(), self.form)
         return Rows(self.data.batch(), self.form, origin=self.data.origin)
 
-    def _decoded(self, items: Iterator[T]) -> Iterator[T]:
-        """Items that are converted when they are asked for. An error about a value names its row."""
+    def _decoded(self, items: Iterator[T], errors: Any = UNREADABLE) -> Iterator[T]:
+        """Items that are converted when they are asked for. An error about a value names its row.
+
+        ``errors`` is an argument because modules are emptied when the interpreter exits, before iterators are closed.
+        """
         try:
             yield from items
-        except UNREADABLE as error:
+        except errors as error:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> Exception:

@@ -56,7 +56,8 @@ def _not_picked(data: pa.RecordBatch | pa.Table) -> DataFormatError:
     return DataFormatError(
         f"Arrow cannot pick single rows of {', '.join(columns) or 'a column'}, and a shuffle or a filter picks rows. "
         "Leave such columns out with read(..., columns=[...]), or write them to the files as another type. "
-        "pyarrow.compute.run_end_decode(column) decodes a run-end encoded column."
+        "pyarrow.compute.run_end_decode(column) decodes a run-end encoded column. A shuffle can pick rows of it as "
+        "Python values: with_format('python')."
     )
 
 

@@ -200,3 +200,16 @@ def test_structured_datasets_have_tensors_unless_their_output_format_is_another(
     assert kind(output_format="numpy") is np.ndarray
     loader, rows = me.StructuredDataset.create_dataloader(tmp_path / "data", output_format="dict", batch_size=4)
     assert next(iter(loader))["id"] == next(iter(rows))["id"] == [0, 1, 2, 3]
+
+
+def test_empty_lists_of_text_stay_lists_after_a_function(tmp_path):
+    tags = [["a"], [], ["b", "c"], []]
+    write(tmp_path / "data" / "a.arrow", [pa.record_batch({"tags": tags, "n": [[1], [], [2, 3], []]})])
+    dataset = me.read(tmp_path / "data").map(dict)
+    assert [row["tags"] for row in dataset.with_format("torch")] == tags
+    for batches in (dataset.with_format("torch").batch(4), me.Loader(dataset, batch_size=4)):
+        (batch,) = batches
+        assert batch["tags"] == tags
+        assert [(one.dtype, one.tolist()) for one in batch["n"]] == [
+            (torch.int64, one) for one in ([1], [], [2, 3], [])
+        ]

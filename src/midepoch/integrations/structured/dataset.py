@@ -87,6 +87,8 @@ class StructuredDataset(FrontDoor):
         dataset does not use them.
         """
         arguments = locals()
+        if isinstance(path, list | tuple) and any(_is_file_object(one) for one in path) and files is None:
+            path, files = None, path
         if (path is None) == (files is None):
             raise TypeError(
                 "Pass path, which names files, folders or globs, or files, a list of files: one of the two."
@@ -311,3 +313,8 @@ class StructuredDataset(FrontDoor):
         super().__setstate__(values)
         self._splitting, self._shuffle_seed = values["splitting"], values["seed"]
         self._num_workers = values["workers_of_loader"]
+
+
+def _is_file_object(value: Any) -> bool:
+    """True for a file as torch-dataloader-utils describes it: an object with a path, which is no path itself."""
+    return hasattr(value, "path") and not isinstance(value, os.PathLike)
