@@ -274,3 +274,24 @@ def test_checkpoints_of_the_first_steps_after_a_resume_with_other_workers(folder
         rest = me.read(folder)
         rest.load_state_dict(me.from_stateful_dataloader(second.state_dict()))
         assert sorted([*got, *more, *ids(rest)]) == list(range(60))
+
+
+def test_a_rank_whose_workers_ran_out_says_nothing_of_workers_of_other_ranks(tmp_path):
+    """Lanes of whole files: worker 0 of rank 0 ends after 2 rows, so its worker 1 delivers more than any of rank 1."""
+    folder = write_files(tmp_path / "data", [2, 20, 20, 20])
+
+    def build(rank):
+        return me.read(folder).lanes(4).shard(2, rank, mode="file")
+
+    for steps, fits in ((4, True), (12, False)):
+        loaders = [StatefulDataLoader(build(rank), batch_size=None, num_workers=2) for rank in range(2)]
+        got = [ids(islice(loader, steps)) for loader in loaders]
+        state = me.from_stateful_dataloader(loaders[0].state_dict())
+        datasets = [build(rank) for rank in range(2)]
+        if not fits:
+            with pytest.raises(me.CheckpointMismatchError, match="Resume each rank from its own checkpoint"):
+                datasets[1].load_state_dict(state)
+            continue
+        for dataset in datasets:
+            dataset.load_state_dict(state)
+        assert sorted(flat(got) + flat(map(ids, datasets))) == list(range(62))

@@ -148,7 +148,7 @@ def test_the_states_of_ranks_that_have_ended_are_merged(two_files, mode):
             list(islice(items, steps))
         in_loop = [items.state_dict() for _, items in runs]
         for (_, items), got in zip(runs, whole, strict=True):
-            if len(got) <= steps:
+            if len(got) < steps:
                 next(items, None)
         after_loop = [dataset.state_dict() for dataset, _ in runs]
         for states in (in_loop, after_loop):
@@ -157,3 +157,51 @@ def test_the_states_of_ranks_that_have_ended_are_merged(two_files, mode):
             merged = me.merge_states(states)
             assert each_rank(build, 2, merged) == [got[steps:] for got in whole]
             assert rows(each_rank(build, 1, merged)) == rows([got[steps:] for got in whole])
+
+
+@pytest.mark.parametrize(("mode", "steps"), [("file", (50, 30, 13)), ("example", (59, 58, 58))])
+def test_a_rank_that_is_behind_is_not_taken_for_one_that_has_ended(tmp_path, mode, steps):
+    """Rank 2 has nothing left, and rank 1 has: its rows would be lost."""
+    folder = write_files(tmp_path / "data", [83, 80, 13])
+    states = []
+    for rank, items in enumerate(steps):
+        dataset = me.read(folder).lanes(3).shard(3, rank, mode=mode)
+        list(islice(iterator := iter(dataset), items))
+        states.append(iterator.state_dict())
+    with pytest.raises(me.CheckpointMismatchError, match="cannot be merged"):
+        me.merge_states(states)
+
+
+def test_ranks_of_which_one_left_its_loop_too_early_are_not_merged(two_files):
+    """Both ranks have the same number of rows, so none can have ended before the other."""
+    behind, ahead = (me.read(two_files).take(24).shard(2, rank) for rank in range(2))
+    list(islice(iterator := iter(behind), 9))
+    list(ahead)
+    with pytest.raises(me.CheckpointMismatchError, match="is in epoch 0 and state 1 in epoch 1"):
+        me.merge_states([iterator.state_dict(), ahead.state_dict()])
+
+
+def test_the_digests_of_ranks_that_have_ended_are_merged(two_files):
+    def loader(rank, ranks=2):
+        dataset = me.read(two_files).lanes(2).shard(ranks, rank, mode="file")
+        return me.Loader(dataset, batch_size=10, even=None, digest=True)
+
+    runs = [(one, iter(one)) for one in map(loader, range(2))]
+    for (_, batches), steps in zip(runs, (4, 2), strict=True):
+        list(islice(batches, steps))
+    alone = loader(0, 1)
+    alone.load_state_dict(me.merge_states([batches.state_dict() for _, batches in runs]))
+    list(islice(batches := iter(alone), 5))
+    alone.check_digest()
+
+
+def test_progress_counts_padding_before_a_resume(two_files):
+    def loader():
+        return me.Loader(me.read(two_files).shard(2, 1, mode="file"), batch_size=4, even="pad")
+
+    first = loader()
+    list(islice(batches := iter(first), 6))
+    assert tuple(first.progress()) == (0, 6, 21)
+    resumed = loader()
+    resumed.load_state_dict(batches.state_dict())
+    assert tuple(resumed.progress()) == (0, 6, 21)

@@ -8,6 +8,7 @@ from midepoch._common.text import count
 from midepoch.checkpoint.checksum import signed
 from midepoch.checkpoint.consistency import check_scale
 from midepoch.checkpoint.fingerprint import rows_of
+from midepoch.checkpoint.history import sessions_of
 from midepoch.checkpoint.lanes import LaneAssignment, LaneDelivery, join
 from midepoch.checkpoint.migrations import shortened, upgrade
 from midepoch.checkpoint.row_digest import merge_digests
@@ -47,9 +48,11 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def _merged(states: Sequence[State]) -> State:
     """The complete state of the first epoch that a rank has not finished, with those of the next epochs."""
     epoch = min(state.epoch for state in states)
-    states = _without_finished(states, epoch)
+    everyone, states = states, _without_finished(states, epoch)
     in_epoch = [_in_epoch(states, number, epoch) for number in range(len(states))]
-    merged = replace(_merged_epoch(in_epoch, states), digest=merge_digests([state.digest for state in in_epoch]))
+    finished = [state for state in everyone if state.epoch == epoch and not any(state is one for one in states)]
+    digest = merge_digests([state.digest for state in (*in_epoch, *finished)])
+    merged = replace(_merged_epoch(in_epoch, states), digest=digest)
     following = [state if state.epoch > epoch else state.following() for state in states]
     if any(state.lanes is not None or state.epoch > epoch + 1 for state in following):
         later = _merged(following)
@@ -58,39 +61,58 @@ def _merged(states: Sequence[State]) -> State:
 
 
 def _without_finished(states: Sequence[State], epoch: int) -> Sequence[State]:
-    """The states without those of ranks that had nothing left of an epoch, where others say what all delivered."""
+    """The states without those of ranks that had nothing left of an epoch, where others say what all delivered.
+
+    Each state that is left out must be that of another rank that had finished. Otherwise some rank was behind, and all
+    states stay, which cannot be merged.
+    """
     in_epoch = [state for state in states if state.epoch == epoch]
     if not all(map(_is_complete, in_epoch)):
         return states
     furthest = max(in_epoch, key=lambda state: state.turn)
-    return [state for state in states if not _is_finished(state, furthest)]
+    behind = sorted((state for state in in_epoch if state.turn < furthest.turn), key=lambda state: state.turn)
+    ahead = [state for state in states if state.epoch > epoch and state == furthest.following()]
+    if any(number > _finished_at(state, furthest) for number, state in enumerate(behind, start=1)):
+        return states
+    if ahead and len(behind) + len(ahead) > _finished_before(furthest):
+        return states
+    return [state for state in states if not any(state is one for one in (*behind, *ahead))]
 
 
 def _is_complete(state: State) -> bool:
     return state.lanes is not None and state.reader_progress is None and not state.earlier
 
 
-def _is_finished(state: State, furthest: State) -> bool:
-    """True if a state is of a rank that had delivered all of its items before the furthest rank had.
+def _finished_at(state: State, furthest: State) -> int:
+    """How many ranks had delivered all of their items at a state, by a later one of the same session.
 
-    A complete state says what all ranks have delivered after as many steps. So a rank had finished if none of its
-    lanes moved since; where ranks share lanes, if not every rank got an item since.
+    A complete state says what all ranks have delivered after as many steps. So a rank had finished if none of its lanes
+    moved since; where ranks share lanes, as many had finished as got no item since.
     """
-    if state.epoch > furthest.epoch:
-        return state == furthest.following()
-    if (
-        state.turn >= furthest.turn
-        or not furthest.history
-        or replace(state, turn=0, positions=furthest.positions) != replace(furthest, turn=0)
-    ):
-        return False
+    same_session = replace(state, turn=0, positions=furthest.positions) == replace(furthest, turn=0)
+    if not same_session or not furthest.history:
+        return 0
     ranks = furthest.history[-1].ranks
     pairs = [*zip(state.positions.expand(), furthest.positions.expand(), strict=True)]
     if furthest.mode == "file" and len(pairs) % ranks == 0:
-        return any(all(one == last for one, last in pairs[rank::ranks]) for rank in range(ranks))
+        return sum(all(one == last for one, last in pairs[rank::ranks]) for rank in range(ranks))
     if any(len(one.cursor) > 1 for one, _ in pairs):
-        return furthest.turn - state.turn < ranks
-    return sum(-(-(last.cursor[0] - one.cursor[0]) // state.item_rows) for one, last in pairs) < ranks
+        return ranks - (furthest.turn - state.turn)
+    return ranks - sum(-(-(last.cursor[0] - one.cursor[0]) // state.item_rows) for one, last in pairs)
+
+
+def _finished_before(furthest: State) -> int:
+    """How many ranks must have delivered all of their items before a state, if one session read the epoch so far."""
+    sessions = sessions_of(furthest.history, furthest.epoch) or []
+    positions = furthest.positions.expand()
+    of_rows = all(len(position.cursor) == 1 and not position.delivered_ahead for position in positions)
+    if len(sessions) != 1 or sessions[0].item_rows != furthest.item_rows or not of_rows:
+        return 0
+    ranks, items = sessions[0].ranks, [-(-position.cursor[0] // furthest.item_rows) for position in positions]
+    if furthest.mode == "file" and len(items) % ranks == 0:
+        of_ranks = [sum(items[rank::ranks]) for rank in range(ranks)]
+        return sum(one < max(of_ranks) for one in of_ranks)
+    return -sum(items) % ranks
 
 
 def _in_epoch(states: Sequence[State], number: int, epoch: int) -> State:

@@ -1,5 +1,6 @@
 """How far a rank is in its epoch, in steps, over all resumes."""
 
+from contextlib import suppress
 from typing import NamedTuple
 
 from midepoch._common.text import count
@@ -36,8 +37,10 @@ def epoch_progress(run: Pass) -> EpochProgress:
         return EpochProgress(run.epoch, step, None)
     per_rank = plan.items_per_rank(session)
     left = (session.reader_items(progress.reader) if per_rank is None else per_rank) - step
-    if session.start.history:
+    with suppress(ValueError):  # its sessions are not known
         last = traced_sessions(run, run.epoch)[-1]
         turns = session.start.turn - last.steps.session.start.turn
-        step += last.first_step + last.steps.delivered(progress.reader, turns)
+        is_padded = per_rank is not None and plan.even == "pad"  # then all ranks take the steps of the longest
+        ranks = range(last.ranks) if is_padded else (progress.reader,)
+        step += last.first_step + max(last.steps.delivered(rank, turns) for rank in ranks)
     return EpochProgress(run.epoch, step, step + left)

@@ -103,6 +103,8 @@ class FileSession(UniformSession):
 
     def after_each(self, items: Sequence[int]) -> State:
         ranks, positions = self.assignment.readers // len(items), list(self.positions)
+        if len(items) > 1 and ranks > 1:
+            self._check_in_step(items, ranks)
         most = 0
         for reader in range(self.assignment.readers):
             rounds = self.rounds_of(reader)
@@ -114,3 +116,14 @@ class FileSession(UniformSession):
         steps = sum(items) if len(items) > 1 else min(items[0], most)
         packed = LanePositions.pack((1, position) for position in positions)
         return replace(self.start, turn=self.start.turn + len(positions) * steps, positions=packed)
+
+    def _check_in_step(self, items: Sequence[int], ranks: int) -> None:
+        """Raise if workers of some rank have run out: then those of other ranks delivered other numbers of items."""
+        totals = [self.reader_items(reader) for reader in range(self.assignment.readers)]
+        if max(items) - min(items) > 1 or any(items[reader // ranks] > total for reader, total in enumerate(totals)):
+            raise CheckpointMismatchError(
+                "The checkpoint holds what the workers of one rank delivered of whole files. Some workers had run out, "
+                "so it is unknown what those of the other ranks delivered. Resume each rank from its own checkpoint, "
+                "with as many workers as before; or use shard(mode='example') or midepoch.Loader, with which the state "
+                "of one rank restores all."
+            )
