@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -64,7 +65,7 @@ def rows(tmp_path_factory):
 
 def units(item):
     """What must come once: the ids of rows, or a pack."""
-    return [item["tokens"].tobytes()] if "cu_seqlens" in item else ids([item])
+    return [np.asarray(item["tokens"]).tobytes()] if "cu_seqlens" in item else ids([item])
 
 
 class RankLoader(me.Loader):

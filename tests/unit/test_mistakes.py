@@ -190,7 +190,7 @@ def test_files_of_tokens_that_need_a_dtype_beside_others_that_say_another(tmp_pa
 
 @pytest.mark.parametrize("url", ["s3://bucket/a//b/", "s3://bucket/a//b/*.parquet", "gs://bucket//a/b/x.parquet"])
 def test_a_url_with_an_empty_part(url):
-    with pytest.raises(ValueError, match=r"two slashes in a row.*Write (s3|gs)://bucket/a/b"):
+    with pytest.raises(me.StoreError, match=r"two slashes in a row.*Write (s3|gs)://bucket/a/b"):
         me.read(url)
 
 

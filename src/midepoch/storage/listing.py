@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from midepoch._common.text import count
-from midepoch.errors import MidepochError, NoDataError
+from midepoch.errors import MidepochError, NoDataError, StoreError
 from midepoch.storage.clients import BUCKETS, HTTP, ObjectInfo
 from midepoch.storage.foreign import foreign_layout, unread_kind
 from midepoch.storage.hub import pinned
@@ -276,9 +276,9 @@ def _refuse_empty_names(store: Store, urls: Iterable[str]) -> None:
     for url in urls if store.scheme in BUCKETS else ():
         scheme, separator, rest = url.partition("://")
         if "//" in rest:
-            raise ValueError(
-                f"{url} has two slashes in a row, and Arrow cannot read an object whose path has an empty part. Write "
-                f"{scheme}{separator}{re.sub('/+', '/', rest)}, or copy the objects to paths without empty parts."
+            raise StoreError(
+                f"{url} cannot be read from the store: it has two slashes in a row, so a part of its path is empty. "
+                f"Write {scheme}{separator}{re.sub('/+', '/', rest)}, or copy the objects to paths without empty parts."
             )
 
 
