@@ -8,8 +8,7 @@ Its turns go through these lanes in a fixed rotation; a *slot* is an index into 
 The items that a lane had left when the readers started are numbered 0, 1, 2 …: their *ordinals*.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
@@ -88,25 +87,6 @@ class LaneAssignment:
     def turns_at(self, slot: int, turns_taken: int) -> int:
         """The number of a reader's first ``turns_taken`` turns that were at the lane of a slot."""
         return max(0, -(-(turns_taken - slot) // self.period))
-
-    def reader_items(self, reader: int, slot: int, lane_items: int) -> int:
-        """The number of items that a reader takes of the lane at a slot, if the lane has ``lane_items`` left."""
-        return max(0, -(-(lane_items - self.phase(reader, slot)) // self.stride))
-
-    def turns_for(self, reader: int, items: int, lane_items: Callable[[int], int]) -> int:
-        """The number of turns that a reader takes to get ``items`` items, if lane ``l`` has ``lane_items(l)`` left.
-
-        Turns at a lane that has run out are empty. If there are fewer items, it is the number of turns for all of them.
-        """
-        per_slot = [
-            self.reader_items(reader, slot, lane_items(lane)) for slot, lane in enumerate(self.rotation(reader))
-        ]
-        items = min(items, sum(per_slot))
-
-        def items_after(turns_taken: int) -> int:
-            return sum(min(self.turns_at(slot, turns_taken), count) for slot, count in enumerate(per_slot))
-
-        return bisect_left(range(max(per_slot) * self.period + 1), items, key=items_after)
 
 
 def lane_cuts(size: int, lanes: int) -> list[int]:

@@ -71,12 +71,6 @@ def test_what_readers_delivered_together_is_exactly_what_they_delivered(data):
             }
 
 
-def test_turns_for_a_number_of_items_pass_over_empty_turns():
-    assignment = LaneAssignment(lanes=2, turn=0, readers=1)
-    sizes = [1, 3].__getitem__
-    assert [assignment.turns_for(0, items, sizes) for items in range(6)] == [0, 1, 2, 4, 6, 6]
-
-
 def test_items_delivered_ahead_are_passed_over_when_counting():
     position = LanePosition((10,), (0, 2, 3))
     assert [position.offset(number) for number in range(4)] == [1, 4, 5, 6]
