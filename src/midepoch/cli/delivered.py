@@ -140,7 +140,6 @@ def _lane_sizes(rows: int, cursors: Sequence[Cursor], state: State) -> list[int]
 def _of_files(steps: Steps, data: Mapping[str, Any], cursors: Sequence[Cursor], state: State) -> Amount:
     rows = rows_of_epoch({"data": data, "pipeline": steps})
     sizes = _lane_sizes(rows, cursors, state)
-    # After a short last batch the cursor of a lane is past its end.
     done = min(rows, sum(min(size, cursor[0]) for size, cursor in zip(sizes, cursors, strict=True)))
     return Amount(
         unit="row",

@@ -49,7 +49,7 @@ class SessionSteps:
 
 
 class FileSteps(SessionSteps):
-    """The same where each rank has lanes of its own. Each step is as many turns as there are lanes."""
+    """The same where each rank has lanes of its own, and a turn at every step."""
 
     session: FileSession
 
@@ -63,7 +63,7 @@ class FileSteps(SessionSteps):
         return Delivered(rank, step, items)
 
     def delivered(self, rank: int, turns: int) -> int:
-        return min(turns // self.lanes, self.session.reader_items(rank))
+        return min(turns // self.session.assignment.readers, self.session.reader_items(rank))
 
     def of_lane(self, lane: int, turns: int) -> int:
         rank = lane % self.session.assignment.readers

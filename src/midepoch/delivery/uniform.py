@@ -69,8 +69,8 @@ class UniformSession(CountedSession):
         number, start = self.assignment.readers * items, self.start
         segment = self.rounds.segment_at(0)
         # Before the last round of all lanes their items are whole, and neighbouring lanes move alike.
-        all_move = start.positions.in_step and segment is not None and len(segment.lanes) == len(self.positions)
-        if all_move and segment is not None and number <= (segment.rounds - 1) * len(self.positions):
+        whole_rounds = 0 if segment is None or len(segment.lanes) < len(self.positions) else segment.rounds - 1
+        if start.positions.in_step and number <= whole_rounds * len(self.positions):
             moved = start.positions.advanced(start.turn, number, start.item_rows)
             return replace(start, turn=start.turn + number, positions=moved)
         return super().after(items)
@@ -112,10 +112,10 @@ class FileSession(UniformSession):
             most = max(most, delivered)
             for lane, ordinals in rounds.delivered(delivered).items():
                 positions[lane] = self.lane_after(lane, ordinals)
-        # Turns count the items of the rank that has most.
+        # Each rank has a turn at every step of the rank that has most.
         steps = sum(items) if len(items) > 1 else min(items[0], most)
         packed = LanePositions.pack((1, position) for position in positions)
-        return replace(self.start, turn=self.start.turn + len(positions) * steps, positions=packed)
+        return replace(self.start, turn=self.start.turn + ranks * steps, positions=packed)
 
     def _check_in_step(self, items: Sequence[int], ranks: int) -> None:
         """Raise if workers of some rank have run out: then those of other ranks delivered other numbers of items."""

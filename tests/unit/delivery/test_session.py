@@ -116,6 +116,7 @@ def test_worker_w_of_all_ranks_delivered_the_same(mode):
     kind = FileSession if mode == "file" else UniformSession
     state = kind(world.pipeline(), start, 4).after_each([2, 1])
     assert [position.cursor for position in state.positions.expand()] == [(2,), (2,), (1,), (1,)]
+    assert state.turn == 6
 
 
 @quick
