@@ -271,8 +271,8 @@ class Pictures(TorchDataset):
 def images(settings: Settings) -> list[Figure]:
     """JPEG files, decoded by Pillow, to batches on the device.
 
-    With ``work_stealing=True``, because the function is the user's; without it workers take turns, and in the long run
-    all are as fast as the slowest. Workers and bare decoders run in turn, on the same cores, which are not all as fast.
+    Workers take turns, so in the long run all are as fast as the slowest. Workers and bare decoders run in turn, on the
+    same cores, which are not all as fast.
     The ratio is the median of those of neighbours, because a machine is not as fast in every second.
     """
     table = pa.table({"image": [pictures()[number % PICTURES] for number in range(settings.images)]})
@@ -282,7 +282,7 @@ def images(settings: Settings) -> list[Figure]:
     seconds = 1.5 * settings.seconds
     figures = []
     for workers in [number for number in settings.workers if number != 2]:
-        loader = _images_loader(dataset, workers, settings, work_stealing=True)
+        loader = _images_loader(dataset, workers, settings)
         batches, ours, bare, slowest = iter(loader), [], [], []
         for _ in range(IMAGE_ROUNDS):
             # Meanwhile workers wait, with some batches ahead.
@@ -299,9 +299,6 @@ def images(settings: Settings) -> list[Figure]:
             at_least(0.95, what, median(ratios), "×"),
             figure(f"{workers} decoders as fast as the slowest / bare decoders", median(slowest), "×"),
         ]
-    loader = _images_loader(dataset, workers, settings, work_stealing=False)
-    in_turn = IMAGE_BATCH * measured(loader, settings, longer=1.5)
-    figures.append(figure(f"midepoch, {workers} workers, work_stealing=False", in_turn, "images/s"))
     plain = DataLoader(
         Pictures(),
         batch_size=IMAGE_BATCH,
@@ -319,13 +316,12 @@ def images(settings: Settings) -> list[Figure]:
     return figures
 
 
-def _images_loader(dataset: me.Dataset, workers: int, settings: Settings, *, work_stealing: bool) -> me.Loader[Any]:
+def _images_loader(dataset: me.Dataset, workers: int, settings: Settings) -> me.Loader[Any]:
     return me.Loader(
         dataset,
         batch_size=IMAGE_BATCH,
         num_workers=workers,
         device=settings.device,
-        work_stealing=work_stealing and workers > 1,
         worker_init_fn=stay_on_core,
     )
 

@@ -143,6 +143,9 @@ class MemoryItems(CountedItems):
         rows = (self._start + number for numbers in wanted for number in numbers.tolist())
         return Flow(single_items=((self._lanes._read(self._lane, row), (row + 1,), row) for row in rows))
 
+    def keys(self, numbers: Any) -> Any:
+        return numbers + self._start
+
     def trace(self, numbers: Any) -> Any:
         raise NotImplementedError
 

@@ -1,6 +1,6 @@
 """Which rows came at a step, and when a row comes: for any step of an epoch, through all sessions of a run.
 
-Nothing is read where items are counted; others are replayed. A session is rebuilt from the one before it: the turn at
+Nothing is read, so items must be counted. A session is rebuilt from the one before it: the turn at
 which it ended says how many items of each lane were delivered. So a state only has to remember turns, ranks and batch
 sizes.
 """
@@ -18,7 +18,6 @@ from midepoch.checkpoint.history import SessionRecord, sessions_of
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.replay import ReplayedItem, replay_all, replay_step
 from midepoch.delivery.resume import begin
 from midepoch.delivery.steps import SessionSteps, steps_of
 from midepoch.pipeline.mixture import Mixture
@@ -74,8 +73,6 @@ def trace(run: Pass, step: int, *, epoch: int | None = None, ranks: int | None =
     """The rows of a step on all ranks, one line a row."""
     check_integer("step", step)
     epoch = run.epoch if epoch is None else check_integer("epoch", epoch)
-    if _is_replayed(run, epoch, ranks):
-        return pa.concat_tables([_replayed_lines(epoch, item) for item in replay_step(run, step)])
     sessions = traced_sessions(run, epoch, ranks)
     for session in sessions:
         inside, steps = step - session.first_step, session.step_count()
@@ -103,33 +100,23 @@ def find(run: Pass, file: str, row: int, *, epoch: int | None = None, ranks: int
     rows = max(rows for known, rows in _files(run.plan.pipeline) if known == name)
     if row >= rows:
         raise ValueError(f"{name} has {count('row', rows)}, counted from 0, so there is no row {row:,} in it.")
-    if _is_replayed(run, epoch, ranks):
-        found = [_replayed_lines(epoch, item) for item in replay_all(run) if _has_row(item.rows, name, row)]
-        lines = pa.concat_tables([SCHEMA.empty_table(), *found])
-        return lines.filter(_is_row(lines, name, row)).sort_by([("step", "ascending"), ("rank", "ascending")])
     sessions = traced_sessions(run, epoch, ranks)
     tables = [line for session in sessions for line in _lines_of_row(epoch, session, name, row)]
     return pa.concat_tables([SCHEMA.empty_table(), *tables]).sort_by("item")
 
 
-def _is_replayed(run: Pass, epoch: int, ranks: int | None) -> bool:
-    """True if rows are known only by reading. Raises if that cannot answer the question."""
-    reason = run.plan.why_not_counted()
-    if reason is not None and (epoch != run.epoch or ranks is not None):
-        raise ValueError(
-            "Steps of other epochs, or of other numbers of ranks, cannot be traced where items are not counted: "
-            f"{reason}."
-        )
-    is_here = epoch == run.epoch and ranks is None
-    return reason is not None or (is_here and not run.progress().session.counted)
-
-
 def traced_sessions(run: Pass, epoch: int, ranks: int | None = None) -> list[TracedSession]:
     """The sessions of an epoch of a run; with ``ranks``, the one session of that number of ranks.
 
-    Only of items that are counted. Raises if the run does not know who read the epoch.
+    Raises if items are not counted, or if the run does not know who read the epoch.
     """
-    plan, start = run.plan, run.progress().session.start
+    plan, session = run.plan, run.progress().session
+    start = session.start
+    reason = plan.why_not_counted()
+    if reason is None and ranks is None and epoch == start.epoch and not session.counted:
+        reason = "the state that was loaded holds what one of several readers delivered, or rows were left out of packs"
+    if reason is not None:
+        raise ValueError(f"The rows of a step are known only where items are counted: {reason}.")
     records: Sequence[SessionRecord] | None
     if ranks is not None or epoch > start.epoch:
         ranks = plan.ranks if ranks is None else check_integer("ranks", ranks, least=1)
@@ -233,27 +220,17 @@ def _is_row(lines: pa.Table, file: str, row: int) -> pa.Array:
     return pa.array([name == file and number == row for name, number in names_and_rows], pa.bool_())
 
 
-def _has_row(rows: TracedRows, file: str, row: int) -> bool:
-    return bool(((rows.rows == row) & (rows.files == file)).any())
-
-
 def _lines(epoch: int, step: int, rank: int, session: TracedSession, lane: int, ordinal: int) -> pa.Table:
     """The rows of an item."""
     rows: TracedRows = session.steps.session.lane_items(lane).trace(ordinal)
     return _table(epoch, step, rank, session.first_item + session.steps.of(lane, ordinal).item, rows)
 
 
-def _replayed_lines(epoch: int, item: ReplayedItem) -> pa.Table:
-    """The same of an item that was read again. Its number in the epoch is unknown."""
-    return _table(epoch, item.step, item.rank, None, item.rows)
-
-
-def _table(epoch: int, step: int, rank: int, item: int | None, rows: TracedRows) -> pa.Table:
+def _table(epoch: int, step: int, rank: int, item: int, rows: TracedRows) -> pa.Table:
     number = len(rows.rows)
     packed = rows.starts != WHOLE
     columns: list[Any] = [
-        *(np.full(number, value, np.int64) for value in (epoch, step, rank)),
-        pa.nulls(number, pa.int64()) if item is None else np.full(number, item, np.int64),
+        *(np.full(number, value, np.int64) for value in (epoch, step, rank, item)),
         rows.places,
         pa.array(rows.documents, mask=~packed),
         pa.array([name or None for name in rows.parts.tolist()], pa.string()),

@@ -87,7 +87,7 @@ class Sender:
         self._step, self._copies_tensors = step, copies_tensors
         self.turn = NO_TURN
         """The first turn that was not sent; ``NO_TURN`` until it is known where the turns begin."""
-        self._sent: dict[int, range] = {}  # the turns of messages that are not received yet, by where those are
+        self._sent: dict[int, int] = {}  # how many turns messages have that are not received yet, by where those are
         self._most_items = MESSAGE_ITEMS if ahead is None else max(1, ahead // 2)
         self._layout: Layout | None = None
         self._checks = FileChecks()
@@ -98,12 +98,6 @@ class Sender:
         self._last_sent = self._last_done = time.monotonic()
         self._most_bytes, self._was_full = AHEAD_BYTES, False
 
-    def go_to(self, turn: int) -> None:
-        """Let the next turn that is sent have this number."""
-        if turn != self._next_turn:
-            self.flush()
-            self.turn = turn
-
     def send(self, turns: Turns) -> None:
         """Write some turns. They are sent at once if they took long to make, else when there are enough of them."""
         seconds = time.monotonic() - self._last_done
@@ -113,10 +107,6 @@ class Sender:
         if seconds > PAUSE and self._layout is not None and self._is_wanted():
             self.flush()  # the next ones may take as long
         self._last_done = time.monotonic()
-
-    @property
-    def _next_turn(self) -> int:
-        return self.turn + self._step * (0 if self._layout is None else self._layout.items)
 
     def _note_window(self) -> None:
         """Be further ahead from now on, if all was taken while this window was made, and there was no room for more."""
@@ -186,8 +176,8 @@ class Sender:
         return not has_much or self._is_first()
 
     def _is_first(self) -> bool:
-        """True if the main process needs the message under way before all that were sent and are not received."""
-        return all(self.turn < sent.start for sent in self._sent.values())
+        """True if the main process has received all messages that were sent."""
+        return not self._sent
 
     def _write_rows(
         self, parts: Sequence[RowItems], cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None
@@ -231,7 +221,7 @@ class Sender:
     def _may_be_ahead(self, size: int) -> bool:
         if self._is_first():
             return True
-        items = sum(map(len, self._sent.values()))
+        items = sum(self._sent.values())
         if self._ahead is not None:
             return items < self._ahead and len(self._places) < AHEAD_MESSAGES
         is_small = self._places.bytes + size <= self._most_bytes and len(self._places) < AHEAD_MESSAGES
@@ -243,9 +233,10 @@ class Sender:
             layout = self._layout.finish()
             used = self._layout.used
             self._places.take(self._start, used)
-            sent = self._sent[self._start] = range(self.turn, self._next_turn, self._step)
-            self.turn, self._layout = sent.stop, None
-            self._outbox.send_place(PLACE.pack(sent.start, self._start, used, *layout))
+            self._sent[self._start] = self._layout.items
+            place = PLACE.pack(self.turn, self._start, used, *layout)
+            self.turn, self._layout = self.turn + self._step * self._layout.items, None
+            self._outbox.send_place(place)
         self._note_received(wait=False)
         self._last_sent = time.monotonic()
 

@@ -33,7 +33,6 @@ class DeliveringLoader(AskedLoader[Item]):
     """Workers that wait for the next epoch or pass."""
     _ahead: int | None
     _device: torch.device | None
-    _steals_work: bool
     _on_metrics: OnMetrics | None
     _metrics_every: int
     _column_kinds: ColumnKinds
@@ -149,7 +148,7 @@ class DeliveringLoader(AskedLoader[Item]):
         pool = self._idle_pool if self._idle_pool is not None and self._idle_pool.is_of_this_process else None
         self._idle_pool = None  # so that another pass meanwhile starts workers of its own
         if pool is None:
-            pool = WorkerPool(self, self._plan, ahead=self._ahead, device=self._device, steal=self._steals_work)
+            pool = WorkerPool(self, self._plan, ahead=self._ahead, device=self._device)
         self._pools.add(pool)
         stays = False
         try:

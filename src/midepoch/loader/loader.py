@@ -20,7 +20,7 @@ from midepoch.delivery.metrics import OnMetrics
 from midepoch.delivery.plan import Even, Plan
 from midepoch.loader.column_kinds import ColumnKinds
 from midepoch.loader.delivering import DeliveringLoader
-from midepoch.loader.options import LoaderArguments, LoaderOptions, micro_batches, steals_work
+from midepoch.loader.options import LoaderArguments, LoaderOptions, micro_batches
 from midepoch.workers.device import check_device
 from midepoch.workers.pool import pins
 
@@ -83,12 +83,6 @@ class Loader(DeliveringLoader[Item]):
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
     an object store are started by forkserver, unless ``multiprocessing_context`` is set. A worker is ahead of the loop
     by 32 MiB (more if it makes larger windows at once), or by about ``prefetch_factor`` batches if that is set.
-
-    Workers take turns. With ``work_stealing=True`` a worker that is ahead makes batches in place of a slower one, so
-    that a slow core or a costly batch holds nobody up. The batches and their order are the same, unless a function
-    keeps something from one row to the next, such as a random generator: which worker calls it is then a matter of
-    time. None does that only if all functions are midepoch's own or take the ``rng`` of their row. It needs a pipeline
-    whose number of items is known, and works for batches that take 2 ms and more, of memory-mapped Arrow files.
 
     With ``device="cuda"``, or any other device of torch, the tensors of a batch arrive there. They are copied on a CUDA
     stream of their own while the loop works on the batch before, straight from the memory that the workers share, which
@@ -180,7 +174,6 @@ class Loader(DeliveringLoader[Item]):
         worker_init_fn: Callable[[int], None] | None = None,
         timeout: float = 0,
         check_ranks: bool = True,
-        work_stealing: bool | None = None,
         device: "str | torch.device | None" = None,
         digest: bool = False,
         on_metrics: OnMetrics | None = None,
@@ -228,7 +221,6 @@ class Loader(DeliveringLoader[Item]):
         self._options, self._plan = options, plan
         self._pools = WeakSet()
         self._ahead, self._device = prefetch_factor, checked_device
-        self._steals_work = steals_work(work_stealing, plan)
         self._on_metrics, self._metrics_every = on_metrics, metrics_every
         self._column_kinds = ColumnKinds()
         self._number = next(_numbers) if plan.ranks > 1 and check_ranks else None

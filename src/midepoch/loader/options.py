@@ -36,7 +36,6 @@ class LoaderArguments(TypedDict, total=False):
     worker_init_fn: Callable[[int], None] | None
     timeout: float
     check_ranks: bool
-    work_stealing: bool | None
     device: "str | torch.device | None"
     digest: bool
     on_metrics: "OnMetrics | None"
@@ -181,18 +180,6 @@ def micro_batches(
     if whole % micro:
         raise ValueError(f"global_batch_size is {whole}, which is no multiple of micro_batch_size, {micro}.")
     return micro, whole // micro
-
-
-def steals_work(work_stealing: bool | None, plan: Plan) -> bool:
-    """True if workers of a plan make items in place of slower ones, given what the user says about it."""
-    if work_stealing not in (None, True, False):
-        raise ValueError(f"work_stealing is {work_stealing!r}; it can be True, False or None.")
-    reason = sentence(plan.why_not_counted())
-    if work_stealing and reason is not None:
-        raise ValueError(f"work_stealing=True needs a pipeline whose number of items is known. {reason}")
-    if work_stealing is not None:
-        return work_stealing
-    return reason is None and bool(plan.pipeline.functions) and plan.pipeline.stateless
 
 
 def sentence(reason: str | None) -> str | None:

@@ -12,7 +12,6 @@ from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import State
 from midepoch.index.group_counts import GroupCounts, LaneCounts, counts_path
-from midepoch.pipeline.lane_origins import LaneOrigins
 from midepoch.pipeline.ledger import Ledger, Ledgers, SharedLedger
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import ALL_ROWS, EpochCut, RowStride
@@ -72,9 +71,6 @@ class PipelineLanes:
         self.pipeline, self.cut = pipeline, cut
         self._ledgers: Ledgers = {}
         self.packs = PackCounts()
-        self.origins: dict[int, LaneOrigins] = {}
-        """For each lane that was opened since ``note_origins``, the rows of its items."""
-        self._noting_stages: int | None = None
         self.left_out: dict[int, set[int]] = {}
         """For each lane that was opened, the keys of the masked rows that were read, if there are any."""
         self.source = pipeline.source.cut(cut, lambda: pipeline.known_survey)
@@ -117,10 +113,6 @@ class PipelineLanes:
     def _recorded_after(self) -> int | None:
         """The number of stages after which it is noted what items are made of; None if no digest is kept."""
         return self.pipeline.unit_stages if self.pipeline.digest else None
-
-    def note_origins(self, stages: int) -> None:
-        """Note from now on which rows the outputs of the first ``stages`` stages are made of."""
-        self._noting_stages = stages
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
         return self._counted(lane, cursor, self.pipeline.stages, self._recorded_after, counts_packs=True)
@@ -189,9 +181,6 @@ class PipelineLanes:
     ) -> Flow:
         """The items of a lane from a cursor on. Each stage gets the cursor's numbers up to its own."""
         width = len(self.pipeline.source.begin)
-        origins, noting = None, self._noting_stages
-        if noting is not None:
-            origins = self.origins[lane] = LaneOrigins(self.source.origins(lane))
         context = self.pipeline.context(self.cut.epoch)
         if self.cut.masked:
             left_out = self.left_out.setdefault(lane, set())  # one for all flows of the lane
@@ -203,8 +192,7 @@ class PipelineLanes:
             if number == self._recorded_after:
                 flow = self._record(lane, flow)
             width += stage.many_outputs
-            make = stage.flow if origins is None or number >= (noting or 0) else partial(origins.outputs, stage)
-            flow = make(flow, cursor[:width], context)
+            flow = stage.flow(flow, cursor[:width], context)
             if stage.length_column is not None:
                 flow = self.packs.count(flow)
             flow = flow if passes is None else replace(flow, passes=passes)

@@ -21,7 +21,6 @@ from midepoch.index.survey import Survey
 from midepoch.pipeline.counted_draws import CountedDraws
 from midepoch.pipeline.counted_part import CountedPart
 from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop, join_positions, part_salt, split_cursor
-from midepoch.pipeline.lane_origins import DrawOrigins
 from midepoch.pipeline.lane_schedules import LaneSchedules
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.mixture_adoption import MixtureAdoption
@@ -113,14 +112,6 @@ class Mixture:
     @property
     def functions(self) -> list[Callable[..., Any]]:
         return [function for part in self.parts for function in part.functions]
-
-    @property
-    def stateless(self) -> bool:
-        return all(part.stateless for part in self.parts)
-
-    @property
-    def items_together(self) -> int:
-        return len(self.parts) * max(part.items_together for part in self.parts)
 
     @property
     def survives_fork(self) -> bool:
@@ -239,16 +230,10 @@ class MixtureLanes:
             epoch=cut.epoch,
             lanes=cut.lanes,
         )
-        self._origins: dict[int, DrawOrigins] = {}
         self._left_out: dict[int, set[int]] = {}
 
     def note_masked(self, lane: int, left_out: set[int]) -> None:
         self._left_out[lane] = left_out
-
-    def origins(self, lane: int) -> DrawOrigins:
-        """What knows the rows of the items of a lane that is read next. It is noted what each item was drawn from."""
-        self._origins[lane] = DrawOrigins()
-        return self._origins[lane]
 
     def _cut_part(self, part: int, epoch: int) -> PipelineLanes:
         edits, masked = edits_of_part(self._cut.edits, part), edits_of_part(self._cut.masked, part)
@@ -311,12 +296,8 @@ class MixtureLanes:
         return self._part_lanes(part, times_ended).counted(lane, cursor)
 
     def _open(self, opened: OpenMixture, lane: int, part: int, times_ended: int, cursor: Cursor) -> Flow:
-        lanes, drawn, name = self._part_lanes(part, times_ended), self._origins.get(lane), self._mixture.names[part]
-        if drawn is not None:
-            lanes.note_origins(len(lanes.pipeline.stages))
+        lanes, name = self._part_lanes(part, times_ended), self._mixture.names[part]
         flow = lanes.flow(opened.parts[part], lane, cursor)
-        if drawn is not None:
-            flow = drawn.record(name, times_ended, lanes.origins[lane], flow)
         if lane in self._left_out and lane in lanes.left_out:
             mask = partial(_note_masked, self._left_out[lane], lanes.left_out[lane], part_salt(name, times_ended))
             flow = noting(flow, mask)

@@ -111,22 +111,6 @@ class Pipeline:
         return prod(stage.group_size for stage in self.stages if not stage.many_outputs)
 
     @cached_property
-    def items_together(self) -> int:
-        """About how many items of a lane are made together, as a stage takes more rows at a time than an item has.
-
-        0 if each item is made on its own. How many packs a window has is not known: then it is at least 1.
-        """
-        together, inputs = 0, 1
-        for stage in reversed(self.stages):
-            if stage.length_column is not None:
-                return max(together, 1)
-            inputs *= 1 if stage.many_outputs else stage.group_size
-            if inputs % stage.inputs_at_once:
-                together = max(together, stage.inputs_at_once // inputs, 1)
-        of_source = self.source.items_together
-        return max(together, of_source // inputs, min(of_source, 1))
-
-    @cached_property
     def unit_stages(self) -> int:
         """The number of stages up to the last that changes the number of items: its outputs are what a digest sums."""
         return max((number for number, stage in enumerate(self.stages, 1) if stage.count(1) is None), default=0)
@@ -179,11 +163,6 @@ class Pipeline:
     def functions(self) -> list[Callable[..., Any]]:
         """The user functions that the source and the stages call."""
         return [*self.source.functions, *(function for stage in self.stages for function in stage.functions)]
-
-    @property
-    def stateless(self) -> bool:
-        """True if no function of the user keeps anything from one item to the next, as far as that is known."""
-        return self.source.stateless and all(stage.stateless for stage in self.stages)
 
     @property
     def first_resizing(self) -> str | None:

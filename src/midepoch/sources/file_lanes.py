@@ -135,9 +135,6 @@ class FileRowsLanes:
         files = np.searchsorted(view.file_starts, numbers, "right") - 1
         return TracedRows.of_rows([view.names[file] for file in files.tolist()], numbers - view.file_starts[files])
 
-    def origins(self, lane: int) -> "FileRowsLanes":
-        return self
-
     def row_numbers(self, file: str, row: int) -> I64:
         """The number of a row in the whole dataset; none if there is no such row."""
         view = self._source.index.view

@@ -97,14 +97,6 @@ class FileRows:
         return found is not None and found.has_lengths
 
     @property
-    def stateless(self) -> bool:
-        return True
-
-    @property
-    def items_together(self) -> int:
-        return 0
-
-    @property
     def survives_fork(self) -> bool:
         return self.index.store is None or self.index.store.survives_fork
 

@@ -6,7 +6,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from midepoch._common.types import I64
 from midepoch.checkpoint.edits import Edits
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles
@@ -14,7 +13,6 @@ from midepoch.index.survey import Survey
 from midepoch.sources.read_counts import ReadCounts
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow
-from midepoch.stages.traced import TracedRows
 from midepoch.values.forms import Form
 
 Mode = Literal["file", "example"]
@@ -92,13 +90,6 @@ class OpenSource(Protocol):
         """Release everything."""
 
 
-class RowOrigins(Protocol):
-    """What knows the rows of files that items are made of."""
-
-    def trace(self, numbers: I64) -> TracedRows:
-        """The rows of items, given by their keys, which were read."""
-
-
 class Lanes(Protocol):
     """The lanes of one epoch: of files, of a mixture, or of a pipeline."""
 
@@ -116,9 +107,6 @@ class Lanes(Protocol):
 
     def note_masked(self, lane: int, left_out: set[int]) -> None:
         """Add the keys of masked rows to ``left_out``, whenever they are read in a lane that is opened from now on."""
-
-    def origins(self, lane: int) -> RowOrigins:
-        """What knows which rows of files the items of a lane are, by their keys, when the lane is read next."""
 
 
 FindSurvey = Callable[[], Survey | None]
@@ -154,14 +142,6 @@ class Source(Protocol):
     @property
     def functions(self) -> Sequence[Callable[..., Any]]:
         """The user functions that make the items."""
-
-    @property
-    def stateless(self) -> bool:
-        """True if no function of the user keeps anything from one item to the next, as far as that is known."""
-
-    @property
-    def items_together(self) -> int:
-        """About how many items of a lane are made together by functions; 0 if each is made on its own."""
 
     @property
     def label(self) -> str:

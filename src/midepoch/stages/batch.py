@@ -225,10 +225,6 @@ class MapBatchesOneToOne(FunctionStage):
                 "which rows are in a batch may change. Pass batched=False, or leave out one of the two."
             )
 
-    @property
-    def inputs_at_once(self) -> int:
-        return self.size
-
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         groups = single_groups(inputs.as_row_runs(self.size), self.size)
         runs = (RowRun(self._outputs(group, context), group.cursors, group.keys) for group in groups)
@@ -291,8 +287,6 @@ def by_group(
     inputs, cursor, checks = check_groups(inputs, cursor, size, stage, context)
     for group, start, delivered in resume_groups(single_groups(inputs.as_row_runs(size), size), cursor):
         outputs = outputs_of(group, start, make(group, context))
-        if context.origins is not None:
-            context.origins.note_group(outputs.keys, group.keys)
         checks.mark(outputs.cursors, len(group), size)
         check_delivered(delivered, len(outputs))
         if len(outputs) > delivered:

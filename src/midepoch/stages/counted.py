@@ -1,19 +1,21 @@
-"""Items that are counted: how many a lane has, and the cursor after each of them, known without reading rows.
+"""Items that are counted: how many a lane has, the cursor after each, and the rows of each, known without reading rows.
 
-A source counts its rows, and each stage counts its outputs from its inputs. The items of a lane are numbered from the
-cursor where reading starts. A reader asks for the numbers that it delivers, and every stage asks the one before it for
-what it needs for these: so a reader that shares a lane takes no rows of the others.
+A source counts its rows, and each stage counts its outputs from its inputs: how many there are, ``inputs_of`` outputs
+and ``outputs_of`` inputs. Traces, costs, keys and lengths are compositions of these. The items of a lane are numbered
+from the cursor where reading starts. A reader asks for the numbers that it delivers, and every stage asks the one
+before it for what it needs for these: so a reader that shares a lane takes no rows of the others.
 """
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import hash_keys
+from midepoch._common.types import I64, U64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.flow import Flow
 from midepoch.stages.left_out import LeftOut
@@ -27,6 +29,18 @@ is asked for more, the next numbers are looked for, however long that takes.
 """
 CHUNK = 1 << 14
 """How many inputs are counted at a time."""
+
+
+class Pieces(NamedTuple):
+    """What items are made of: one entry for each input of each item. The inputs of an item follow each other."""
+
+    items: I64
+    """Which of the items that were asked for, from 0."""
+    inputs: I64
+    """The numbers of the inputs."""
+    starts: I64 | None = None
+    """The first token of the input that is in the item; None if the items are no packs."""
+    stops: I64 | None = None
 
 
 class CountedItems(ABC):
@@ -50,14 +64,16 @@ class CountedItems(ABC):
 
     is_endless = False
     """True if there is always a next item, so that there is no total."""
+    batched = False
+    """True if each item is a batch, whose key is the sum of the hashes of what it is made of."""
     left_out: LeftOut | None = None
     """The rows among them that are read only to check filters; None if there are no filters. No item is one of them."""
     members = 1
     """The number of rows or packs of an item: more than 1 for batches."""
 
-    def costs(self, numbers: I64) -> I64:
-        """The costs of these items, which exist, and whose numbers rise: the squares of their documents' lengths."""
-        raise NotImplementedError
+    @abstractmethod
+    def keys(self, numbers: I64) -> I64:
+        """The keys of these items, which exist. Their numbers rise."""
 
     @abstractmethod
     def trace(self, numbers: I64) -> TracedRows:
@@ -67,8 +83,8 @@ class CountedItems(ABC):
     def find(self, file: str, row: int) -> I64:
         """The numbers of the items that have this row of a file, or a piece of it."""
 
-    def keys(self, numbers: I64) -> I64:
-        """The keys of these items, which exist. Their numbers rise."""
+    def costs(self, numbers: I64) -> I64:
+        """The costs of these items, which exist, and whose numbers rise: the squares of their documents' lengths."""
         raise NotImplementedError
 
     def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
@@ -79,13 +95,73 @@ class CountedItems(ABC):
         """The lengths that the survey knows of these rows."""
         raise NotImplementedError
 
+    def hashes(self, numbers: I64) -> U64:
+        """What these items add to a digest."""
+        return hashes_of(self.keys(numbers), batched=self.batched)
 
-class Outputs(CountedItems):
+
+def hashes_of(keys: I64, *, batched: bool) -> U64:
+    """What items with these keys add to a digest. The key of a batch is a sum of hashes already."""
+    return keys.view(np.uint64) if batched else hash_keys(keys)
+
+
+class CountedOutputs(CountedItems):
+    """The outputs of a stage. What is known of them follows from what is known of the inputs."""
+
+    def __init__(self, inputs: CountedItems) -> None:
+        self._inputs = inputs
+        self.is_endless, self.batched, self.members = inputs.is_endless, inputs.batched, inputs.members
+
+    @abstractmethod
+    def inputs_of(self, numbers: I64) -> Pieces:
+        """What these items, which exist, are made of. Their numbers rise."""
+
+    @abstractmethod
+    def outputs_of(self, inputs: I64) -> I64:
+        """The numbers, which rise, of the items that these inputs are in. Some may not exist."""
+
+    def keys(self, numbers: I64) -> I64:
+        return self._inputs.keys(self.inputs_of(numbers).inputs)
+
+    def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
+        return self._inputs.kept(self.inputs_of(numbers).inputs)
+
+    def lengths(self, numbers: I64) -> I64:
+        return self._inputs.lengths(self.inputs_of(numbers).inputs)
+
+    def costs(self, numbers: I64) -> I64:
+        items, inputs, starts, stops = self.inputs_of(numbers)
+        of_inputs = self._inputs.costs(inputs) if starts is None or stops is None else (stops - starts) ** 2
+        costs = np.zeros(len(numbers), np.int64)
+        np.add.at(costs, items, of_inputs)
+        return costs
+
+    def trace(self, numbers: I64) -> TracedRows:
+        pieces = self.inputs_of(numbers)
+        inputs, of_pieces = np.unique(pieces.inputs, return_inverse=True)
+        rows = self._inputs.trace(inputs)
+        counts = np.bincount(rows.items, minlength=len(inputs))
+        sizes = counts[of_pieces]  # of each piece, how many rows its input has
+        of_rows = np.repeat(np.arange(len(sizes)), sizes)
+        inside = np.arange(len(of_rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        traced = rows.take((np.cumsum(counts) - counts)[of_pieces][of_rows] + inside)
+        places = (np.arange(len(sizes)) - np.searchsorted(pieces.items, pieces.items))[of_rows]
+        traced = traced._replace(items=pieces.items[of_rows])
+        if pieces.starts is None or pieces.stops is None:
+            return traced._replace(places=places * self._inputs.members + traced.places)
+        return traced._replace(documents=places, starts=pieces.starts[of_rows], stops=pieces.stops[of_rows])
+
+    def find(self, file: str, row: int) -> I64:
+        numbers = self.outputs_of(self._inputs.find(file, row))
+        return numbers[[number >= 0 and self.has(number) for number in numbers.tolist()]]
+
+
+class Outputs(CountedOutputs):
     """The outputs of a stage that makes one of each input."""
 
     def __init__(self, inputs: CountedItems, make: Callable[[Flow], Flow]) -> None:
-        self._inputs, self._make = inputs, make
-        self.is_endless, self.left_out, self.members = inputs.is_endless, inputs.left_out, inputs.members
+        super().__init__(inputs)
+        self._make, self.left_out = make, inputs.left_out
 
     def has(self, number: int) -> bool:
         return self._inputs.has(number)
@@ -99,31 +175,20 @@ class Outputs(CountedItems):
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
         return self._make(self._inputs.flow(opened, wanted))
 
-    def costs(self, numbers: I64) -> I64:
-        return self._inputs.costs(numbers)
+    def inputs_of(self, numbers: I64) -> Pieces:
+        return Pieces(np.arange(len(numbers)), numbers)
 
-    def trace(self, numbers: I64) -> TracedRows:
-        return self._inputs.trace(numbers)
-
-    def find(self, file: str, row: int) -> I64:
-        return self._inputs.find(file, row)
-
-    def keys(self, numbers: I64) -> I64:
-        return self._inputs.keys(numbers)
-
-    def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
-        return self._inputs.kept(numbers)
-
-    def lengths(self, numbers: I64) -> I64:
-        return self._inputs.lengths(numbers)
+    def outputs_of(self, inputs: I64) -> I64:
+        return inputs
 
 
-class Batches(CountedItems):
+class Batches(CountedOutputs):
     """Batches of ``size`` items. The last one may be smaller, or is left out."""
 
     def __init__(self, inputs: CountedItems, make: Callable[[Flow], Flow], size: int, *, drop_last: bool) -> None:
-        self._inputs, self._make, self._size, self._drop_last = inputs, make, size, drop_last
-        self.is_endless, self.members = inputs.is_endless, inputs.members * size
+        super().__init__(inputs)
+        self._make, self._size, self._drop_last = make, size, drop_last
+        self.batched, self.members = True, inputs.members * size
 
     def has(self, number: int) -> bool:
         return self._inputs.has(number * self._size + (self._size - 1 if self._drop_last else 0))
@@ -137,41 +202,30 @@ class Batches(CountedItems):
         return self._inputs.cursor(inputs if whole else self._inputs.total())
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        return self._make(self._inputs.flow(opened, map(self._members, wanted)))
+        return self._make(self._inputs.flow(opened, (self.inputs_of(numbers).inputs for numbers in wanted)))
 
-    def _members(self, numbers: I64) -> I64:
-        if not len(numbers):
-            return numbers
+    def inputs_of(self, numbers: I64) -> Pieces:
         inputs = (numbers[:, None] * self._size + np.arange(self._size)).ravel()
-        return inputs if self._inputs.has(int(inputs[-1])) else inputs[inputs < self._inputs.total()]
+        if len(inputs) and not self._inputs.has(int(inputs[-1])):
+            inputs = inputs[inputs < self._inputs.total()]
+        return Pieces(np.searchsorted(numbers, inputs // self._size), inputs)
 
-    def costs(self, numbers: I64) -> I64:
-        inputs, costs = self._members(numbers), np.zeros(len(numbers), np.int64)
-        np.add.at(costs, np.searchsorted(numbers, inputs // self._size), self._inputs.costs(inputs))
-        return costs
-
-    def trace(self, numbers: I64) -> TracedRows:
-        inputs = self._members(numbers)
-        traced = self._inputs.trace(inputs)
-        batches, slots = np.divmod(inputs[traced.items], self._size)
-        places = slots * self._inputs.members + traced.places
-        return traced.with_columns(items=np.searchsorted(numbers, batches), places=places)
+    def outputs_of(self, inputs: I64) -> I64:
+        return np.unique(inputs // self._size)
 
     def keys(self, numbers: I64) -> I64:
-        return self._inputs.keys(numbers * self._size)
-
-    def find(self, file: str, row: int) -> I64:
-        batches = np.unique(self._inputs.find(file, row) // self._size)
-        return batches[[self.has(batch) for batch in batches.tolist()]] if self._drop_last else batches
+        pieces, sums = self.inputs_of(numbers), np.zeros(len(numbers), np.uint64)
+        np.add.at(sums, pieces.items, self._inputs.hashes(pieces.inputs))
+        return sums.view(np.int64)
 
 
-class Groups(CountedItems):
+class Groups(CountedOutputs):
     """The outputs of groups of ``size`` inputs. Groups are counted one after the other, each when it is needed."""
 
     def __init__(self, inputs: CountedItems, size: int, delivered: int = 0) -> None:
         """``delivered`` outputs of the first group come before the first item."""
-        self._inputs, self._size, self._delivered = inputs, size, delivered
-        self.is_endless = inputs.is_endless
+        super().__init__(inputs)
+        self._size, self._delivered = size, delivered
         self._ends: list[int] = []
         """For each group that is counted, the number of outputs up to its end, delivered ones included."""
         self._complete = False
@@ -211,6 +265,8 @@ class Groups(CountedItems):
 
     def _by_group(self, numbers: I64) -> Iterator[tuple[int, I64]]:
         """The groups of these items, which must exist, and the number of each item in its group."""
+        if not len(numbers):
+            return
         self.has(int(numbers[-1]))
         outputs = numbers + self._delivered
         groups = np.searchsorted(self._ends, outputs, "right")

@@ -23,7 +23,6 @@ from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.stages.origins import Origins
 from midepoch.stages.skipped import SkippedInputs
 from midepoch.stages.stacked import StackedRun
 from midepoch.values.collate import collate
@@ -99,8 +98,6 @@ class Context:
     locate: Callable[[int], tuple[str, int]]
     output_counts: Callable[[], OutputCounts] | None = None
     """What processes know of the windows of the lane that is counted; None if no lane is."""
-    origins: Origins | None = None
-    """What the stage notes the keys of its outputs and inputs to; None unless rows are traced by reading."""
     left_out: Set[int] = frozenset()
     """The keys of rows that come only to keep the layout of packs, and are left out of these. More may be added."""
 

@@ -11,10 +11,9 @@ import numpy.typing as npt
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SurveyMismatchError
-from midepoch.stages.counted import CHUNK, CountedItems, Groups, Outputs, Wanted
+from midepoch.stages.counted import CHUNK, CountedItems, Groups, Outputs, Pieces, Wanted
 from midepoch.stages.flow import Flow
 from midepoch.stages.left_out import LeftOut
-from midepoch.stages.traced import TracedRows
 
 Checked = TypeVar("Checked")
 
@@ -46,16 +45,23 @@ class Kept(Groups):
             self._last = group, members[self._inputs.kept(members)] if len(members) else members
         return self._last[1]
 
-    def inputs_of(self, numbers: I64) -> I64:
-        """The inputs that become these items, which must exist."""
-        if not len(numbers):
-            return numbers
-        return np.concatenate([self._kept_in(group)[inside] for group, inside in self._by_group(numbers)])
+    def inputs_of(self, numbers: I64) -> Pieces:
+        inputs = [self._kept_in(group)[inside] for group, inside in self._by_group(numbers)]
+        return Pieces(np.arange(len(numbers)), np.concatenate([numbers[:0], *inputs]))
+
+    def outputs_of(self, inputs: I64) -> I64:
+        outputs = [inputs[:0]]
+        for number in inputs.tolist():
+            self._counted_until(number // self._size)
+            outputs.append(
+                self._before(number // self._size) + np.flatnonzero(self._kept_in(number // self._size) == number)
+            )
+        return np.concatenate(outputs)
 
     def cursor(self, items: int) -> Cursor:
         if items == 0:
             return self._inputs.cursor(0)
-        return self._inputs.cursor(int(self.inputs_of(np.array([items - 1]))[0]) + 1)
+        return self._inputs.cursor(int(self.inputs_of(np.array([items - 1])).inputs[0]) + 1)
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
         expected: list[I64] = []
@@ -63,7 +69,7 @@ class Kept(Groups):
         def inputs() -> Iterator[I64]:
             begin = 0
             for numbers in wanted:
-                of_inputs = self.inputs_of(numbers)
+                of_inputs = self.inputs_of(numbers).inputs
                 if len(of_inputs):
                     expected.append(self._inputs.keys(of_inputs))
                     if self._is_first:
@@ -95,29 +101,11 @@ class Kept(Groups):
         for key in [*due, *chain.from_iterable(expected)][:1]:
             raise self._rejected(int(key))
 
-    def trace(self, numbers: I64) -> TracedRows:
-        return self._inputs.trace(self.inputs_of(numbers))
-
-    def find(self, file: str, row: int) -> I64:
-        found = []
-        for number in self._inputs.find(file, row).tolist():
-            group = number // self._size
-            self._counted_until(group)
-            inside = np.flatnonzero(self._kept_in(group) == number)
-            found.append(self._before(group) + inside)
-        return np.concatenate([np.empty(0, np.int64), *found])
-
     def _rejected(self, key: int) -> SurveyMismatchError:
         return rejected_row(self._stage, self._name_row(key))
 
-    def keys(self, numbers: I64) -> I64:
-        return self._inputs.keys(self.inputs_of(numbers))
-
     def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
         return np.ones(len(numbers), np.bool_)
-
-    def lengths(self, numbers: I64) -> I64:
-        return self._inputs.lengths(self.inputs_of(numbers))
 
 
 def without_others(items: CountedItems, stage: str, name_row: Callable[[int], str]) -> CountedItems:

@@ -47,11 +47,6 @@ class Stage(ABC):
         """The user functions that the stage calls."""
         return ()
 
-    @property
-    def stateless(self) -> bool:
-        """True if its functions keep nothing from one item to the next, as far as that is known."""
-        return not self.functions
-
     def adapted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A user function of this stage's outputs, as a function of its inputs. Only for a stage that comes last."""
         return function
@@ -60,11 +55,6 @@ class Stage(ABC):
     def group_size(self) -> int:
         """The number of inputs in a group; the last group of a lane may have fewer."""
         return 1
-
-    @property
-    def inputs_at_once(self) -> int:
-        """How many inputs it takes at a time: those of a group, or more if a function gets many that may be cut."""
-        return self.group_size
 
     @abstractmethod
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
@@ -210,10 +200,6 @@ class FunctionStage(Stage):
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         return (self.call.function,)
-
-    @property
-    def stateless(self) -> bool:
-        return self.call.with_rng or getattr(self.call.function, "stateless", False)
 
     @property
     def uses_rng(self) -> bool:

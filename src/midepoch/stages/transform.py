@@ -76,10 +76,6 @@ class Filter(FunctionStage):
         if self.size is not None:
             check_group_size(self.size)
 
-    @property
-    def inputs_at_once(self) -> int:
-        return self.size or 1
-
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         call = self.call
         if self.size is not None:

@@ -53,7 +53,6 @@ class Decode:
     files: Files
     images: ImageDecoder
     keeps_columns = True
-    stateless = True
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The decoded columns of a row."""

@@ -1,4 +1,4 @@
-"""What arrives from the workers of a pool in one round: messages, found by their turns, whoever sent them."""
+"""What arrives from the workers of a pool in one round: messages, found by their turns."""
 
 import pickle
 import selectors
@@ -17,15 +17,12 @@ from midepoch.workers.worker import Worker
 class Mailbox:
     """Reads where messages are as soon as that arrives, and leaves them where they are until their turn has come."""
 
-    def __init__(
-        self, workers: Sequence[Worker], round_number: int, progress: Progress, *, timeout: float, steal: bool
-    ) -> None:
-        """With ``steal``, any worker may send any turn."""
-        self._workers, self._round, self._timeout, self._steal = workers, round_number, timeout, steal
+    def __init__(self, workers: Sequence[Worker], round_number: int, progress: Progress, *, timeout: float) -> None:
+        self._workers, self._round, self._timeout = workers, round_number, timeout
         self._progress = progress
         self._messages: dict[int, tuple[Worker, Message]] = {}  # by their first turns
         self._errors: dict[int, bytes] = {}  # by the turns in place of which they come
-        self._ends: dict[int, int] = {}  # for each worker whose turns end, the first that does not exist
+        self._ended: set[Worker] = set()  # those that have sent everything
         self._gone: set[Worker] = set()  # those whose connections have ended
         self._ready = selectors.PollSelector()
         for worker in workers:
@@ -40,7 +37,7 @@ class Mailbox:
 
     def message(self, turn: int, *, wait: bool) -> tuple[Worker, Message] | None:
         """The message that begins with a turn; None if there is no such turn, or it has not arrived yet."""
-        begun: float | None = None
+        begun, maker = None, self._workers[turn % len(self._workers)]
         while turn not in self._messages:
             if NO_TURN in self._errors and wait:
                 self._raise(NO_TURN)
@@ -48,28 +45,26 @@ class Mailbox:
                 if wait:  # not earlier: others have turns to deliver before
                     self._raise(turn)
                 return None
-            if self._is_after_end(turn):
+            if maker in self._ended:
                 return None
             if self._read(0):
                 continue
             if not wait:
                 return None
             begun = begun or time.monotonic()
-            owner = turn % len(self._workers)
-            self._wait(self._workers if self._steal else self._workers[owner : owner + 1], begun)
+            self._wait(maker, begun)
         return self._messages.pop(turn)
 
     def _raise(self, turn: int) -> None:
         pickle.loads(self._errors[turn]).reraise()
 
-    def _wait(self, makers: Sequence[Worker], begun: float) -> None:
-        """Wait for something from the workers, one of which makes the turn that is needed.
+    def _wait(self, maker: Worker, begun: float) -> None:
+        """Wait for something from the workers. ``maker`` makes the turn that is needed.
 
         First the time is used to prepare, for one worker and then another: else the loop would wait for that later.
         """
-        for worker in makers:
-            worker.before_wait()
-        if any(worker.prepare() for worker in (*makers, *self._workers)):
+        maker.before_wait()
+        if any(worker.prepare() for worker in (maker, *self._workers)):
             return  # what is needed may have arrived meanwhile
         seconds: float = CHECK_SECONDS
         if self._timeout:
@@ -77,9 +72,9 @@ class Mailbox:
             if passed >= self._timeout:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
             seconds = min(seconds, self._timeout - passed)
-        dead = next((worker for worker in makers if worker in self._gone or not worker.process.is_alive()), None)
-        if not self._read(0 if dead else seconds) and dead is not None:
-            raise dead.death()
+        is_dead = maker in self._gone or not maker.process.is_alive()
+        if not self._read(0 if is_dead else seconds) and is_dead:
+            raise maker.death()
 
     def _read(self, seconds: float) -> bool:
         """Read what has arrived, or what arrives next; False if nothing has, after that time."""
@@ -96,10 +91,6 @@ class Mailbox:
             self._note(worker, bytes(content))
         return has_read
 
-    def _is_after_end(self, turn: int) -> bool:
-        """True if a turn is empty, and nobody asks for it: a worker that began there could not know that."""
-        return turn >= self._ends.get(turn % len(self._workers), turn + 1)
-
     def _note(self, worker: Worker, content: bytes) -> None:
         kind, head = content[:1], 1 + ROUND.size
         is_of_round = ROUND.unpack(content[1:head]) == (self._round,)
@@ -110,24 +101,16 @@ class Mailbox:
                 return
             tally = Tally.read_back(content[head + PLACE.size :])
             self._progress.of_workers = self._progress.of_workers.plus(tally)
-            if self._is_after_end(message.turn):
-                worker.note_received(message)
-                return
             self._messages[message.turn] = worker, message
+        elif is_of_round and kind == END:
+            self._ended.add(worker)
         elif is_of_round:
             (turn,) = TURN.unpack(content[head : head + TURN.size])
-            if kind == END:
-                owner = turn % len(self._workers)
-                self._ends[owner] = min(turn, self._ends.get(owner, turn))
-                for after in [one for one in self._messages if self._is_after_end(one)]:
-                    sender, message = self._messages.pop(after)
-                    sender.note_received(message)
-            else:
-                self._errors[turn] = content[head + TURN.size :]
+            self._errors[turn] = content[head + TURN.size :]
 
 
 class WorkerPort:
-    """Where the turns that belong to one worker arrive in one round, whoever makes them."""
+    """Where the turns of one worker arrive in one round."""
 
     def __init__(self, mailbox: Mailbox, worker: int, workers: int, progress: Progress, to: Destination) -> None:
         self._mailbox, self._turn, self._step = mailbox, worker, workers

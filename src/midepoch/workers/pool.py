@@ -26,7 +26,6 @@ from midepoch.delivery.progress import Progress, Turns
 from midepoch.errors import StaleIteratorError
 from midepoch.stages.arguments import name_of
 from midepoch.values.received import copied
-from midepoch.workers.claims import ClaimTable
 from midepoch.workers.device import Copies, copies_to, one_ahead, start_copies
 from midepoch.workers.mailbox import Mailbox, WorkerPort
 from midepoch.workers.process import WorkerSettings
@@ -51,12 +50,10 @@ class WorkerPool:
         *,
         ahead: int | None,
         device: torch.device | None = None,
-        steal: bool = False,
     ) -> None:
         """Start workers with the settings of a loader. ``ahead`` is as for a :class:`~delivery.transport.Sender`.
 
         Tensors are copied to a ``device``, if there is one, straight from the memory that is shared with the workers.
-        With ``steal``, a worker that is ahead makes items in place of a slower one.
         """
         context = loader.multiprocessing_context or torch.multiprocessing
         if context.get_start_method() != "fork":
@@ -71,8 +68,7 @@ class WorkerPool:
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         self._workers: list[Worker] = []
         self._progress: Progress | None = None
-        self._claims = ClaimTable(loader.num_workers) if steal and loader.num_workers > 1 else None
-        self._stop = weakref.finalize(self, _stop, self._workers, self._claims, self._process)  # also at exit
+        self._stop = weakref.finalize(self, _stop, self._workers, self._process)  # also at exit
         for number in range(loader.num_workers):
             settings = WorkerSettings(
                 plan=plan,
@@ -82,7 +78,6 @@ class WorkerPool:
                 ahead=ahead,
                 init=loader.worker_init_fn,
                 copies_tensors=self._to.new_tensor is not None,
-                claims=self._claims,
             )
             self._workers.append(Worker(context, settings, self.copies))
 
@@ -113,10 +108,7 @@ class WorkerPool:
         self._progress = progress
         session = progress.session
         resume_point = session.start, progress.reader_progress(), session.assignment.readers, progress.reader
-        if self._claims is not None:
-            self._claims.start(self._round)
-        steal = self._claims is not None
-        mailbox = Mailbox(self._workers, self._round, progress, timeout=self._timeout, steal=steal)
+        mailbox = Mailbox(self._workers, self._round, progress, timeout=self._timeout)
         try:
             for worker in self._workers:
                 worker.start(self._round, resume_point)
@@ -168,7 +160,7 @@ def pinned(item: Any) -> Any:
     return pin_memory(item)  # type: ignore[no-untyped-call]
 
 
-def _stop(workers: list[Worker], claims: ClaimTable | None, process: int) -> None:
+def _stop(workers: list[Worker], process: int) -> None:
     """Stop workers, unless this process was forked from the one that started them."""
     if process != os.getpid():
         return
@@ -177,8 +169,6 @@ def _stop(workers: list[Worker], claims: ClaimTable | None, process: int) -> Non
     deadline = time.monotonic() + GRACE_SECONDS
     for worker in workers:
         worker.free(deadline)
-    if claims is not None:
-        claims.free()
 
 
 def _is_of_no_file(function: Any) -> bool:

@@ -22,14 +22,13 @@ from torch.utils.data._utils import worker as torch_workers
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import Progress
+from midepoch.delivery.reader import take_turns
 from midepoch.delivery.resume import session_from
 from midepoch.delivery.ring import Places, SharedMemory
-from midepoch.delivery.session import Session
+from midepoch.delivery.session import NO_END
 from midepoch.delivery.tally import Tally, tally_of
 from midepoch.delivery.transport import Sender
 from midepoch.values.memory import keep_memory
-from midepoch.workers.claims import ClaimTable, SharedTurns
-from midepoch.workers.taking import Claims, OwnTurns, TurnTaker
 
 ResumePoint = tuple[State, ReaderProgress, int, int]
 """Where a session of all ranks started, what this rank has delivered of it, the number of ranks, and the rank."""
@@ -37,8 +36,8 @@ ResumePoint = tuple[State, ReaderProgress, int, int]
 START, RECEIVED, STOP = b"s", b"r", b"x"
 """What the main process sends: a resume point, or None to do nothing more; which messages it received; the end."""
 ITEMS, END, ERROR = b"i", b"e", b"!"
-"""What a worker sends, with the number of the round: where items are; that there is no such turn, nor a later one of
-the same worker; or an error, with the turn in place of which it comes."""
+"""What a worker sends, with the number of the round: where items are; that it has no more; or an error, with the turn
+in place of which it comes."""
 ROUND = TURN = struct.Struct("<q")
 CHECK_SECONDS = 5
 """How often a worker that waits looks whether the main process is still there."""
@@ -59,8 +58,6 @@ class WorkerSettings:
     init: Callable[[int], None] | None
     copies_tensors: bool
     """True if the main process copies tensors to a device or to pinned memory."""
-    claims: ClaimTable | None
-    """Where workers claim turns, if they steal from each other."""
 
 
 class _Interrupted(BaseException):
@@ -117,47 +114,25 @@ def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: Sen
     start, delivered, ranks, rank = resume_point
     session = session_from(settings.plan.pipeline, start, ranks, delivered)
     progress = Progress(session, rank, delivered=delivered)
-    taker = TurnTaker(progress, _claims(settings, session, link.round), settings.workers)
+    all_turns = take_turns(progress, range(settings.number, NO_END, settings.workers), deferred=True)
+    sender.turn = settings.number
     clock = time.perf_counter
     made = sent = 0.0
     link.tally = lambda: tally_of(session)._replace(made=made, sent=sent - sender.idle, idle=sender.idle)
-    begun = clock()
     try:
-        while (claim := taker.claim()) is not None:
-            sender.go_to(claim.start)
-            for turns in taker.make(claim):
-                finished = clock()
-                made += finished - begun
-                if turns is None:
-                    sender.flush()
-                    link.send(END, TURN.pack(sender.turn))
-                else:
-                    sender.send(turns)
-                del turns  # so that the next items are made in their memory, which is still in the CPU cache
-                begun = clock()
-                sent += begun - finished
-        sender.flush()
-    except Exception:
-        sender.flush()  # what was made before the error is delivered
-        raise
+        begun = clock()
+        for turns in all_turns:
+            finished = clock()
+            made += finished - begun
+            sender.send(turns)
+            del turns  # so that the next items are made in their memory, which is still in the CPU cache
+            begun = clock()
+            sent += begun - finished
+        made += clock() - begun
     finally:
-        taker.close()
-
-
-def _claims(settings: WorkerSettings, session: Session, round_number: int) -> Claims:
-    """Which turns this worker makes: its own, or also those of others, if they can be begun anywhere at no cost."""
-    if settings.claims is None or not session.counted or _decodes(session):
-        return OwnTurns(settings.number, settings.workers)
-    return SharedTurns(settings.claims, round_number, settings.number)
-
-
-def _decodes(session: Session) -> bool:
-    """True if the first row that is read somewhere costs the decoding of many."""
-    opened = session.open_source(1)
-    try:
-        return opened.decodes
-    finally:
-        session.close_source(opened)
+        all_turns.close()
+        sender.flush()  # what was made before an error is delivered
+    link.send(END)
 
 
 def _error(worker: int) -> bytes:

@@ -102,7 +102,12 @@ def test_the_state_after_workers_that_are_at_different_items(mode, data):
     readers = len(expected)
     workers = data.draw(st.sampled_from([n for n in range(1, 7) if readers % n == 0]))
     items = data.draw(st.lists(st.integers(0, 6), min_size=workers, max_size=workers))
-    state = session.after_each(items)
+    try:
+        state = session.after_each(items)
+    except CheckpointMismatchError as error:  # of whole files, where workers of one of several ranks have run out
+        assert mode == "file", error
+        assert 1 < workers < readers, error
+        return
     taken = [of_reader[: items[reader // (readers // workers)]] for reader, of_reader in enumerate(expected)]
     assert world.waiting(state) == left_after(world, session.start, taken)
     assert state.reader_progress is None

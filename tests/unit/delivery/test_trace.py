@@ -1,14 +1,11 @@
 """What a Loader answers about steps and rows, and what it cannot answer."""
 
-from dataclasses import replace
-
 import pytest
 
 import midepoch as me
 from counted import is_kept, write_files
 from files import plain
 from midepoch.delivery.trace import SCHEMA
-from midepoch.stages.batch import MapBatches
 
 
 @pytest.fixture
@@ -40,17 +37,15 @@ def test_earlier_epochs_of_a_resized_run_are_traced_as_they_were_read(files):
     assert len(one.state_dict()["history"]) == 2
 
 
-def test_a_stage_that_does_not_say_what_its_outputs_are_made_of_cannot_be_traced(files):
-    class Halves(MapBatches):
-        def flow(self, inputs, cursor, context):
-            return super().flow(inputs, cursor, replace(context, origins=None))
-
-    dataset = me.read(files).map(lambda columns: columns, batched=True, batch_size=2)
-    [stage] = dataset.plan.pipeline.stages
-    own = Halves(call=stage.call, size=stage.size)
-    pipeline = replace(dataset.plan.pipeline, stages=(own,))
-    with pytest.raises(ValueError, match=r"map does not note to context\.origins .* rows of items are unknown"):
-        me.Loader(dataset.with_plan(replace(dataset.plan, pipeline=pipeline))).trace(0)
+def test_rows_of_items_that_are_not_counted_are_unknown_until_a_survey(files):
+    dataset = me.read(files).filter(is_kept)
+    for ask in (lambda loader: loader.trace(0), lambda loader: loader.find("0.arrow", 0)):
+        with pytest.raises(
+            ValueError, match=r"only where items are counted: how many items filter yields .*survey\(\)"
+        ):
+            ask(me.Loader(dataset))
+    loader = me.Loader(dataset.survey())
+    assert ids(loader.trace(0).to_pylist()) == [plain(next(iter(loader))["id"])]
 
 
 def test_a_state_without_a_history_is_traced_only_as_a_run_of_its_own(files):

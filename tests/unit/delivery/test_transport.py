@@ -442,45 +442,14 @@ def test_a_message_says_where_its_turns_begin(memory, monkeypatch):
     monkeypatch.setattr(transport, "PAUSE", 1000)
     main = Main(memory)
     sender = Sender(memory, main, Places(), ahead=None, step=3)
-    sender.go_to(1)
+    sender.turn = 1
     sender.send(Turns(["a", "b"], ()))
-    sender.go_to(7)  # those that follow anyway
-    sender.send(Turns(["c"], ()))
-    sender.go_to(8)
-    sender.send(Turns(["d"], ()))
     sender.flush()
-    assert turns_sent(main) == [1, 8]
-    assert [item for item, _ in main.rest()] == ["a", "b", "c", "d"]
-    assert sender.turn == 11
-
-
-@pytest.mark.parametrize("ahead", [None, 2])
-def test_a_turn_that_is_needed_before_all_that_was_sent_is_not_held_back(memory, monkeypatch, ahead):
-    monkeypatch.setattr(transport, "PAUSE", -1)  # each item took long to make
-    main = Main(memory)
-    sender = Sender(memory, main, Places(), ahead=ahead, step=2)
-    large = np.zeros(transport.AHEAD_BYTES, np.uint8)
-    for turn in (4, 6):
-        sender.go_to(turn)
-        sender.send(Turns([large], ()))
-        sender.flush()
-    main.received = None  # nothing is received before the earlier turn, so to wait for that would be for ever
-
-    class Deaf:
-        send_place = main.send_place
-
-        def received(self, *, wait):
-            assert not wait
-            return []
-
-    sender._outbox = Deaf()
-    for turn in (3, 1):
-        sender.go_to(turn)
-        sender.send(Turns([large], ()))
-        assert turns_sent(main)[-1] == turn, "it is sent at once"
-    sender.go_to(8)
-    with pytest.raises(AssertionError):
-        sender.send(Turns([large], ()))
+    sender.send(Turns(["c"], ()))
+    sender.flush()
+    assert turns_sent(main) == [1, 7]
+    assert [item for item, _ in main.rest()] == ["a", "b", "c"]
+    assert sender.turn == 10
 
 
 def test_after_a_failure_the_first_turn_that_was_not_sent_is_known(memory, monkeypatch):
@@ -488,7 +457,7 @@ def test_after_a_failure_the_first_turn_that_was_not_sent_is_known(memory, monke
     main = Main(memory)
     sender = Sender(memory, main, Places(), ahead=None, step=2)
     assert sender.turn == transport.NO_TURN
-    sender.go_to(5)
+    sender.turn = 5
     with pytest.raises(TypeError):
         sender.send(Turns(["sent", (number for number in range(3))], ()))
     sender.flush()

@@ -1,4 +1,4 @@
-"""What arrives from workers: messages are found by their turns, whoever sent them and in whatever order."""
+"""What arrives from workers: messages are found by their turns."""
 
 import pickle
 from multiprocessing import Pipe
@@ -49,7 +49,7 @@ class FakeWorker:
         self._other.send_bytes(kind + ROUND.pack(self.round) + content)
 
     def deliver(self, turn, *items):
-        self.sender.go_to(turn)
+        self.sender.turn = turn
         self.sender.send(Turns(items, ()))
         self.sender.flush()
 
@@ -88,10 +88,10 @@ class Counted:
 
 
 class Workers:
-    def __init__(self, number, *, steal, timeout=0.0):
+    def __init__(self, number, *, timeout=0.0):
         self.all = [FakeWorker(number) for _ in range(number)]
         self.progress = Counted()
-        self.mailbox = Mailbox(self.all, 1, self.progress, timeout=timeout, steal=steal)
+        self.mailbox = Mailbox(self.all, 1, self.progress, timeout=timeout)
         self.ports = [WorkerPort(self.mailbox, owner, number, self.progress, Destination()) for owner in range(number)]
 
     def __getitem__(self, number):
@@ -124,56 +124,41 @@ def error_of(text):
         return pickle.dumps(ExceptionWrapper(where="in a worker"))
 
 
-def test_turns_come_to_the_worker_to_which_they_belong_whoever_made_them(workers):
-    two = workers(2, steal=True)
-    two[0].deliver(0, "0", "2")
-    two[0].deliver(6, "6")
-    two[0].deliver(1, "1")  # stolen: it is needed before 6
-    two[1].deliver(3, "3")
-    two[1].deliver(4, "4")  # stolen
-    assert [two.items(owner, wait=True) for owner in (0, 1, 1, 0, 0)] == [["0", "2"], ["1"], ["3"], ["4"], ["6"]]
-    assert two[0].received == [0, 1, 6]
-    assert two[1].received == [3, 4]
-    assert two.progress.of_workers.rows == 5
-
-
 def test_what_has_not_arrived_is_not_waited_for_unless_one_wants_to(workers):
-    one = workers(1, steal=False, timeout=0.01)
+    one = workers(1, timeout=0.01)
     assert one.items(0) is None
     with pytest.raises(RuntimeError, match=r"timed out after 0\.01 seconds"):
         one.items(0, wait=True)
     assert one[0].told >= 1, "the worker may have waited for that"
 
 
-@pytest.mark.parametrize("steal", [False, True])
-def test_a_wait_is_used_to_prepare_workers_the_maker_of_the_turn_first_until_the_turn_is_there(workers, steal):
-    four = workers(4, steal=steal, timeout=0.01)
+def test_a_wait_is_used_to_prepare_workers_the_maker_of_the_turn_first_until_the_turn_is_there(workers):
+    four = workers(4, timeout=0.01)
     for worker in four.all:
         worker.prepared = False
     assert four.items(1) is None
     assert [worker.prepared for worker in four.all] == [False] * 4, "nobody has waited"
     four[0].arrives = 1, "1"
     assert four.items(1, wait=True) == ["1"]
-    assert [worker.prepared for worker in four.all] == [True, not steal, False, False]
+    assert [worker.prepared for worker in four.all] == [True, True, False, False]
     with pytest.raises(RuntimeError, match="timed out"):
         four.items(2, wait=True)
     assert [worker.prepared for worker in four.all] == [True] * 4
 
 
-def test_the_end_of_the_turns_of_a_worker_is_the_first_that_anybody_found(workers):
-    two = workers(2, steal=True)
+def test_a_worker_that_has_ended_has_no_more_turns(workers):
+    two = workers(2)
     two[0].deliver(0, "0")
-    two[0].send(END, TURN.pack(5))
-    two[1].send(END, TURN.pack(2))
-    two[0].send(END, TURN.pack(6))
-    two[1].send(END, TURN.pack(1))
+    two[0].send(END, b"")
     assert two.items(0, wait=True) == ["0"]
     assert two.items(0, wait=True) is None
-    assert two.items(1, wait=True) is None
+    assert two.items(1) is None
+    two[1].deliver(1, "1")
+    assert two.items(1, wait=True) == ["1"]
 
 
 def test_an_error_comes_in_its_turn(workers):
-    two = workers(2, steal=False)
+    two = workers(2)
     two[1].deliver(1, "1")
     two[1].send(ERROR, TURN.pack(3) + error_of("no more"))
     two[0].deliver(0, "0", "2")
@@ -196,7 +181,7 @@ def unreadable():
 
 
 def test_an_item_that_cannot_be_read_raises_in_its_turn(workers):
-    two = workers(2, steal=False)
+    two = workers(2)
     two[1].deliver(1, "1", Unreadable(), "5")
     two[0].deliver(0, "0", "2", "4")
     assert two.items(1) == ["1"]
@@ -208,7 +193,7 @@ def test_an_item_that_cannot_be_read_raises_in_its_turn(workers):
 
 
 def test_an_error_before_the_first_turn_comes_as_soon_as_one_waits_though_others_make_the_turns(workers):
-    two = workers(2, steal=True)
+    two = workers(2)
     two[1].send(ERROR, TURN.pack(NO_TURN) + error_of("at the start"))
     two[0].deliver(0, "0")
     assert two.items(0) == ["0"]
@@ -216,24 +201,23 @@ def test_an_error_before_the_first_turn_comes_as_soon_as_one_waits_though_others
         two.items(1, wait=True)
 
 
-@pytest.mark.parametrize("steal", [False, True])
-def test_a_dead_worker_is_noticed_when_a_turn_is_needed_that_it_may_have_claimed(workers, steal):
-    two = workers(2, steal=steal, timeout=0.05)
+def test_a_dead_worker_is_noticed_when_a_turn_of_it_is_needed(workers):
+    two = workers(2, timeout=0.05)
     two[1].deliver(1, "1")
     two[1].end()
     assert two.items(1, wait=True) == ["1"], "what it sent before is delivered"
-    with pytest.raises(RuntimeError, match="died" if steal else "timed out"):
+    with pytest.raises(RuntimeError, match="timed out"):
         two.items(0, wait=True)
     with pytest.raises(RuntimeError, match="died"):
         two.items(1, wait=True)
 
 
 def test_messages_of_a_loop_that_was_left_are_given_back(workers):
-    one = workers(1, steal=False)
+    one = workers(1)
     one[0].round = 0
     one[0].deliver(0, "old")
     one[0].send(ERROR, TURN.pack(0) + error_of("old"))
-    one[0].send(END, TURN.pack(0))
+    one[0].send(END, b"")
     one[0].round = 1
     one[0].deliver(0, "new")
     one[0].deliver(1, "newer")
@@ -244,27 +228,9 @@ def test_messages_of_a_loop_that_was_left_are_given_back(workers):
 
 
 def test_what_nobody_took_is_given_back_at_the_end(workers):
-    one = workers(1, steal=False)
+    one = workers(1)
     for turn in range(4):
         one[0].deliver(turn, turn)
     assert one.mailbox.message(9, wait=False) is None
     one.mailbox.close()
     assert sorted(one[0].received) == [0, 1, 2, 3]
-
-
-def test_room_for_turns_after_an_end_is_given_back_at_once(workers):
-    two = workers(2, steal=True)
-    two[0].deliver(5, "an empty turn")
-    assert two.items(0) is None
-    assert two[0].received == []
-    two[1].deliver(1, "last")
-    two[1].send(END, TURN.pack(3))
-    two[0].deliver(7, "another")
-    two[1].deliver(0, "first")
-    assert two.items(0, wait=True) == ["first"]
-    assert two.items(1, wait=True) == ["last"]
-    assert two.items(1, wait=True) is None
-    two[0].send(END, TURN.pack(2))
-    assert two.items(0, wait=True) is None
-    assert two[0].received == [5, 7], "its worker may wait for room, and nobody asks for these turns"
-    assert two[1].received == [0, 1]

@@ -9,13 +9,12 @@ import numpy as np
 
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.stages.counted import CHUNK, CountedItems, Wanted
+from midepoch.stages.counted import CHUNK, CountedItems, CountedOutputs, Pieces, Wanted
 from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.stages.pack.items import StreamCuts, pack_form, seqlens_between, stacked_packs
 from midepoch.stages.pack.planned_reading import pack_keys, read_checked, runs_of_jobs
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.stacked import StackedRun
-from midepoch.stages.traced import TracedRows
 
 PACKS_AT_ONCE = 1 << 10
 """The documents of this many packs of a stream are looked up together for their keys."""
@@ -34,37 +33,27 @@ class StreamJob(NamedTuple):
     stops: I64
     """The position after each pack's last token."""
 
-    def pieces(self) -> "StreamPieces":
+    def pieces(self) -> Pieces:
         """The pieces of documents in the packs."""
         ends = self.begins + self.lengths
         firsts = np.searchsorted(ends, self.starts, "right")
         sizes = np.searchsorted(ends, self.stops, "left") - firsts + 1
         items = np.repeat(np.arange(len(self.starts)), sizes)
-        places = np.arange(len(items)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        documents = firsts[items] + places
+        documents = firsts[items] + np.arange(len(items)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         begins = self.begins[documents]
         starts = np.maximum(self.starts[items], begins) - begins
         stops = np.minimum(self.stops[items], ends[documents]) - begins
-        return StreamPieces(items, places, documents, starts, stops)
+        return Pieces(items, self.documents[documents], starts, stops)
 
 
-class StreamPieces(NamedTuple):
-    """The pieces of documents in some packs of a stream: which pack, the place in it, which document, which tokens."""
-
-    items: I64
-    places: I64
-    documents: I64
-    starts: I64
-    stops: I64
-
-
-class PlannedStream(CountedItems):
+class PlannedStream(CountedOutputs):
     """The packs of one stream of tokens. The tokens are counted in chunks of documents, each when it is needed."""
 
     def __init__(self, inputs: CountedItems, spec: PackSpec, delivered: int, context: Context) -> None:
         """``delivered`` tokens of the first document come before the first pack."""
-        self._inputs, self._spec, self._delivered, self._context = inputs, spec, delivered, context
-        self.is_endless = inputs.is_endless
+        super().__init__(inputs)
+        self._spec, self._delivered, self._context = spec, delivered, context
+        self.batched, self.members = False, 1
         self._ends: list[int] = []
         """For each chunk of documents that is counted, the number of tokens up to its end."""
         self._complete = False
@@ -154,23 +143,12 @@ class PlannedStream(CountedItems):
             begins.append(ends[inside] - of_chunk[inside])
         return StreamJob(np.concatenate(documents), np.concatenate(lengths), np.concatenate(begins), starts, stops)
 
-    def costs(self, numbers: I64) -> I64:
-        pieces, costs = self._job(numbers).pieces(), np.zeros(len(numbers), np.int64)
-        np.add.at(costs, pieces.items, (pieces.stops - pieces.starts) ** 2)
-        return costs
+    def inputs_of(self, numbers: I64) -> Pieces:
+        return self._job(numbers).pieces()
 
-    def trace(self, numbers: I64) -> TracedRows:
-        job = self._job(numbers)
-        pieces = job.pieces()
-        return (
-            self._inputs.trace(job.documents)
-            .take(pieces.documents)
-            .with_columns(items=pieces.items, documents=pieces.places, starts=pieces.starts, stops=pieces.stops)
-        )
-
-    def find(self, file: str, row: int) -> I64:
-        found = [np.empty(0, np.int64)]
-        for number in self._inputs.find(file, row).tolist():
+    def outputs_of(self, inputs: I64) -> I64:
+        found = [inputs[:0]]
+        for number in inputs.tolist():
             chunk, inside = divmod(number, CHUNK)
             while len(self._ends) <= chunk:
                 self._tokens_until(self._ends[-1] if self._ends else 0)

@@ -14,13 +14,12 @@ from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import DataChangedError
-from midepoch.stages.counted import CountedItems, Groups, Wanted
+from midepoch.stages.counted import CountedItems, Groups, Pieces, Wanted
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
 from midepoch.stages.pack.items import make_pack, pack_form
 from midepoch.stages.pack.planned_reading import pack_keys, read_checked, runs_of_jobs
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.strategies import Packs, Strategy, cumulative, pack
-from midepoch.stages.traced import TracedRows, join_traced
 from midepoch.values.collate import join_others
 from midepoch.values.forms import Form
 
@@ -56,9 +55,9 @@ class PlannedWindows(Groups):
         self, inputs: CountedItems, spec: PackSpec, strategy: Strategy, window: int, delivered: int, context: Context
     ) -> None:
         super().__init__(inputs, window, delivered)
+        self.batched, self.members = False, 1
         self._spec, self._strategy, self._context = spec, strategy, context
         self._plans: dict[int, WindowPlan] = {}
-        self._last_costs: tuple[int, I64] | None = None
         self._plans_kept = 1
         # Numbers are shared by the position of a window's first row, which must be all that its cursor has.
         shared = context.output_counts is not None and len(inputs.cursor(0)) == 1
@@ -109,8 +108,7 @@ class PlannedWindows(Groups):
             )
         for earlier in [number for number in self._plans if number < group]:
             del self._plans[earlier]
-        sizes = packs.bounds[numbers + 1] - packs.bounds[numbers]
-        pieces = np.repeat(packs.bounds[numbers + 1] - np.cumsum(sizes), sizes) + np.arange(sizes.sum())
+        pieces = packs.pieces_of(numbers)
         return WindowJob(group, plan, numbers, pieces, np.unique(packs.documents[pieces]))
 
     def _plan(self, group: int) -> WindowPlan:
@@ -145,43 +143,26 @@ class PlannedWindows(Groups):
         packs = (item for job, run in runs for item in self._packs(job, run, form))
         return Flow(single_items=packs, form=form, ragged=self._spec.is_ragged)
 
-    def costs(self, numbers: I64) -> I64:
-        costs = [np.empty(0, np.int64)]
+    def inputs_of(self, numbers: I64) -> Pieces:
+        pieces = [Pieces(*[numbers[:0]] * 4)]
         for group, in_group in self._by_group(numbers):
-            if self._last_costs is None or self._last_costs[0] != group:
-                packs = self._plan(group).packs
-                self._last_costs = group, np.add.reduceat((packs.stops - packs.starts) ** 2, packs.bounds[:-1])
-            costs.append(self._last_costs[1][in_group])
-        return np.concatenate(costs)
+            packs = self._plan(group).packs
+            inside = packs.pieces_of(in_group)
+            owners = np.searchsorted(packs.bounds, inside, "right") - 1
+            items = np.searchsorted(numbers, owners + self._before(group) - self._delivered)
+            documents = group * self._size + packs.documents[inside]
+            pieces.append(Pieces(items, documents, packs.starts[inside], packs.stops[inside]))
+        return Pieces._make(np.concatenate(columns) for columns in zip(*pieces, strict=True))
 
-    def trace(self, numbers: I64) -> TracedRows:
-        traced = []
-        for group, in_group in self._by_group(numbers):
-            job, before = self._job(group, in_group), self._before(group) - self._delivered
-            packs, documents = job.plan.packs, job.plan.packs.documents[job.pieces]
-            owners = np.searchsorted(packs.bounds, job.pieces, "right") - 1
-            rows = self._inputs.trace(group * self._size + job.documents)
-            of_pieces = rows.take(np.searchsorted(job.documents, documents))
-            traced.append(
-                of_pieces.with_columns(
-                    items=np.searchsorted(numbers, owners + before),
-                    documents=job.pieces - packs.bounds[owners],
-                    starts=packs.starts[job.pieces],
-                    stops=packs.stops[job.pieces],
-                )
-            )
-        return join_traced(traced)
-
-    def find(self, file: str, row: int) -> I64:
-        found = [np.empty(0, np.int64)]
-        for number in self._inputs.find(file, row).tolist():
+    def outputs_of(self, inputs: I64) -> I64:
+        found = [inputs[:0]]
+        for number in inputs.tolist():
             group, inside = divmod(number, self._size)
             self._counted_until(group)
             packs = self._plan(group).packs
             owners = np.searchsorted(packs.bounds, np.flatnonzero(packs.documents == inside), "right") - 1
             found.append(self._before(group) + owners - self._delivered)
-        numbers = np.unique(np.concatenate(found))
-        return numbers[numbers >= 0]
+        return np.unique(np.concatenate(found))
 
     def keys(self, numbers: I64) -> I64:
         keys = [np.empty(0, np.int64)]

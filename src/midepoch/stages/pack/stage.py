@@ -28,7 +28,6 @@ from midepoch.stages.flow import (
     single_groups,
 )
 from midepoch.stages.idle import Idle
-from midepoch.stages.origins import Origins
 from midepoch.stages.pack.documents import (
     Documents,
     Values,
@@ -102,9 +101,6 @@ class PackWindows(Stage):
             checks.mark(cursors, len(window), self.window)
             cursor_and_key = list(zip(map(tuple, cursors.tolist()), keys.tolist(), strict=True))
             kept = _not_left_out(window.keys[packs.documents], context)
-            if context.origins is not None:
-                inputs_of = window.keys[packs.documents]
-                context.origins.note(keys, packs.bounds, inputs_of, starts=packs.starts, stops=packs.stops, kept=kept)
             begins = (np.cumsum(documents.lengths) - documents.lengths)[packs.documents]
             starts, stops = (packs.starts + begins).tolist(), (packs.stops + begins).tolist()
             sizes, bounds = packs.stops - packs.starts, packs.bounds.tolist()
@@ -220,8 +216,6 @@ class PackStream(Stage):
         firsts = np.searchsorted(document_ends, bounds[:-1], "right")
         lasts = np.searchsorted(document_ends, bounds[1:], "left")
         kept = _not_left_out(run.keys, context)
-        if context.origins is not None:
-            run.note_pieces(context.origins, keys, bounds, (firsts, lasts), kept)
         begins_and_ends = np.array(bounds[:-1], np.int64), np.array(bounds[1:], np.int64)
         all_seqlens = seqlens_between(document_ends, begins_and_ends, (firsts, lasts))
         cuts = StreamCuts(bounds[:-1], bounds[1:], all_seqlens, list(map(tuple, cursors.tolist())), keys.tolist())
@@ -303,26 +297,6 @@ class DocumentRun:
         documents = np.searchsorted(ends, bounds, "right")
         inside = self.offsets[documents] + bounds - (ends - self.documents.lengths)[documents]
         return mix64(keys_of(self.keys[documents].tolist()) + inside.astype(np.uint64)).astype(np.int64)
-
-    def note_pieces(
-        self,
-        origins: Origins,
-        keys: I64,
-        bounds: Sequence[int],
-        ends: tuple[I64, I64],
-        kept: npt.NDArray[np.bool_] | None,
-    ) -> None:
-        """Note the documents of packs from each bound to the next, by the numbers of their first and last document."""
-        firsts, lasts = ends
-        documents = np.concatenate([np.arange(first, last + 1) for first, last in zip(firsts, lasts, strict=True)])
-        of_packs = np.cumsum([0, *(lasts - firsts + 1)])
-        packs = np.searchsorted(of_packs, np.arange(len(documents)), "right") - 1
-        begins = (np.cumsum(self.documents.lengths) - self.documents.lengths)[documents]
-        limits, lengths, offsets = np.array(bounds), self.documents.lengths[documents], self.offsets[documents]
-        starts = np.maximum(limits[packs] - begins, 0) + offsets
-        stops = np.minimum(limits[packs + 1] - begins, lengths) + offsets
-        kept = None if kept is None else kept[documents]
-        origins.note(keys, of_packs, self.keys[documents], starts=starts, stops=stops, kept=kept)
 
 
 def _not_left_out(keys: I64, context: Context) -> npt.NDArray[np.bool_] | None:

@@ -36,6 +36,11 @@ class Packs:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
+    def pieces_of(self, packs: I64) -> I64:
+        """The numbers of the pieces of these packs, those of a pack after each other."""
+        sizes = self.bounds[packs + 1] - self.bounds[packs]
+        return np.repeat(self.bounds[packs + 1] - np.cumsum(sizes), sizes) + np.arange(sizes.sum())
+
 
 def pack(lengths: I64, *, length: int, strategy: Strategy, overlong: Overlong = "cut") -> Packs:
     """Lay out documents of these lengths in packs of ``length`` tokens. Empty documents are left out."""
