@@ -118,14 +118,12 @@ def test_the_format_is_kept(form, columns):
 def test_other_formats_are_refused_with_the_way_out():
     with pytest.raises(ValueError, match=r"format 'custom', which midepoch does not have. Call dataset.reset_format"):
         me.from_hf(numbered(3).with_transform(lambda batch: batch))
+    with pytest.raises(ValueError, match=r"format 'pandas', which midepoch does not have. Call dataset.reset_format"):
+        me.from_hf(numbered(3).with_format("pandas"))
     with pytest.raises(ValueError, match=r"set_transform to \.map\(fn\) instead"):
         me.from_hf(numbered(3).with_transform(lambda batch: batch))
     with pytest.raises(ValueError, match=r"arguments {'dtype': .*float32.*Call dataset.with_format\('numpy'\)"):
         me.from_hf(numbered(3).with_format("numpy", dtype=np.float32))
-
-
-def test_the_format_pandas_is_kept():
-    assert next(iter(me.from_hf(numbered(3).with_format("pandas")).batch(3)))["id"].tolist() == [0, 1, 2]
 
 
 def test_only_one_split_that_can_be_jumped_in_is_taken():

@@ -18,25 +18,14 @@ class RecordBatch:
 
 def __getattr__(name: str) -> Any: ...
 """,
-    "pandas.pyi": """
-from typing import Any
-
-class DataFrame:
-    empty: bool
-    @property
-    def columns(self) -> list[str]: ...
-
-def __getattr__(name: str) -> Any: ...
-""",
 }
-"""What users have installed who want types of Arrow and pandas, in a few lines."""
+"""What users have installed who want types of Arrow, in a few lines."""
 
 RIGHT = """
 import pickle
 from collections.abc import Iterator
 from typing import Any, TypedDict, assert_type, cast
 
-import pandas as pd
 import pyarrow as pa
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
@@ -99,7 +88,6 @@ assert_type(rows.train_test_split(0.1).train, Rows)
 assert_type(rows.batch(4), Rows)
 assert_type(rows.with_format("torch").batch(4), Rows)
 assert_type(rows.with_format("arrow").batch(4), me.Dataset[pa.RecordBatch])
-assert_type(rows.with_format("pd").batch(4), me.Dataset[pd.DataFrame])
 assert_type(rows.with_format("arrow").with_format("numpy"), me.Dataset)
 assert_type(rows.map(tokens), Rows)
 assert_type(rows.map(tokens, remove_columns="text").filter(lambda row: row["id"] > 3).pack(2048, eos=0), Rows)

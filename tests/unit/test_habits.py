@@ -45,6 +45,22 @@ def test_short_names_of_formats(dataset, short, form):
     assert type(one["id"]) is type(other["id"])
 
 
+@pytest.mark.parametrize(
+    ("form", "instead"),
+    [
+        ("pandas", r'with_format\("arrow"\), and batch\.to_pandas\(\)'),
+        ("pd", r'with_format\("arrow"\), and batch\.to_pandas\(\)'),
+        ("polars", r'with_format\("arrow"\), and polars\.from_arrow\(batch\)'),
+        ("pl", r'with_format\("arrow"\), and polars\.from_arrow\(batch\)'),
+        ("jax", r'with_format\("numpy"\), and jax\.numpy\.asarray\(\.\.\.\)'),
+        ("tensorflow", "'arrow'\\.$"),
+    ],
+)
+def test_other_formats_are_one_call_away(dataset, form, instead):
+    with pytest.raises(ValueError, match=rf"The format is '{form}'; it can be 'python', .*{instead}"):
+        dataset.with_format(form)
+
+
 def test_a_buffer_size_is_the_window(dataset):
     expected = ids(dataset.shuffle(seed=3, window=5, window_blocks=1))
     assert ids(dataset.shuffle(seed=3, buffer_size=5, window_blocks=1)) == expected

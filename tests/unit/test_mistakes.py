@@ -73,7 +73,6 @@ async def generated(item):
         (lambda ds, fn: ds.map(fn), "map"),
         (lambda ds, fn: ds.map(fn, batched=True), "map"),
         (lambda ds, fn: ds.map(fn, input_columns="id"), "map"),
-        (lambda ds, fn: ds.with_format("pandas").map(fn, batched=True), "map"),
         (lambda ds, fn: ds.filter(fn), "filter"),
         (lambda ds, fn: ds.filter(fn, batched=True), "filter"),
         (lambda ds, fn: ds.filter(fn, fn_kwargs={"k": 1}), "filter"),

@@ -1,7 +1,6 @@
 """Where this process runs: its launched rank, its torch worker, its cores, and the environment, read only here."""
 
 import contextlib
-import inspect
 import os
 import stat
 import sys
@@ -57,23 +56,6 @@ def torch_worker() -> tuple[int, int] | None:
     data = sys.modules.get("torch.utils.data")
     info = data.get_worker_info() if data is not None else None
     return None if info is None else (info.id, info.num_workers)
-
-
-def asking_dataloader(dataset: object) -> Any | None:
-    """The torch DataLoader whose ``__len__`` has called that of ``dataset``, on this thread; None if none has.
-
-    A DataLoader tells its dataset nothing, and asks for a length that depends on its number of workers.
-    """
-    data = sys.modules.get("torch.utils.data")
-    if data is None or not hasattr(data, "DataLoader"):
-        return None
-    frame = inspect.currentframe()
-    while frame is not None and (frame.f_code.co_name != "__len__" or frame.f_locals.get("self") is dataset):
-        if frame.f_code.co_name not in ("__len__", "asking_dataloader"):
-            return None
-        frame = frame.f_back
-    loader = None if frame is None else frame.f_locals.get("self")
-    return loader if isinstance(loader, data.DataLoader) and loader.dataset is dataset else None
 
 
 def usable_cores() -> int:

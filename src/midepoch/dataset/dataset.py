@@ -181,7 +181,6 @@ class Dataset(OrderedDataset[Item]):
         as there are cores. A folder with files of other users is refused, unless ``trust_shared=True``: they could have
         any rows.
         """
-        self.plan.pipeline.check_form("cache")
         pipeline = cache_pipeline(
             self.plan.pipeline,
             Path(folder).expanduser(),

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import pyarrow as pa
 
@@ -10,25 +10,24 @@ from midepoch._common.checks import Size
 from midepoch.dataset.planned import Item
 from midepoch.dataset.signatures import AnyForm, ArrowForm, DictForm, OfRows
 from midepoch.dataset.table import TableDataset
-from midepoch.stages.library import ToLibrary
 from midepoch.stages.transform import Convert, Map
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
 from midepoch.values.features import features_of
 from midepoch.values.forms import FORMS, Form, torch_module
-from midepoch.values.frames import LIBRARIES, Library, form_for, library_module
 from midepoch.values.images import Decoder, ImageDecoder, checked_size
 from midepoch.values.media import Decode, to_decode
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import polars as pl
-
     from midepoch.dataset.dataset import Dataset
 
-SHORT_FORMS: dict[Any, Form | Library] = {
+SHORT_FORMS: dict[Any, Form] = {
     **{None: "python", "np": "numpy", "pt": "torch", "pytorch": "torch", "pa": "arrow", "pyarrow": "arrow"},
-    **{"pd": "pandas", "pl": "polars"},
 }
+TO_PANDAS = 'Use with_format("arrow"), and batch.to_pandas() where you need a frame'
+TO_POLARS = 'Use with_format("arrow"), and polars.from_arrow(batch) where you need a frame'
+TO_JAX = 'Use with_format("numpy"), and jax.numpy.asarray(...) where you need an array'
+INSTEAD = {"pandas": TO_PANDAS, "pd": TO_PANDAS, "polars": TO_POLARS, "pl": TO_POLARS, "jax": TO_JAX}
+"""What to do for formats of `datasets` that are not here."""
 
 
 class FormattedDataset(TableDataset[Item]):
@@ -43,27 +42,19 @@ class FormattedDataset(TableDataset[Item]):
     @overload
     def with_format(self, type: ArrowForm) -> "Dataset[pa.RecordBatch]": ...
 
-    @overload
-    def with_format(self, type: Literal["pandas", "pd"]) -> "Dataset[pd.DataFrame]": ...
-
-    @overload
-    def with_format(self, type: Literal["polars", "pl"]) -> "Dataset[pl.DataFrame]": ...
-
     def with_format(self, type: AnyForm | None = None) -> Any:
         """Yield "python", "numpy" or "torch" values, or Arrow record batches ("arrow"), from this stage on.
 
             dataset = midepoch.read("data/*.parquet", columns=["x"]).with_format("torch").batch(32)
 
-        ``type`` is one of these names; None is "python". "pandas" and "polars" yield frames, of one row for each item
-        or of the rows of a batch; "jax" yields arrays of jax. Functions after it get such objects too. The library must
-        be installed. The other names of `datasets` are known: "np", "pt", "pytorch", "pa", "pyarrow", "pd" and "pl".
+        ``type`` is one of these names; None is "python". The short names of `datasets` are known too: "np", "pt",
+        "pytorch", "pa" and "pyarrow". For pandas, polars and jax convert a batch: ``batch.to_pandas()`` and
+        ``polars.from_arrow(batch)`` take batches of "arrow", ``jax.numpy.asarray(...)`` takes arrays of "numpy".
         """
         form: Any = SHORT_FORMS.get(type, type)
-        if form in LIBRARIES:
-            library_module(form)
-            return self.with_stage(Convert(form=form_for(form))).with_stage(ToLibrary(library=form))
         if form not in FORMS:
-            raise ValueError(f"The format is {type!r}; it can be {', '.join(map(repr, (*FORMS, *LIBRARIES)))}.")
+            instead = f" {INSTEAD[form]}." if form in INSTEAD else ""
+            raise ValueError(f"The format is {type!r}; it can be {', '.join(map(repr, FORMS))}.{instead}")
         if form == "torch":
             torch_module()
         return self.with_stage(Convert(form=form))

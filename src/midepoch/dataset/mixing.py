@@ -128,7 +128,6 @@ def _check_part(function: str, part: Any) -> None:
         elif kind.__module__.startswith("datasets."):
             remedy = "midepoch.from_hf(dataset)"
         raise TypeError(f"{function} takes midepoch datasets, got {kind.__name__}. Make one with {remedy}.")
-    part.plan.pipeline.check_form(function)
     for value, default, method in (
         (1 if part.plan.sharded_by == "launcher" else part.plan.ranks, 1, "shard"),
         (part.plan.lanes, None, "lanes"),

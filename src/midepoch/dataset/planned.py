@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from midepoch._common.checks import check_integer
-from midepoch._common.world import asking_dataloader, is_starting_a_process, launched_rank, torch_worker
+from midepoch._common.world import is_starting_a_process, launched_rank, torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.delivery.digests import predicted_digest
 from midepoch.delivery.passes import Pass, PassIterator
@@ -149,19 +149,8 @@ class PlannedDataset(Base[Item]):
         return self._start_point.epoch
 
     def __len__(self) -> int:
-        """How many items this rank gets in one loop, known without reading.
-
-        A plain DataLoader that asks for it has the right length, with any number of workers.
-        """
-        loader = asking_dataloader(self)
-        if loader is None or loader.num_workers == 0:
-            return self._plan.length(self._start_point.epoch)
-        lengths = self._plan.worker_lengths(self._start_point.epoch, loader.num_workers)
-        if loader.batch_size is None:
-            return sum(lengths)
-        # Each worker makes batches of its own items. The DataLoader divides by its batch size again.
-        size: int = loader.batch_size
-        return size * sum(length // size if loader.drop_last else -(-length // size) for length in lengths)
+        """How many items this rank gets in one loop in this process, known without reading."""
+        return self._plan.length(self._start_point.epoch)
 
     @property
     def counted(self) -> bool:

@@ -10,14 +10,12 @@ from typing import Any, Literal, Protocol, TypedDict, TypeVar
 from midepoch.dataset.planned import PlannedDataset
 from midepoch.stages.pack.spec import Others
 from midepoch.stages.pack.strategies import Overlong, Strategy
-from midepoch.values.forms import Form
-from midepoch.values.frames import Library
 
 Row = dict[str, Any]
 Columns = Sequence[str] | str
-DictForm = Literal["python", "numpy", "torch", "jax", "np", "pt", "pytorch"]
+DictForm = Literal["python", "numpy", "torch", "np", "pt", "pytorch"]
 ArrowForm = Literal["arrow", "pa", "pyarrow"]
-AnyForm = Form | Library | Literal["np", "pt", "pytorch", "pa", "pyarrow", "pd", "pl"]
+AnyForm = DictForm | ArrowForm
 
 OfRows = TypeVar("OfRows", bound=PlannedDataset[Row])
 """A dataset of dicts, of any class, which it keeps."""
@@ -28,11 +26,11 @@ Made = TypeVar("Made")
 
 
 class Table(Protocol):
-    """What record batches and frames have in common: a batch of such is one too."""
+    """What type checkers know of a record batch: a batch of such is one too."""
 
     @property
     def columns(self) -> Any:
-        """The columns, or their names."""
+        """The columns."""
 
 
 OfTables = TypeVar("OfTables", bound=PlannedDataset[Row | Table])

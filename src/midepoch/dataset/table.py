@@ -12,7 +12,7 @@ import pyarrow as pa
 from midepoch._common.checks import check_integer
 from midepoch._common.text import count
 from midepoch.dataset.planned import HubDescription, Item, PlannedDataset
-from midepoch.errors import SchemaMismatchError
+from midepoch.errors import MissingExtraError, SchemaMismatchError
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
@@ -21,7 +21,6 @@ from midepoch.stages.batch import Batch
 from midepoch.stages.columns import RenameColumns
 from midepoch.stages.transform import Convert, Select
 from midepoch.values.features import Features, features_of
-from midepoch.values.frames import library_module
 
 AnyDataset = TypeVar("AnyDataset", bound=PlannedDataset)
 FRAME_ROWS = 1000
@@ -252,7 +251,7 @@ class TableDataset(PlannedDataset[Item]):
         if batched:
             size = FRAME_ROWS if batch_size is None else check_integer("batch_size", batch_size, least=1)
             return _frames(self, size)
-        pandas = library_module("pandas")
+        pandas = _pandas()
         frames = list(_frames(self, FRAME_ROWS))
         return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame(columns=self.column_names)
 
@@ -308,9 +307,18 @@ def _file_count(pipeline: Pipeline) -> int:
     return len(source.index.view.names)
 
 
+def _pandas() -> Any:
+    """The module, imported when it is first needed. Raises with the install command if it is missing."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtraError("pandas", "pandas", "to_pandas") from error
+    return pandas
+
+
 def _frames(dataset: TableDataset, size: int) -> Iterator[Any]:
     """The items as DataFrames of ``size`` rows: by Arrow where they are unchanged, else from their Python values."""
-    pandas, pipeline = library_module("pandas"), dataset.plan.pipeline
+    pandas, pipeline = _pandas(), dataset.plan.pipeline
     _, is_batched = pipeline.item_spec
     if is_batched:
         for batch in _one_epoch(dataset, dataset.epoch):

@@ -300,7 +300,6 @@ class TransformedDataset(FormattedDataset[Item]):
             others=others,
             number=len(pipeline.stages) + 1,
         )
-        pipeline.check_form("pack")
         _, batched = pipeline.item_spec
         if batched:
             raise ValueError("pack after batch is not possible: it packs rows, not batches of them. Put pack first.")

@@ -80,49 +80,22 @@ class Plan:
 
     def length(self, epoch: int) -> int:
         """The number of items that this rank gets in the loop that has this epoch. Raises if it is not known."""
-        times, epochs = self._epochs_of_loop(epoch)
-        return times * sum(map(self._items_of_epoch, epochs))
-
-    def worker_lengths(self, epoch: int, workers: int) -> list[int]:
-        """The same for each of a plain DataLoader's workers."""
-        times, epochs = self._epochs_of_loop(epoch)
-        readers = range(self.rank, self.ranks * workers, self.ranks)
-        sessions = [self._session(each, workers) for each in epochs]
-        return [times * sum(session.reader_items(reader) for session in sessions) for reader in readers]
-
-    def _epochs_of_loop(self, epoch: int) -> tuple[int, range]:
-        """The epochs of the loop that has this epoch, and how often they are counted. Raises if that is not known."""
         reason = self.why_not_counted()
         if reason is not None:
             raise TypeError(f"The length is unknown: {reason}.")
         if self.epochs_per_loop is None:
             raise TypeError("The length is unknown: repeat() never ends.")
         if self.pipeline.uniform:
-            return self.epochs_per_loop, range(1)
+            return self.epochs_per_loop * self._items_of_epoch(0)
         first = epoch - epoch % max(1, self.epochs_per_loop)
-        return 1, range(first, first + self.epochs_per_loop)
+        return sum(map(self._items_of_epoch, range(first, first + self.epochs_per_loop)))
 
     def _items_of_epoch(self, epoch: int) -> int:
-        worker, workers = torch_worker() or (0, 1)
-        session = self._session(epoch, workers)
-        items = self.items_per_rank(session)
-        return session.reader_items(self.rank + self.ranks * worker) if items is None else items
-
-    def _session(self, epoch: int, workers: int) -> Session:
-        """The readers of an epoch, with its items counted."""
-        readers = self.ranks * workers
-        progress = begin(
-            self.pipeline,
-            State(epoch=epoch),
-            reader=0,
-            readers=readers,
-            workers=workers,
-            lanes=self.lanes,
-            mode=self.mode,
-        )
+        progress = self.begin(State(epoch=epoch))
         if not self.pipeline.uniform:
             count_ahead(progress.session.lanes)
-        return progress.session
+        items = self.items_per_rank(progress.session)
+        return progress.session.reader_items(progress.reader) if items is None else items
 
     def ends_pass(self, start: State, *, empty: bool) -> bool:
         """True if a pass that has read the rest of an epoch, from ``start``, ends there.

@@ -6,8 +6,6 @@ from typing import Any
 from weakref import WeakSet
 
 from midepoch._common.checks import check_integer
-from midepoch._common.frameworks import warning_of_framework
-from midepoch._common.once import log_once
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.migrations import upgrade
 from midepoch.checkpoint.state import MOST_EPOCHS, State
@@ -41,7 +39,6 @@ class StartPoint:
         self._warned = False
         self._of_loaders: WeakSet[StartPoint] = WeakSet()
         self.is_of_loader = False
-        self._has_loader = False
         self.workers: SharedWithWorkers | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -63,15 +60,13 @@ class StartPoint:
 
     def linked_to(self, of_loader: "StartPoint") -> "StartPoint":
         """The start point of a Loader, which ``set_epoch`` of this one reaches from now on."""
-        of_loader.is_of_loader, self._has_loader = True, True
+        of_loader.is_of_loader = True
         self._of_loaders.add(of_loader)
         return of_loader
 
     def begin(self, plan: Plan) -> Pass:
         """Start a pass from the start point, as it is now."""
         error = None
-        if self.is_of_loader or self._has_loader:
-            _warn_of_framework()
         if torch_worker() is not None:
             error = self._enter_worker(plan)
         elif self._left is not None and self._left.start is self._start and not self._warned:
@@ -235,13 +230,6 @@ class StartPoint:
                 self._start.epoch,
             )
         return None
-
-
-def _warn_of_framework() -> None:
-    """Warn once if a framework trains on a Loader, or takes the dataset out of one, without its integration."""
-    message = warning_of_framework()
-    if message is not None and _is_last_worker():
-        log_once(message)
 
 
 def _is_last_worker() -> bool:

@@ -181,21 +181,9 @@ class Pipeline:
             return False
         return bool(self.schema.equals(self.source.schema))
 
-    def check_form(self, purpose: str) -> None:
-        """Raise if the items are objects of another library; ``purpose`` is for the message."""
-        if self.stages and self.stages[-1].comes_last:
-            raise ValueError(
-                f"{purpose} after with_format of pandas, polars or jax is not possible. Put with_format after it."
-            )
-
     def with_stages(self, *stages: Stage) -> "Pipeline":
-        """This pipeline with more stages. A stage that comes last stays last, unless one sets another form."""
-        before, last = self.stages, tuple[Stage, ...]()
-        if before and before[-1].comes_last:
-            before, last = before[:-1], before[-1:]
-        if any(stage.sets_form for stage in stages):
-            last = ()
-        return replace(self, stages=(*before, *stages, *last))
+        """This pipeline with more stages."""
+        return replace(self, stages=(*self.stages, *stages))
 
     @cached_property
     def item_schema(self) -> pa.Schema | None:
@@ -231,8 +219,6 @@ class Pipeline:
         """A user function as the next stage of this pipeline calls it."""
         if with_indices:
             self.check_row_numbers(f"{name}(with_indices=True)")
-        if self.stages and callable(function):
-            function = self.stages[-1].adapted(function)
         return Call(
             function=function,
             stage=name,

@@ -1,4 +1,4 @@
-"""A user function that gets columns of an item, more arguments, or another library's object, as in `datasets`."""
+"""A user function that gets columns of an item, or more arguments, as in `datasets`."""
 
 import inspect
 import json
@@ -14,7 +14,6 @@ import numpy as np
 
 from midepoch._common.hashing import digest
 from midepoch.errors import SchemaMismatchError
-from midepoch.values.frames import Library, from_library, to_library
 
 LONGEST = 100
 """The most characters of JSON in which an argument is described as it is. A longer one is described by a digest."""
@@ -47,28 +46,6 @@ class WithArguments:
         return self.function(*columns, *more, **self.keywords)
 
 
-@dataclass(frozen=True, slots=True)
-class WithLibrary:
-    """A function of Arrow rows or NumPy arrays that calls a user function of a library's objects."""
-
-    function: Callable[..., Any]
-    library: Library
-
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        """A checkpoint knows this function by the user's."""
-        return self.function
-
-    @property
-    def input_columns(self) -> tuple[str, ...] | None:
-        """The columns that the function gets instead of the item."""
-        return self.function.input_columns if isinstance(self.function, WithArguments) else None
-
-    def __call__(self, item: Any, *more: Any) -> Any:
-        """The function's result, converted back."""
-        return from_library(self.function(to_library(item, self.library), *more), self.library)
-
-
 def with_arguments(
     function: Callable[..., Any], input_columns: Sequence[str] | str | None, fn_kwargs: Mapping[str, Any] | None
 ) -> Callable[..., Any]:
@@ -85,7 +62,7 @@ def with_arguments(
 
 def check_not_async(function: Callable[..., Any], stage: str) -> None:
     """Raise if calling a user function returns something to await, and not its result."""
-    while isinstance(function, WithArguments | WithLibrary | partial):
+    while isinstance(function, WithArguments | partial):
         function = function.func if isinstance(function, partial) else function.function
     called = function, type(function).__call__  # the second for objects
     if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in called):

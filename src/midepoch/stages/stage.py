@@ -12,7 +12,7 @@ from midepoch._common.thread_clock import FUNCTIONS
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MidepochError
-from midepoch.stages.arguments import WithArguments, WithLibrary, check_not_async, describe_function, name_of
+from midepoch.stages.arguments import WithArguments, check_not_async, describe_function, name_of
 from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Context, Flow
 
@@ -31,9 +31,6 @@ class Stage(ABC):
     """True if the number of outputs is known once the rows are surveyed."""
     makes_windows: ClassVar[bool] = False
     """True if it makes windows of rows, whose numbers of outputs are counted once and shared by processes."""
-
-    comes_last: ClassVar[bool] = False
-    """True if stages that are added later come before this one."""
     sets_form: ClassVar[bool] = False
     """True if the outputs have values of a form of their own."""
 
@@ -46,10 +43,6 @@ class Stage(ABC):
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The user functions that the stage calls."""
         return ()
-
-    def adapted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A user function of this stage's outputs, as a function of its inputs. Only for a stage that comes last."""
-        return function
 
     @property
     def group_size(self) -> int:
@@ -175,7 +168,7 @@ class Call:
 
     def describe(self, **parameters: Any) -> dict[str, Any]:
         """The stage, the function's name and arguments, and the parameters that are set."""
-        columns = self.function.input_columns if isinstance(self.function, WithArguments | WithLibrary) else None
+        columns = self.function.input_columns if isinstance(self.function, WithArguments) else None
         all_parameters = {
             "with_rng": self.with_rng,
             "with_indices": self.with_indices,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import midepoch
-from midepoch._common.world import asking_dataloader, aws_region, default_index_dir, launched_rank, usable_cores
+from midepoch._common.world import aws_region, default_index_dir, launched_rank, usable_cores
 
 NAMES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "AWS_REGION", "AWS_DEFAULT_REGION")
 
@@ -95,30 +95,3 @@ def test_cores_that_this_process_may_not_use_do_not_count(monkeypatch):
     monkeypatch.delattr("os.sched_getaffinity")
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     assert usable_cores() == 4
-
-
-def test_only_the_length_of_a_dataloader_asks_for_its_workers():
-    from torch.utils.data import DataLoader, IterableDataset
-
-    asked = []
-
-    class Rows(IterableDataset):
-        def __iter__(self):
-            return iter(range(8))
-
-        def __len__(self):
-            asked.append(asking_dataloader(self))
-            return 8
-
-    rows = Rows()
-    loader = DataLoader(rows, batch_size=None)
-    assert len(rows) == len(loader) == 8
-    assert asked == [None, loader]
-    asked.clear()
-
-    class Wrapper:
-        def __len__(self):
-            return len(rows)
-
-    len(Wrapper())
-    assert asked == [None]

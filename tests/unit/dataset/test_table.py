@@ -1,5 +1,7 @@
 """Columns of datasets, and all of their rows at once."""
 
+import sys
+
 import datasets
 import numpy as np
 import pyarrow as pa
@@ -138,6 +140,12 @@ def test_all_rows(dataset):
     assert [len(part) for part in parts] == [25, 25, 10]
     assert [number for part in parts for number in part["id"]] == ids(dataset.shuffle(seed=2))
     assert list(dataset.take(0).to_pandas().columns) == dataset.column_names
+
+
+def test_without_pandas_the_error_names_the_extra(dataset, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(me.MissingExtraError, match=r"to_pandas needs pandas.*'midepoch\[pandas\]'"):
+        dataset.to_pandas()
 
 
 def test_the_number_of_files(dataset):

@@ -11,7 +11,6 @@ from midepoch.stages.arguments import name_of
 from midepoch.stages.batch import Batch, Collate, MapBatches, MapBatchesOneToOne
 from midepoch.stages.columns import FillColumns, RenameColumns
 from midepoch.stages.flow import Context, Flow
-from midepoch.stages.library import ToLibrary
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows
 from midepoch.stages.skip_errors import SkipErrors, SkipLog
@@ -44,7 +43,6 @@ STAGES = {
     "add": AddColumn.of("more", pa.array([1, 2])),
     "convert": Convert(form="numpy"),
     "tensors": ToTensors(form="torch"),
-    "library": ToLibrary(library="pandas"),
     "batch": Batch(size=3),
     "full batch": Batch(size=3, drop_last=True),
     "collated batch": Batch(size=3, collate=function),

@@ -32,7 +32,6 @@ from midepoch.sources.file_lanes import FileRowsLanes
 from midepoch.sources.files import FileRows
 from midepoch.storage.listing import PathSpec
 from midepoch.values.forms import FORMS
-from midepoch.values.frames import LIBRARIES
 
 LENGTHS = (
     "lengths are exact, never estimated. Leave it out and use len(dataset); after a filter, a batched map or a pack "
@@ -114,7 +113,7 @@ def from_hf(dataset: Any) -> Dataset:
     if table is None or not hasattr(dataset, "cache_files") or isinstance(table, dict):
         raise TypeError(f"from_hf needs a datasets.Dataset, got {kind}. For files, use midepoch.read.")
     form = dataset.format
-    if form["type"] not in (None, *FORMS, *LIBRARIES):
+    if form["type"] not in (None, *FORMS):
         raise ValueError(
             f"The dataset has the format {form['type']!r}, which midepoch does not have. Call dataset.reset_format() "
             "first. Pass a function that was given to set_transform to .map(fn) instead."
