@@ -100,13 +100,8 @@ class MemoryLanes:
     def reaches(self, lane: int, cursor: tuple[int, ...], margin: int) -> bool:
         return cursor[0] < self.sizes[lane] + margin
 
-    def flow(self, opened: Opened, lane: int, cursor: tuple[int, ...], stride: Any) -> Flow:
-        rows = [
-            row
-            for number, row in enumerate(range(cursor[0], stride.end(cursor[0], self.sizes[lane])))
-            if number // stride.rows >= stride.phase and (number // stride.rows - stride.phase) % stride.stride == 0
-        ]
-        rows = [row for row in rows if (lane, row) not in (self.source.dropped or ())]
+    def flow(self, opened: Opened, lane: int, cursor: tuple[int, ...]) -> Flow:
+        rows = [row for row in range(cursor[0], self.sizes[lane]) if (lane, row) not in (self.source.dropped or ())]
         bulk = self.source.bulk
         if not bulk:
             return Flow(single_items=((self._read(lane, row), (row + 1,), row) for row in rows))

@@ -24,10 +24,8 @@ from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.progress import EMPTY, Progress, Turns
-from midepoch.delivery.reader import take_turns, turn_by_turn
-from midepoch.delivery.session import NO_END
-from midepoch.delivery.sums import ArrivedSums
+from midepoch.delivery.progress import EMPTY, AnyProgress, Turns
+from midepoch.delivery.reader import one_by_one, take_turns
 
 Layout = tuple[int, int]
 """The number of ranks, and the number of workers of each rank."""
@@ -103,14 +101,15 @@ class RankRun:
         dataset.load_state_dict(state)
         self._dataset = dataset
         self._progress = dataset.plan.begin(State.from_dict(state))
-        turns = [take_turns(self._progress, range(worker, NO_END, workers)) for worker in range(workers)]
-        self._steps = _interleaved(turns, until_first_ends=not self._progress.session.tracks_cursors)
+        turns = [take_turns(self._progress, worker, workers) for worker in range(workers)]
+        self._steps = _interleaved(turns, until_first_ends=self._progress.session.counted)
 
     def deliver(self, items: int | None) -> Iterator[tuple[int, Any]]:
         """Deliver up to ``items`` items, or all that are left, each with its turn."""
-        assignment, progress = self._progress.session.assignment, self._progress
+        session, progress = self._progress.session, self._progress
+        first = 0 if session.counted else session.start.turn
         for item in islice(chain.from_iterable(progress.follow(self._steps)), items):
-            yield assignment.turn + progress.reader + assignment.readers * (progress.turns_taken - 1), item
+            yield first + progress.reader + session.readers * (progress.turns_taken - 1), item
 
     @property
     def passed_empty(self) -> bool:
@@ -118,7 +117,7 @@ class RankRun:
         return self._progress.items < self._progress.turns_taken
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> AnyProgress:
         """What the rank has delivered."""
         return self._progress
 
@@ -129,8 +128,7 @@ class RankRun:
 
 def _interleaved(workers: Sequence[Iterator[Turns]], *, until_first_ends: bool) -> Iterator[Turns]:
     """One turn of each worker after the other. A worker that has ended has only empty turns, or ends the rank's."""
-    arrived = ArrivedSums()
-    turns = [_each_alone(worker, arrived) for worker in workers]
+    turns = [*map(one_by_one, workers)]
     alive = [True] * len(workers)
     while any(alive):
         for number, worker in enumerate(turns):
@@ -138,18 +136,7 @@ def _interleaved(workers: Sequence[Iterator[Turns]], *, until_first_ends: bool) 
             alive[number] = turn is not None
             if turn is None and until_first_ends:
                 return
-            if turn is None:
-                arrived.add((0,))
-            yield turn or Turns((EMPTY,), ((),), arrived)
-
-
-def _each_alone(all_turns: Iterator[Turns], arrived: ArrivedSums) -> Iterator[Turns]:
-    """The same turns, one by one, and their sums as they arrive."""
-    for turns in all_turns:
-        for cursor, item in turn_by_turn(iter((turns,))):
-            if turns.sums is not None:
-                arrived.add(turns.sums.take(1).view(np.int64).tolist())
-            yield Turns((EMPTY,), ((),), arrived) if cursor is None else Turns((item,), ((cursor,),), arrived)
+            yield turn or Turns((EMPTY,), ((),), np.zeros(1, np.uint64))
 
 
 def _fresh(dataset: Dataset, epoch: int) -> Dataset:

@@ -1,7 +1,7 @@
 """Balanced ranks: a step has the rows that it has without, on any number of ranks, before and after any resize."""
 
 import json
-from itertools import cycle, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from counted_pipelines import as_list, pipelines
-from midepoch.checkpoint.state import State
-from midepoch.delivery.reader import take_turns, turn_by_turn
-from midepoch.delivery.session import NO_END
 from worlds import write_documents
 
 LENGTHS = [(11 * n * n) % 37 + 1 for n in range(90)]
@@ -53,26 +50,6 @@ def steps_of(loaders, count):
 
 def rows_of(step):
     return sorted(micro for of_rank in step for micro in of_rank)
-
-
-@pytest.mark.parametrize("name", ["best_fit", "packed before mixing"])
-@settings(max_examples=12)
-@given(ranks=st.integers(1, 3), step=st.integers(1, 3), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4))
-def test_turns_that_are_taken_in_pieces_are_those_taken_at_once(data, name, ranks, step, sizes):
-    progress = loaders_of(data[name], ranks, (6, 1))[-1]._plan.begin(State())
-    for first in range(step):
-        expected, got, begin = micro_batches(progress, range(first, NO_END, step)), [], first
-        for size in cycle(sizes):
-            piece = range(begin, begin + size * step, step)
-            got += (items := micro_batches(progress, piece))
-            begin = piece.stop
-            if len(items) < size:
-                break
-        assert got == expected
-
-
-def micro_batches(progress, turns):
-    return [as_list(item) for _, item in turn_by_turn(take_turns(progress, turns))]
 
 
 @pytest.mark.parametrize("name", ["best_fit", "concat", "packed after mixing", "packed before mixing"])

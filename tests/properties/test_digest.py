@@ -15,9 +15,9 @@ import midepoch as me
 from counted import mixtures, pipelines, write_files
 from midepoch.checkpoint.state import LanePositions
 from midepoch.dataset import Dataset
-from midepoch.delivery.counted import CountedSession
 from midepoch.delivery.digests import check_digest, predicted_digest
-from midepoch.delivery.sums import ReadSums
+from midepoch.delivery.reader import ReadLane
+from midepoch.delivery.session import Session
 from midepoch.errors import DigestMismatchError
 from midepoch.sources.lane import LaneRows
 from midepoch.testing import RankRun
@@ -157,21 +157,20 @@ class OneRowTwice:
 
 
 def repeats_an_item(monkeypatch):
-    """A worker sends the sum of an item again, as if it had sent the item again, in place of the second."""
-    take = ReadSums.take
+    """A reader delivers an item again, in place of a later one."""
+    take = ReadLane.take
 
-    def planted(self, turns):
-        sums = take(self, turns)
-        self.sent = [*getattr(self, "sent", ()), *sums]
-        return np.array([self.sent[0]] if len(self.sent) == 2 else sums, np.uint64)
+    def planted(self, count):
+        items, keys = take(self, count)
+        return items, np.append(keys[:-1], keys[0])
 
-    monkeypatch.setattr(ReadSums, "take", planted)
+    monkeypatch.setattr(ReadLane, "take", planted)
 
 
 def exchanges_ranks(monkeypatch):
     """All ranks take the turns of the first."""
-    sequence = CountedSession.sequence
-    monkeypatch.setattr(CountedSession, "sequence", lambda self, reader: sequence(self, 0))
+    sequence = Session.sequence
+    monkeypatch.setattr(Session, "sequence", lambda self, reader: sequence(self, 0))
 
 
 def moves_a_cursor(monkeypatch):

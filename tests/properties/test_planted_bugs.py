@@ -9,9 +9,9 @@ import pytest
 import midepoch as me
 from midepoch.checkpoint import state
 from midepoch.checkpoint.lanes import LaneAssignment, LanePosition
-from midepoch.delivery import counted, progress, rounds
+from midepoch.delivery import progress, rounds, session
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.uniform import UniformSession
+from midepoch.delivery.session import Session
 from midepoch.pipeline import mixture
 from midepoch.pipeline.draws import Draws, PartPosition
 from midepoch.pipeline.period import Period
@@ -97,9 +97,9 @@ def test_a_uniform_cursor_that_is_off_by_one_row(uniform, monkeypatch, error):
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_turn_that_is_off_by_one(uniform, monkeypatch, error):
-    right = UniformSession.after
+    right = Session.after
     monkeypatch.setattr(
-        UniformSession, "after", lambda self, items: replace(at := right(self, items), turn=max(0, at.turn + error))
+        Session, "after", lambda self, items: replace(at := right(self, items), turn=max(0, at.turn + error))
     )
     found(uniform)
 
@@ -302,31 +302,31 @@ def test_an_item_of_a_part_found_one_draw_off(pairs, monkeypatch, error):
 @pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_segment_that_ends_one_round_off(pairs, monkeypatch, name, error):
-    right_has, right_total = counted.LaneItems.has, counted.LaneItems.total
-    monkeypatch.setattr(counted.LaneItems, "has", lambda self, ordinal: right_has(self, max(0, ordinal - error)))
+    right_has, right_total = session.LaneItems.has, session.LaneItems.total
+    monkeypatch.setattr(session.LaneItems, "has", lambda self, ordinal: right_has(self, max(0, ordinal - error)))
     monkeypatch.setattr(
-        counted.LaneItems, "total", lambda self: max(0, total + error) if (total := right_total(self)) else 0
+        session.LaneItems, "total", lambda self: max(0, total + error) if (total := right_total(self)) else 0
     )
     found_counted(*pairs[name])
 
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_wanted_items_one_off(pairs, monkeypatch, name):
-    right = rounds._common_items
+    right = rounds._common_rounds
 
     def wrong(segment, slot, numbers):
         ordinals = right(segment, slot, numbers)
         return ordinals and range(ordinals.start + 1, ordinals.stop, ordinals.step)
 
-    monkeypatch.setattr(rounds, "_common_items", wrong)
+    monkeypatch.setattr(rounds, "_common_rounds", wrong)
     found_counted(*pairs[name])
 
 
 @pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_counted_turn_that_is_off_by_one(pairs, monkeypatch, name, error):
-    right = counted.CountedSession._turn_after
-    monkeypatch.setattr(counted.CountedSession, "_turn_after", lambda self, number: max(0, right(self, number) + error))
+    right = Session._turn_after
+    monkeypatch.setattr(Session, "_turn_after", lambda self, number: max(0, right(self, number) + error))
     found_counted(*pairs[name])
 
 

@@ -12,10 +12,8 @@ import midepoch as me
 from counted import mixtures, pipelines
 from midepoch.checkpoint.history import SessionRecord
 from midepoch.dataset import Dataset
-from midepoch.delivery import steps as session_steps
-from midepoch.delivery.counted import CountedSession
+from midepoch.delivery.session import Session
 from midepoch.delivery.trace import find, trace
-from midepoch.delivery.uniform import UniformSession
 from midepoch.testing import RankRun
 from tracing import content, eos_of, traced_content
 
@@ -147,18 +145,18 @@ def next_after(self, lane, items):
 
 
 def as_if_all_begin_at_lane_0(self, lane, turns):
-    return -(-turns // self.lanes)
+    return -(-turns // len(self.positions))
 
 
-right_position = UniformSession.lane_after
+right_position = Session.lane_after
 
 
 @pytest.mark.parametrize(
     ("target", "name", "planted"),
     [
-        (CountedSession, "sequence", lambda self, reader: (self.rounds, 0, self.assignment.readers)),
-        (session_steps.SessionSteps, "of_lane", as_if_all_begin_at_lane_0),
-        (UniformSession, "lane_after", next_after),
+        (Session, "sequence", lambda self, reader: (self.rounds, 0, self.readers)),
+        (Session, "items_of_lane", as_if_all_begin_at_lane_0),
+        (Session, "lane_after", next_after),
         (SessionRecord, "ranks", 2),
     ],
     ids=["a phase", "turns of a lane", "a position", "ranks"],

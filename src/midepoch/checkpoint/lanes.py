@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
+import numpy as np
+
+from midepoch._common.types import I64
+
 Cursor = tuple[int, ...]
 """The rows of the lane that are consumed, then, for each stage with groups, the group's outputs delivered so far.
 
@@ -37,6 +41,12 @@ class LanePosition(NamedTuple):
                 break
             offset += 1
         return offset
+
+    def offsets(self, ordinals: I64) -> I64:
+        """The same for many items."""
+        if not self.delivered_ahead:
+            return ordinals
+        return np.array([*map(self.offset, ordinals.tolist())], np.int64)
 
     def after(self, items: int, cursor: Cursor) -> "LanePosition":
         """The position once the next ``items`` items are delivered too; ``cursor`` is the one after the last."""

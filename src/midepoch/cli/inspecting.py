@@ -17,7 +17,6 @@ from midepoch.cli.drawing import draw_state
 from midepoch.cli.output import Answer, table
 from midepoch.cli.pipelines import pipeline_in_words
 from midepoch.delivery.session import Session
-from midepoch.delivery.steps import steps_of
 from midepoch.errors import CheckpointMismatchError
 
 HOW = "--data and a --pipeline that ends in .survey() say it exactly"
@@ -140,7 +139,7 @@ def counted_session(found: FoundState, arguments: Namespace) -> Session:
     if (reason := dataset.plan.why_not_counted()) is not None:
         raise ValueError(f"The next rows are known only by reading: {reason}.")
     session = run_of_state(dataset, found.state, ranks=1).progress().session
-    if not session.counted:
+    if not isinstance(session, Session):
         raise ValueError("The next rows are known only by reading, until the next epoch: use midepoch trace 0.")
     return session
 
@@ -161,13 +160,12 @@ def _counted_by(session: Session) -> dict[str, Any]:
 
 def next_rows(session: Session, number: int) -> list[dict[str, Any]]:
     """The files and rows that come next in the epoch, over all ranks."""
-    steps = steps_of(session)
     rows: list[dict[str, Any]] = []
     for step in count_from(0):
-        item = steps.session.item(0, step)
+        item = session.item(0, step)
         if item is None or len(rows) >= number:
             break
-        traced = steps.session.lane_items(item[0]).trace(item[1])
+        traced = session.lane_items(item[0]).trace(item[1])
         rows += [{"file": file, "row": row} for file, row in zip(traced.files, traced.rows.tolist(), strict=True)]
     return list(islice(rows, number))
 

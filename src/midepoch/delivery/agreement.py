@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from midepoch._common.hashing import digest
 from midepoch.checkpoint.fingerprint import pipeline_difference
 from midepoch.delivery.passes import Pass
-from midepoch.delivery.session import Session
+from midepoch.delivery.session import AnySession
 from midepoch.errors import RanksDisagreeError
 
 REMEDIES = {
@@ -80,9 +80,9 @@ def _facts(run: Pass) -> dict[str, Any]:
     }
 
 
-def _survey(session: Session) -> str | None:
+def _survey(session: AnySession) -> str | None:
     """What identifies the survey by which items are counted."""
-    survey = None if session.tracks_cursors else session.pipeline.known_survey
+    survey = session.pipeline.known_survey if session.counted else None
     return None if survey is None else survey.digest
 
 

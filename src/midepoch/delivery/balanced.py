@@ -1,23 +1,19 @@
-"""A counted session whose ranks get near-equal costs: inside a global step, any rank may get any of its items.
+"""A session whose ranks get near-equal costs: inside a global step, any rank may get any of its items.
 
 A step has the same items as without it, and each rank as many. Who gets which follows from the plan of the packs alone,
 so all ranks find the same. The last step of an epoch, if it is not whole, is shared in turn.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from itertools import islice
 
 import numpy as np
 
 from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.state import State
-from midepoch.delivery.counted import CountedSession
-from midepoch.delivery.counted_reading import ReadLane
-from midepoch.delivery.progress import Progress, Turns
-from midepoch.pipeline.ledger import Ledgers
+from midepoch.delivery.session import Delivered, Session
 from midepoch.pipeline.pipeline import Pipeline
 
 STEPS_AT_ONCE = 16
@@ -42,8 +38,8 @@ def share_evenly(costs: Sequence[int], ranks: int) -> list[list[int]]:
     return [sorted(share) for share in shares]
 
 
-class BalancedSession(CountedSession):
-    """A counted session in steps of ``pipeline.balanced`` items, in which ranks get near-equal costs."""
+class BalancedSession(Session):
+    """A session in steps of ``pipeline.balanced`` items, in which ranks get near-equal costs."""
 
     def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
         super().__init__(pipeline, start, readers)
@@ -65,8 +61,8 @@ class BalancedSession(CountedSession):
             whole = [number for number in range(first, first + STEPS_AT_ONCE) if self._is_whole(number)]
             self._shares.update(dict.fromkeys(range(first, first + STEPS_AT_ONCE)))
             for number, costs in zip(whole, self._costs(whole), strict=True):
-                begin, ranks = number * self._size, self.assignment.readers
-                self._shares[number] = [[begin + item for item in share] for share in share_evenly(costs, ranks)]
+                begin, shares = number * self._size, share_evenly(costs, self.readers)
+                self._shares[number] = [[begin + item for item in share] for share in shares]
         return self._shares[step]
 
     def _is_whole(self, step: int) -> bool:
@@ -87,8 +83,8 @@ class BalancedSession(CountedSession):
     def number_of(self, reader: int, items: int) -> int:
         """The number, in the sequence, of the item that a reader gets after its first ``items``."""
         step, place = divmod(items, self._share)
-        shares = self.shares(step) if self.assignment.readers > 1 else None
-        return reader + self.assignment.readers * items if shares is None else shares[reader][place]
+        shares = self.shares(step) if self.readers > 1 else None
+        return reader + self.readers * items if shares is None else shares[reader][place]
 
     def item(self, reader: int, items: int) -> tuple[int, int] | None:
         return self.rounds.located(self.number_of(reader, items))
@@ -96,19 +92,18 @@ class BalancedSession(CountedSession):
     def items_at(self, reader: int, turns: I64) -> tuple[I64, I64]:
         return self.rounds.located_all(np.array([self.number_of(reader, turn) for turn in turns.tolist()], np.int64))
 
-    def turn_of(self, number: int) -> tuple[int, int]:
-        """The reader that gets an item, and how many it gets before."""
-        step = number // self._size
-        shares = self.shares(step) if self.assignment.readers > 1 else None
+    def delivery_of(self, lane: int, ordinal: int) -> Delivered:
+        found = super().delivery_of(lane, ordinal)
+        step = found.item // self._size
+        shares = self.shares(step) if self.readers > 1 else None
         if shares is None:
-            items, reader = divmod(number, self.assignment.readers)
-            return reader, items
-        reader = next(reader for reader, share in enumerate(shares) if number in share)
-        return reader, step * self._share + shares[reader].index(number)
+            return found
+        reader = next(reader for reader, share in enumerate(shares) if found.item in share)
+        return Delivered(reader, step * self._share + shares[reader].index(found.item), found.item)
 
     def after(self, items: int) -> State:
         step, done = divmod(items, self._share)
-        shares = self.shares(step) if done and self.assignment.readers > 1 else None
+        shares = self.shares(step) if done and self.readers > 1 else None
         if shares is None:
             return super().after(items)
         delivered = sorted(number for share in shares for number in share[:done])
@@ -120,61 +115,3 @@ class BalancedSession(CountedSession):
 
     def after_each(self, items: Sequence[int]) -> State:
         raise NotImplementedError("A balanced session has one reader a rank.")
-
-
-def take_shares(
-    progress: Progress, session: BalancedSession, ledgers: Ledgers, turns: range
-) -> Generator[Turns, None, None]:
-    """A reader's items at some turns, counted from where its progress is, until the end."""
-    opened, before = session.open_source(len(session.positions)), progress.turns_taken
-    agenda = Agenda(session, progress.reader, (before + turn for turn in turns))
-    reading: dict[int, ReadLane] = {}
-    try:
-        while (lane := agenda.next_lane()) is not None:
-            if lane not in reading:
-                reading[lane] = ReadLane(session.lane_items(lane).flow(opened, agenda.wanted(lane)))
-                ledgers.update(session.lanes.pop_ledgers())
-            yield Turns(reading[lane].take(1), ())
-    finally:
-        session.close_source(opened)
-
-
-class Agenda:
-    """Some turns of a reader: their lanes, and what to ask of each lane."""
-
-    def __init__(self, session: BalancedSession, reader: int, turns: Iterator[int]) -> None:
-        self._session, self._reader, self._turns = session, reader, turns
-        self._lanes: deque[int] = deque()
-        self._ordinals: dict[int, list[int]] = defaultdict(list)
-        self._at_once = 1  # so that the first item after a resume comes as soon as possible
-
-    def next_lane(self) -> int | None:
-        """The lane of the next turn; None if there is none."""
-        if not self._lanes:
-            self._plan()
-        return self._lanes.popleft() if self._lanes else None
-
-    def wanted(self, lane: int) -> Iterator[I64]:
-        """The ordinals of a lane's items. An empty array says that the next ones are not known yet."""
-        ordinals = self._ordinals[lane]
-        while True:
-            known = np.array(ordinals, np.int64)
-            ordinals.clear()
-            yield known
-            yield np.empty(0, np.int64)
-            while not ordinals:
-                if not self._plan():
-                    return
-
-    def _plan(self) -> bool:
-        """Look for the next turns; false if there are none."""
-        planned = False
-        for turn in islice(self._turns, self._at_once):
-            found = self._session.item(self._reader, turn)
-            if found is None:
-                break
-            self._lanes.append(found[0])
-            self._ordinals[found[0]].append(found[1])
-            planned = True
-        self._at_once = min(2 * self._at_once, 4 * STEPS_AT_ONCE)
-        return planned

@@ -5,9 +5,10 @@ from contextlib import closing
 from math import lcm
 from typing import Any, Protocol
 
+import numpy as np
+
 from midepoch.delivery.layout import Chunk
 from midepoch.delivery.progress import EMPTY, Turns
-from midepoch.delivery.sums import ArrivedSums
 
 
 class Port(Protocol):
@@ -50,17 +51,16 @@ class Arrivals:
 
 
 def in_turn(
-    ports: Sequence[Port], rotation: int, *, tracks_cursors: bool, on_device: bool = False, has_sums: bool = False
+    ports: Sequence[Port], rotation: int, *, tracks_cursors: bool, on_device: bool = False, has_hashes: bool = False
 ) -> Iterator[Turns | None]:
     """The turns of all workers, many at a time where they have arrived. ``rotation`` is the rank's number of lanes.
 
     There is a None before each wait, so that who is one ahead can hand over what it has. With ``on_device``, what
     arrives is on its way to a device, whose memory is small: items that are sent one by one, because they are large,
-    are not taken before their turn. With ``has_sums``, the last number of each cursor that arrives is the sum of a
-    digest.
+    are not taken before their turn. With ``has_hashes``, the last number of each cursor that arrives is what its item
+    adds to a digest.
     """
     arrivals = [Arrivals(port) for port in ports]
-    sums = ArrivedSums() if has_sums else None
     first, ended, passed_over = 0, 0, 0
     while ended < len(ports):
         order = arrivals[first:] + arrivals[:first]
@@ -71,22 +71,23 @@ def in_turn(
             first = (first + 1) % len(ports)
             continue
         for _ in range(passed_over):
-            yield _empty_turn(sums)
+            yield _empty_turn(has_hashes)
         ended = passed_over = 0
         if order[0].is_empty:
             order[0].take(1)
-            yield _empty_turn(sums)
+            yield _empty_turn(has_hashes)
             first = (first + 1) % len(ports)
             continue
         ready = [1] if on_device and len(ports) > 1 and order[0].are_large else _ready(order)
         chunks = [arrived.take(min(ready)) for arrived in order[: len(ready)]]
         first = (first + len(chunks)) % len(ports)
-        if sums is not None:
-            sums.add(_interleaved([[end[-1] for end in one.cursors] for one in chunks]))
+        hashes = None
+        if has_hashes:
+            hashes = np.array(_interleaved([[end[-1] for end in one.cursors] for one in chunks]), np.int64)
             chunks = [Chunk(one.items, [end[:-1] for end in one.cursors]) for one in chunks]
         turns = _joined(chunks, rotation) if tracks_cursors else Turns(_interleaved([one.items for one in chunks]), ())
         del chunks
-        yield turns._replace(sums=sums)
+        yield turns._replace(hashes=None if hashes is None else hashes.view(np.uint64))
         del turns
 
 
@@ -110,10 +111,8 @@ def _ready(order: Sequence[Arrivals]) -> list[int]:
     return ready
 
 
-def _empty_turn(sums: ArrivedSums | None) -> Turns:
-    if sums is not None:
-        sums.add((0,))
-    return Turns((EMPTY,), ((),), sums)
+def _empty_turn(has_hashes: bool) -> Turns:
+    return Turns((EMPTY,), ((),), np.zeros(1, np.uint64) if has_hashes else None)
 
 
 def _interleaved(parts: Sequence[Sequence[Any]]) -> list[Any]:

@@ -9,8 +9,9 @@ from itertools import islice
 from typing import Any
 
 from midepoch.delivery.passes import Pass
-from midepoch.delivery.progress import Progress
-from midepoch.delivery.tally import Tally, tally_of
+from midepoch.delivery.progress import AnyProgress
+from midepoch.delivery.tally import Tally
+from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.pack.stage import PackStream, PackWindows
@@ -37,7 +38,7 @@ class Meter:
         self._ended: float | None = None
         self._earlier = self._base = 0
         self._earlier_tally = Tally()
-        self._progress: Progress | None = None
+        self._progress: AnyProgress | None = None
 
     def timed(self, in_bulk: Iterator[Iterable[Any]]) -> Iterator[Iterable[Any]]:
         """The batches of the pass. What the loop does with them is not counted as waiting."""
@@ -69,7 +70,7 @@ class Meter:
                 return
             on_metrics(self.metrics())
 
-    def _note_epoch(self, progress: Progress) -> None:
+    def _note_epoch(self, progress: AnyProgress) -> None:
         if progress is not self._progress:
             self._earlier, self._earlier_tally = self._batches(), self._tally()
             self._progress, self._base = progress, progress.items
@@ -81,7 +82,7 @@ class Meter:
         """What was done in all processes so far."""
         if self._progress is None:
             return self._earlier_tally
-        return self._earlier_tally.plus(tally_of(self._progress.session)).plus(self._progress.of_workers)
+        return self._earlier_tally.plus(self._progress.reading.tally()).plus(self._progress.of_workers)
 
     def metrics(self) -> Metrics:
         """Figures of the pass so far, by name."""
@@ -119,11 +120,11 @@ class Meter:
         return figures
 
 
-def _shares(mixture: Mixture, progress: Progress) -> Metrics:
+def _shares(mixture: Mixture, progress: AnyProgress) -> Metrics:
     """The share of each part in what was drawn since the present schedule began."""
     state = progress.state()
     cursors = [position.cursor for position in state.positions.expand()]
-    if state.reader_progress is not None:  # only what this rank has drawn is known
+    if isinstance(progress, ReportedProgress) and state.reader_progress is not None:  # only what this rank has drawn
         cursors = progress.cursors
     drawn = [0] * len(mixture.parts)
     for cursor in cursors:

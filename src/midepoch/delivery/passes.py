@@ -11,7 +11,8 @@ from typing import Any, Protocol, Self, TypeVar
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import State
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.progress import Progress, Turns
+from midepoch.delivery.progress import AnyProgress, Turns
+from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.errors import MidepochError, StaleIteratorError
 
 Item = TypeVar("Item")
@@ -56,8 +57,8 @@ class Pass:
         self._state, self._progress, self._last_progress = start, None, None
         self._process = os.getpid()
 
-    _progress: Progress | None
-    _last_progress: Progress | None
+    _progress: AnyProgress | None
+    _last_progress: AnyProgress | None
     _is_exiting = staticmethod(sys.is_finalizing)  # kept here, because modules are emptied at the interpreter's end
 
     def state(self) -> State:
@@ -71,7 +72,7 @@ class Pass:
             last._state, last._progress = self._last_progress.session.start, self._last_progress
         return last
 
-    def progress(self) -> Progress:
+    def progress(self) -> AnyProgress:
         """The progress in the present epoch."""
         return self.plan.begin(self._state) if self._progress is None else self._progress
 
@@ -114,7 +115,7 @@ class Pass:
         if not self._is_exiting() and self.is_of_this_process:
             self._owner.closed(self)
 
-    def epochs(self) -> Iterator[Progress]:
+    def epochs(self) -> Iterator[AnyProgress]:
         """The rest of the epoch from which the pass starts, if there is any; with ``repeat``, the next ones too."""
         while self.plan.epochs_per_loop != 0:
             start = self._state
@@ -132,12 +133,14 @@ class Pass:
                 self.is_finished, self._last_progress = True, progress
                 return
 
-    def _check_empty(self, progress: Progress) -> None:
+    def _check_empty(self, progress: AnyProgress) -> None:
         """Raise if a stage left out all items of a reader's rows, unless the number of items was known before.
 
         In a worker of a plain DataLoader, what other workers left out says nothing.
         """
-        if progress.counted or not any(map(progress.session.lanes.size, progress.rotation)):
+        if not isinstance(progress, ReportedProgress):
+            return
+        if not any(map(progress.session.lanes.size, progress.rotation)):
             return
         process = os.getpid() if torch_worker() else None
         for stage in self.plan.pipeline.stages:

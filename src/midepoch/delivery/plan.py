@@ -6,9 +6,9 @@ from typing import Literal
 from midepoch._common.checks import check_integer
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import State
-from midepoch.delivery.progress import Progress
+from midepoch.delivery.progress import AnyProgress
 from midepoch.delivery.resume import begin
-from midepoch.delivery.session import Session
+from midepoch.delivery.session import AnySession, Session
 from midepoch.pipeline.counts import count_ahead
 from midepoch.pipeline.pipeline import Pipeline
 
@@ -42,7 +42,7 @@ class Plan:
     even: Even | None = None
     """Gives all ranks the same number of items in an epoch, by repeating or leaving out at most one per rank."""
 
-    def begin(self, state: State) -> Progress:
+    def begin(self, state: State) -> AnyProgress:
         """The progress of this process, which may be a worker of a DataLoader, when it starts from a state."""
         worker, workers = torch_worker() or (0, 1)
         reader, readers = self.rank + self.ranks * worker, self.ranks * workers
@@ -66,15 +66,15 @@ class Plan:
             return "shard(mode='file') gives ranks whole files, which may hold any number of items: use mode='example'"
         return self.pipeline.why_not_counted()
 
-    def keeps_even(self, session: Session) -> bool:
+    def keeps_even(self, session: AnySession) -> bool:
         """True if ranks get the same number of items of a session, which has to be counted and to end."""
         return self.even is not None and session.counted and not session.is_endless
 
-    def items_per_rank(self, session: Session) -> int | None:
+    def items_per_rank(self, session: AnySession) -> int | None:
         """The number of items that every rank gets from a session, or None if ranks may get different numbers."""
-        if not self.keeps_even(session):
+        if not isinstance(session, Session) or not self.keeps_even(session):
             return None
-        items = [session.reader_items(reader) for reader in range(session.assignment.readers)]
+        items = [session.reader_items(reader) for reader in range(session.readers)]
         steps = -(-max(items) // self.items_per_step) if self.even == "pad" else min(items) // self.items_per_step
         return steps * self.items_per_step
 

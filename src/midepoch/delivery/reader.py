@@ -1,121 +1,51 @@
 """Reading: this process takes a reader's turns at its lanes."""
 
 import logging
-from collections.abc import Generator, Iterable, Iterator
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import chain
+from itertools import chain, islice
 from math import gcd
 from typing import Any
+
+import numpy as np
 
 from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.thread_clock import FUNCTIONS
-from midepoch.checkpoint.lanes import Cursor, LaneAssignment
-from midepoch.delivery.balanced import BalancedSession, take_shares
-from midepoch.delivery.counted import CountedSession
-from midepoch.delivery.counted_reading import take_items
-from midepoch.delivery.progress import EMPTY, Progress, Turns
-from midepoch.delivery.rounds import Rounds
-from midepoch.delivery.session import NO_END, Session
-from midepoch.delivery.sums import ReadSums, Sums
-from midepoch.delivery.uniform import UniformSession
-from midepoch.pipeline.ledger import LedgerChain, Ledgers
-from midepoch.sources.source import OpenSource, RowStride
+from midepoch._common.types import I64, U64
+from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
+from midepoch.delivery.balanced import STEPS_AT_ONCE, BalancedSession
+from midepoch.delivery.progress import EMPTY, AnyProgress, Turns
+from midepoch.delivery.rounds import NO_END
+from midepoch.delivery.session import Session
+from midepoch.delivery.uncounted import ReportedProgress
+from midepoch.sources.source import OpenSource
+from midepoch.stages.counted import hashes_of
 from midepoch.stages.flow import Flow, ItemRun, SingleItem
 from midepoch.values.row_items import RowItems, RowRounds
 
 log = logging.getLogger("midepoch")
 
-ALL_TURNS = range(NO_END)
 
-
-def take_turns(progress: Progress, turns: range = ALL_TURNS, *, deferred: bool = False) -> Generator[Turns, None, None]:
+def take_turns(
+    progress: AnyProgress, first: int = 0, step: int = 1, *, deferred: bool = False
+) -> Generator[Turns, None, None]:
     """A reader's turns from where its progress is, until no lane has anything left.
 
-    If several processes share a reader's turns, each takes some ``turns``, counted from there. If these end, they must
-    go round all lanes equally often. Then nothing is made for others, if the pipeline is counted and no items were
-    delivered ahead. With ``deferred``, items that are rows of files may be ``RowItems``.
+    If several processes share a reader's turns, each takes the turn ``first`` and then every ``step``-th. Then nothing
+    is made for others, if the pipeline is counted. With ``deferred``, items that are rows of files may be ``RowItems``.
     """
-    sums = ReadSums(progress.session, progress.reader, progress.turns_taken + turns.start, turns.step)
-    all_turns = _timed(_turns_of(progress, sums.ledgers, turns, deferred=deferred), progress.session)
-    return _with_sums(all_turns, sums) if progress.session.pipeline.digest else all_turns
+    if isinstance(progress, ReportedProgress):
+        all_turns = _uncounted_turns(progress, first, step)
+    else:
+        progress.session.lanes.deferred = deferred and progress.session.pipeline.uniform
+        all_turns = _counted_turns(progress, range(progress.turns_taken + first, NO_END, step))
+    return _timed(all_turns, progress)
 
 
-def _turns_of(progress: Progress, ledgers: Ledgers, turns: range, *, deferred: bool) -> Generator[Turns, None, None]:
-    session, reader = progress.session, progress.reader
-    if isinstance(session, BalancedSession):
-        return take_shares(progress, session, ledgers, turns)
-    if isinstance(session, UniformSession) and session.start.positions.in_step:
-        return _uniform_turns(progress, session, ledgers, turns, deferred=deferred)
-    if isinstance(session, CountedSession):
-        return take_items(progress, session, ledgers, turns)
-    assignment, first = session.assignment, turns.start
-    within = LaneAssignment(lanes=assignment.period, turn=progress.turns_taken, readers=turns.step)
-    slots = within.rotation(first)
-    opened = session.open_source(len(slots))
-    stride = assignment.stride * within.stride
-    most = -(-len(turns) // len(slots))
-    assert turns.stop == NO_END or len(turns) == most * len(slots), "who has fewer turns would seem to have run out"
-    if first == 0:
-        _warn_of_sharing(progress, opened, stride, turns.step)
-    flows = []
-    for number, slot in enumerate(slots):
-        lane, phase = progress.rotation[slot], assignment.phase(reader, slot)
-        position, end = session.positions[lane], progress.end(slot)
-        if end:
-            position, skip = position.after(end, progress.cursors[slot]), assignment.stride - 1
-        else:
-            skip = phase
-        skip += assignment.stride * within.phase(first, number)
-        flows.append(session.lanes.open(opened, lane, position, skip, stride))
-    ledgers.update(session.lanes.pop_ledgers())
-    return _closing(_interleaved(flows), session, opened)
-
-
-def _uniform_turns(
-    progress: Progress, session: UniformSession, ledgers: Ledgers, turns: range, *, deferred: bool
-) -> Generator[Turns, None, None]:
-    """The turns of a reader whose items are rows of files at regular distances: none of another reader is made."""
-    rounds, first, step = session.sequence(progress.reader)
-    start, stop = (min(first + step * (progress.turns_taken + turn), NO_END) for turn in (turns.start, turns.stop))
-    numbers = range(start, stop, step * turns.step)
-    lanes = len(rounds.order)
-    opened = session.open_source(max(1, lanes // gcd(lanes, numbers.step)))
-    if turns.start == 0:
-        _warn_of_sharing(progress, opened, numbers.step // gcd(lanes, numbers.step), turns.step)
-    return _closing(_turns_of_segments(session, rounds, opened, ledgers, numbers, deferred=deferred), session, opened)
-
-
-def _turns_of_segments(
-    session: UniformSession, rounds: Rounds, opened: OpenSource, ledgers: Ledgers, numbers: range, *, deferred: bool
-) -> Iterator[Turns]:
-    while numbers and (segment := rounds.segment(numbers.start)) is not None:
-        size = len(segment.lanes)
-        shared = gcd(size, numbers.step)
-        here = len(range(numbers.start, min(segment.end, numbers.stop), numbers.step))
-        slots = min(size // shared, here)
-        each = here // slots
-        flows = []
-        for number in numbers[:slots]:
-            past, slot = divmod(number - segment.first, size)
-            lane = segment.lanes[slot]
-            skip = segment.first_round + past - rounds.begin(lane)
-            stride = RowStride(session.start.item_rows, skip, numbers.step // shared, each)
-            flows.append(session.lanes.flow(opened, lane, session.positions[lane].cursor, stride, deferred=deferred))
-            for opened_lane, ledger in session.lanes.pop_ledgers().items():
-                before = ledgers.get(opened_lane)
-                ledgers[opened_lane] = ledger if before is None else LedgerChain(before, ledger)
-        end = numbers[slots * each :]
-        for turns in _interleaved(flows):
-            numbers = numbers[len(turns.items) :]
-            yield turns._replace(cursors=())
-            del turns
-            if len(numbers) == len(end):
-                break
-
-
-def _timed(all_turns: Generator[Turns, None, None], session: Session) -> Generator[Turns, None, None]:
-    """The same turns. The session notes how long functions of the user took for them."""
+def _timed(all_turns: Generator[Turns, None, None], progress: AnyProgress) -> Generator[Turns, None, None]:
+    """The same turns. It is noted how long functions of the user took for them."""
     with closing(all_turns):
         while True:
             before = FUNCTIONS.seconds
@@ -124,16 +54,247 @@ def _timed(all_turns: Generator[Turns, None, None], session: Session) -> Generat
             except StopIteration:
                 return
             finally:
-                session.function_seconds += FUNCTIONS.seconds - before
+                progress.reading.function_seconds += FUNCTIONS.seconds - before
             yield turns
             del turns  # so that the next items are made in their memory, which is still in the cache
 
 
-def _with_sums(all_turns: Generator[Turns, None, None], sums: Sums) -> Generator[Turns, None, None]:
-    with closing(all_turns):
-        for turns in all_turns:
-            yield turns._replace(sums=sums)
-            del turns
+class InTurn:
+    """The turns of a reader that go round lanes, and what to ask of each lane."""
+
+    def __init__(self, session: Session, reader: int, turns: range) -> None:
+        self._rounds, first, step = session.sequence(reader)
+        self._most_at_once = session.most_at_once
+        self._all = self._left = range(first + step * turns.start, NO_END, step * turns.step)
+        self._rounds.count_first(self._rounds.order[self._left.start % len(self._rounds.order)])
+
+    def next_lanes(self) -> tuple[list[int], int] | None:
+        """Lanes, and how many turns go round these next; None if there are none."""
+        segment, step = self._rounds.segment(self._left.start), self._left.step
+        if segment is None:
+            return None
+        size = len(segment.lanes)
+        slots = [(number - segment.first) % size for number in self._left[: size // gcd(size, step)]]
+        turns = len(range(self._left.start, segment.end, step))
+        self._left = self._left[turns:]
+        return [segment.lanes[slot] for slot in slots], turns
+
+    def wanted(self, lane: int) -> Iterator[I64]:
+        """The ordinals of a lane's items."""
+        return self._rounds.wanted(lane, self._all, self._most_at_once)
+
+
+class ByCost:
+    """The turns of a reader that gets its share of the costs of each step, and what to ask of each lane."""
+
+    def __init__(self, session: BalancedSession, reader: int, turns: range) -> None:
+        self._session, self._reader, self._turns = session, reader, iter(turns)
+        self._lanes: deque[int] = deque()
+        self._ordinals: dict[int, list[int]] = {}
+        self._at_once = 1  # so that the first item after a resume comes as soon as possible
+
+    def next_lanes(self) -> tuple[list[int], int] | None:
+        """The lane of the next turn; None if there is none."""
+        if not self._lanes:
+            self._plan()
+        return ([self._lanes.popleft()], 1) if self._lanes else None
+
+    def wanted(self, lane: int) -> Iterator[I64]:
+        """The ordinals of a lane's items. An empty array says that the next ones are not known yet."""
+        ordinals = self._ordinals[lane]
+        while True:
+            known = np.array(ordinals, np.int64)
+            ordinals.clear()
+            yield known
+            yield np.empty(0, np.int64)
+            while not ordinals:
+                if not self._plan():
+                    return
+
+    def _plan(self) -> bool:
+        """Look for the next turns; false if there are none."""
+        planned = False
+        for turn in islice(self._turns, self._at_once):
+            found = self._session.item(self._reader, turn)
+            if found is None:
+                break
+            self._lanes.append(found[0])
+            self._ordinals.setdefault(found[0], []).append(found[1])
+            planned = True
+        self._at_once = min(2 * self._at_once, 4 * STEPS_AT_ONCE)
+        return planned
+
+
+def _counted_turns(progress: AnyProgress, turns: range) -> Generator[Turns, None, None]:
+    """A reader's turns of a counted session. No item of another reader is made."""
+    session = progress.session
+    assert isinstance(session, Session)
+    agenda = (ByCost if isinstance(session, BalancedSession) else InTurn)(session, progress.reader, turns)  # type: ignore[arg-type]
+    lanes, readers = len(session.positions), session.readers * turns.step
+    opened = progress.reading.open(max(1, lanes // gcd(lanes, readers)))
+    if session.pipeline.uniform:
+        _warn_of_sharing(progress, opened, readers)
+    reading: dict[int, ReadLane] = {}
+    hashed, batched = session.pipeline.digest, session.pipeline.digest and session.pipeline.item_spec[1]
+    try:
+        while (found := agenda.next_lanes()) is not None:
+            for lane in found[0]:
+                if lane not in reading:
+                    reading[lane] = ReadLane(session.lane_items(lane).flow(opened, agenda.wanted(lane)))
+            for items, keys in _in_turn([reading[lane] for lane in found[0]], found[1]):
+                yield Turns(items, (), hashes_of(keys, batched=batched) if hashed else None)
+                del items
+    finally:
+        progress.reading.close(opened)
+
+
+def _in_turn(lanes: Sequence["ReadLane"], turns: int) -> Iterator[tuple[Any, I64]]:
+    """The items of some turns that go round lanes, and their keys: many at a time, unless they are made singly."""
+    if any(lane.is_single for lane in lanes):
+        for number in range(turns):
+            yield lanes[number % len(lanes)].take(1)
+        return
+    while turns:
+        here = lanes[:turns]
+        rounds = min(turns // len(here), *(lane.ready() for lane in here))
+        taken = [lane.take(rounds) for lane in here]
+        turns -= rounds * len(here)
+        yield _round_robin([items for items, _ in taken]), _interleaved([keys for _, keys in taken])
+        del taken  # so that the next ones are made in their memory, which is still in the CPU cache
+
+
+def _round_robin(of_lanes: Sequence[Any]) -> Any:
+    """The items of lanes that have equally many, one of each lane in turn. Those of a single lane are not copied."""
+    if len(of_lanes) == 1:
+        return of_lanes[0]
+    if all(isinstance(items, RowItems) for items in of_lanes):
+        return RowRounds(tuple(of_lanes))
+    return list(chain.from_iterable(zip(*of_lanes, strict=True)))
+
+
+def _interleaved(of_lanes: Sequence[Any]) -> Any:
+    return of_lanes[0] if len(of_lanes) == 1 else np.stack(of_lanes, axis=1).ravel()
+
+
+class ReadLane:
+    """The items of one lane as they are read, many at a time unless they are made singly."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._runs = flow.as_item_runs()
+        self.is_single = self._runs is None
+        self._singles = flow.as_single_items() if self._runs is None else None
+        self._items: Any = ()
+        self._keys: I64 = np.empty(0, np.int64)
+
+    def ready(self) -> int:
+        """How many items can be taken at once, at least 1."""
+        while not len(self._items) and self._runs is not None:
+            run = next(self._runs)
+            self._items, self._keys = _sequence(run.items), run.keys
+        return max(1, len(self._items))
+
+    def take(self, count: int) -> tuple[Any, I64]:
+        """The next items, of which no more are taken than are ready, and their keys."""
+        if self._singles is not None:
+            item, _, key = next(self._singles)
+            return [item], np.array([key], np.int64)
+        if count == self.ready():
+            taken, self._items = (self._items, self._keys), ()
+            return taken
+        items, keys = self._items, self._keys
+        self._items, self._keys = _cut(items, count, len(items)), keys[count:]
+        return _cut(items, 0, count), keys[:count]
+
+
+def _uncounted_turns(progress: ReportedProgress, first: int, step: int) -> Generator[Turns, None, None]:
+    """A reader's turns of a session that is not counted. Items of others who share a lane are made and passed over."""
+    assignment = progress.session.assignment
+    within = LaneAssignment(lanes=assignment.period, turn=progress.turns_taken, readers=step)
+    lanes: list[tuple[int, LanePosition, int]] = []
+    for number, slot in enumerate(within.rotation(first)):
+        position, skip = progress.position(slot)
+        lanes.append((progress.rotation[slot], position, skip + assignment.stride * within.phase(first, number)))
+    return _read_lanes(progress, lanes, assignment.stride * within.stride, progress.session.readers * step)
+
+
+def _read_lanes(
+    progress: ReportedProgress, lanes: Sequence[tuple[int, LanePosition, int]], stride: int, readers: int
+) -> Generator[Turns, None, None]:
+    """Turns that go round lanes. Of each lane, from its position on, some items are skipped, then ``stride`` - 1."""
+    session, reading = progress.session, progress.reading
+    opened = reading.open(len(lanes))
+    _warn_of_sharing(progress, opened, readers)
+    hashed, batched = session.pipeline.digest, session.pipeline.digest and session.pipeline.item_spec[1]
+    try:
+        flows = [session.lanes.open(opened, lane, position, skip, stride) for lane, position, skip in lanes]
+        for items, cursors, keys in _going_round(flows):
+            hashes: U64 | None = None
+            if hashed:
+                empty = np.array([item is EMPTY for item in items])
+                hashes = np.where(empty, np.uint64(0), hashes_of(keys, batched=batched))
+            yield Turns(items, cursors, hashes)
+            del items
+    finally:
+        reading.close(opened)
+
+
+def _going_round(flows: list[Flow]) -> Iterator[tuple[Any, Any, I64]]:
+    """The items, cursors and keys of one turn at each lane after the other, until all have run out.
+
+    Many turns come at a time, unless items are made singly.
+    """
+    item_runs = [runs for flow in flows if (runs := flow.as_item_runs()) is not None]
+    if len(item_runs) == len(flows):
+        yield from _going_round_runs(item_runs)
+    else:
+        yield from _going_round_singly([flow.as_single_items() for flow in flows])
+
+
+def _going_round_singly(lanes: list[Iterator[SingleItem]]) -> Iterator[tuple[Any, Any, I64]]:
+    alive = [True] * len(lanes)
+    while True:
+        for slot, lane in enumerate(lanes):
+            single = next(lane, None)
+            if single is not None:
+                item, cursor, key = single
+                yield (item,), ((cursor,),), np.array([key], np.int64)
+                continue
+            alive[slot] = False
+            if not any(alive):
+                return
+            yield (EMPTY,), ((),), np.zeros(1, np.int64)
+
+
+def _going_round_runs(lanes: list[Iterator[ItemRun]]) -> Iterator[tuple[Any, Any, I64]]:
+    """As many turns at a time as every lane that has not run out has items ready."""
+    nothing = ItemRun((), np.empty((0, 1), np.int64), np.empty(0, np.int64))
+    ready = [nothing for _ in lanes]
+    while True:
+        for slot, lane in enumerate(lanes):
+            if not len(ready[slot].keys) and (run := next(lane, None)) is not None:
+                ready[slot] = run._replace(items=_sequence(run.items))
+                del run
+        rounds = min((len(run.keys) for run in ready if len(run.keys)), default=0)
+        if rounds == 0:
+            return
+        items = [run.items[:rounds] if len(run.keys) else [EMPTY] * rounds for run in ready]  # type: ignore[index]
+        keys = [run.keys[:rounds] if len(run.keys) else np.zeros(rounds, np.int64) for run in ready]
+        cursors = [run.cursors[:rounds] for run in ready]
+        ready = [
+            ItemRun(run.items[rounds:], run.cursors[rounds:], run.keys[rounds:]) if len(run.keys) else nothing  # type: ignore[index]
+            for run in ready
+        ]
+        yield _round_robin(items), cursors, _interleaved(keys)
+        del items
+
+
+def _cut(items: Any, start: int, stop: int) -> Any:
+    return items.slice(start, stop) if isinstance(items, RowItems) else items[start:stop]
+
+
+def _sequence(items: Iterable[Any]) -> list[Any] | RowItems:
+    """The items as a list, which an iterator that is out of date can empty."""
+    return items if isinstance(items, list | RowItems) else list(items)
 
 
 def turn_by_turn(all_turns: Iterator[Turns]) -> Iterator[tuple[Cursor | None, Any]]:
@@ -148,86 +309,22 @@ def turn_by_turn(all_turns: Iterator[Turns]) -> Iterator[tuple[Cursor | None, An
                 yield tuple(map(int, cursors[number % len(cursors)][number // len(cursors)])), item
 
 
-def _closing(all_turns: Iterator[Turns], session: Session, opened: OpenSource) -> Generator[Turns, None, None]:
-    """The same turns. What was opened to read them is closed after the last."""
-    try:
-        yield from all_turns
-    finally:
-        session.close_source(opened)
+def one_by_one(all_turns: Iterable[Turns]) -> Iterator[Turns]:
+    """The same turns, each for itself."""
+    for turns in all_turns:
+        for number, (cursor, item) in enumerate(turn_by_turn(iter((turns,)))):
+            hashes = None if turns.hashes is None else turns.hashes[number : number + 1]
+            yield Turns((EMPTY,), ((),), hashes) if cursor is None else Turns([item], ((cursor,),), hashes)
 
 
-def _interleaved(flows: list[Flow]) -> Iterator[Turns]:
-    """One turn at each lane after the other, until all have run out; many at a time unless items are made singly."""
-    item_runs = [runs for flow in flows if (runs := flow.as_item_runs()) is not None]
-    if len(item_runs) == len(flows):
-        yield from _interleaved_runs(item_runs)
-    else:
-        yield from _interleaved_singly([flow.as_single_items() for flow in flows])
-
-
-def _interleaved_singly(lanes: list[Iterator[SingleItem]]) -> Iterator[Turns]:
-    alive = [True] * len(lanes)
-    while True:
-        for slot, lane in enumerate(lanes):
-            single = next(lane, None)
-            if single is not None:
-                item, cursor, _ = single
-                yield Turns((item,), ((cursor,),))
-                continue
-            alive[slot] = False
-            if not any(alive):
-                return
-            yield Turns((EMPTY,), ((),))
-
-
-def _interleaved_runs(lanes: list[Iterator[ItemRun]]) -> Iterator[Turns]:
-    """As many turns at a time as every lane that has not run out has items ready."""
-    if len(lanes) == 1:
-        yield from _runs_of_single_lane(lanes[0])
-        return
-    ready: list[tuple[Any, Any]] = [((), ()) for _ in lanes]
-    while True:
-        for slot, lane in enumerate(lanes):
-            if not ready[slot][0] and (run := next(lane, None)) is not None:
-                ready[slot] = _sequence(run.items), run.cursors
-                del run
-        rounds = min((len(items) for items, _ in ready if items), default=0)
-        if rounds == 0:
-            return
-        taken = [_cut(items, 0, rounds) if items else [EMPTY] * rounds for items, _ in ready]
-        cursors_taken = [cursors[:rounds] for _, cursors in ready]
-        ready = [(_cut(items, rounds, len(items)), cursors[rounds:]) for items, cursors in ready]
-        if all(isinstance(items, RowItems) for items in taken):
-            yield Turns(RowRounds(tuple(taken)), cursors_taken)  # type: ignore[arg-type]
-        else:
-            yield Turns(list(chain.from_iterable(zip(*taken, strict=True))), cursors_taken)
-        del taken
-
-
-def _runs_of_single_lane(lane: Iterator[ItemRun]) -> Iterator[Turns]:
-    """The same for a single lane, where nothing is interleaved."""
-    while (run := next(lane, None)) is not None:
-        turns = Turns(_sequence(run.items), (run.cursors,))  # type: ignore[arg-type]
-        del run
-        yield turns
-        del turns  # so that the next items are made in the memory of these, which is still in the cache
-
-
-def _cut(items: Any, start: int, stop: int) -> Any:
-    return items.slice(start, stop) if isinstance(items, RowItems) else items[start:stop]
-
-
-def _sequence(items: Iterable[Any]) -> list[Any] | RowItems:
-    """The items as a list, which an iterator that is out of date can empty."""
-    return items if isinstance(items, list | RowItems) else list(items)
-
-
-def _warn_of_sharing(progress: Progress, opened: OpenSource, stride: int, workers: int) -> None:
+def _warn_of_sharing(progress: AnyProgress, opened: OpenSource, readers: int) -> None:
     """Let the first reader warn that several process the same lanes, where that costs more than skipping rows."""
-    pipeline, assignment = progress.session.pipeline, progress.session.assignment
-    if stride > 1 and progress.reader == 0 and (opened.decodes or not pipeline.uniform):
+    session = progress.session
+    lanes = len(session.positions)
+    stride = readers // gcd(lanes, readers)
+    if stride > 1 and progress.reader == 0 and (opened.decodes or not session.pipeline.uniform):
         log_once(
-            f"{assignment.readers * workers} readers share {count('lane', assignment.lanes)}, so {stride} of them "
-            f"process each lane and keep one item in {stride}. To avoid that, let the number of readers (ranks × "
-            "workers) divide the number of lanes; .lanes(n) fixes it for the next epoch."
+            f"{readers} readers share {count('lane', lanes)}, so {stride} of them process each lane and keep one item "
+            f"in {stride}. To avoid that, let the number of readers (ranks × workers) divide the number of lanes; "
+            ".lanes(n) fixes it for the next epoch."
         )

@@ -11,10 +11,9 @@ from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.row_digest import CHANGED, NOT_KEPT, LaneSums, RowDigest
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
 from midepoch.delivery.balanced import BalancedSession
-from midepoch.delivery.counted import CountedSession
-from midepoch.delivery.progress import Progress
-from midepoch.delivery.session import Session
-from midepoch.delivery.uniform import FileSession, UniformSession
+from midepoch.delivery.progress import AnyProgress, CountedProgress
+from midepoch.delivery.session import FileSession, Session
+from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.pipeline import Pipeline
 
@@ -28,7 +27,7 @@ def begin(
     workers: int,
     lanes: int | None,
     mode: Literal["file", "example"],
-) -> Progress:
+) -> AnyProgress:
     """The progress of a reader that starts from a state.
 
     A complete state starts a new session, with any number of readers. A partial state continues its session, and only
@@ -48,10 +47,27 @@ def begin(
         if state.item_rows != pipeline.item_rows and (delivered.reader is None or state.counts_items(readers)):
             raise _other_item_rows(state.item_rows, pipeline.item_rows)
         complete, own = _with_digest(pipeline, state, complete, continues=True)
-        session = session_from(pipeline, complete, readers, delivered)
-        return Progress(session, reader, workers=workers, delivered=delivered, own_sums=own)
+        return progress_from(pipeline, complete, reader, readers, workers=workers, delivered=delivered, own_sums=own)
     complete, own = _with_digest(pipeline, state, _remembering(pipeline, complete, readers // workers))
-    return Progress(session_from(pipeline, complete, readers), reader, workers=workers, own_sums=own)
+    return progress_from(pipeline, complete, reader, readers, workers=workers, own_sums=own)
+
+
+def progress_from(
+    pipeline: Pipeline,
+    start: State,
+    reader: int,
+    readers: int,
+    *,
+    workers: int = 1,
+    delivered: ReaderProgress | None = None,
+    own_sums: LaneSums = (),
+) -> AnyProgress:
+    """The progress of a reader that starts from a complete state, or continues after what it ``delivered``."""
+    session = session_from(pipeline, start, readers, delivered)
+    if isinstance(session, UncountedSession):
+        return ReportedProgress(session, reader, workers=workers, delivered=delivered, own_sums=own_sums)
+    turns = 0 if delivered is None else delivered.items[0]
+    return CountedProgress(session, reader, workers=workers, turns=turns, own_sums=own_sums)
 
 
 def _with_digest(pipeline: Pipeline, state: State, start: State, *, continues: bool = False) -> tuple[State, LaneSums]:
@@ -101,10 +117,13 @@ def _after_workers(pipeline: Pipeline, start: State, delivered: ReaderProgress) 
         raise _other_item_rows(start.item_rows, pipeline.item_rows)
     before = session_from(replace(pipeline, balanced=None), start, delivered.readers)
     before.check()
+    assert isinstance(before, Session), "only counted items are counted for all workers"
     return before.after_each(delivered.items)
 
 
-def session_from(pipeline: Pipeline, start: State, readers: int, delivered: ReaderProgress | None = None) -> Session:
+def session_from(
+    pipeline: Pipeline, start: State, readers: int, delivered: ReaderProgress | None = None
+) -> Session | UncountedSession:
     """A session of readers that start from a complete state, or continue after what one of them ``delivered``.
 
     A reader that has reported cursors continues to do so, even if its pipeline is counted by now, also in the next
@@ -121,11 +140,11 @@ def session_from(pipeline: Pipeline, start: State, readers: int, delivered: Read
     if pipeline.uniform:
         _check_not_balanced(pipeline)
         has_owners = start.mode == "file" and len(start.positions) % readers == 0 and start.positions.in_step
-        return (FileSession if has_owners else UniformSession)(pipeline, start, readers)
+        return (FileSession if has_owners else Session)(pipeline, start, readers)
     if not pipeline.counted or start.mode == "file" or start.masked or reports_cursors:
         _check_not_balanced(pipeline)
-        return Session(pipeline, start, readers)
-    return (CountedSession if pipeline.balanced is None else BalancedSession)(pipeline, start, readers)
+        return UncountedSession(pipeline, start, readers)
+    return (Session if pipeline.balanced is None else BalancedSession)(pipeline, start, readers)
 
 
 def _check_not_balanced(pipeline: Pipeline) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 
 from midepoch._common.text import count
 from midepoch._common.types import I64
-from midepoch.delivery.session import NO_END
+
+NO_END = 1 << 62
+"""The number of an item that no reader reaches."""
 
 
 class LaneCounts(Protocol):
@@ -152,10 +154,12 @@ class Rounds:
     def number(self, lane: int, ordinal: int) -> int:
         """The number, in the sequence, of an item of a lane, which exists."""
         round_, index = self.begin(lane) + ordinal, 0
-        while (segment := self.segment_at(index)) is not None and segment.first_round + segment.rounds <= round_:
+        while (segment := self.segment_at(index)) is not None:
+            number = segment.first + (round_ - segment.first_round) * len(segment.lanes)
+            if self.segment(number) is segment:
+                return number + segment.lanes.index(lane)
             index += 1
-        assert segment is not None
-        return segment.first + (round_ - segment.first_round) * len(segment.lanes) + segment.lanes.index(lane)
+        raise ValueError(f"Lane {lane} has no item {ordinal}.")
 
     def located_all(self, numbers: I64) -> tuple[I64, I64]:
         """The same for many items, which exist. Their numbers rise."""
@@ -190,30 +194,31 @@ class Rounds:
 
     def wanted(self, lane: int, numbers: range, most_at_once: int) -> Iterator[I64]:
         """The ordinals in a lane of the items that have these numbers in the sequence."""
-        assert not self._begins
+        begin = self.begin(lane)
         size = 1  # so that the first item after a resume comes as soon as possible
         index = 0
-        while (segment := self.segment_at(index)) is not None and lane in segment.lanes:
-            ordinals = _common_items(segment, segment.lanes.index(lane), numbers)
-            while ordinals:
-                last = ordinals.start + (size - 1) * ordinals.step
+        while (segment := self.segment_at(index)) is not None:
+            if lane not in segment.lanes:
+                if begin >= segment.first_round + segment.rounds:
+                    index += 1  # its first round comes later
+                    continue
+                return
+            rounds = _common_rounds(segment, segment.lanes.index(lane), numbers)
+            while rounds:
+                last = rounds.start + (size - 1) * rounds.step
                 self.segment(segment.first + (last - segment.first_round + 1) * len(segment.lanes) - 1)
-                known = segment.first_round + segment.rounds - ordinals.start
-                here = ordinals[: max(0, -(-known // ordinals.step))][:size]
+                known = segment.first_round + segment.rounds - rounds.start
+                here = rounds[: max(0, -(-known // rounds.step))][:size]
                 if not here:
                     break  # the segment has ended
-                yield np.arange(here.start, here.stop, here.step)
-                ordinals = ordinals[len(here) :]
+                yield np.arange(here.start, here.stop, here.step) - begin
+                rounds = rounds[len(here) :]
                 size = min(2 * size, most_at_once)
-            if numbers.stop < NO_END:
-                self.segment(numbers[-1])  # so that it is known whether this segment goes so far
-                if segment.end > numbers[-1]:
-                    return
             index += 1
 
 
-def _common_items(segment: Segment, slot: int, numbers: range) -> range:
-    """The ordinals of a lane's items, from the segment's start on, that have these numbers in the sequence."""
+def _common_rounds(segment: Segment, slot: int, numbers: range) -> range:
+    """The rounds, from the segment's start on, in which the item at a slot has one of these numbers."""
     lanes = len(segment.lanes)
     shared = gcd(lanes, numbers.step)
     missing = numbers.start - segment.first - slot
@@ -223,5 +228,4 @@ def _common_items(segment: Segment, slot: int, numbers: range) -> range:
     rounds = missing // shared * pow(lanes // shared, -1, period) % period if period > 1 else 0
     least = max(0, -(-missing // lanes))
     rounds += -(-max(0, least - rounds) // period) * period
-    rounds_before_stop = -((segment.first + slot - numbers.stop) // lanes)
-    return range(segment.first_round + rounds, segment.first_round + rounds_before_stop, period)
+    return range(segment.first_round + rounds, NO_END, period)

@@ -1,33 +1,95 @@
-"""A session: part of a run with the same readers. What each reader delivers is counted from the session's start.
+"""A session: part of a run with the same readers. The items that are left are one sequence, which readers take in turn.
 
-This one is of pipelines that are not counted: readers report cursors, and a turn at a lane that has run out is empty.
+The sequence goes round the lanes, and passes over a lane that has run out. So no turn is empty, and readers differ by
+at most one item, however uneven the lanes are. Reader ``c`` of ``C`` takes the items ``c, c + C, c + 2 C …``. What was
+delivered follows from the number of items, because the items of lanes are counted; in a uniform pipeline by a formula.
+Only a state knows the lanes again.
 """
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from midepoch._common.lazy import cached_property
+from midepoch._common.text import count
 from midepoch._common.types import I64
-from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
-from midepoch.checkpoint.state import State
+from midepoch.checkpoint.lanes import Cursor, LaneDelivery, LanePosition, join
+from midepoch.checkpoint.state import LanePositions, State
+from midepoch.delivery.rounds import Rounds
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.sources.read_counts import ReadCounts, sum_counts
-from midepoch.sources.source import OpenSource
+from midepoch.stages.counted import CountedItems
+from midepoch.stages.flow import Flow
+from midepoch.stages.traced import TracedRows
 
-NO_END = 1 << 62
-"""A turn, or the number of an item, that no reader reaches."""
+WANTED_ROWS = 1024
+"""The items of about this many rows are asked for, and counted, at a time."""
 
 
-class Session:
-    """The position of every lane when these readers started, and how the turns are assigned to them."""
+class LaneItems:
+    """The items of a lane that were not delivered when the session started. They are numbered by their ordinals."""
 
-    counted = False
+    def __init__(self, items: CountedItems, position: LanePosition) -> None:
+        self._items, self._position = items, position
+        self._reached = 0, position
+
+    @property
+    def is_endless(self) -> bool:
+        return self._items.is_endless
+
+    def has(self, ordinal: int) -> bool:
+        return self._items.has(self._position.offset(ordinal))
+
+    def total(self) -> int:
+        return max(0, self._items.total() - len(self._position.delivered_ahead))
+
+    def after(self, ordinals: int) -> LanePosition:
+        """The lane's position once its first ``ordinals`` items are delivered. Most lanes have not moved since."""
+        if ordinals == 0:
+            return self._position
+        if self._reached[0] != ordinals:
+            cursor = self._items.cursor(self._position.offset(ordinals - 1) + 1)
+            self._reached = ordinals, self._position.after(ordinals, cursor)
+        return self._reached[1]
+
+    def costs(self, ordinals: I64) -> I64:
+        """The costs of items, whose ordinals rise."""
+        return self._items.costs(self._position.offsets(ordinals))
+
+    def hashes(self, ordinals: I64) -> int:
+        """The sum of what items, whose ordinals rise, add to a digest."""
+        return int(self._items.hashes(self._position.offsets(ordinals)).sum(dtype=np.uint64))
+
+    def trace(self, ordinal: int) -> TracedRows:
+        """The rows of an item."""
+        return self._items.trace(self._position.offsets(np.array([ordinal])))
+
+    def find(self, file: str, row: int) -> list[int]:
+        """The ordinals of the items that have a row of a file, if no item was delivered ahead of others."""
+        assert not self._position.delivered_ahead
+        return [number for number in self._items.find(file, row).tolist() if self._items.has(number)]
+
+    def flow(self, opened: Any, wanted: Iterator[I64]) -> Flow:
+        """The items with these ordinals."""
+        return self._items.flow(opened, map(self._position.offsets, wanted))
+
+
+class Delivered(NamedTuple):
+    """When an item is delivered. All numbers count from the session's start."""
+
+    reader: int
+    step: int
+    item: int
+
+
+class AnySession:
+    """What all sessions know: the position of every lane when their readers started."""
+
+    counted: bool
     """True if what readers have delivered follows from the number of their items."""
-    tracks_cursors = True
-    """True if readers report cursors with their items; false if cursors follow from counts alone."""
     is_endless = False
     """True if the epoch never ends, as with ``mix(stop="never")``."""
 
@@ -37,34 +99,13 @@ class Session:
             raise CheckpointMismatchError(
                 "The state is damaged: it is not the complete state of an epoch with lanes. Load an earlier checkpoint."
             )
-        self.pipeline, self.start = pipeline, start
+        self.pipeline, self.start, self.readers = pipeline, start, readers
         self.lanes = PipelineLanes.of(pipeline, start)
-        self.assignment = LaneAssignment(lanes=start.lanes, turn=start.turn, readers=readers)
         self.positions: list[LanePosition] = start.positions.expand()
-        self._opened: list[OpenSource] = []
-        self._closed_counts = ReadCounts()
-        self.function_seconds = 0.0
-        """How long functions of the user have taken in this process."""
 
-    def open_source(self, lanes: int) -> OpenSource:
-        """What this process holds open to read this number of lanes."""
-        self._opened.append(self.pipeline.source.open(lanes))
-        return self._opened[-1]
-
-    def close_source(self, opened: OpenSource, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Close what was opened to read. What that has taken stays counted.
-
-        While the interpreter shuts down nothing is counted, because modules may have been cleared already.
-        """
-        self._opened.remove(opened)
-        opened.close()
-        if is_finalizing():
-            return
-        self._closed_counts = sum_counts((self._closed_counts, opened.counts()))
-
-    def read_counts(self) -> ReadCounts:
-        """What reading in this process has taken so far."""
-        return sum_counts((self._closed_counts, *(opened.counts() for opened in self._opened)))
+    def items_at(self, reader: int, turns: I64) -> tuple[I64, I64]:
+        """The lanes of a reader's turns, counted from 0, and the ordinals of their items."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Raise if a lane is at a position, or the session at a turn, that no run can have reached."""
@@ -80,37 +121,253 @@ class Session:
                 "the lane's end. Load an earlier checkpoint."
             )
 
+
+class Session(AnySession):
+    """The sequence of items that were not delivered when these readers started."""
+
+    counted = True
+
+    def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
+        super().__init__(pipeline, start, readers)
+        self.most_at_once = max(1, WANTED_ROWS // pipeline.item_rows)
+        self._items: dict[int, LaneItems] = {}
+        lanes = len(self.positions)
+        turn_order = [(start.turn + number) % lanes for number in range(lanes)]
+        self.rounds = Rounds(turn_order, self, at_once=self.most_at_once, formula=pipeline.uniform)
+
+    def check(self) -> None:
+        if not self.pipeline.uniform:
+            super().check()
+            return
+        for lane, position in enumerate(self.positions):
+            self.check_cursor(lane, position.cursor, position.delivered_ahead[-1] if position.delivered_ahead else 0)
+        if self.start.edits:
+            return
+        lanes, turn = len(self.positions), self.start.turn
+        # The first lane is the longest, so the first turn of an epoch delivered an item of it.
+        first = self.positions[0]
+        still = self.start.mode == "example" and not any(first.cursor) and 0 not in first.delivered_ahead
+        rows = sum(self.lanes.size(lane) for lane in range(lanes))
+        if turn > lanes * (rows + 1) or (turn and still):
+            raise CheckpointMismatchError(
+                f"The state is damaged: {count('turn', turn)} at {count('lane', lanes)} of {count('row', rows)} do not "
+                f"bring the first lane to {list(first.cursor)}. Load an earlier checkpoint."
+            )
+
+    def lane_items(self, lane: int) -> LaneItems:
+        """The items that a lane had left."""
+        if lane not in self._items:
+            position = self.positions[lane]
+            self._items[lane] = LaneItems(self.lanes.counted(lane, position.cursor), position)
+        return self._items[lane]
+
+    @cached_property
+    def _totals(self) -> list[int] | None:
+        """The number of items that each lane had left, by the formula of a uniform pipeline."""
+        if not self.pipeline.uniform:
+            return None
+        rows = [self.lanes.size(lane) - position.cursor[0] for lane, position in enumerate(self.positions)]
+        items = [self.pipeline.items(left, self.start.item_rows) for left in rows]
+        return [
+            max(0, left - len(position.delivered_ahead)) for left, position in zip(items, self.positions, strict=True)
+        ]
+
+    def has(self, lane: int, ordinal: int) -> bool:
+        """True if a lane had an item with this ordinal left."""
+        return self.lane_items(lane).has(ordinal) if self._totals is None else ordinal < self._totals[lane]
+
+    def total(self, lane: int) -> int:
+        """The number of items that a lane had left."""
+        return self.lane_items(lane).total() if self._totals is None else self._totals[lane]
+
+    def lane_after(self, lane: int, ordinals: int) -> LanePosition:
+        """A lane's position once its first ``ordinals`` items are delivered."""
+        if self._totals is None:
+            return self.lane_items(lane).after(ordinals)
+        position = self.positions[lane]
+        if ordinals == 0:
+            return position
+        first, *rest = position.cursor
+        rows = first + (position.offset(ordinals - 1) + 1) * self.start.item_rows
+        return position.after(ordinals, (min(rows, self.lanes.size(lane)), *rest))
+
+    @property
+    def is_endless(self) -> bool:  # type: ignore[override]
+        return self._totals is None and any(self.lane_items(lane).is_endless for lane in self.rounds.order)
+
+    def sequence(self, reader: int) -> tuple[Rounds, int, int]:
+        """The sequence that has a reader's items, the number of its first item there, and the step to its next."""
+        return self.rounds, reader, self.readers
+
     def reader_items(self, reader: int) -> int:
-        """The number of items that a reader of a counted session takes."""
-        raise NotImplementedError
+        """The number of items that a reader takes."""
+        rounds, first, step = self.sequence(reader)
+        return len(range(first, rounds.total(), step))
 
     def is_complete(self, items: int) -> bool:
-        """True if no reader of a counted session has more than this number of items."""
-        raise NotImplementedError
+        """True if no reader has more than this number of items."""
+        return not self.rounds.has(self.readers * items)
+
+    def item(self, reader: int, items: int) -> tuple[int, int] | None:
+        """The lane and the ordinal of the item that a reader gets after its first ``items``; None if there is none."""
+        rounds, first, step = self.sequence(reader)
+        return rounds.located(first + step * items)
+
+    def items_at(self, reader: int, turns: I64) -> tuple[I64, I64]:
+        """The lanes of a reader's turns, counted from 0, and the ordinals of their items, which exist."""
+        rounds, first, step = self.sequence(reader)
+        return rounds.located_all(first + step * turns)
+
+    def delivery_of(self, lane: int, ordinal: int) -> Delivered:
+        """When an item, which exists, is delivered."""
+        number = self.rounds.number(lane, ordinal)
+        step, reader = divmod(number, self.readers)
+        return Delivered(reader, step, number)
 
     def upcoming(self, reader: int, items: int) -> tuple[int, Cursor] | None:
-        """The lane and cursor of a reader's next item, where cursors follow from counts alone."""
-        raise NotImplementedError
+        """The lane and cursor of the item that a reader gets after its first ``items``."""
+        found = self.item(reader, items)
+        if found is None:
+            return None
+        lane, ordinal = found
+        return lane, self.lane_after(lane, ordinal).cursor
 
-    def limits(self, reader: int) -> list[int | None]:
-        """For each slot, the number of items that a reader takes of its lane; None if that is unknown."""
-        return [None] * self.assignment.period
+    def items_of_lane(self, lane: int, turns: int) -> int:
+        """The number of items of a lane in the first ``turns`` turns, if turns at lanes that ran out count too."""
+        offset = (lane - self.start.turn) % len(self.positions)
+        most = max(0, -(-(turns - offset) // len(self.positions)))
+        return most if most == 0 or self.has(lane, most - 1) else self.total(lane)
+
+    def items_of_reader(self, reader: int, turns: int) -> int:
+        """The number of items that a reader gets in the first ``turns`` turns of all readers."""
+        return len(range(reader, self.items_in(turns), self.readers))
+
+    def items_in(self, turns: int) -> int:
+        """The number of items in the first ``turns`` turns."""
+        return sum(self.items_of_lane(lane, turns) for lane in range(len(self.positions)))
+
+    def after_turns(self, turns: int) -> State:
+        """The state after the first ``turns`` turns."""
+        positions = (self.lane_after(lane, self.items_of_lane(lane, turns)) for lane in range(len(self.positions)))
+        packed = LanePositions.pack((1, position) for position in positions)
+        return replace(self.start, turn=self.start.turn + turns, positions=packed)
 
     def after(self, items: int) -> State:
-        """The state of a counted session after every reader has delivered this number of items, or all it has."""
-        raise NotImplementedError
+        """The state after every reader has delivered this number of items, or all that it has."""
+        number, start = self.readers * items, self.start
+        if self._totals is not None and start.positions.in_step:
+            segment = self.rounds.segment_at(0)
+            # Before the last round of all lanes their items are whole, and neighbouring lanes move alike.
+            whole_rounds = 0 if segment is None or len(segment.lanes) < len(self.positions) else segment.rounds - 1
+            if number <= whole_rounds * len(self.positions):
+                moved = start.positions.advanced(start.turn, number, start.item_rows)
+                return replace(start, turn=start.turn + number, positions=moved)
+        return self._state(number if number == 0 or self.rounds.has(number - 1) else self.rounds.total())
 
     def after_each(self, items: Sequence[int]) -> State:
         """The same if each rank has several workers; ``items`` has the number of items of each worker."""
-        raise NotImplementedError
+        ranks, deliveries = self.readers // len(items), []
+        for reader in range(self.readers):
+            delivered = items[reader // ranks]
+            if delivered and not self.rounds.has(reader + self.readers * (delivered - 1)):
+                delivered = self.reader_items(reader)
+            end = reader + self.readers * (delivered - 1) + 1 if delivered else 0
+            deliveries.append(LaneDelivery(reader, end, (end,)))
+        joined = join(LanePosition((0,)), self.readers, deliveries)
+        return self._state(joined.cursor[0], joined.delivered_ahead)
 
-    def items_at(self, reader: int, turns: I64) -> tuple[I64, I64]:
-        """The lanes of a reader's turns, counted from 0, and the ordinals of their items, which may not exist."""
-        assignment = self.assignment
-        rounds, slots = np.divmod(turns, assignment.period)
-        phases = [assignment.phase(reader, slot) for slot in range(assignment.period)]
-        return np.array(assignment.rotation(reader))[slots], np.array(phases)[slots] + assignment.stride * rounds
+    def _state(self, number: int, ahead: Sequence[int] = ()) -> State:
+        """The state after the first ``number`` items, and after those ``ahead`` of them."""
+        delivered = self.rounds.delivered(number)
+        positions = [self.lane_after(lane, delivered[lane]) for lane in range(len(delivered))]
+        offsets: dict[int, list[int]] = {}
+        for offset in ahead:
+            found = self.rounds.located(number + offset)
+            assert found is not None
+            lane, ordinal = found
+            offsets.setdefault(lane, []).append(positions[lane].offset(ordinal - delivered[lane]))
+        for lane, more in offsets.items():
+            cursor, known = positions[lane]
+            positions[lane] = LanePosition(cursor, tuple(sorted({*known, *more})))
+        packed = LanePositions.pack((1, position) for position in positions)
+        return replace(self.start, turn=self._turn_after(number), positions=packed)
 
-    def end(self, reader: int, slot: int, delivered: int) -> int:
-        """One more than the last ordinal that a reader delivered, if it delivered that many items at a slot; else 0."""
-        return self.assignment.phase(reader, slot) + self.assignment.stride * (delivered - 1) + 1 if delivered else 0
+    def _turn_after(self, number: int) -> int:
+        """The turn of the next item, if turns at lanes that have run out are counted too."""
+        if number == 0:
+            return self.start.turn
+        segment = self.rounds.segment(number - 1)
+        assert segment is not None
+        rounds, extra = divmod(number - 1 - segment.first, len(segment.lanes))
+        last = self.start.turn + (segment.first_round + rounds) * len(self.rounds.order)
+        return last + self.rounds.order.index(segment.lanes[extra]) + 1
+
+
+class FileSession(Session):
+    """A session of a uniform pipeline whose lanes are whole files: lane ``l`` belongs to reader ``l % readers``.
+
+    So no file is read by two readers, and every reader has a sequence of its own. Its next item is that of the lane of
+    which least is delivered, the first of these: so it follows from the cursors alone.
+    """
+
+    def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
+        """Begin at a state of lanes of which no items were delivered ahead. There are as many for each reader."""
+        super().__init__(pipeline, start, readers)
+        self._of_readers: dict[int, Rounds] = {}
+
+    def _rounds_of(self, reader: int) -> Rounds:
+        """The sequence of a reader's items. An item's round is its place in its lane."""
+        if reader not in self._of_readers:
+            lanes = range(reader, len(self.positions), self.readers)
+            begins = {lane: -(-self.positions[lane].cursor[0] // self.start.item_rows) for lane in lanes}
+            self._of_readers[reader] = Rounds(lanes, self, begins=begins, formula=True)
+        return self._of_readers[reader]
+
+    def sequence(self, reader: int) -> tuple[Rounds, int, int]:
+        return self._rounds_of(reader), 0, 1
+
+    def is_complete(self, items: int) -> bool:
+        return all(self.item(reader, items) is None for reader in range(self.readers))
+
+    def delivery_of(self, lane: int, ordinal: int) -> Delivered:
+        reader = lane % self.readers
+        step = self._rounds_of(reader).number(lane, ordinal)
+        items = (min(step + (other < reader), self.reader_items(other)) for other in range(self.readers))
+        return Delivered(reader, step, sum(items))
+
+    def items_of_reader(self, reader: int, turns: int) -> int:
+        return min(turns // self.readers, self.reader_items(reader))
+
+    def items_of_lane(self, lane: int, turns: int) -> int:
+        reader = lane % self.readers
+        return self._rounds_of(reader).delivered(self.items_of_reader(reader, turns))[lane]
+
+    def after(self, items: int) -> State:
+        return self.after_each([items])
+
+    def after_each(self, items: Sequence[int]) -> State:
+        ranks, positions = self.readers // len(items), list(self.positions)
+        if len(items) > 1 and ranks > 1:
+            self._check_in_step(items, ranks)
+        most = 0
+        for reader in range(self.readers):
+            rounds = self._rounds_of(reader)
+            delivered = min(items[reader // ranks], rounds.total())
+            most = max(most, delivered)
+            for lane, ordinals in rounds.delivered(delivered).items():
+                positions[lane] = self.lane_after(lane, ordinals)
+        # Each rank has a turn at every step of the rank that has most.
+        steps = sum(items) if len(items) > 1 else min(items[0], most)
+        packed = LanePositions.pack((1, position) for position in positions)
+        return replace(self.start, turn=self.start.turn + ranks * steps, positions=packed)
+
+    def _check_in_step(self, items: Sequence[int], ranks: int) -> None:
+        """Raise if workers of some rank have run out: then those of other ranks delivered other numbers of items."""
+        totals = [self.reader_items(reader) for reader in range(self.readers)]
+        if max(items) - min(items) > 1 or any(items[reader // ranks] > total for reader, total in enumerate(totals)):
+            raise CheckpointMismatchError(
+                "The checkpoint holds what the workers of one rank delivered of whole files. Some workers had run out, "
+                "so it is unknown what those of the other ranks delivered. Resume each rank from its own checkpoint, "
+                "with as many workers as before; or use shard(mode='example') or midepoch.Loader, with which the state "
+                "of one rank restores all."
+            )

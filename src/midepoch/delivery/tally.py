@@ -1,10 +1,14 @@
 """What making items took, in this process and in workers: numbers that add up, and travel with messages."""
 
 import struct
+import sys
+from collections.abc import Callable
 from operator import add, sub
 from typing import NamedTuple
 
-from midepoch.delivery.session import Session
+from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.sources.read_counts import ReadCounts, sum_counts
+from midepoch.sources.source import OpenSource
 
 
 class Tally(NamedTuple):
@@ -55,18 +59,44 @@ class Tally(NamedTuple):
 NUMBERS = struct.Struct(f"<{len(Tally._fields)}d")
 
 
-def tally_of(session: Session) -> Tally:
-    """What this process has read and packed in a session."""
-    counts, packs = session.read_counts(), session.lanes.packs
-    return Tally(
-        read=counts.seconds,
-        fetched=counts.fetched,
-        decoded=counts.decoded,
-        functions=session.function_seconds,
-        rows=counts.rows,
-        cache_hits=counts.cache_hits,
-        cache_misses=counts.cache_misses,
-        retries=counts.retries,
-        packs=packs.packs,
-        tokens=packs.tokens,
-    )
+class Reading:
+    """What one process holds open to read the lanes of an epoch, and what that has taken."""
+
+    def __init__(self, lanes: PipelineLanes) -> None:
+        self._lanes = lanes
+        self._opened: list[OpenSource] = []
+        self._closed_counts = ReadCounts()
+        self.function_seconds = 0.0
+        """How long functions of the user have taken."""
+
+    def open(self, lanes: int) -> OpenSource:
+        """What this process holds open to read this number of lanes."""
+        self._opened.append(self._lanes.pipeline.source.open(lanes))
+        return self._opened[-1]
+
+    def close(self, opened: OpenSource, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Close what was opened to read. What that has taken stays counted.
+
+        While the interpreter shuts down nothing is counted, because modules may have been cleared already.
+        """
+        self._opened.remove(opened)
+        opened.close()
+        if is_finalizing():
+            return
+        self._closed_counts = sum_counts((self._closed_counts, opened.counts()))
+
+    def tally(self) -> Tally:
+        """What this process has read and packed so far."""
+        counts = sum_counts((self._closed_counts, *(opened.counts() for opened in self._opened)))
+        return Tally(
+            read=counts.seconds,
+            fetched=counts.fetched,
+            decoded=counts.decoded,
+            functions=self.function_seconds,
+            rows=counts.rows,
+            cache_hits=counts.cache_hits,
+            cache_misses=counts.cache_misses,
+            retries=counts.retries,
+            packs=self._lanes.packs.packs,
+            tokens=self._lanes.packs.tokens,
+        )

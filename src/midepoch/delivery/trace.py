@@ -6,8 +6,9 @@ sizes.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,11 @@ import pyarrow as pa
 from midepoch._common.checks import check_integer
 from midepoch._common.text import count
 from midepoch.checkpoint.history import SessionRecord, sessions_of
-from midepoch.checkpoint.state import LanePositions, State
+from midepoch.checkpoint.state import State
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.resume import begin
-from midepoch.delivery.steps import SessionSteps, steps_of
+from midepoch.delivery.session import Session
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
@@ -47,7 +48,7 @@ SCHEMA = pa.schema(
 class TracedSession:
     """A session of an epoch, and what came before it."""
 
-    steps: SessionSteps
+    session: Session
     first_step: int
     first_item: int
     turns: int | None
@@ -56,17 +57,17 @@ class TracedSession:
     @property
     def ranks(self) -> int:
         """The number of ranks."""
-        return self.steps.session.assignment.readers
+        return self.session.readers
 
     def step_count(self) -> int | None:
         """The number of steps of the rank that had most; None for the last session."""
         if self.turns is None:
             return None
-        return max(self.steps.delivered(rank, self.turns) for rank in range(self.ranks))
+        return max(self.session.items_of_reader(rank, self.turns) for rank in range(self.ranks))
 
     def has(self, lane: int, ordinal: int) -> bool:
         """True if an item of a lane was delivered in this session, not in a later one."""
-        return self.turns is None or ordinal < self.steps.of_lane(lane, self.turns)
+        return self.turns is None or ordinal < self.session.items_of_lane(lane, self.turns)
 
 
 def trace(run: Pass, step: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
@@ -74,14 +75,14 @@ def trace(run: Pass, step: int, *, epoch: int | None = None, ranks: int | None =
     check_integer("step", step)
     epoch = run.epoch if epoch is None else check_integer("epoch", epoch)
     sessions = traced_sessions(run, epoch, ranks)
-    for session in sessions:
-        inside, steps = step - session.first_step, session.step_count()
+    for part in sessions:
+        inside, steps = step - part.first_step, part.step_count()
         if steps is not None and inside >= steps:
             continue
         lines = [
-            _lines(epoch, step, rank, session, *found)
-            for rank in range(session.ranks)
-            if (found := _item_at(run.plan, session, rank, inside)) is not None
+            _lines(epoch, step, rank, part, *found)
+            for rank in range(part.ranks)
+            if (found := _item_at(run.plan, part, rank, inside)) is not None
         ]
         if lines:
             return pa.concat_tables(lines)
@@ -101,7 +102,7 @@ def find(run: Pass, file: str, row: int, *, epoch: int | None = None, ranks: int
     if row >= rows:
         raise ValueError(f"{name} has {count('row', rows)}, counted from 0, so there is no row {row:,} in it.")
     sessions = traced_sessions(run, epoch, ranks)
-    tables = [line for session in sessions for line in _lines_of_row(epoch, session, name, row)]
+    tables = [line for part in sessions for line in _lines_of_row(epoch, part, name, row)]
     return pa.concat_tables([SCHEMA.empty_table(), *tables]).sort_by("item")
 
 
@@ -132,7 +133,7 @@ def traced_sessions(run: Pass, epoch: int, ranks: int | None = None) -> list[Tra
             "trace it as a run of n ranks from the beginning of that epoch."
         )
     sessions = list(_rebuilt(plan.pipeline, State(epoch=epoch), records))
-    if ranks is None and epoch == start.epoch and not _leads_to(sessions[-1].steps, start):
+    if ranks is None and epoch == start.epoch and not _leads_to(sessions[-1].session, start):
         raise ValueError(
             f"The state of epoch {epoch} does not follow from its history, so its steps cannot be traced. Some readers "
             "were ahead of others when it was saved. Pass ranks=n to trace the epoch as a run of n ranks."
@@ -140,10 +141,10 @@ def traced_sessions(run: Pass, epoch: int, ranks: int | None = None) -> list[Tra
     return sessions
 
 
-def _leads_to(steps: SessionSteps, state: State) -> bool:
+def _leads_to(session: Session, state: State) -> bool:
     """True if a session reaches a state, or begins there."""
-    turns = state.turn - steps.session.start.turn
-    return turns >= 0 and _state_after(steps, turns).positions == state.positions
+    turns = state.turn - session.start.turn
+    return turns >= 0 and session.after_turns(turns).positions == state.positions
 
 
 def _rebuilt(pipeline: Pipeline, state: State, records: Sequence[SessionRecord]) -> Iterator[TracedSession]:
@@ -153,22 +154,14 @@ def _rebuilt(pipeline: Pipeline, state: State, records: Sequence[SessionRecord])
         session = begin(
             with_batches, state, reader=0, readers=record.ranks, workers=1, lanes=record.lanes, mode=record.mode
         ).session
-        steps = steps_of(session)
+        assert isinstance(session, Session), "only counted sessions are in a history"
         turns = records[number + 1].turn - record.turn if number + 1 < len(records) else None
-        traced = TracedSession(steps=steps, first_step=first_step, first_item=first_item, turns=turns)
+        traced = TracedSession(session=session, first_step=first_step, first_item=first_item, turns=turns)
         yield traced
         if turns is not None:
             first_step += traced.step_count() or 0
-            first_item += steps.total(turns)
-            state = _state_after(steps, turns)
-
-
-def _state_after(steps: SessionSteps, turns: int) -> State:
-    """The state after a number of turns of a session."""
-    start = steps.session.start
-    positions = (steps.session.lane_after(lane, steps.of_lane(lane, turns)) for lane in range(steps.lanes))
-    packed = LanePositions.pack((1, position) for position in positions)
-    return replace(start, turn=start.turn + turns, positions=packed)
+            first_item += session.items_in(turns)
+            state = session.after_turns(turns)
 
 
 def _with_item_rows(pipeline: Pipeline, item_rows: int) -> Pipeline:
@@ -187,31 +180,30 @@ def _with_item_rows(pipeline: Pipeline, item_rows: int) -> Pipeline:
     return replace(pipeline, stages=tuple(stages))
 
 
-def _item_at(plan: Plan, session: TracedSession, rank: int, step: int) -> tuple[int, int] | None:
+def _item_at(plan: Plan, part: TracedSession, rank: int, step: int) -> tuple[int, int] | None:
     """The lane and ordinal of a rank's item, unless it comes in a later session or is left out to keep ranks even."""
-    if session.turns is not None and step >= session.steps.delivered(rank, session.turns):
+    if part.turns is not None and step >= part.session.items_of_reader(rank, part.turns):
         return None
-    if session.turns is None and plan.even == "drop" and step >= (plan.items_per_rank(session.steps.session) or 0):
+    if part.turns is None and plan.even == "drop" and step >= (plan.items_per_rank(part.session) or 0):
         return None
-    return session.steps.session.item(rank, step)
+    return part.session.item(rank, step)
 
 
-def _steps_left(plan: Plan, session: TracedSession) -> int:
+def _steps_left(plan: Plan, part: TracedSession) -> int:
     """The number of steps from the start of the last session to the end of the epoch."""
-    items = plan.items_per_rank(session.steps.session)
+    items = plan.items_per_rank(part.session)
     if items is not None:
         return items
-    readers = range(session.ranks)
-    return max(session.steps.session.reader_items(reader) for reader in readers)
+    readers = range(part.ranks)
+    return max(part.session.reader_items(reader) for reader in readers)
 
 
-def _lines_of_row(epoch: int, session: TracedSession, file: str, row: int) -> Iterator[pa.Table]:
-    steps = session.steps
-    for lane in range(steps.lanes):
-        for ordinal in steps.session.lane_items(lane).find(file, row):
-            if session.has(lane, ordinal):
-                rank, step, _ = steps.of(lane, ordinal)
-                lines = _lines(epoch, session.first_step + step, rank, session, lane, ordinal)
+def _lines_of_row(epoch: int, part: TracedSession, file: str, row: int) -> Iterator[pa.Table]:
+    for lane in range(len(part.session.positions)):
+        for ordinal in part.session.lane_items(lane).find(file, row):
+            if part.has(lane, ordinal):
+                rank, step, _ = part.session.delivery_of(lane, ordinal)
+                lines = _lines(epoch, part.first_step + step, rank, part, lane, ordinal)
                 yield lines.filter(_is_row(lines, file, row))
 
 
@@ -220,10 +212,10 @@ def _is_row(lines: pa.Table, file: str, row: int) -> pa.Array:
     return pa.array([name == file and number == row for name, number in names_and_rows], pa.bool_())
 
 
-def _lines(epoch: int, step: int, rank: int, session: TracedSession, lane: int, ordinal: int) -> pa.Table:
+def _lines(epoch: int, step: int, rank: int, part: TracedSession, lane: int, ordinal: int) -> pa.Table:
     """The rows of an item."""
-    rows: TracedRows = session.steps.session.lane_items(lane).trace(ordinal)
-    return _table(epoch, step, rank, session.first_item + session.steps.of(lane, ordinal).item, rows)
+    rows, delivery = part.session.lane_items(lane).trace(ordinal), part.session.delivery_of(lane, ordinal)
+    return _table(epoch, step, rank, part.first_item + delivery.item, rows)
 
 
 def _table(epoch: int, step: int, rank: int, item: int, rows: TracedRows) -> pa.Table:
@@ -264,3 +256,41 @@ def _files(pipeline: Pipeline) -> Iterator[tuple[str, int]]:
     elif isinstance(source, FileRows):
         view = source.index.view
         yield from zip(view.names, np.diff(view.file_starts).tolist(), strict=True)
+
+
+class EpochProgress(NamedTuple):
+    """How far a rank is in an epoch. Unpack it, or print it."""
+
+    epoch: int
+    step: int
+    """The steps of this epoch so far, those before a resume included."""
+    steps: int | None
+    """All steps of this epoch; None if they are not counted, or never end."""
+
+    @property
+    def fraction(self) -> float | None:
+        """How much of the epoch is done, from 0 to 1; None if that is unknown."""
+        return None if self.steps is None else self.step / self.steps if self.steps else 1.0
+
+    def __str__(self) -> str:
+        if self.fraction is None or self.steps is None:
+            return f"epoch {self.epoch}, {count('step', self.step)}"
+        return f"epoch {self.epoch}, step {self.step:,} of {self.steps:,} ({self.fraction:.1%})"
+
+
+def epoch_progress(run: Pass) -> EpochProgress:
+    """How far a pass is. If it is not known what came before a resume, steps count from there."""
+    progress, plan = run.progress(), run.plan
+    session = progress.session
+    step = progress.items
+    if not isinstance(session, Session) or session.is_endless:
+        return EpochProgress(run.epoch, step, None)
+    per_rank = plan.items_per_rank(session)
+    left = (session.reader_items(progress.reader) if per_rank is None else per_rank) - step
+    with suppress(ValueError):  # its sessions are not known
+        last = traced_sessions(run, run.epoch)[-1]
+        turns = session.start.turn - last.session.start.turn
+        is_padded = per_rank is not None and plan.even == "pad"  # then all ranks take the steps of the longest
+        ranks = range(last.ranks) if is_padded else (progress.reader,)
+        step += last.first_step + max(last.session.items_of_reader(rank, turns) for rank in ranks)
+    return EpochProgress(run.epoch, step, step + left)

@@ -117,19 +117,19 @@ class Sender:
 
     def _write(self, turns: Turns) -> None:
         check: Check | None = None
-        sums = None if turns.sums is None else turns.sums.take(len(turns.items)).view(np.int64).tolist()
+        hashes = None if turns.hashes is None else turns.hashes.view(np.int64).tolist()
         if isinstance(turns.items, RowItems | RowRounds):
             parts = turns.items.parts if isinstance(turns.items, RowRounds) else (turns.items,)
             if parts[0].are_columns(tensors=not self._copies_tensors) and len(parts) <= self._most_items:
-                self._write_rows(parts, turns.cursors, sums)
+                self._write_rows(parts, turns.cursors, hashes)
                 return
             wide = [batches for part in parts if (batches := part.wide_batches())]
             if len(wide) == len(parts):
-                self._write_batches(wide, turns.cursors, sums)
+                self._write_batches(wide, turns.cursors, hashes)
                 return
             check = all_checks(part.rows.check for part in parts)
             turns = turns._replace(items=turns.items.for_transport())  # type: ignore[arg-type]
-        more = repeat(()) if sums is None else zip(sums, strict=True)
+        more = repeat(()) if hashes is None else zip(hashes, strict=True)
         for (cursor, item), one in zip(turn_by_turn(iter((turns,))), more, strict=False):
             self._add(item, None if cursor is None else (*cursor, *one), check)
             if self._is_due():
@@ -146,10 +146,10 @@ class Sender:
         layout.add_pickled(pickled, cursor, check)
 
     def _write_batches(
-        self, lanes: Sequence[WideBatches], cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None
+        self, lanes: Sequence[WideBatches], cursors: Sequence[Sequence[Sequence[int]]], hashes: Sequence[int] | None
     ) -> None:
         """The same as ``_add`` of all batches, with less to do for each: only their numbers differ."""
-        ends = _ends(cursors, sums, len(lanes), 0, len(lanes[0]))
+        ends = _ends(cursors, hashes, len(lanes), 0, len(lanes[0]))
         heads = [batch_description(batches) for batches in lanes]  # lists of one lane may be longer than of another
         sizes = [
             sum(count + ALIGNED for count in (len(head), *batches.byte_counts))
@@ -180,7 +180,7 @@ class Sender:
         return not self._sent
 
     def _write_rows(
-        self, parts: Sequence[RowItems], cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None
+        self, parts: Sequence[RowItems], cursors: Sequence[Sequence[Sequence[int]]], hashes: Sequence[int] | None
     ) -> None:
         """Write rows of each lane as columns: few at first, then about as many as make a message of the usual size."""
         done, items, rows = 0, len(parts[0]), len(parts) * (parts[0].size or 1)
@@ -191,7 +191,7 @@ class Sender:
                 continue
             rounds = min(max(1, self._rows // rows), free // len(parts), items - done)
             batches = [part.slice(done, done + rounds).batch() for part in parts]
-            ends = _ends(cursors, sums, len(parts), done, done + rounds)
+            ends = _ends(cursors, hashes, len(parts), done, done + rounds)
             size = stream_size(batches)
             check = all_checks(part.rows.check for part in parts)
             layout = self._room_for(size, 8 + len(ends) * len(ends[0]), ROW_MESSAGE_BYTES)
@@ -247,17 +247,17 @@ class Sender:
 
 
 def _ends(
-    cursors: Sequence[Sequence[Sequence[int]]], sums: Sequence[int] | None, lanes: int, start: int, stop: int
+    cursors: Sequence[Sequence[Sequence[int]]], hashes: Sequence[int] | None, lanes: int, start: int, stop: int
 ) -> list[list[int]]:
-    """The cursor and the sum of each item of the rounds from ``start`` to ``stop``, at one lane after the other.
+    """The cursor of each item of the rounds from ``start`` to ``stop``, and what it adds to a digest.
 
     Cursors have no numbers if they follow from counts.
     """
     by_lane = [np.asarray(lane[start:stop]).tolist() for lane in cursors] or [[[]] * (stop - start)] * lanes
     ends = list(chain.from_iterable(zip(*by_lane, strict=True)))
-    if sums is None:
+    if hashes is None:
         return ends
-    more = sums[start * lanes : stop * lanes]
+    more = hashes[start * lanes : stop * lanes]
     return [[*end, one] for end, one in zip(ends, more, strict=True)]
 
 

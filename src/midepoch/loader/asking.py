@@ -4,11 +4,10 @@ import pyarrow as pa
 
 from midepoch.dataset.planned import Item
 from midepoch.delivery.digests import check_digest, digest_of
-from midepoch.delivery.epoch_progress import EpochProgress, epoch_progress
 from midepoch.delivery.metrics import Meter
-from midepoch.delivery.progress import Progress
+from midepoch.delivery.progress import AnyProgress
 from midepoch.delivery.summary import describe_plan
-from midepoch.delivery.trace import find, trace
+from midepoch.delivery.trace import EpochProgress, epoch_progress, find, trace
 from midepoch.loader.position import PositionedLoader
 
 
@@ -111,7 +110,7 @@ class AskedLoader(PositionedLoader[Item]):
         """
         return check_digest(self._digested())
 
-    def _digested(self) -> Progress:
+    def _digested(self) -> AnyProgress:
         """The progress in the epoch under way, or in the one that the last loop has finished."""
         run = self._start_point.latest(self._plan)
         if self._finished_run is not None and run.state().lanes is None:

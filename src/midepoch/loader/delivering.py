@@ -16,7 +16,7 @@ from midepoch.dataset.planned import Item
 from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.metrics import Meter, OnMetrics
 from midepoch.delivery.passes import Pass, PassIterator
-from midepoch.delivery.progress import EMPTY, Progress, Turns
+from midepoch.delivery.progress import EMPTY, AnyProgress, Turns
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.session import Session
 from midepoch.loader.asking import AskedLoader
@@ -89,7 +89,7 @@ class DeliveringLoader(AskedLoader[Item]):
         if store is not None and self._number is not None:
             check_ranks_agree(store, run, loader=self._number, rank=(launched_rank() or (run.plan.rank,))[0])
 
-    def _epoch_batches(self, run: Pass, progress: Progress) -> Iterator[Iterable[Any]]:
+    def _epoch_batches(self, run: Pass, progress: AnyProgress) -> Iterator[Iterable[Any]]:
         """The batches of one epoch, and those that keep the ranks even."""
         session = progress.session
         even = self._plan.even if self._plan.keeps_even(session) else None
@@ -128,7 +128,7 @@ class DeliveringLoader(AskedLoader[Item]):
         progress = one_reader.begin(State(epoch=start.epoch, appended=start.appended))
         return next(chain.from_iterable(progress.follow(take_turns(progress))))
 
-    def _turns(self, progress: Progress) -> Iterator[Turns]:
+    def _turns(self, progress: AnyProgress) -> Iterator[Turns]:
         """The rank's turns, in order, as its workers take them."""
         if self.num_workers:
             yield from self._receive(progress)
@@ -143,7 +143,7 @@ class DeliveringLoader(AskedLoader[Item]):
         for turns in take_turns(progress):
             yield turns._replace(items=[item if item is EMPTY else pinned(item) for item in turns.items])
 
-    def _receive(self, progress: Progress) -> Iterator[Turns]:
+    def _receive(self, progress: AnyProgress) -> Iterator[Turns]:
         """The turns that the workers send when they all start from where a progress is."""
         pool = self._idle_pool if self._idle_pool is not None and self._idle_pool.is_of_this_process else None
         self._idle_pool = None  # so that another pass meanwhile starts workers of its own

@@ -63,6 +63,7 @@ class CountedDraws(CountedItems):
         """``period`` makes the period of a schedule, given how often each part has ended."""
         self._names, self._stop, self._make_period = [part.name for part in parts], stop, period
         self._form, self._in_runs, self._positions = form, in_runs, positions
+        self.batched = form[1]
         self._parts = [
             PartItems(part, position, repeats=stop == "never") for part, position in zip(parts, positions, strict=True)
         ]

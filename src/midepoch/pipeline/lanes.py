@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 from midepoch._common.hashing import digest
@@ -12,9 +12,8 @@ from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import State
 from midepoch.index.group_counts import GroupCounts, LaneCounts, counts_path
-from midepoch.pipeline.ledger import Ledger, Ledgers, SharedLedger
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.sources.source import ALL_ROWS, EpochCut, RowStride
+from midepoch.sources.source import EpochCut
 from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Flow, SingleItem
 from midepoch.stages.kept import without_others
@@ -69,7 +68,8 @@ class PipelineLanes:
 
     def __init__(self, pipeline: Pipeline, cut: EpochCut) -> None:
         self.pipeline, self.cut = pipeline, cut
-        self._ledgers: Ledgers = {}
+        self.deferred = False
+        """True if counted items go to another process: rows that no function needs are then ``RowItems``."""
         self.packs = PackCounts()
         self.left_out: dict[int, set[int]] = {}
         """For each lane that was opened, the keys of the masked rows that were read, if there are any."""
@@ -93,32 +93,14 @@ class PipelineLanes:
             return flow
         delivered_ahead = set(position.delivered_ahead)
         items = flow.as_single_items()
-        if isinstance(ledger := self._ledgers.get(lane), Ledger):
-            shared = self._ledgers[lane] = SharedLedger(ledger)
-            return flow.with_single_items(shared.choose(items, _wanted(delivered_ahead, skip, stride)))
         items = (single for number, single in enumerate(items) if number not in delivered_ahead)
         return flow.with_single_items(islice(items, skip, None, stride))
 
-    def pop_ledgers(self) -> Ledgers:
-        """What notes the rows of the items, for each lane that was opened since the last call, if a digest is kept."""
-        opened, self._ledgers = self._ledgers, {}
-        return opened
-
-    def _record(self, lane: int, flow: Flow) -> Flow:
-        """The outputs of the last stage that changes the number of items. What they are made of is noted."""
-        ledger = self._ledgers[lane] = Ledger(self.pipeline.groupings)
-        return ledger.record(flow)
-
-    @property
-    def _recorded_after(self) -> int | None:
-        """The number of stages after which it is noted what items are made of; None if no digest is kept."""
-        return self.pipeline.unit_stages if self.pipeline.digest else None
-
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
-        return self._counted(lane, cursor, self.pipeline.stages, self._recorded_after, counts_packs=True)
+        return self._counted(lane, cursor, self.pipeline.stages, counts_packs=True)
 
     def units(self, lane: int, cursor: Cursor) -> CountedItems:
-        """The outputs of the last stage that changes the number of items, which a digest sums, from a cursor on."""
+        """The outputs of the last stage that changes the number of items, from a cursor on."""
         return self._counted(lane, cursor, self.pipeline.stages[: self.pipeline.unit_stages])
 
     def windows(self, lane: int, cursor: Cursor) -> PlannedWindows | None:
@@ -135,26 +117,23 @@ class PipelineLanes:
         lane: int,
         cursor: Cursor,
         stages: Sequence[Stage],
-        recorded_after: int | None = None,
         *,
         counts_packs: bool = False,
     ) -> CountedItems:
         width = len(self.pipeline.source.begin)
-        items = self.source.counted(lane, cursor[:width])
+        items: CountedItems = Outputs(self.source.counted(lane, cursor[:width]), self._with_deferral)
         context = replace(self.pipeline.context(self.cut.epoch), output_counts=partial(self.output_counts, lane))
         filters = [number for number, stage in enumerate(stages) if stage.needs_survey and stage.keeps_rows]
         if not filters:
             items = without_others(items, "read(filters=...)", context.name)
         for number, stage in enumerate(stages):
-            if number == recorded_after:
-                items = Outputs(items, partial(self._record, lane))
             width += stage.many_outputs
             items = stage.counted(items, cursor[:width], context)
             if stage.length_column is not None and counts_packs:
                 items = Outputs(items, self.packs.count)
             if filters and number == filters[-1]:
                 items = without_others(items, stage.name, context.name)
-        return Outputs(items, partial(self._record, lane)) if recorded_after == len(stages) else items
+        return items
 
     def output_counts(self, lane: int) -> LaneCounts:
         """How many packs the windows of a lane have, as far as any process knows."""
@@ -176,9 +155,10 @@ class PipelineLanes:
         """The cut as keys of counts have it. Epochs with masked rows are not counted."""
         return {name: value for name, value in asdict(self.cut).items() if name != "masked"}
 
-    def flow(
-        self, opened: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS, *, deferred: bool = False
-    ) -> Flow:
+    def _with_deferral(self, flow: Flow) -> Flow:
+        return replace(flow, deferred=True) if self.deferred else flow
+
+    def flow(self, opened: Any, lane: int, cursor: Cursor) -> Flow:
         """The items of a lane from a cursor on. Each stage gets the cursor's numbers up to its own."""
         width = len(self.pipeline.source.begin)
         context = self.pipeline.context(self.cut.epoch)
@@ -186,22 +166,12 @@ class PipelineLanes:
             left_out = self.left_out.setdefault(lane, set())  # one for all flows of the lane
             self.source.note_masked(lane, left_out)
             context = replace(context, left_out=left_out)
-        flow = replace(self.source.flow(opened, lane, cursor[:width], stride), deferred=deferred)
+        flow = self.source.flow(opened, lane, cursor[:width])
         passes = flow.passes
-        for number, stage in enumerate(self.pipeline.stages):
-            if number == self._recorded_after:
-                flow = self._record(lane, flow)
+        for stage in self.pipeline.stages:
             width += stage.many_outputs
             flow = stage.flow(flow, cursor[:width], context)
             if stage.length_column is not None:
                 flow = self.packs.count(flow)
             flow = flow if passes is None else replace(flow, passes=passes)
-        return self._record(lane, flow) if self._recorded_after == len(self.pipeline.stages) else flow
-
-
-def _wanted(delivered_ahead: set[int], skip: int, stride: int) -> Iterator[bool]:
-    """For each item of a lane, whether a reader takes it: not the first ``skip``, then every ``stride``-th."""
-    position = -1
-    for number in count(0):
-        position += number not in delivered_ahead
-        yield number not in delivered_ahead and position >= skip and (position - skip) % stride == 0
+        return flow

@@ -30,13 +30,11 @@ from midepoch.pipeline.waiting_rows import LOW_BITS
 from midepoch.pipeline.weight_schedule import WeightSteps, weight_in_words
 from midepoch.sources.read_counts import ReadCounts, sum_counts
 from midepoch.sources.source import (
-    ALL_ROWS,
     AdoptedCheckpoint,
     EpochCut,
     FindSurvey,
     ItemSpec,
     OpenSource,
-    RowStride,
     no_survey,
 )
 from midepoch.stages.counted import CountedItems
@@ -257,9 +255,8 @@ class MixtureLanes:
             for part, (_, times_ended, cursor) in enumerate(positions)
         )
 
-    def flow(self, opened: OpenMixture, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
+    def flow(self, opened: OpenMixture, lane: int, cursor: Cursor) -> Flow:
         """The items of a lane, in runs of rows if the parts have a common schema."""
-        assert stride == ALL_ROWS, "only uniform sources can skip rows of other readers, and a mixture is not uniform"
         mixture = self._mixture
         inputs = [
             PartInput(name=name, begin=part.begin, open=partial(self._open, opened, lane, number))

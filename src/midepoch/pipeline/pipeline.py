@@ -13,7 +13,6 @@ from midepoch.checkpoint.checksum import fingerprint_digest
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import State
 from midepoch.index.survey import Survey
-from midepoch.pipeline.ledger import Grouping
 from midepoch.sources.source import ItemSpec, Source
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Call, Stage
@@ -49,7 +48,7 @@ class Pipeline:
     """The number of items of a global step whose costs are shared evenly by ranks; None if they take turns."""
 
     digest: bool = field(default=False, compare=False)
-    """True if it is noted, where rows are read, which rows each item is made of."""
+    """True if readers say what each item adds to a digest of the rows."""
 
     @property
     def known_survey(self) -> Survey | None:
@@ -112,14 +111,8 @@ class Pipeline:
 
     @cached_property
     def unit_stages(self) -> int:
-        """The number of stages up to the last that changes the number of items: its outputs are what a digest sums."""
+        """The number of stages up to the last that changes the number of items. After it come batches at most."""
         return max((number for number, stage in enumerate(self.stages, 1) if stage.count(1) is None), default=0)
-
-    @cached_property
-    def groupings(self) -> tuple[Grouping, ...]:
-        """How the stages after that group its outputs."""
-        batches = [stage for stage in self.stages[self.unit_stages :] if stage.group_size > 1 or stage.count(1) == 0]
-        return tuple(Grouping(stage.group_size, stage.count(1) == 0) for stage in batches)
 
     @property
     def begin(self) -> Cursor:

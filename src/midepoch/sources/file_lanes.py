@@ -27,10 +27,8 @@ from midepoch.sources.counted_rows import CountedFileRows
 from midepoch.sources.lane import LaneRows
 from midepoch.sources.open_files import OpenFiles
 from midepoch.sources.source import (
-    ALL_ROWS,
     EpochCut,
     FindSurvey,
-    RowStride,
 )
 from midepoch.sources.where import matching
 from midepoch.stages.counted import CountedItems
@@ -106,10 +104,8 @@ class FileRowsLanes:
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
         return cursor[0] < self.size(lane) + margin
 
-    def flow(self, opened: OpenFiles, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
-        rows, end = self._rows(opened, lane), stride.end(cursor[0], self.size(lane))
-        runs = rows.runs(cursor[0], end, rows=stride.rows, phase=stride.phase, stride=stride.stride)
-        flow = self._matching(opened, runs)
+    def flow(self, opened: OpenFiles, lane: int, cursor: Cursor) -> Flow:
+        flow = self._matching(opened, self._rows(opened, lane).runs(cursor[0], self.size(lane)))
         return noting(flow, partial(self._note_masked, self._left_out[lane])) if lane in self._left_out else flow
 
     def note_masked(self, lane: int, left_out: set[int]) -> None:

@@ -115,14 +115,13 @@ class LaneRows:
         self._blocks_ahead: dict[int, tuple[list[int], int]] = {}
         """The blocks of pieces that were requested, and their bytes."""
 
-    def runs(self, start: int, stop: int, *, rows: int = 1, phase: int = 0, stride: int = 1) -> Iterator[RowRun]:
-        """The rows at the positions from ``start`` to ``stop``.
-
-        With a stride, positions are divided into groups of ``rows``, and only the groups ``phase``,
-        ``phase + stride``, ``phase + 2 * stride`` … are read.
-        """
-        for positions in self._steps(start + phase * rows, stop, rows, stride):
-            yield from self._step(positions, stop)
+    def runs(self, start: int, stop: int) -> Iterator[RowRun]:
+        """The rows at the positions from ``start`` to ``stop``."""
+        begin = start
+        while begin < stop:
+            end = self._step_end(begin, stop) if begin > start else self._first_step_end(begin, stop)
+            yield from self._step(np.arange(begin, end), stop)
+            begin = end
 
     def runs_at(self, positions: Iterator[I64], stop: int) -> Iterator[RowRun]:
         """The rows at rising positions below ``stop``. They come in arrays of any size, and are read in steps.
@@ -178,24 +177,6 @@ class LaneRows:
         for begin, part in read:
             end = begin + len(part)
             yield RowRun(part, cursors[begin:end], numbers[begin:end])
-
-    def _steps(self, first: int, stop: int, rows: int, stride: int) -> Iterator[I64]:
-        """The positions of each step."""
-        # Files that are not mapped are decoded in whole blocks, so the rows of other readers in between count too.
-        groups = max(1, self._sizes.step // (rows if self._all_mapped else rows * stride))
-        begin = first
-        while begin < stop:
-            if stride == 1:
-                end = self._step_end(begin, stop) if begin > first else self._first_step_end(begin, stop)
-                yield np.arange(begin, end)
-                begin = end
-            else:
-                few = self._all_mapped and begin == first
-                read = max(1, min(groups, FIRST_ROWS // rows)) if few else groups
-                group_starts = np.arange(begin, min(stop, begin + read * rows * stride), rows * stride)
-                positions = (group_starts[:, None] + np.arange(rows)).ravel()
-                yield from self._cut_at_windows(positions[positions < stop])
-                begin += read * rows * stride
 
     def _cut_at_windows(self, positions: I64) -> Iterator[I64]:
         """The positions, cut where the first window ends and where the last begins: steps share the blocks of those."""

@@ -34,26 +34,6 @@ class EpochCut:
     """How many of these, the last ones, leave no row out of the lanes: the rows come, and are left out of packs."""
 
 
-class RowStride(NamedTuple):
-    """The rows of a lane that one of several readers takes.
-
-    Rows are counted from the cursor in groups of ``rows``, the rows of one item. The reader takes the groups ``phase``,
-    ``phase + stride``, ``phase + 2 * stride`` …
-    """
-
-    rows: int = 1
-    phase: int = 0
-    stride: int = 1
-    groups: int = 1 << 62
-    """How many of these groups it takes, if there are as many."""
-
-    def end(self, start: int, size: int) -> int:
-        """The position in a lane of ``size`` rows where the last of these groups ends, if they start at ``start``."""
-        return min(size, start + (self.phase + self.stride * (self.groups - 1) + 1) * self.rows)
-
-
-ALL_ROWS = RowStride()
-
 ItemSpec = tuple[Form, bool]
 """The form of the items, and whether they are batches."""
 
@@ -99,7 +79,7 @@ class Lanes(Protocol):
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
         """True if a run can have reached this cursor. Its last group may extend past the end by ``margin`` rows."""
 
-    def flow(self, opened: Any, lane: int, cursor: Cursor, stride: RowStride = ALL_ROWS) -> Flow:
+    def flow(self, opened: Any, lane: int, cursor: Cursor) -> Flow:
         """The items of a lane from a cursor on, read through what ``Source.open`` returned."""
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from midepoch._common.text import count
 from midepoch._common.thread_clock import FUNCTIONS
+from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.arguments import check_not_async, name_of
-from midepoch.stages.counted import Batches, CountedItems
+from midepoch.stages.counted import Batches, CountedItems, hashes_of
 from midepoch.stages.flow import (
     WHOLE_LANE,
     Context,
@@ -89,7 +90,8 @@ class Batch(Stage):
         for run in runs:
             whole = len(run) // self.size * self.size
             stop = whole if self.drop_last else len(run)
-            cursors, keys = run.cursors[self.size - 1 : stop : self.size], run.keys[: stop : self.size]
+            cursors = run.cursors[self.size - 1 : stop : self.size]
+            keys = sums_of(run.keys[:stop], self.size, batched=False)
             if stop > whole:
                 cursors = np.concatenate([cursors, run.cursors[stop - 1 : stop]])
             batches = batches_of(run.rows if stop == len(run) else run.rows.slice(0, stop), self.size)
@@ -106,7 +108,8 @@ class Batch(Stage):
             if batch is None:
                 items = [item for run in group for item, _, _ in run.single_items(form)]
                 batch = collate(items, form, inputs.ragged)
-            yield batch, group[-1].cursors[-1], group[0].keys[0]
+            keys = np.array([key for run in group for key in run.keys], np.int64)
+            yield batch, group[-1].cursors[-1], sum_of(keys, batched=False)
             del batch  # so that the next one is made in its memory
 
     def _of_items(self, inputs: Flow) -> Iterator[SingleItem]:
@@ -115,7 +118,8 @@ class Batch(Stage):
         while group := list(islice(single_items, self.size)):
             if len(group) < self.size and self.drop_last:
                 return
-            items, after, key = [item for item, _, _ in group], group[-1][1], group[0][2]
+            items, after = [item for item, _, _ in group], group[-1][1]
+            key = sum_of(np.array([key for _, _, key in group], np.int64), batched=inputs.batched)
             batch = collate_fn(items) if collate_fn else collate(items, inputs.form, inputs.ragged)
             del group, items  # so that the next items are made in their memory, of which images need much
             yield batch, after, key
@@ -132,6 +136,17 @@ class Batch(Stage):
 
     def describe_as_input(self) -> dict[str, Any] | None:
         return {"op": self.name, "n": self.size, "drop_last": self.drop_last}
+
+
+def sums_of(keys: I64, size: int, *, batched: bool) -> I64:
+    """The keys of batches of ``size`` items: the sums of what the items add to a digest."""
+    hashes, firsts = hashes_of(keys, batched=batched), np.arange(0, len(keys), size)
+    return np.add.reduceat(hashes, firsts).view(np.int64) if len(keys) else keys
+
+
+def sum_of(keys: I64, *, batched: bool) -> int:
+    """The key of one batch."""
+    return int(hashes_of(keys, batched=batched).sum(dtype=np.uint64).view(np.int64))
 
 
 def _as_lists(runs: Iterator[RowRun]) -> Iterator[RowRun]:
@@ -157,7 +172,7 @@ class Collate(Stage):
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         function = FUNCTIONS.timed(self.function)
         items = ((function(item), cursor, key) for item, cursor, key in inputs.as_single_items())
-        return Flow(single_items=items, form=inputs.form)
+        return Flow(single_items=items, form=inputs.form, batched=inputs.batched)
 
     def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         return None

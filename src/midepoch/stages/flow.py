@@ -132,7 +132,7 @@ class Flow:
     form: Form = "python"
     """The values that items hold: Python, NumPy, torch or Arrow."""
     batched: bool = False
-    """True if each item is a batch, whose values are columns."""
+    """True if each item is a batch: its values are columns, and its key is a sum of hashes."""
     ragged: Callable[[str], bool] | None = None
     """True of columns whose arrays differ in length from item to item. They are never stacked, even if some agree."""
     schema: pa.Schema | None = None

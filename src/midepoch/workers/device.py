@@ -20,7 +20,7 @@ import torch
 
 from midepoch._common.once import log_once
 from midepoch.delivery.progress import EMPTY, Turns
-from midepoch.delivery.reader import turn_by_turn
+from midepoch.delivery.reader import one_by_one
 from midepoch.errors import StaleIteratorError
 from midepoch.values.memory import LARGE
 from midepoch.values.received import copied
@@ -268,12 +268,9 @@ def start_copies_of_turns(
 ) -> Generator[Turns, None, None]:
     """Turns of this process, one at a time, with their tensors on a device."""
     try:
-        for turns in all_turns:
-            for cursor, item in turn_by_turn(iter((turns,))):
-                if cursor is None:
-                    yield Turns((EMPTY,), ((),), turns.sums)
-                else:
-                    yield Turns([start_copies(item, device, copies)], ((cursor,),), turns.sums)
+        for turns in one_by_one(all_turns):
+            items = [item if item is EMPTY else start_copies(item, device, copies) for item in turns.items]
+            yield turns._replace(items=items)
     finally:
         all_turns.close()
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from midepoch.delivery.layout import Chunk, Destination
-from midepoch.delivery.progress import Progress
+from midepoch.delivery.progress import AnyProgress
 from midepoch.delivery.tally import Tally
 from midepoch.delivery.transport import NO_TURN, PLACE, Message
 from midepoch.workers.process import CHECK_SECONDS, END, ITEMS, ROUND, TURN
@@ -17,7 +17,7 @@ from midepoch.workers.worker import Worker
 class Mailbox:
     """Reads where messages are as soon as that arrives, and leaves them where they are until their turn has come."""
 
-    def __init__(self, workers: Sequence[Worker], round_number: int, progress: Progress, *, timeout: float) -> None:
+    def __init__(self, workers: Sequence[Worker], round_number: int, progress: AnyProgress, *, timeout: float) -> None:
         self._workers, self._round, self._timeout = workers, round_number, timeout
         self._progress = progress
         self._messages: dict[int, tuple[Worker, Message]] = {}  # by their first turns
@@ -112,7 +112,7 @@ class Mailbox:
 class WorkerPort:
     """Where the turns of one worker arrive in one round."""
 
-    def __init__(self, mailbox: Mailbox, worker: int, workers: int, progress: Progress, to: Destination) -> None:
+    def __init__(self, mailbox: Mailbox, worker: int, workers: int, progress: AnyProgress, to: Destination) -> None:
         self._mailbox, self._turn, self._step = mailbox, worker, workers
         self._progress, self._to = progress, to
         self._chunks: deque[Chunk] = deque()

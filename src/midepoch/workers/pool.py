@@ -22,7 +22,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from midepoch.delivery.gather import in_turn, without_waits
 from midepoch.delivery.layout import Destination
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.progress import Progress, Turns
+from midepoch.delivery.progress import AnyProgress, Turns
+from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.errors import StaleIteratorError
 from midepoch.stages.arguments import name_of
 from midepoch.values.received import copied
@@ -67,7 +68,7 @@ class WorkerPool:
         self._to = _destination(device, self.copies, pin=pins(loader))
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         self._workers: list[Worker] = []
-        self._progress: Progress | None = None
+        self._progress: AnyProgress | None = None
         self._stop = weakref.finalize(self, _stop, self._workers, self._process)  # also at exit
         for number in range(loader.num_workers):
             settings = WorkerSettings(
@@ -97,17 +98,17 @@ class WorkerPool:
         if self._progress is not None:
             self._progress.cut_off()
 
-    def work(self, progress: Progress) -> Generator[Turns, None, None]:
+    def work(self, progress: AnyProgress) -> Generator[Turns, None, None]:
         """Start all workers from where a progress is, and receive what they send, in the order of the rank's turns."""
         arriving = self._arriving(progress)
         return without_waits(arriving) if self.copies is None else one_ahead(arriving, self.copies)
 
-    def _arriving(self, progress: Progress) -> Generator[Turns | None, None, None]:
+    def _arriving(self, progress: AnyProgress) -> Generator[Turns | None, None, None]:
         """What the workers send, with a None before each wait."""
         self._round += 1
         self._progress = progress
         session = progress.session
-        resume_point = session.start, progress.reader_progress(), session.assignment.readers, progress.reader
+        resume_point = session.start, progress.reader_progress(), session.readers, progress.reader
         mailbox = Mailbox(self._workers, self._round, progress, timeout=self._timeout)
         try:
             for worker in self._workers:
@@ -116,10 +117,10 @@ class WorkerPool:
             ports = [WorkerPort(mailbox, number, count, progress, self._to) for number in range(count)]
             arrived = in_turn(
                 ports,
-                len(progress.rotation),
-                tracks_cursors=session.tracks_cursors,
+                len(progress.rotation) if isinstance(progress, ReportedProgress) else 1,
+                tracks_cursors=not session.counted,
                 on_device=self.copies is not None,
-                has_sums=session.pipeline.digest,
+                has_hashes=session.pipeline.digest,
             )
             for turns in arrived:
                 yield turns

@@ -21,12 +21,10 @@ from torch.utils.data._utils import worker as torch_workers
 
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.progress import Progress
 from midepoch.delivery.reader import take_turns
-from midepoch.delivery.resume import session_from
+from midepoch.delivery.resume import progress_from
 from midepoch.delivery.ring import Places, SharedMemory
-from midepoch.delivery.session import NO_END
-from midepoch.delivery.tally import Tally, tally_of
+from midepoch.delivery.tally import Tally
 from midepoch.delivery.transport import Sender
 from midepoch.values.memory import keep_memory
 
@@ -112,13 +110,12 @@ def _prepare(settings: WorkerSettings) -> None:
 
 def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: Sender, link: "Link") -> None:
     start, delivered, ranks, rank = resume_point
-    session = session_from(settings.plan.pipeline, start, ranks, delivered)
-    progress = Progress(session, rank, delivered=delivered)
-    all_turns = take_turns(progress, range(settings.number, NO_END, settings.workers), deferred=True)
+    progress = progress_from(settings.plan.pipeline, start, rank, ranks, delivered=delivered)
+    all_turns = take_turns(progress, settings.number, settings.workers, deferred=True)
     sender.turn = settings.number
     clock = time.perf_counter
     made = sent = 0.0
-    link.tally = lambda: tally_of(session)._replace(made=made, sent=sent - sender.idle, idle=sender.idle)
+    link.tally = lambda: progress.reading.tally()._replace(made=made, sent=sent - sender.idle, idle=sender.idle)
     try:
         begun = clock()
         for turns in all_turns:

@@ -30,7 +30,7 @@ def plan(**options):
 def test_worker_w_of_rank_r_is_reader_r_plus_ranks_times_w(monkeypatch, options, worker, reader, readers, workers):
     monkeypatch.setattr(plans, "torch_worker", lambda: worker)
     progress = plan(**options).begin(State())
-    assert (progress.reader, progress.session.assignment.readers, progress.workers) == (reader, readers, workers)
+    assert (progress.reader, progress.session.readers, progress.workers) == (reader, readers, workers)
     assert progress.session.start.lanes == readers
 
 

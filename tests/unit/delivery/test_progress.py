@@ -13,9 +13,9 @@ from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
 from midepoch.delivery.gather import in_turn, without_waits
 from midepoch.delivery.layout import Chunk
-from midepoch.delivery.progress import EMPTY, Progress, Turns
+from midepoch.delivery.progress import EMPTY, CountedProgress, Turns
 from midepoch.delivery.session import Session
-from midepoch.delivery.uniform import UniformSession
+from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from simulation import MemoryWorld, Simulation, cursor_after, memory_worlds, starts
 
 quick = settings(max_examples=100, deadline=None)
@@ -28,12 +28,12 @@ def sessions(draw):
     world = draw(memory_worlds(uniform=False))
     start, readers = draw(starts(world)), draw(st.integers(1, 5))
     simulation = Simulation(world.waiting(start), start.turn, readers)
-    return world, Session(world.pipeline(), start, readers), simulation, draw(st.sampled_from([0, 1, 2, 5]))
+    return world, UncountedSession(world.pipeline(), start, readers), simulation, draw(st.sampled_from([0, 1, 2, 5]))
 
 
 def deliver(progress, simulation, rounds, items=None):
     """Hand over items of the simulated turns from where the progress is; all by default."""
-    period = progress.session.assignment.period
+    period = progress.session.assignment.period if isinstance(progress, ReportedProgress) else 1
     turns = simulation.as_turns(progress.reader, period, progress.turns_taken, rounds)
     return list(islice(chain.from_iterable(progress.follow(turns)), items))
 
@@ -47,7 +47,7 @@ def cuts(simulation, reader):
 def test_a_reader_hands_over_the_items_of_its_turns_without_empty_ones(drawn):
     _, session, simulation, rounds = drawn
     for reader in range(simulation.readers):
-        progress = Progress(session, reader)
+        progress = ReportedProgress(session, reader)
         assert deliver(progress, simulation, rounds) == simulation.items_of(reader)
         assert progress.items == len(simulation.items_of(reader))
 
@@ -81,10 +81,10 @@ class Port:
 def test_at_every_cut_of_what_workers_send_the_state_is_that_of_single_turns(sizes, dropped, readers, workers, most):
     """Several turns that arrive together may be at one lane: then the last that was taken counts."""
     world = MemoryWorld(sizes=tuple(sizes), dropped=frozenset(dropped))
-    session = Session(world.pipeline(), world.start(), readers)
+    session = UncountedSession(world.pipeline(), world.start(), readers)
     simulation = Simulation(world.waiting(world.start()), 0, readers)
     for reader in range(readers):
-        singly, together = Progress(session, reader), Progress(session, reader)
+        singly, together = ReportedProgress(session, reader), ReportedProgress(session, reader)
         ports = [Port(simulation.turns[reader][worker::workers], most) for worker in range(workers)]
         period = session.assignment.period
         arrived = without_waits(in_turn(ports, period, tracks_cursors=True))
@@ -98,13 +98,13 @@ def test_at_every_cut_of_what_workers_send_the_state_is_that_of_single_turns(siz
 @given(sessions())
 def test_turns_and_items_are_counted_as_they_are_handed_over(drawn):
     _, session, simulation, rounds = drawn
-    progress = Progress(session, 0)
+    progress = ReportedProgress(session, 0)
     turns = simulation.as_turns(0, session.assignment.period, 0, rounds)
     for number, _ in enumerate(chain.from_iterable(progress.follow(turns)), start=1):
         assert progress.items == number
         assert progress.turns_taken == simulation.turns_for(0, number)
         taken = simulation.turns[0][: progress.turns_taken]
-        assert [progress.delivered(slot) for slot in range(session.assignment.period)] == [
+        assert [progress._delivered(slot) for slot in range(session.assignment.period)] == [
             sum(item is not None for _, item in taken[slot :: session.assignment.period])
             for slot in range(session.assignment.period)
         ]
@@ -114,7 +114,7 @@ def test_turns_and_items_are_counted_as_they_are_handed_over(drawn):
 @given(sessions())
 def test_empty_turns_after_the_last_item_add_no_items(drawn):
     _, session, simulation, rounds = drawn
-    progress = Progress(session, 0)
+    progress = ReportedProgress(session, 0)
     items = len(deliver(progress, simulation, rounds))
     before = progress.turns_taken
     for number in range(1, 1 + session.assignment.period):
@@ -128,7 +128,7 @@ def test_the_states_of_all_readers_of_a_filter_are_merged_into_what_they_deliver
     world, session, simulation, rounds = drawn
     states, turns_taken = [], []
     for reader in range(simulation.readers):
-        progress = Progress(session, reader)
+        progress = ReportedProgress(session, reader)
         deliver(progress, simulation, rounds, data.draw(st.integers(0, 5)))
         states.append(progress.state().to_dict(FINGERPRINT))
         turns_taken.append(progress.turns_taken)
@@ -140,10 +140,10 @@ def test_the_states_of_all_readers_of_a_filter_are_merged_into_what_they_deliver
 @given(sessions())
 def test_a_single_readers_state_of_a_filter_is_complete(drawn):
     world, session, _, rounds = drawn
-    alone = Session(session.pipeline, session.start, 1)
+    alone = UncountedSession(session.pipeline, session.start, 1)
     simulation = Simulation(world.waiting(session.start), session.start.turn, 1)
     for items in cuts(simulation, 0):
-        progress = Progress(alone, 0)
+        progress = ReportedProgress(alone, 0)
         deliver(progress, simulation, rounds, items)
         state = progress.state()
         assert (state.turn, world.waiting(state)) == simulation.left([progress.turns_taken])
@@ -155,9 +155,9 @@ def test_a_resumed_progress_hands_over_the_rest(drawn, data):
     _, session, simulation, rounds = drawn
     reader = data.draw(st.integers(0, simulation.readers - 1))
     for items in cuts(simulation, reader):
-        first = Progress(session, reader)
+        first = ReportedProgress(session, reader)
         got = deliver(first, simulation, rounds, items)
-        second = Progress(session, reader, delivered=first.reader_progress())
+        second = ReportedProgress(session, reader, delivered=first.reader_progress())
         assert second.reader_progress() == first.reader_progress()
         assert second.items == first.items == items
         assert second.state() == first.state()
@@ -171,7 +171,7 @@ def test_the_upcoming_row_of_a_filter_is_where_its_lane_is_read_on(drawn, data):
     """That is the row after the lane's last item, or the first, if the lane may have more for this reader."""
     world, session, simulation, rounds = drawn
     reader = data.draw(st.integers(0, simulation.readers - 1))
-    progress = Progress(session, reader)
+    progress = ReportedProgress(session, reader)
     deliver(progress, simulation, rounds, data.draw(st.integers(0, 6)))
     turns = simulation.turns[reader]
     expected = None
@@ -192,16 +192,16 @@ def test_the_upcoming_row_of_a_filter_is_where_its_lane_is_read_on(drawn, data):
 def test_the_upcoming_row_is_the_same_once_the_state_is_loaded():
     """Lane 0 has run out before its last row, which is dropped. A complete state does not have that."""
     world = MemoryWorld(sizes=(2, 3), dropped=frozenset({(0, 1)}))
-    progress = Progress(Session(world.pipeline(), world.start(), 1), 0)
+    progress = ReportedProgress(UncountedSession(world.pipeline(), world.start(), 1), 0)
     deliver(progress, Simulation(world.waiting(world.start()), 0, 1), 0, 3)
-    assert (progress.turns_taken, progress.limits) == (4, [1, None])
-    loaded = Progress(Session(world.pipeline(), progress.state(), 1), 0)
+    assert (progress.turns_taken, progress._limits) == (4, [1, None])
+    loaded = ReportedProgress(UncountedSession(world.pipeline(), progress.state(), 1), 0)
     assert loaded.upcoming() == progress.upcoming() == (0, (1,))
 
 
 def test_nothing_counts_as_delivered_before_it_is_handed_over():
     world = MemoryWorld(sizes=(4,), dropped=frozenset())
-    progress = Progress(Session(world.pipeline(), world.start(), 1), 0)
+    progress = ReportedProgress(UncountedSession(world.pipeline(), world.start(), 1), 0)
     items = progress.follow(iter([Turns([(0, 0), (0, 1), (0, 2)], [[(1,), (2,), (3,)]])]))
     some = next(items)
     assert (progress.items, progress.state().turn) == (0, 0)
@@ -214,15 +214,15 @@ def test_nothing_counts_as_delivered_before_it_is_handed_over():
 
 def test_empty_turns_count_as_turns_but_not_as_items():
     world = MemoryWorld(sizes=(1, 2), dropped=frozenset())
-    progress = Progress(Session(world.pipeline(), world.start(), 1), 0)
+    progress = ReportedProgress(UncountedSession(world.pipeline(), world.start(), 1), 0)
     turns = [Turns([(0, 0), (1, 0)], [[(1,)], [(1,)]]), Turns([EMPTY, (1, 1)], [[], [(2,)]])]
     assert list(chain.from_iterable(progress.follow(iter(turns)))) == [(0, 0), (1, 0), (1, 1)]
-    assert (progress.turns_taken, progress.items, progress.limits) == (4, 3, [1, None])
+    assert (progress.turns_taken, progress.items, progress._limits) == (4, 3, [1, None])
 
 
 def test_repeated_items_are_counted_but_in_no_state():
     world = MemoryWorld(sizes=(2,))
-    progress = Progress(UniformSession(world.pipeline(), world.start(), 1), 0)
+    progress = CountedProgress(Session(world.pipeline(), world.start(), 1), 0)
     deliver(progress, Simulation(world.waiting(world.start()), 0, 1), 0)
     before = progress.reader_progress()
     progress.repeated += 1
@@ -232,8 +232,8 @@ def test_repeated_items_are_counted_but_in_no_state():
 
 def test_the_state_of_one_of_several_workers_is_partial():
     world = MemoryWorld(sizes=(3, 3))
-    session = UniformSession(world.pipeline(), world.start(), 2)
-    progress = Progress(session, 1, workers=2)
+    session = Session(world.pipeline(), world.start(), 2)
+    progress = CountedProgress(session, 1, workers=2)
     deliver(progress, Simulation(world.waiting(world.start()), 0, 2), 0, 2)
     part = progress.state().reader_progress
     assert part is not None
@@ -246,7 +246,7 @@ def test_a_progress_that_is_cut_off_hands_over_nothing_more(drawn, data):
     _, session, simulation, rounds = drawn
     reader = data.draw(st.integers(0, simulation.readers - 1))
     for items in cuts(simulation, reader):
-        whole, cut = Progress(session, reader), Progress(session, reader)
+        whole, cut = ReportedProgress(session, reader), ReportedProgress(session, reader)
         expected = deliver(whole, simulation, rounds, items)
         handed_over = chain.from_iterable(cut.follow(simulation.as_turns(reader, session.assignment.period, 0, rounds)))
         got = list(islice(handed_over, items))
@@ -260,10 +260,10 @@ def test_a_progress_that_is_cut_off_hands_over_nothing_more(drawn, data):
 def test_the_next_epoch_keeps_what_this_reader_delivered_while_others_may_be_in_this_one(drawn, data):
     _, session, simulation, rounds = drawn
     reader = data.draw(st.integers(0, simulation.readers - 1))
-    progress = Progress(session, reader)
+    progress = ReportedProgress(session, reader)
     deliver(progress, simulation, rounds)
     following = progress.following()
-    if progress.counted or simulation.readers == 1:
+    if simulation.readers == 1:
         assert following == State(epoch=1)
     else:
         assert following == State(epoch=1, earlier=(progress.state(),))
@@ -276,12 +276,12 @@ def test_only_the_last_epochs_are_kept():
         assert [one.epoch for one in state.earlier] == list(range(max(0, epoch - 4), epoch))
         assert all(one.earlier == () for one in state.earlier)
         start = replace(world.start(), epoch=epoch, earlier=state.earlier)
-        state = Progress(Session(world.pipeline(), start, 2), 1).following()
+        state = ReportedProgress(UncountedSession(world.pipeline(), start, 2), 1).following()
 
 
 def test_what_is_made_after_some_turns_does_not_grow_with_the_turns_before():
     world = MemoryWorld(sizes=(1,), dropped=frozenset())
-    progress = Progress(Session(world.pipeline(), world.start(), 1), 0)
+    progress = ReportedProgress(UncountedSession(world.pipeline(), world.start(), 1), 0)
     many = Turns([None] * 50_000, [[(1,)] * 50_000])
     for items in progress.follow(iter([many, many])):
         deque(items, maxlen=0)

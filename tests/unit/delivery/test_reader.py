@@ -1,17 +1,16 @@
 """Reading: the turns that processes take are those of a simulation, however many share them and however items come."""
 
 import logging
-from itertools import chain, cycle, islice
-from math import gcd
+from itertools import chain, islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midepoch._common.once import log_once
-from midepoch.delivery.progress import EMPTY, Progress, Turns
+from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.delivery.reader import take_turns, turn_by_turn
-from midepoch.delivery.session import NO_END, Session
+from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from simulation import MemoryWorld, Simulation, cursor_after, memory_worlds, starts
 
 quick = settings(max_examples=100, deadline=None)
@@ -35,7 +34,7 @@ def sessions(draw):
     world = draw(memory_worlds())
     start, readers = draw(starts(world)), draw(st.integers(1, 4))
     pipeline = world.pipeline(bulk=draw(st.sampled_from([0, 1, 3])))
-    return Session(pipeline, start, readers), Simulation(world.waiting(start), start.turn, readers)
+    return UncountedSession(pipeline, start, readers), Simulation(world.waiting(start), start.turn, readers)
 
 
 @quick
@@ -43,7 +42,7 @@ def sessions(draw):
 def test_the_turns_of_each_reader_are_those_of_the_simulation(drawn):
     session, simulation = drawn
     for reader in range(simulation.readers):
-        turns = turn_by_turn(take_turns(Progress(session, reader)))
+        turns = turn_by_turn(take_turns(ReportedProgress(session, reader)))
         assert without_empty_end(turns) == expected_turns(simulation, reader)
 
 
@@ -52,40 +51,21 @@ def test_the_turns_of_each_reader_are_those_of_the_simulation(drawn):
 def test_workers_share_the_turns_of_a_reader_from_any_position(drawn, workers, items, data):
     session, simulation = drawn
     reader = data.draw(st.integers(0, simulation.readers - 1))
-    progress = Progress(session, reader)
+    progress = ReportedProgress(session, reader)
     list(islice(chain.from_iterable(progress.follow(take_turns(progress))), items))
     for worker in range(workers):
         turns = turn_by_turn(
             take_turns(
-                Progress(progress.session, progress.reader, delivered=progress.reader_progress()),
-                range(worker, NO_END, workers),
+                ReportedProgress(progress.session, progress.reader, delivered=progress.reader_progress()),
+                worker,
+                workers,
             )
         )
-        begin = Progress(progress.session, progress.reader, delivered=progress.reader_progress()).turns_taken + worker
+        begin = (
+            ReportedProgress(progress.session, progress.reader, delivered=progress.reader_progress()).turns_taken
+            + worker
+        )
         assert without_empty_end(turns) == expected_turns(simulation, reader, begin, workers)
-
-
-@quick
-@given(sessions(), st.integers(1, 3), st.lists(st.integers(1, 5), min_size=1), st.data())
-def test_turns_that_are_taken_in_pieces_are_those_taken_at_once(drawn, step, sizes, data):
-    session, simulation = drawn
-    reader = data.draw(st.integers(0, simulation.readers - 1))
-    lanes = len(session.positions)
-    in_turn = lanes // gcd(lanes, simulation.readers * step)
-    for first in range(step):
-        turns = in_pieces(Progress(session, reader), first, step, [size * in_turn for size in sizes])
-        assert without_empty_end(turns) == expected_turns(simulation, reader, first, step)
-
-
-def in_pieces(progress, first, step, sizes):
-    """Every ``step``-th turn, taken a few at a time, until there are fewer than were asked for."""
-    for size in cycle(sizes):
-        piece = range(first, first + size * step, step)
-        turns = list(turn_by_turn(take_turns(progress, piece)))[:size]
-        yield from turns
-        if len(turns) < size:
-            return
-        first = piece.stop
 
 
 @quick
@@ -93,27 +73,27 @@ def in_pieces(progress, first, step, sizes):
 def test_a_reader_stops_anywhere_and_continues_there(drawn, items, data):
     session, simulation = drawn
     reader = data.draw(st.integers(0, simulation.readers - 1))
-    first = Progress(session, reader)
+    first = ReportedProgress(session, reader)
     got = list(islice(chain.from_iterable(first.follow(take_turns(first))), items))
-    second = Progress(first.session, first.reader, delivered=first.reader_progress())
+    second = ReportedProgress(first.session, first.reader, delivered=first.reader_progress())
     got += chain.from_iterable(second.follow(take_turns(second)))
     assert got == simulation.items_of(reader)
 
 
 def test_items_that_come_in_bulk_are_handed_on_in_bulk():
     world = MemoryWorld(sizes=(6, 6))
-    session = Session(world.pipeline(bulk=3), world.start(), 1)
-    sizes = [len(turns.items) for turns in take_turns(Progress(session, 0))]
+    session = UncountedSession(world.pipeline(bulk=3), world.start(), 1)
+    sizes = [len(turns.items) for turns in take_turns(ReportedProgress(session, 0))]
     assert sizes == [6, 6]
-    one_lane = Session(world.pipeline(bulk=3), world.start(), 2)
-    assert [len(turns.items) for turns in take_turns(Progress(one_lane, 0))] == [3, 3]
+    one_lane = UncountedSession(world.pipeline(bulk=3), world.start(), 2)
+    assert [len(turns.items) for turns in take_turns(ReportedProgress(one_lane, 0))] == [3, 3]
 
 
 def test_a_lane_that_has_run_out_has_empty_turns_until_all_have():
     for bulk in (0, 2):
         world = MemoryWorld(sizes=(1, 3))
-        session = Session(world.pipeline(bulk=bulk), world.start(), 1)
-        items = list(chain.from_iterable(turns.items for turns in take_turns(Progress(session, 0))))
+        session = UncountedSession(world.pipeline(bulk=bulk), world.start(), 1)
+        items = list(chain.from_iterable(turns.items for turns in take_turns(ReportedProgress(session, 0))))
         assert items[:6] == [(0, 0), (1, 0), EMPTY, (1, 1), EMPTY, (1, 2)]
         assert set(items[6:]) <= {EMPTY}
 
@@ -136,7 +116,7 @@ def test_what_was_opened_is_closed_at_the_end_and_when_a_loop_is_left(bulk):
     world = MemoryWorld(sizes=(3, 3))
     for turns_wanted in (2, None):
         pipeline = world.pipeline(bulk=bulk)
-        turns = take_turns(Progress(Session(pipeline, world.start(), 1), 0))
+        turns = take_turns(ReportedProgress(UncountedSession(pipeline, world.start(), 1), 0))
         list(islice(turns, turns_wanted and 1))
         turns.close()
         assert [opened.closed for opened in pipeline.source.opened] == [True]
@@ -156,10 +136,12 @@ def test_what_was_opened_is_closed_at_the_end_and_when_a_loop_is_left(bulk):
 )
 def test_the_first_reader_warns_if_shared_lanes_cost_work(caplog, world, readers, reader, workers, options, shared_by):
     log_once.cache_clear()
-    progress = Progress(Session(world.pipeline(**options), world.start(), readers), reader)
+    progress = ReportedProgress(UncountedSession(world.pipeline(**options), world.start(), readers), reader)
     with caplog.at_level(logging.WARNING, "midepoch"):
         for _ in range(2):
-            take_turns(progress, range(0, NO_END, workers)).close()
+            turns = take_turns(progress, 0, workers)
+            next(turns)
+            turns.close()
     messages = [record.message for record in caplog.records]
     if shared_by is None:
         assert messages == []

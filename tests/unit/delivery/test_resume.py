@@ -109,7 +109,7 @@ def test_a_begun_epoch_keeps_its_lanes_mode_and_turn():
     state = replace(world.start([LanePosition((2,))] * 3, turn=6), mode="file")
     progress = start(world, state, readers=2, lanes=9, mode="example")
     assert progress.session.start == state
-    assert progress.session.assignment.readers == 2
+    assert progress.session.readers == 2
 
 
 def test_a_short_last_batch_is_not_read_again_in_smaller_ones():

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.resume import session_from
-from midepoch.delivery.session import Session
-from midepoch.delivery.uniform import FileSession, UniformSession
+from midepoch.delivery.session import FileSession, Session
+from midepoch.delivery.uncounted import UncountedSession
 from midepoch.errors import CheckpointMismatchError
 from simulation import MemoryWorld, memory_worlds, starts
 
@@ -26,7 +26,7 @@ def sessions(draw, mode="example"):
     if mode == "file":
         readers = draw(st.sampled_from([n for n in range(1, 6) if len(world.sizes) % n == 0]))
     start = replace(start, mode=mode)
-    kind = FileSession if mode == "file" else UniformSession
+    kind = FileSession if mode == "file" else Session
     return world, kind(world.pipeline(), start, readers), MODELS[mode](world, start, readers)
 
 
@@ -117,7 +117,7 @@ def test_worker_w_of_all_ranks_delivered_the_same(mode):
     """Two ranks of two workers: readers 0 and 1 are the first workers, readers 2 and 3 the second ones."""
     world = MemoryWorld(sizes=(4, 4, 4, 4))
     start = replace(world.start(), mode=mode)
-    kind = FileSession if mode == "file" else UniformSession
+    kind = FileSession if mode == "file" else Session
     state = kind(world.pipeline(), start, 4).after_each([2, 1])
     assert [position.cursor for position in state.positions.expand()] == [(2,), (2,), (1,), (1,)]
     assert state.turn == 6
@@ -135,26 +135,17 @@ def test_states_of_lanes_in_step_stay_small_until_one_runs_out(drawn):
         assert len(session.after(items).positions.runs) <= runs + 2
 
 
-@pytest.mark.parametrize(
-    ("readers", "ahead", "kind"), [(2, (), FileSession), (3, (), UniformSession), (2, (1,), UniformSession)]
-)
+@pytest.mark.parametrize(("readers", "ahead", "kind"), [(2, (), FileSession), (3, (), Session), (2, (1,), Session)])
 def test_lanes_of_whole_files_have_owners_if_each_reader_has_as_many(readers, ahead, kind):
     world = MemoryWorld(sizes=(4, 4))
     start = replace(world.start([LanePosition((0,), ahead), LanePosition((0,))]), mode="file")
     assert type(session_from(world.pipeline(), start, readers)) is kind
 
 
-def test_the_end_of_a_delivery_is_after_its_last_ordinal():
-    """Two lanes and four readers: reader 1 shares lane 1 with reader 3, so it takes the ordinals 0, 2, 4."""
-    session = Session(MemoryWorld(sizes=(9, 9)).pipeline(), MemoryWorld(sizes=(9, 9)).start(), 4)
-    assert [session.end(1, 0, delivered) for delivered in range(4)] == [0, 1, 3, 5]
-    assert [session.end(3, 0, delivered) for delivered in range(4)] == [0, 2, 4, 6]
-
-
 def test_another_batch_size_counts_the_items_of_the_states_own():
     """A state of batches of 3, in a pipeline of batches of 2, still counts batches of 3, the short last one too."""
     then = MemoryWorld(sizes=(8,), batch=3)
-    session = UniformSession(MemoryWorld(sizes=(8,), batch=2).pipeline(), then.start([LanePosition((1,))]), 1)
+    session = Session(MemoryWorld(sizes=(8,), batch=2).pipeline(), then.start([LanePosition((1,))]), 1)
     assert session.reader_items(0) == 3
     assert session.after(2).positions.expand() == [LanePosition((7,))]
 
@@ -173,7 +164,7 @@ def test_another_batch_size_counts_the_items_of_the_states_own():
 )
 def test_positions_that_no_run_can_have_reached_are_refused(position, batch, message):
     world = MemoryWorld(sizes=(3, 5), batch=batch)
-    session = UniformSession(world.pipeline(), world.start([LanePosition((0,)), position]), 1)
+    session = Session(world.pipeline(), world.start([LanePosition((0,)), position]), 1)
     if message is None:
         session.check()
         return
@@ -186,4 +177,4 @@ def test_a_session_starts_from_complete_states_of_begun_epochs_only():
     partial = replace(world.start(), reader_progress=ReaderProgress(readers=2))
     for start in (State(), partial):
         with pytest.raises(CheckpointMismatchError, match="not the complete state"):
-            Session(world.pipeline(), start, 1)
+            UncountedSession(world.pipeline(), start, 1)

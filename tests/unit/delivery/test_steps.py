@@ -7,7 +7,6 @@ import midepoch as me
 from counted import write_files
 from midepoch.checkpoint.state import State
 from midepoch.delivery.resume import begin
-from midepoch.delivery.steps import steps_of
 from surveys import surveyed
 
 
@@ -24,7 +23,6 @@ def test_every_item_is_where_the_turns_bring_it(tmp_path_factory, kind, lanes, r
     dataset = (surveyed(dataset.filter(is_first)) if kind == "filter" else dataset).batch(batch)
     options = {"reader": 0, "readers": ranks, "workers": 1, "lanes": lanes, "mode": "example"}
     session = begin(dataset.plan.pipeline, State(), **options).session
-    steps = steps_of(session)
     totals = [session.total(lane) for lane in range(lanes)]
     in_order = [(lane, round_) for round_ in range(max(totals)) for lane in range(lanes) if round_ < totals[lane]]
     expected = {rank: [] for rank in range(ranks)}
@@ -33,10 +31,10 @@ def test_every_item_is_where_the_turns_bring_it(tmp_path_factory, kind, lanes, r
     for rank, items in expected.items():
         assert [session.item(rank, step) for step in range(len(items) + 1)] == [*items, None]
         for step, item in enumerate(items):
-            assert steps.of(*item) == (rank, step, in_order.index(item))
+            assert session.delivery_of(*item) == (rank, step, in_order.index(item))
     for turns in range(max(totals) * lanes + 2):
         taken = [item for item in in_order if item[1] * lanes + item[0] < turns]
-        assert steps.total(turns) == len(taken)
-        assert [steps.delivered(rank, turns) for rank in range(ranks)] == [
+        assert session.items_in(turns) == len(taken)
+        assert [session.items_of_reader(rank, turns) for rank in range(ranks)] == [
             sum(item in taken for item in items) for items in expected.values()
         ]

@@ -387,13 +387,6 @@ def test_wide_rows_in_order_are_copied_once_and_arrive_as_tensors(memory, monkey
     assert all(np.array_equal(one, other) for one, other in zip(arrived, expected, strict=True))
 
 
-class Summed:
-    """Sums of turns, as a session keeps them for a digest."""
-
-    def take(self, turns):
-        return np.arange(turns, dtype=np.uint64) + np.uint64(2**63)
-
-
 @pytest.mark.parametrize("form", ["numpy", "torch"])
 @pytest.mark.parametrize("has_sums", [True, False])
 @pytest.mark.parametrize("ahead", [None, 1, 5])
@@ -412,7 +405,7 @@ def test_wide_batches_of_lanes_arrive_as_they_are_made_here(memory, form, has_su
     cursors = [np.arange(18).reshape(-1, 2) + 100 * lane for lane in range(3)]
     main = Main(memory)
     sender = Sender(memory, main, Places(), ahead=ahead)
-    sender.send(Turns(items, cursors, Summed() if has_sums else None))
+    sender.send(Turns(items, cursors, np.arange(27, dtype=np.uint64) + np.uint64(2**63) if has_sums else None))
     sender.flush()
     turns = main.rest()
     sums = [(-(2**63) + number,) if has_sums else () for number in range(27)]

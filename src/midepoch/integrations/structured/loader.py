@@ -57,5 +57,5 @@ class StructuredLoader(Loader):
         progress = run.progress()
         session = progress.session
         rows = sum(session.lanes.size(lane) for lane in range(len(session.positions)))
-        total = rows // session.assignment.readers
+        total = rows // session.readers
         return min(total, progress.items * self.plan.pipeline.item_rows), total
