@@ -3,7 +3,7 @@
 Parts may be mixtures themselves. 0 stands for no edit of any part.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from midepoch.checkpoint.migrations import shortened
@@ -30,18 +30,9 @@ def add_edits(first: Edits, second: Edits) -> Edits:
     return join_edits([add_edits(edits_of_part(first, part), edits_of_part(second, part)) for part in range(parts)])
 
 
-def write_edits(edits: Edits, masked: Edits = 0) -> Any:
-    """Plain values: of all edits, and of the last of them that only mask rows, if there are any."""
-    if masked:
-        return {"all": write_edits(edits), "masked": write_edits(masked)}
+def write_edits(edits: Edits) -> Any:
+    """Plain values."""
     return edits if isinstance(edits, int) else [write_edits(part) for part in edits]
-
-
-def read_all_edits(value: Any) -> tuple[Edits, Edits]:
-    """Read all edits back, and those that only mask rows."""
-    if isinstance(value, Mapping):
-        return read_edits(value["all"]), read_edits(value["masked"])
-    return read_edits(value), 0
 
 
 def read_edits(value: Any, depth: int = 0) -> Edits:

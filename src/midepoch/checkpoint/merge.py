@@ -169,7 +169,7 @@ def _check_same_session(first: State, state: State, number: int, *, may_be_idle:
         raise CheckpointMismatchError(
             f"State {number} (from 0) had not begun epoch {state.epoch} when it was saved, and others had: {cause}."
         )
-    names = ["lanes", "mode", "turn", "item_rows", "positions", "appended", "edits", "masked"]
+    names = ["lanes", "mode", "turn", "item_rows", "positions", "appended", "edits"]
     # An idle reader's state has the item_rows of the run before. A reader that shares no lane may have changed them.
     if may_be_idle and (state.reader_progress is None or not first.counts_items(state.reader_progress.readers)):
         names.remove("item_rows")

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from midepoch.checkpoint import migrations
 from midepoch.checkpoint.checksum import checksum, fingerprint_digest
 from midepoch.checkpoint.consistency import check_consistent, check_neighbours
-from midepoch.checkpoint.edits import Edits, read_all_edits, write_edits
+from midepoch.checkpoint.edits import Edits, read_edits, write_edits
 from midepoch.checkpoint.history import History, read_history
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
 from midepoch.checkpoint.migrations import shortened, upgrade
@@ -114,8 +114,6 @@ class State:
     appended: AppendedFiles = ()
     edits: Edits = 0
     """How many edits of the pipeline, its last ones, came after the epoch was cut into lanes."""
-    masked: Edits = 0
-    """How many of these, the last ones, leave rows out of packs alone, because a window of packs was under way."""
     earlier: tuple["State", ...] = ()
     """This reader's states at the end of the last epochs, oldest first: other ranks may still be in those epochs."""
     later: tuple["State", ...] = ()
@@ -179,7 +177,7 @@ class State:
         if self.appended:
             values["grown"] = [[list(files) for files in group] for group in self.appended]
         if self.edits:
-            values["edits"] = write_edits(self.edits, self.masked)
+            values["edits"] = write_edits(self.edits)
         return values
 
     @classmethod
@@ -205,7 +203,6 @@ class State:
     @classmethod
     def _read(cls, values: Any) -> Self:
         """The values of one epoch."""
-        edits, masked = read_all_edits(values.get("edits", 0))
         state = cls(
             epoch=_integer(values["epoch"], most=2 * MOST_EPOCHS),
             lanes=None if values["lanes"] is None else _integer(values["lanes"], least=1, most=MOST),
@@ -217,8 +214,7 @@ class State:
             ),
             reader_progress=None if values["part"] is None else _read_reader_progress(values["part"]),
             appended=_read_appended(values.get("grown", ())),
-            edits=edits,
-            masked=masked,
+            edits=read_edits(values.get("edits", 0)),
         )
         check_consistent(state)
         if values.get("digest") is not None:

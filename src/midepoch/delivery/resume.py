@@ -91,7 +91,7 @@ def _with_digest(pipeline: Pipeline, state: State, start: State, *, continues: b
 
 def _remembering(pipeline: Pipeline, start: State, ranks: int) -> State:
     """The start of a session, with a history that has it, if ranks deliver items by counts alone."""
-    counted = pipeline.uniform or (pipeline.counted and start.mode == "example" and not start.masked)
+    counted = pipeline.uniform or (pipeline.counted and start.mode == "example" and not pipeline.masks(start.edits))
     if start.lanes is None or not counted or start.earlier or start.appended or not start.positions.in_step:
         return replace(start, history=())
     balanced = pipeline.balanced or 0
@@ -141,7 +141,7 @@ def session_from(
         _check_not_balanced(pipeline)
         has_owners = start.mode == "file" and len(start.positions) % readers == 0 and start.positions.in_step
         return (FileSession if has_owners else Session)(pipeline, start, readers)
-    if not pipeline.counted or start.mode == "file" or start.masked or reports_cursors:
+    if not pipeline.counted or start.mode == "file" or pipeline.masks(start.edits) or reports_cursors:
         _check_not_balanced(pipeline)
         return UncountedSession(pipeline, start, readers)
     return (Session if pipeline.balanced is None else BalancedSession)(pipeline, start, readers)

@@ -133,7 +133,7 @@ class Session(AnySession):
         self._items: dict[int, LaneItems] = {}
         lanes = len(self.positions)
         turn_order = [(start.turn + number) % lanes for number in range(lanes)]
-        self.rounds = Rounds(turn_order, self, at_once=self.most_at_once, formula=pipeline.uniform)
+        self.rounds = Rounds(turn_order, self, at_once=self.most_at_once, formula=self.has_formula)
 
     def check(self) -> None:
         if not self.pipeline.uniform:
@@ -161,10 +161,15 @@ class Session(AnySession):
             self._items[lane] = LaneItems(self.lanes.counted(lane, position.cursor), position)
         return self._items[lane]
 
+    @property
+    def has_formula(self) -> bool:
+        """True if counts follow from the numbers of rows: the pipeline is uniform, and no row was left out."""
+        return self.pipeline.uniform and not self.start.edits
+
     @cached_property
     def _totals(self) -> list[int] | None:
         """The number of items that each lane had left, by the formula of a uniform pipeline."""
-        if not self.pipeline.uniform:
+        if not self.has_formula:
             return None
         rows = [self.lanes.size(lane) - position.cursor[0] for lane, position in enumerate(self.positions)]
         items = [self.pipeline.items(left, self.start.item_rows) for left in rows]

@@ -109,5 +109,5 @@ def _with_moved_cursors(state: State, move: MoveCursor, move_edits: Callable[[Ed
         )
     moved = ((lanes, LanePosition(move(position.cursor))) for lanes, position in state.positions.runs)
     if move_edits is not None:
-        state = replace(state, edits=move_edits(state.edits), masked=move_edits(state.masked))
+        state = replace(state, edits=move_edits(state.edits))
     return replace(state, positions=LanePositions.pack(moved), history=())

@@ -33,7 +33,6 @@ def cut_of(state: State) -> EpochCut:
         mode=state.mode,
         appended=state.appended,
         edits=state.edits,
-        masked=state.masked,
     )
 
 
@@ -67,13 +66,13 @@ class PipelineLanes:
     """The lanes of one epoch of a pipeline."""
 
     def __init__(self, pipeline: Pipeline, cut: EpochCut) -> None:
-        self.pipeline, self.cut = pipeline, cut
+        self.pipeline, self.cut = pipeline, replace(cut, masks=bool(cut.edits) and (cut.masks or pipeline.keeps_layout))
         self.deferred = False
         """True if counted items go to another process: rows that no function needs are then ``RowItems``."""
         self.packs = PackCounts()
         self.left_out: dict[int, set[int]] = {}
         """For each lane that was opened, the keys of the masked rows that were read, if there are any."""
-        self.source = pipeline.source.cut(cut, lambda: pipeline.known_survey)
+        self.source = pipeline.source.cut(self.cut, lambda: pipeline.known_survey)
 
     @classmethod
     def of(cls, pipeline: Pipeline, state: State) -> "PipelineLanes":
@@ -153,7 +152,7 @@ class PipelineLanes:
 
     def _described_cut(self) -> dict[str, Any]:
         """The cut as keys of counts have it. Epochs with masked rows are not counted."""
-        return {name: value for name, value in asdict(self.cut).items() if name != "masked"}
+        return {name: value for name, value in asdict(self.cut).items() if name != "masks"}
 
     def _with_deferral(self, flow: Flow) -> Flow:
         return replace(flow, deferred=True) if self.deferred else flow
@@ -162,7 +161,7 @@ class PipelineLanes:
         """The items of a lane from a cursor on. Each stage gets the cursor's numbers up to its own."""
         width = len(self.pipeline.source.begin)
         context = self.pipeline.context(self.cut.epoch)
-        if self.cut.masked:
+        if self.cut.masks:
             left_out = self.left_out.setdefault(lane, set())  # one for all flows of the lane
             self.source.note_masked(lane, left_out)
             context = replace(context, left_out=left_out)

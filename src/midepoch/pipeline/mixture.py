@@ -166,9 +166,7 @@ class Mixture:
             raise CheckpointMismatchError(
                 "The state is damaged: it says that files were appended to a mixture. Load an earlier checkpoint."
             )
-        if any(
-            edits and (isinstance(edits, int) or len(edits) != len(self.parts)) for edits in (cut.edits, cut.masked)
-        ):
+        if cut.edits and (isinstance(cut.edits, int) or len(cut.edits) != len(self.parts)):
             raise CheckpointMismatchError(
                 "The state is damaged: its edits are not those of the parts of a mixture. Load an earlier checkpoint."
             )
@@ -234,8 +232,8 @@ class MixtureLanes:
         self._left_out[lane] = left_out
 
     def _cut_part(self, part: int, epoch: int) -> PipelineLanes:
-        edits, masked = edits_of_part(self._cut.edits, part), edits_of_part(self._cut.masked, part)
-        return PipelineLanes(self._mixture.parts[part], replace(self._cut, epoch=epoch, edits=edits, masked=masked))
+        edits = edits_of_part(self._cut.edits, part)
+        return PipelineLanes(self._mixture.parts[part], replace(self._cut, epoch=epoch, edits=edits))
 
     def _part_lanes(self, part: int, times_ended: int) -> PipelineLanes:
         """The lanes of a pass over a part."""

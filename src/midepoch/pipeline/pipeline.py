@@ -1,7 +1,7 @@
 """A pipeline and its lanes in one epoch: everything that decides which items there are, nothing about who reads."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Protocol, TypeVar
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.checksum import fingerprint_digest
+from midepoch.checkpoint.edits import Edits
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import State
 from midepoch.index.survey import Survey
@@ -103,6 +104,32 @@ class Pipeline:
             grouping = grouping or (None if stage.keeps_rows else stage.name)
             random = stage.name if stage.uses_rng else random
         return None
+
+    @cached_property
+    def keeps_layout(self) -> bool:
+        """True if packs know their rows by keys. Then other rows keep their places when some are left out."""
+        packs = [stage for stage in self.stages if stage.length_column is not None]
+        groups = [stage for part in (self, *self._all_parts()) for stage in part.stages if stage.many_outputs]
+        return bool(packs) and len(groups) == len(packs)
+
+    @property
+    def parts(self) -> "tuple[Pipeline, ...]":
+        """The parts of a mixture; none of another source."""
+        return getattr(self.source, "parts", ())
+
+    def _all_parts(self) -> "Iterator[Pipeline]":
+        for part in self.parts:
+            yield part
+            yield from part._all_parts()
+
+    def masks(self, edits: Edits) -> bool:
+        """True if rows that edits leave out of an epoch under way only leave their places in packs empty.
+
+        A pack may lose all of its rows, which only reading tells.
+        """
+        if not edits or self.keeps_layout:
+            return bool(edits)
+        return not isinstance(edits, int) and any(map(Pipeline.masks, self.parts, edits))
 
     @cached_property
     def item_rows(self) -> int:

@@ -27,9 +27,14 @@ if TYPE_CHECKING:
 class CountedFileRows(CountedItems):
     """The rows of a lane from a position on. The survey is indexed by row number."""
 
-    def __init__(self, lanes: "FileRowsLanes", lane: int, start: int, survey: Survey | None) -> None:
+    def __init__(
+        self, lanes: "FileRowsLanes", lane: int, start: int, survey: Survey | None, gone: I64 | None = None
+    ) -> None:
+        """``gone`` are the rising positions of rows that are passed over."""
         self._lanes, self._lane, self._start, self._survey = lanes, lane, start, survey
-        self._left = max(0, lanes.size(lane) - start)
+        self._gone = np.empty(0, np.int64) if gone is None else gone[gone >= start]
+        self._kept_before = self._gone - start - np.arange(len(self._gone))
+        self._left = max(0, lanes.size(lane) - start - len(self._gone))
         self._near: dict[int, I64] = {}
 
     @cached_property
@@ -43,16 +48,24 @@ class CountedFileRows(CountedItems):
         return self._left
 
     def cursor(self, items: int) -> Cursor:
-        return (self._start + items,)
+        if not items or not len(self._gone):
+            return (self._start + items,)
+        return (int(self._positions(np.array([items - 1]))[0]) + 1,)
+
+    def _positions(self, numbers: I64) -> I64:
+        """The positions in the lane of these rows."""
+        if not len(self._gone):
+            return numbers + self._start
+        return numbers + self._start + np.searchsorted(self._kept_before, numbers, "right")
 
     def flow(self, opened: OpenFiles, wanted: Wanted) -> Flow:
-        return self._lanes.flow_at(opened, self._lane, (numbers + self._start for numbers in wanted))
+        return self._lanes.flow_at(opened, self._lane, map(self._positions, wanted))
 
     def keys(self, numbers: I64) -> I64:
         """The row numbers. Those of near items are computed together, because a shuffle permutes whole windows."""
         if not len(numbers):
             return numbers
-        positions = numbers + self._start
+        positions = self._positions(numbers)
         first, last = (int(position) // NEAR_ROWS for position in (positions[0], positions[-1]))
         if last - first >= MAX_NEAR:
             return self._order.rows(positions)
@@ -63,7 +76,7 @@ class CountedFileRows(CountedItems):
         if chunk not in self._near:
             while len(self._near) >= MAX_NEAR:
                 del self._near[next(iter(self._near))]
-            begin, end = chunk * NEAR_ROWS, min((chunk + 1) * NEAR_ROWS, self._start + self._left)
+            begin, end = chunk * NEAR_ROWS, min((chunk + 1) * NEAR_ROWS, self._order.size)
             self._near[chunk] = self._order.rows(np.arange(begin, end))
         return self._near[chunk]
 
@@ -75,8 +88,9 @@ class CountedFileRows(CountedItems):
         return self._lanes.trace(self.keys(numbers))
 
     def find(self, file: str, row: int) -> I64:
-        positions = self._order.positions(self._lanes.row_numbers(file, row)) - self._start
-        return np.sort(positions[positions >= 0])
+        positions = self._order.positions(self._lanes.row_numbers(file, row))
+        positions = np.sort(positions[(positions >= self._start) & ~np.isin(positions, self._gone)])
+        return positions - self._start - np.searchsorted(self._gone, positions)
 
     def lengths(self, numbers: I64) -> I64:
         assert self._survey is not None

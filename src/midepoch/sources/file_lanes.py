@@ -20,8 +20,6 @@ from midepoch.order.orders import (
     ShuffledWindows,
     lanes_by_file,
 )
-from midepoch.order.windows import distinct
-from midepoch.order.without import Without
 from midepoch.sources.appended import generations, lane_of_generations
 from midepoch.sources.counted_rows import CountedFileRows
 from midepoch.sources.lane import LaneRows
@@ -49,13 +47,10 @@ class FileRowsLanes:
         source: "FileRows",
         cut: EpochCut,
         survey: FindSurvey,
-        late: tuple[Without, ...] = (),
-        masked: tuple[Without, ...] = (),
+        gone: I64 | None = None,
     ) -> None:
-        """``late`` edits leave rows out of lanes that were cut before; ``masked`` ones only out of packs."""
-        self._source, self._cut, self._survey, self._late = source, cut, survey, late
-        rows = np.concatenate([np.empty(0, np.int64), *(edit.rows for edit in masked)])
-        self._masked = distinct(np.sort(rows))
+        """``gone`` are the rising numbers of rows that were left out after the lanes were cut."""
+        self._source, self._cut, self._survey, self._gone = source, cut, survey, gone
         self._left_out: dict[int, set[int]] = {}
         if cut.appended:
             generations(cut.appended, len(source.index.view.names))  # a damaged state raises here, not at the first row
@@ -80,16 +75,6 @@ class FileRowsLanes:
 
     def order(self, lane: int) -> Order:
         """The order of a lane."""
-        return self._edited[lane] if self._late else self._order_of_lane(lane)
-
-    @cached_property
-    def _edited(self) -> list[Order]:
-        orders = [self._order_of_lane(lane) for lane in range(self._cut.lanes)]
-        for edit in self._late:
-            orders = [edit.apply(order) for order in orders]
-        return orders
-
-    def _order_of_lane(self, lane: int) -> Order:
         if self._cut.appended:
             return lane_of_generations(self._generations, self._cut.lanes, lane)
         if self._cut.mode == "file":
@@ -97,8 +82,6 @@ class FileRowsLanes:
         return Interval(self._order, self._cuts[lane], self._cuts[lane + 1])
 
     def size(self, lane: int) -> int:
-        if self._late:
-            return self._edited[lane].size
         return self._by_file[lane].size if self._cut.mode == "file" else self._cuts[lane + 1] - self._cuts[lane]
 
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
@@ -106,16 +89,32 @@ class FileRowsLanes:
 
     def flow(self, opened: OpenFiles, lane: int, cursor: Cursor) -> Flow:
         flow = self._matching(opened, self._rows(opened, lane).runs(cursor[0], self.size(lane)))
-        return noting(flow, partial(self._note_masked, self._left_out[lane])) if lane in self._left_out else flow
+        if self._gone is None:
+            return flow
+        if self._cut.masks:
+            return noting(flow, partial(self._note_masked, self._left_out[lane]))
+        assert flow.row_runs is not None
+        return replace(flow, row_runs=self._without_gone(flow.row_runs))
+
+    def _without_gone(self, runs: Iterator[RowRun]) -> Iterator[RowRun]:
+        assert self._gone is not None
+        for run in runs:
+            kept = ~np.isin(run.keys, self._gone)
+            if kept.all():
+                yield run
+            elif kept.any():
+                yield RowRun(run.rows.keep(kept.tolist()), run.cursors[kept], run.keys[kept])
 
     def note_masked(self, lane: int, left_out: set[int]) -> None:
         self._left_out[lane] = left_out
 
     def _note_masked(self, left_out: set[int], keys: I64) -> None:
-        left_out.update(keys[np.isin(keys, self._masked)].tolist())
+        assert self._gone is not None
+        left_out.update(keys[np.isin(keys, self._gone)].tolist())
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
-        rows = CountedFileRows(self, lane, cursor[0], self._survey())
+        gone = None if self._gone is None else np.sort(self.order(lane).positions(self._gone))
+        rows = CountedFileRows(self, lane, cursor[0], self._survey(), gone)
         if self._source.uniform:
             return rows
         name, locate = "row {1:,} of {0}", self._source.locate

@@ -215,18 +215,14 @@ class FileRows:
     def cut(self, cut: EpochCut, survey: FindSurvey = no_survey) -> FileRowsLanes:
         if not cut.edits:
             return FileRowsLanes(self, cut, survey)
-        known = isinstance(cut.edits, int) and isinstance(cut.masked, int) and cut.masked <= cut.edits <= self.edits
-        if not known or cut.appended:
+        if not isinstance(cut.edits, int) or cut.edits > self.edits or cut.appended:
             raise CheckpointMismatchError(
                 f"The state is damaged: it says that its epoch was edited {cut.edits} times, and the dataset "
                 f"has {count('edit', self.edits)}. Load an earlier checkpoint."
             )
-        assert isinstance(cut.edits, int)
-        assert isinstance(cut.masked, int)
         before = replace(self, steps=self.steps[: -cut.edits])
-        edits = tuple(step for step in self.steps[-cut.edits :] if isinstance(step, Without))
-        late = len(edits) - cut.masked
-        return FileRowsLanes(before, cut, survey, edits[:late], edits[late:])
+        edits = [step.rows for step in self.steps[-cut.edits :] if isinstance(step, Without)]
+        return FileRowsLanes(before, cut, survey, np.unique(np.concatenate(edits)))
 
     @property
     def edits(self) -> int:

@@ -29,9 +29,9 @@ class EpochCut:
     appended: AppendedFiles = ()
     """The files that the epoch had before others were appended."""
     edits: Edits = 0
-    """How many of the last edits came after the epoch was cut: they leave rows out of the lanes that there were."""
-    masked: Edits = 0
-    """How many of these, the last ones, leave no row out of the lanes: the rows come, and are left out of packs."""
+    """How many of the last edits came after the epoch was cut: lanes keep their rows, and pass over those of edits."""
+    masks: bool = False
+    """True if the rows that edits leave out come nevertheless, and are noted: packs leave their places empty."""
 
 
 ItemSpec = tuple[Form, bool]

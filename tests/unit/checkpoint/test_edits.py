@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from midepoch.checkpoint.edits import add_edits, edits_of_part, join_edits, read_all_edits, read_edits, write_edits
+from midepoch.checkpoint.edits import add_edits, edits_of_part, join_edits, read_edits, write_edits
 
 
 def test_edits_of_parts_are_joined_and_added():
@@ -20,13 +20,6 @@ def test_edits_of_parts_are_joined_and_added():
 @pytest.mark.parametrize("edits", [0, 3, (1, 0), (0, (2, 1))])
 def test_edits_are_written_as_plain_values_and_read_back(edits):
     assert read_edits(json.loads(json.dumps(write_edits(edits)))) == edits
-
-
-def test_edits_that_only_mask_rows_are_written_beside_all(monkeypatch):
-    written = write_edits((2, 1), (1, 0))
-    assert written == {"all": [2, 1], "masked": [1, 0]}
-    assert read_all_edits(json.loads(json.dumps(written))) == ((2, 1), (1, 0))
-    assert read_all_edits(3) == (3, 0)
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 11, "1", True, None, [], [0, 0], [1, -1], [[]], 1.0])
