@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.sources.read_counts import ReadCounts
-from midepoch.sources.source import ALL_ROWS, AdoptedCheckpoint, no_survey
+from midepoch.sources.source import AdoptedCheckpoint, no_survey
 from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.values.rows import Rows
 
@@ -112,11 +112,10 @@ class NumberLanes:
     def reaches(self, lane, cursor, margin):
         return cursor[0] < self.size(lane) + margin
 
-    def flow(self, opened, lane, cursor, stride=ALL_ROWS):
-        numbers = self.lanes[lane][cursor[0] : stride.end(cursor[0], self.size(lane))]
-        taken = np.arange(len(numbers)) // stride.rows % stride.stride == stride.phase
-        positions = (cursor[0] + 1 + np.arange(len(numbers)))[taken]
-        run = run_of(numbers[taken])
+    def flow(self, opened, lane, cursor):
+        numbers = self.lanes[lane][cursor[0] :]
+        positions = cursor[0] + 1 + np.arange(len(numbers))
+        run = run_of(numbers)
         return Flow(row_runs=iter([RowRun(run.rows, positions[:, None], run.keys)] if len(run) else []))
 
 

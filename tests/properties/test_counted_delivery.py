@@ -2,8 +2,7 @@
 
 import json
 from dataclasses import replace
-from itertools import chain, cycle, islice
-from math import gcd
+from itertools import chain
 
 import pytest
 from hypothesis import given, note
@@ -13,8 +12,6 @@ import midepoch as me
 from counted import mixtures, pipelines
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
-from midepoch.delivery.reader import take_turns, turn_by_turn
-from midepoch.delivery.session import NO_END
 from midepoch.testing import RankRun
 
 layouts = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4)
@@ -87,36 +84,6 @@ def unbatched(batch):
     sizes = {len(values) for values in batch.values()}
     assert len(sizes) == 1
     return [{name: values[number] for name, values in batch.items()} for number in range(*sizes)]
-
-
-@given(
-    build=st.one_of(pipelines(), mixtures()),
-    lanes=st.integers(1, 4),
-    ranks=st.integers(1, 2),
-    delivered=st.integers(0, 5),
-    step=st.integers(1, 3),
-    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5),
-)
-def test_turns_that_are_taken_in_pieces_are_those_taken_at_once(files, build, lanes, ranks, delivered, step, sizes):
-    dataset = on(build(files).lanes(lanes), ranks, ranks - 1)
-    progress = dataset.plan.begin(State())
-    list(islice(chain.from_iterable(progress.follow(take_turns(progress))), delivered))
-    in_turn = lanes // gcd(lanes, ranks * step) if dataset.plan.pipeline.uniform else 1
-    for first in range(step):
-        expected = items_of(progress, range(first, NO_END, step))
-        got, begin = [], first
-        for size in cycle(sizes):
-            piece = range(begin, begin + size * in_turn * step, step)
-            items = items_of(progress, piece)[: len(piece)]
-            got += items
-            begin = piece.stop
-            if len(items) < len(piece):
-                break
-        assert [item for item in got if item is not None] == [item for item in expected if item is not None]
-
-
-def items_of(progress, turns):
-    return [item and repr(item) for _, item in turn_by_turn(take_turns(progress, turns))]
 
 
 @given(build=pipelines(), lanes=st.integers(1, 4), ranks=st.integers(1, 4), epoch=st.integers(0, 2))

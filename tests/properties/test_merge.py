@@ -16,7 +16,6 @@ from midepoch.checkpoint import merge
 from midepoch.checkpoint.state import MOST_APART, LanePositions, State
 from midepoch.delivery.progress import Progress
 from midepoch.delivery.reader import take_turns
-from midepoch.delivery.session import NO_END
 from midepoch.testing import _interleaved
 from worlds import ids, is_kept, keep_even, spread, write_files
 
@@ -74,7 +73,7 @@ class RankLoader(me.Loader):
     workers = 1
 
     def _turns(self, progress):
-        turns = [take_turns(progress, range(worker, NO_END, self.workers)) for worker in range(self.workers)]
+        turns = [take_turns(progress, worker, self.workers) for worker in range(self.workers)]
         return _interleaved(turns, until_first_ends=not progress.session.tracks_cursors)
 
 

@@ -203,7 +203,7 @@ def test_rows_of_a_run_end_encoded_column_are_not_picked(tmp_path):
     assert [row["runs"] for row in dataset] == table["runs"].to_pylist()
     message = r"rows of 'runs' \(run_end_encoded.*read\(\.\.\., columns=\[\.\.\.\]\).*run_end_decode"
     with pytest.raises(me.DataFormatError, match=message):
-        list(dataset.shuffle(seed=1))
+        list(dataset.with_format("arrow").shuffle(seed=1))
     with pytest.raises(me.DataFormatError, match=message):
         list(dataset.filter(lambda columns: [number % 2 for number in columns["id"]], batched=True))
     assert sorted(row["id"] for row in me.read(tmp_path, columns=["id"]).shuffle(seed=1)) == list(range(2000))

@@ -120,7 +120,9 @@ class PipelineLanes:
         counts_packs: bool = False,
     ) -> CountedItems:
         width = len(self.pipeline.source.begin)
-        items: CountedItems = Outputs(self.source.counted(lane, cursor[:width]), self._with_deferral)
+        items = self.source.counted(lane, cursor[:width])
+        if self.pipeline.uniform:
+            items = Outputs(items, self._with_deferral)
         context = replace(self.pipeline.context(self.cut.epoch), output_counts=partial(self.output_counts, lane))
         filters = [number for number, stage in enumerate(stages) if stage.needs_survey and stage.keeps_rows]
         if not filters:

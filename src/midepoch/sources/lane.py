@@ -126,49 +126,52 @@ class LaneRows:
     def runs_at(self, positions: Iterator[I64], stop: int) -> Iterator[RowRun]:
         """The rows at rising positions below ``stop``. They come in arrays of any size, and are read in steps.
 
-        An empty array ends a step: the rows before it are needed before the next positions are known.
+        An empty array ends a step: the rows before it are needed before the next positions are known. After a resume,
+        the first row waits for one array only.
         """
-        waiting = list[I64]()
-        rows, step = 0, 1  # after a resume, the first row waits for one array only
+        waiting, rows, end, is_first = list[I64](), 0, 0, True
         for array in positions:
-            waiting.append(array)
-            rows += len(array)
-            if rows and (rows >= step or len(waiting) == MAX_ARRAYS or not len(array)):
-                together = np.concatenate(waiting)
-                may_wait = step > 1 and len(array) and len(waiting) < MAX_ARRAYS
-                end = self._whole_windows(together) if may_wait else len(together)
-                if end:
-                    yield from self._steps_at(together[:end], stop)
-                waiting, rows, step = [together[end:]], len(together) - end, self._sizes.step
-        if rows:
+            ends_now = is_first or not len(array) or len(waiting) == MAX_ARRAYS
+            if len(array):
+                end = end if waiting else self._first_step_end(int(array[0]), stop)
+                waiting.append(array)
+                rows += len(array)
+            if not waiting or not (ends_now or self._is_step(waiting[-1], rows, end)):
+                continue
+            left, waiting, rows = np.concatenate(waiting), [], 0
+            while len(left):
+                taken = self._taken(left, end)
+                if taken == len(left) and not ends_now:
+                    waiting, rows = [left], len(left)
+                    break
+                yield from self._steps_at(left[:taken], stop, is_first=is_first)
+                left, is_first = left[taken:], False
+                end = self._step_end(int(left[0]), stop) if len(left) else 0
+        if waiting:
             yield from self._steps_at(np.concatenate(waiting), stop)
 
-    def _whole_windows(self, positions: I64) -> int:
-        """How many of these positions to read now: those of whole windows, whose blocks are sliced, not picked.
+    def _is_step(self, last: I64, rows: int, end: int) -> bool:
+        """True if positions fill a step. Rows of others between them are decoded too, so they count."""
+        return rows >= self._sizes.step if self._all_mapped else bool(last[-1] >= end - 1)
 
-        None if the end of the first window is near. All if it is too far away.
-        """
-        if not self._window_bytes:
-            return len(positions)
-        first, last = int(positions[0]), int(positions[-1])
-        following = int(np.searchsorted(self._pieces, last + 1, "right"))
-        whole = int(np.searchsorted(positions, self._pieces[following - 1]))
-        if whole >= self._sizes.run:
-            return whole
-        window_end = int(self._pieces[min(following, len(self._pieces) - 1)])
-        rows = (window_end - first) * len(positions) // (last + 1 - first)
-        return 0 if len(positions) < rows <= self._sizes.step * 5 // 2 else len(positions)
+    def _taken(self, positions: I64, end: int) -> int:
+        """How many positions are read in a step that ends at ``end``."""
+        before_end = int(np.searchsorted(positions, end))
+        if not self._all_mapped or before_end == end - positions[0]:
+            return before_end
+        return min(len(positions), self._sizes.step)
 
-    def _steps_at(self, positions: I64, stop: int) -> Iterator[RowRun]:
+    def _steps_at(self, positions: I64, stop: int, *, is_first: bool = False) -> Iterator[RowRun]:
         for part in self._cut_at_windows(positions):
-            yield from self._step(part, stop)
+            yield from self._step(part, stop, is_first=is_first)
 
-    def _step(self, positions: I64, stop: int) -> Iterator[RowRun]:
-        """The rows of one step."""
+    def _step(self, positions: I64, stop: int, *, is_first: bool = False) -> Iterator[RowRun]:
+        """The rows of one step. After the first, which may have few rows, most of its window is still to be read."""
         numbers, cursors = self._order.rows(positions), positions[:, None] + 1
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         scattered = len(breaks) * SLICE_ROWS > len(numbers)
-        read_ahead = partial(self._read_ahead, int(positions[-1]), stop)
+        is_part_of_window = is_first and bool(self._window_bytes)
+        read_ahead = _nothing if is_part_of_window else partial(self._read_ahead, int(positions[-1]), stop)
         window = int(np.searchsorted(self._pieces, positions[-1], "right")) if self._window_bytes else None
         if scattered:
             read = self._pick(numbers, read_ahead, window)
@@ -351,6 +354,10 @@ class LaneRows:
             changes = np.flatnonzero(np.diff(owners)) + 1
             blocks, ends = owners[np.append(0, changes)], np.append(changes, end - begin) + begin
         return blocks, np.append(begin, ends)
+
+
+def _nothing() -> None:
+    """Read nothing ahead."""
 
 
 def _sorted(numbers: I64) -> tuple[I64, I64]:

@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -268,28 +267,6 @@ def test_a_row_that_no_item_has_is_nowhere(home, capsys):
     code, _, error = run("find part-0.parquet 40 --data data", capsys)
     assert code == 2
     assert "part-0.parquet has 40 rows, counted from 0, so there is no row 40 in it" in error
-
-
-def test_packs_that_nobody_has_counted_are_traced_from_a_checkpoint_on_any_number_of_ranks(home, capsys):
-    import train
-
-    ranks = [me.Loader(train.packs(me.read("data")).shard(2, rank), even=None) for rank in range(2)]
-    for loader in ranks:
-        next(iter(loader))
-    state = me.merge_states([loader.state_dict() for loader in ranks])
-    Path("packs.json").write_text(json.dumps(state))
-    for loader in ranks:
-        loader.load_state_dict(state)
-    received = [[pack["cu_seqlens"].tolist() for pack in loader] for loader in ranks]
-    of_run = "--checkpoint packs.json --data data --pipeline train:packs --ranks 2"
-    for step in range(max(map(len, received))):
-        code, lines = value(f"trace {step} {of_run}", capsys)
-        assert code == 0
-        for rank, packs in enumerate(received):
-            own = [line["stop"] - line["start"] for line in lines if line["rank"] == rank]
-            assert own == ([] if step >= len(packs) else [b - a for a, b in pairwise(packs[step])])
-    code, [line] = value(f"find {lines[0]['file']} {lines[0]['row']} {of_run}", capsys)
-    assert (code, line) == (0, lines[0])
 
 
 @pytest.mark.parametrize(

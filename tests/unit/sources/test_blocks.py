@@ -166,12 +166,12 @@ def test_local_blocks_of_a_step_that_were_not_read_ahead_are_decoded_side_by_sid
 
 
 def test_the_row_groups_of_the_first_window_are_decoded_at_the_same_time(row_groups, monkeypatch):
-    """Two threads wait for each other while they decode. One thread alone would wait for ever."""
+    """Two threads wait for each other while they decode, after the block of the first row. One alone would hang."""
     monkeypatch.setattr("midepoch.sources.fetcher.usable_cores", lambda: 2)
     meeting, read, numbers_of_reads = threading.Barrier(2), ParquetBlocks.read, count()
 
     def watched(self, block):
-        if next(numbers_of_reads) < 2:
+        if 1 <= next(numbers_of_reads) < 3:
             meeting.wait(timeout=60)
         return read(self, block)
 

@@ -14,7 +14,7 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.orders import Shuffle, Slice
 from midepoch.sources.files import FileRows
-from midepoch.sources.source import ALL_ROWS, EpochCut, RowStride
+from midepoch.sources.source import EpochCut
 from midepoch.storage.objects import StoredFile
 from objects import find, put
 from worlds import SUFFIXES, write_files
@@ -33,12 +33,10 @@ def source(tmp_path, request):
     return FileRows(index=open_index(write_files(tmp_path / "data", SIZES, [request.param], block=5)))
 
 
-def read(source, lanes, lane, cursor=0, stride=ALL_ROWS, **options):
+def read(source, lanes, lane, cursor=0, **options):
     """The ids of a lane from a cursor on, and the cursor after each."""
     opened = source.open(lanes)
-    flow = source.cut(EpochCut(epoch=1, lanes=lanes, **{"mode": "example", **options})).flow(
-        opened, lane, (cursor,), stride
-    )
+    flow = source.cut(EpochCut(epoch=1, lanes=lanes, **{"mode": "example", **options})).flow(opened, lane, (cursor,))
     emitted = [(item["id"], end) for item, end, _ in flow.as_single_items()]
     opened.close()
     return [number for number, _ in emitted], [end for _, (end,) in emitted]
@@ -65,14 +63,6 @@ def test_a_lane_resumes_at_every_cursor(source, steps):
     assert cursors == list(range(1, 21))
     for cursor in (0, *cursors):
         assert read(ordered, 3, 1, cursor)[0] == rows[cursor:]
-
-
-def test_a_stride_leaves_the_rows_of_other_readers_out(source):
-    rows, _ = read(source, 1, 0)
-    shares = [read(source, 1, 0, stride=RowStride(rows=4, phase=phase, stride=3)) for phase in range(3)]
-    for phase, (own, ends) in enumerate(shares):
-        assert own == [row for number, row in enumerate(rows) if number // 4 % 3 == phase]
-        assert ends == [rows.index(row) + 1 for row in own]
 
 
 def test_a_cursor_is_reached_up_to_the_end_of_the_last_group(source):

@@ -82,10 +82,10 @@ sizes = st.builds(
 )
 
 
-def read(fetcher, order, sizes, start, stop, window_bytes=0, **stride):
+def read(fetcher, order, sizes, start, stop, window_bytes=0):
     """The positions, keys and values of all runs, after checks of each run."""
     positions, keys, found = [], [], []
-    for run in LaneRows(fetcher, order, sizes, window_bytes).runs(start, stop, **stride):
+    for run in LaneRows(fetcher, order, sizes, window_bytes).runs(start, stop):
         assert 0 < len(run) <= sizes.run
         positions += (run.cursors[:, 0] - 1).tolist()
         keys += run.keys.tolist()
@@ -98,23 +98,17 @@ def read(fetcher, order, sizes, start, stop, window_bytes=0, **stride):
     order_steps=st.one_of(steps, listed),
     sizes=sizes,
     ends=st.tuples(st.integers(0, ROWS), st.integers(0, ROWS)),
-    rows=st.integers(1, 9),
-    stride=st.integers(1, 4),
-    phase=st.integers(0, 3),
     window_bytes=st.sampled_from([0, 1, 500, 4000]),
 )
-def test_runs_hold_the_rows_of_the_order_between_start_and_stop(
-    index_of, kind, order_steps, sizes, ends, rows, stride, phase, window_bytes
-):
+def test_runs_hold_the_rows_of_the_order_between_start_and_stop(index_of, kind, order_steps, sizes, ends, window_bytes):
     index = index_of(kind)
     plain_list = bool(order_steps) and isinstance(order_steps[0], int)
     order = Listed(order_steps) if plain_list else build_order(in_file_order(index), order_steps, 1)
     start, stop = (min(end, order.size) for end in sorted(ends))
-    phase %= stride
-    due = [position for position in range(start, stop) if (position - start) // rows % stride == phase]
+    due = list(range(start, stop))
     whole = order.rows(np.arange(order.size)).tolist()
     fetcher = BlockFetcher(index, index.schema(None))
-    got = read(fetcher, order, sizes, start, stop, window_bytes, rows=rows, phase=phase, stride=stride)
+    got = read(fetcher, order, sizes, start, stop, window_bytes)
     fetcher.close()
     expected = [whole[position] for position in due]
     assert got == (due, expected, expected)
@@ -180,8 +174,6 @@ def test_the_first_row_of_mapped_files_waits_for_a_few_rows_only(index_of, monke
     runs = list(LaneRows(fetcher, order, big, 10**9).runs(0, ROWS))
     assert [len(run) for run in runs] == [5, ROWS - 5]
     assert read(fetcher, order, big, 0, ROWS, 10**9) == whole
-    every_third = LaneRows(fetcher, order, big, 10**9).runs(0, ROWS, rows=2, phase=1, stride=3)
-    assert [len(run) for run in every_third] == [4, len([row for row in range(ROWS) if row // 2 % 3 == 1]) - 4]
     fetcher.close()
 
 
@@ -226,14 +218,14 @@ def test_narrow_rows_come_in_longer_runs_within_the_same_limits():
 
 @pytest.mark.parametrize(("encoded", "longest"), [(False, 8192), (True, 1024)])
 def test_rows_of_a_dictionary_column_do_not_count_as_narrow(tmp_path, monkeypatch, encoded, longest):
-    lengths, runs = [], LaneRows.runs
+    lengths, runs = [], LaneRows.runs_at
 
     def watched(self, *arguments, **options):
         for run in runs(self, *arguments, **options):
             lengths.append(len(run))
             yield run
 
-    monkeypatch.setattr(LaneRows, "runs", watched)
+    monkeypatch.setattr(LaneRows, "runs_at", watched)
     column = pa.array(range(10_000), pa.int32())
     batch = pa.record_batch({"x": column.dictionary_encode() if encoded else column})
     path = write(tmp_path / "a.arrow", batch, "file")
