@@ -74,7 +74,7 @@ class RankLoader(me.Loader):
 
     def _turns(self, progress):
         turns = [take_turns(progress, worker, self.workers) for worker in range(self.workers)]
-        return _interleaved(turns, until_first_ends=not progress.session.tracks_cursors)
+        return _interleaved(turns, until_first_ends=progress.session.counted)
 
 
 @dataclass

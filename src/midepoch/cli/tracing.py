@@ -10,36 +10,24 @@ from midepoch.cli.checkpoints import only_state
 from midepoch.cli.datasets import open_dataset, run_of_checkpoint
 from midepoch.cli.output import Answer, table
 from midepoch.delivery.passes import Pass
-from midepoch.delivery.start_point import StartPoint
 from midepoch.delivery.trace import find as find_row
 from midepoch.delivery.trace import trace as trace_step
 
 
 def trace(arguments: Namespace) -> Answer:
     """The rows of a step."""
-    run, ranks = _run(arguments)
-    return _answer(trace_step(run, arguments.step, epoch=arguments.epoch, ranks=ranks))
+    run = _run(arguments)
+    return _answer(trace_step(run, arguments.step, epoch=arguments.epoch, ranks=arguments.ranks))
 
 
 def find(arguments: Namespace) -> Answer:
     """The steps of a row."""
-    run, ranks = _run(arguments)
-    found = find_row(run, arguments.file, arguments.row, epoch=arguments.epoch, ranks=ranks)
+    run = _run(arguments)
+    found = find_row(run, arguments.file, arguments.row, epoch=arguments.epoch, ranks=arguments.ranks)
     return _answer(found, otherwise="no item of the epoch has this row")
 
 
-def _run(arguments: Namespace) -> tuple[Pass, int | None]:
-    """The run of a checkpoint, or, without one, a run that begins, and as a run of how many ranks to trace its epoch.
-
-    If items are not counted, these ranks start where the run is.
-    """
-    run, ranks = _run_as_it_was(arguments), arguments.ranks
-    if ranks is None or run.plan.why_not_counted() is None:
-        return run, ranks
-    return StartPoint(run.state()).latest(replace(run.plan, ranks=ranks, rank=0)), None
-
-
-def _run_as_it_was(arguments: Namespace) -> Pass:
+def _run(arguments: Namespace) -> Pass:
     if arguments.checkpoint is not None:
         given = [name for name in ("batch_size", "lanes", "shuffle") if getattr(arguments, name) is not None]
         if given:

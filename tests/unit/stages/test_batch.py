@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from in_memory import CONTEXT, assert_resumes_anywhere, flow_of, ids_of, items_of
+from midepoch._common.hashing import hash_keys
 from midepoch.stages.batch import Batch, Collate, MapBatches
 from midepoch.stages.stage import Call
 from midepoch.stages.transform import Filter
@@ -39,9 +40,15 @@ def test_batches_are_columns_of_size_rows(single, form):
 
 
 @BOTH
-def test_the_cursor_of_a_batch_is_that_of_its_last_row_and_its_key_that_of_its_first(single):
+def test_the_cursor_of_a_batch_is_that_of_its_last_row_and_its_key_the_sum_of_their_hashes(single):
     flow = outputs(Batch(size=4), single=single)
-    assert [(cursor, key) for _, cursor, key in flow.as_single_items()] == [((4,), 0), ((8,), 4), ((10,), 8)]
+    hashes = hash_keys(np.arange(10))
+    sums = [int(hashes[first : first + 4].sum().view(np.int64)) for first in (0, 4, 8)]
+    assert [(cursor, key) for _, cursor, key in flow.as_single_items()] == [
+        ((4,), sums[0]),
+        ((8,), sums[1]),
+        ((10,), sums[2]),
+    ]
 
 
 @BOTH
