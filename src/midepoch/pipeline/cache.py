@@ -7,8 +7,8 @@ which columns they have. So a pass that was killed continues, and a folder of ot
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from concurrent.futures import Executor
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -18,13 +18,14 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from midepoch._common.checks import Version
 from midepoch._common.executors import check_executor, check_started, run_all
-from midepoch._common.files import exclusive_lock, remove, write_privately
+from midepoch._common.files import exclusive_lock, remove, write_error, write_privately
 from midepoch._common.lazy import cached_property
-from midepoch._common.progress_bar import ProgressBar
 from midepoch._common.text import count
 from midepoch._common.trust import UntrustedFileError, check_trusted, read_trusted, trust_folder
 from midepoch.checkpoint.fingerprint import files_difference, pipeline_difference
+from midepoch.counting.survey import UNIT_ROWS, Unit, cut_units, run_units, unit_bytes
 from midepoch.errors import CacheMismatchError, NoDataError, SchemaMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.deletes import Deletes
@@ -32,11 +33,9 @@ from midepoch.order.orders import OrderStep, Shuffle, Slice, build_order
 from midepoch.order.selection import Selection, Slices
 from midepoch.order.split import TrainTestSplit
 from midepoch.order.surveyed import Surveyed
-from midepoch.pipeline.item_columns import ItemColumns, item_columns
+from midepoch.pipeline.arrow_items import READABLE, ItemColumns, ItemFile, item_columns, read_batches
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.pipeline.unit_file import READABLE, UnitFile, read_batches
-from midepoch.pipeline.units import UNIT_ROWS, Unit, Version, cut_units, data_identity, unit_bytes, write_error
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
 from midepoch.stages.transform import Convert
@@ -138,16 +137,8 @@ class Cache:
         if contents is None:
             contents = Contents(self._cut())
             self._write_manifest(contents)
-        missing, rows = self._missing(contents), contents.units[-1].end
-        done = rows - sum(unit.end - unit.begin for unit in missing)
-        with ExitStack() as stack:
-            makers = executor
-            if executor is None and self.source.is_in_memory:
-                makers = stack.enter_context(ThreadPoolExecutor(1))
-            bar = stack.enter_context(ProgressBar("cache", unit="rows", total=rows))
-            for unit, _ in run_all(self.write_unit, missing, makers, bar.tick):
-                done += unit.end - unit.begin
-                bar.update(done)
+        threads, missing = int(self.source.is_in_memory), self._missing(contents)
+        run_units("cache", self.write_unit, contents.units, missing, executor, threads=threads)
         if unseen := self._missing(contents):
             raise NoDataError(
                 f"{count('file', len(unseen))} of {len(contents.units):,} that other processes wrote to {self.folder} "
@@ -202,26 +193,18 @@ class Cache:
     def write_unit(self, unit: Unit) -> None:
         """Make one file."""
         known = None if self.pipeline.schema is None else plain_schema(self.pipeline.schema)
-        file = UnitFile(self._path(unit), known)
-        try:
-            with closing(self.source.open(1)) as opened:
-                for items in self._items(opened, unit):
-                    for batch in items.batches():
-                        first = known is None and file.is_empty
-                        file.write(batch, known or (batch.schema if first else items.widened(file.schema, batch)))
-            file.finish()
-        finally:
-            file.discard()
+        with ItemFile(self._path(unit), known) as file, closing(self.source.open(1)) as opened:
+            for items in self._items(opened, unit):
+                for batch in items.batches():
+                    file.write(batch, known or items.widened(file.schema, batch))
+            file.publish()
 
     def rewrite_unit(self, schema: pa.Schema, unit: Unit) -> None:
         """Write one file again with a wider schema."""
-        file = UnitFile(self._path(unit), schema)
-        try:
+        with ItemFile(self._path(unit), schema) as file:
             for batch in read_batches(self._path(unit)):
                 file.write(batch, schema)
             file.replace()
-        finally:
-            file.discard()
 
     def _items(self, opened: Any, unit: Unit) -> Iterator[ItemColumns]:
         """What the stages make of a unit's rows."""
@@ -237,7 +220,7 @@ class Cache:
         description = {
             "format": FORMAT,
             "data": view.fingerprint,
-            "identity": data_identity(view),
+            "identity": view.identity,
             "pipeline": self.pipeline.describe(),
             "version": self.version,
         }

@@ -1,16 +1,19 @@
 """The packs of windows are planned once, and the numbers are shared through a file."""
 
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 
 import midepoch as me
 from counted import is_kept, write_files
 from midepoch._common.once import log_once
+from midepoch.counting import window_counts
+from midepoch.counting.window_counts import Job, count_windows
 from midepoch.dataset import Dataset
-from midepoch.pipeline import counts
-from midepoch.pipeline.counts import CountWindows, Job, count_ahead
 from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.surveyed import count_ahead
 from midepoch.sources.source import EpochCut
 from midepoch.stages.pack import planned_windows
 
@@ -111,16 +114,16 @@ def test_many_packs_are_counted_in_parallel(folder, monkeypatch, plans, kept, sh
     for file in survey.folder.glob("*.counts"):
         file.unlink()
     if not shared:
-        monkeypatch.setattr("midepoch.index.group_counts.os.open", refused)
-    monkeypatch.setattr(counts, "IN_PARALLEL", 0)
-    monkeypatch.setattr(counts, "JOB_DOCUMENTS", 8)
+        monkeypatch.setattr("midepoch.counting.window_counts.os.open", refused)
+    monkeypatch.setattr(window_counts, "IN_PARALLEL", 0)
+    monkeypatch.setattr(window_counts, "JOB_DOCUMENTS", 8)
     jobs = []
 
     def run(function, some, executor=None):
         jobs.extend(some)
         return [(job, function(job)) for job in some]
 
-    monkeypatch.setattr(counts, "run_all", run)
+    monkeypatch.setattr(window_counts, "run_all", run)
     assert len(dataset) == expected
     assert {job.lane for job in jobs} == {0, 1, 2}
     assert len(jobs) > 3
@@ -137,14 +140,14 @@ def refused(*_):
 
 
 def test_parts_of_a_mixture_are_counted_in_parallel(folder, monkeypatch):
-    monkeypatch.setattr(counts, "IN_PARALLEL", 0)
+    monkeypatch.setattr(window_counts, "IN_PARALLEL", 0)
     jobs = []
 
     def run(function, some, executor=None):
         jobs.extend(some)
         return [(job, function(job)) for job in some]
 
-    monkeypatch.setattr(counts, "run_all", run)
+    monkeypatch.setattr(window_counts, "run_all", run)
     parts = [packs(folder, lanes=None), packs(folder, kept=True, lanes=None)]
     mixed = me.mix(parts, weights=[2, 1], stop="all").lanes(2)
     assert len(mixed) == len(list(mixed))
@@ -154,8 +157,8 @@ def test_parts_of_a_mixture_are_counted_in_parallel(folder, monkeypatch):
 def test_jobs_can_run_in_other_processes(folder):
     dataset = packs(folder, kept=False)
     lanes = PipelineLanes(dataset.plan.pipeline, EpochCut(epoch=0, lanes=1))
-    count = CountWindows(lanes.pipeline, lanes.cut)
-    (result,) = [made for _, made in counts.run_all(count, [Job(0, (0, 0), 15)])]
+    with ProcessPoolExecutor(1, get_context("spawn")) as other:
+        result = other.submit(count_windows, lanes, Job(0, (0, 0), 15)).result()
     assert [start for start, _ in result] == list(range(0, 60, 4))
     count_ahead(lanes)
     assert sum(made for _, made in result) == lanes.counted(0, dataset.plan.pipeline.begin).total()

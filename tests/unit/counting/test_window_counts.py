@@ -1,13 +1,11 @@
 import os
 
-import pytest
-
-from midepoch.index import group_counts
-from midepoch.index.group_counts import KEPT_FILES, GroupCounts, counts_path
+from midepoch.counting import window_counts
+from midepoch.counting.window_counts import KEPT_FILES, WindowCounts
 
 
 def opened(folder, key="a", **changes):
-    return GroupCounts(counts_path(folder, key), **({"lanes": 3, "lane_rows": 100, "size": 10} | changes))
+    return WindowCounts(folder, key, **({"lane_rows": 100, "size": 10} | changes))
 
 
 def test_what_one_process_writes_others_read(tmp_path):
@@ -70,8 +68,8 @@ def test_a_damaged_entry_is_unknown(tmp_path):
 
 
 def test_without_a_folder_counts_stay_in_memory(tmp_path):
-    for path in (None, tmp_path / "missing" / "file.counts"):
-        counts = GroupCounts(path, lanes=1, lane_rows=100, size=10)
+    for folder in (None, tmp_path / "missing"):
+        counts = opened(folder)
         counts.put(0, 10, 4)
         assert counts.get(0, 10) == 4
     assert not list(tmp_path.iterdir())
@@ -83,7 +81,7 @@ def test_a_full_disk_is_no_error(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(group_counts.os, "pwrite", full)
+    monkeypatch.setattr(window_counts.os, "pwrite", full)
     counts.put(0, 10, 4)
     counts.put(0, 20, 4)
     assert counts.get(0, 10) is None
@@ -92,14 +90,13 @@ def test_a_full_disk_is_no_error(tmp_path, monkeypatch):
 def test_old_files_are_removed(tmp_path):
     for number in range(KEPT_FILES + 5):
         opened(tmp_path, f"{number}").put(0, 0, number)
-        os.utime(counts_path(tmp_path, f"{number}"), (number, number))
+        os.utime(tmp_path / f"{number}.counts", (number, number))
     opened(tmp_path, "last")
     left = {path.stem for path in tmp_path.iterdir()}
     assert left == {"last", *map(str, range(6, KEPT_FILES + 5))}
 
 
-@pytest.mark.parametrize("lanes", [1, 7])
-def test_a_file_has_8_bytes_a_group(tmp_path, lanes):
-    opened(tmp_path, lanes=lanes)
+def test_a_file_has_8_bytes_a_window(tmp_path):
+    opened(tmp_path).put(2, 100, 0)
     (path,) = tmp_path.iterdir()
-    assert path.stat().st_size == 8 * lanes * 11
+    assert path.stat().st_size == 8 * 3 * 11
