@@ -269,7 +269,7 @@ def test_a_cache_with_a_file_of_another_user_is_refused_unless_that_user_is_trus
 @needs_root
 @pytest.mark.usefixtures("_forgetful")
 def test_rows_of_another_user_are_not_taken_over_into_an_unfinished_cache(tmp_path, evens, monkeypatch):
-    monkeypatch.setattr("midepoch.pipeline.cache.UNIT_ROWS", 4)
+    monkeypatch.setattr("midepoch.counting.survey.UNIT_ROWS", 4)
     folder = tmp_path / "cache"
     evens.cache(folder)
     assert len([*folder.glob("part-*")]) == 3

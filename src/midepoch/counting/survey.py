@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -49,8 +49,6 @@ SMALLEST_UNIT, LARGEST_UNIT = 1 << 20, 64 << 20
 UNIT_ROWS = 1 << 20
 COLUMN_BYTES = 1 << 30
 """The size of units that need only some columns, in bytes of all columns."""
-UNREAD_ROWS = 1 << 26
-"""How many rows of blocks that are not read a unit has at most, about."""
 KEYS_AT_ONCE = 4096
 ALL_STAGES = 1 << 30
 """All stages get single rows, which errors can name."""
@@ -70,13 +68,14 @@ class Unit(NamedTuple):
         return self.end - self.begin
 
 
-def unit_bytes(size: int) -> int:
-    """How many bytes a unit has, about, of ``size`` bytes in all."""
-    return min(LARGEST_UNIT, max(SMALLEST_UNIT, size // UNITS))
+def cut_units(block_starts: I64, block_bytes: Any, size: int | None = None) -> list[Unit]:
+    """Units of about ``size`` bytes, by default so many that work can be shared, and of about ``UNIT_ROWS`` at most.
 
-
-def cut_units(block_starts: I64, weights: Any) -> list[Unit]:
-    """Units of blocks that weigh about 1 together, at least one. A heavier block is a unit, or the last of one."""
+    There is at least one. A larger block is a unit, or the last of one.
+    """
+    if size is None:
+        size = min(LARGEST_UNIT, max(SMALLEST_UNIT, int(block_bytes.sum()) // UNITS))
+    weights = np.maximum(block_bytes / size, np.diff(block_starts) / UNIT_ROWS)
     numbers = np.floor(np.cumsum(weights) - weights)
     first_blocks = np.flatnonzero(np.diff(numbers, prepend=-1.0))
     bounds = np.unique(np.append(block_starts[first_blocks], block_starts[-1])).tolist()
@@ -226,13 +225,12 @@ class SurveyPass:
 
     def _load(self, path: Path) -> Survey | None:
         try:
-            survey = Survey.load(path)
+            return Survey.load(path)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError) as error:
             log.warning("The survey %s cannot be used (%s); it is made again.", path, error)
             return None
-        return survey if survey.rows == self.source.index.view.rows else None
 
     def _make(self, path: Path, work: Path, executor: Executor | None) -> Survey:
         """Survey the units that are not finished yet, and join all."""
@@ -259,11 +257,8 @@ class SurveyPass:
     def units(self) -> list[Unit]:
         """The units of all rows. There is at least one."""
         view, where = self.source.index.view, self.source.where
-        size = COLUMN_BYTES if self.calls_nothing else unit_bytes(int(view.block_lengths.sum()))
-        weights = np.maximum(view.block_lengths / size, view.block_rows / UNIT_ROWS)
-        if where is not None:
-            weights = np.where(where.blocks, weights, view.block_rows / UNREAD_ROWS)
-        return cut_units(view.block_starts, weights)
+        read = view.block_lengths if where is None else view.block_lengths * where.blocks
+        return cut_units(view.block_starts, read, COLUMN_BYTES if self.calls_nothing else None)
 
     def survey_unit(self, unit: Unit) -> bytes:
         """What is known of each row of a unit, as bytes to keep."""
@@ -320,15 +315,11 @@ class SurveyPass:
         Of mapped files only the offsets are read. This does less for each block than reading rows in an order.
         """
         index, view = self.source.index, self.source.index.view
-        lengths = np.empty(unit.rows, np.int64)
-        first, stop = np.searchsorted(view.block_starts, [unit.begin, unit.end]).tolist()
-        for file in range(view.file_of(first), view.file_of(stop - 1) + 1) if first < stop else ():
-            blocks = range(max(first, int(view.first_blocks[file])), min(stop, int(view.first_blocks[file + 1])))
-            if not blocks:
-                continue
+        lengths, done = np.empty(unit.rows, np.int64), 0
+        blocks = range(*np.searchsorted(view.block_starts, [unit.begin, unit.end]).tolist())
+        for file, of_file in groupby(blocks, view.file_of):
             reader = index.open(file, self.source.schema)
-            done = int(view.block_starts[blocks[0]]) - unit.begin
-            for number in blocks:
+            for number in of_file:
                 data = reader.read(view.block(number)[1])
                 for column in (data.column(0),) if isinstance(data, pa.RecordBatch) else data.column(0).chunks:
                     lists = storage(column)

@@ -25,7 +25,7 @@ from midepoch._common.lazy import cached_property
 from midepoch._common.text import count
 from midepoch._common.trust import UntrustedFileError, check_trusted, read_trusted, trust_folder
 from midepoch.checkpoint.fingerprint import files_difference, pipeline_difference
-from midepoch.counting.survey import UNIT_ROWS, Unit, cut_units, run_units, unit_bytes
+from midepoch.counting.survey import Unit, cut_units, run_units
 from midepoch.errors import CacheMismatchError, NoDataError, SchemaMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.deletes import Deletes
@@ -174,8 +174,7 @@ class Cache:
     def _cut(self) -> list[Unit]:
         """Units of positions in the order of the rows that are cached, cut between blocks."""
         starts = build_order(self.source.base, self.source.steps, 0).piece_starts("block")
-        sizes = np.diff(starts) * self.source.index.view.row_bytes
-        return cut_units(starts, np.maximum(sizes / unit_bytes(int(sizes.sum())), np.diff(starts) / UNIT_ROWS))
+        return cut_units(starts, np.diff(starts) * self.source.index.view.row_bytes)
 
     def _path(self, unit: Unit) -> Path:
         return self.folder / f"part-{unit.number:06}.arrow"

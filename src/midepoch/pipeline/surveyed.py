@@ -39,10 +39,9 @@ def survey_pipeline(
     source = pipeline.source
     if isinstance(source, Mixture):
         survey = partial(survey_pipeline, executor=executor, version=version, folder=folder, trust_shared=trust_shared)
-        parts = tuple(_survey_part(part, pipeline.stages, survey) for part in source.parts)
-        if all(new is old for new, old in zip(parts, source.parts, strict=True)):
-            return pipeline
-        return replace(pipeline, source=replace(source, parts=parts))
+        parts = [_changed_part(part, pipeline.stages, survey) for part in source.parts]
+        is_same = all(new is old for new, old in zip(parts, source.parts, strict=True))
+        return pipeline if is_same else replace(pipeline, source=replace(source, parts=tuple(parts)))
     assert isinstance(source, FileRows)
     survey_pass = SurveyPass.of(source, pipeline.stages)
     if survey_pass is None:
@@ -50,28 +49,25 @@ def survey_pipeline(
     return replace(pipeline, survey=survey_pass.survey(executor, version, folder, trust_shared=trust_shared))
 
 
-def _survey_part(part: Pipeline, stages: Sequence[Stage], survey: Callable[[Pipeline], Pipeline]) -> Pipeline:
-    packed = _packed_part(part, stages)
-    if packed is None:
-        return survey(part)
-    surveyed = survey(packed)
-    return replace(part, source=surveyed.source, survey=surveyed.survey)
+def _changed_part(part: Pipeline, stages: Sequence[Stage], change: Callable[[Pipeline], Pipeline]) -> Pipeline:
+    """A part of a mixture with another survey. ``stages`` come after the mixture.
 
-
-def _packed_part(part: Pipeline, stages: Sequence[Stage]) -> Pipeline | None:
-    """A part of a mixture with the stages after the mixture up to the one that packs rows; None if none packs.
-
-    A survey of it knows the lengths that the rows of this part have when they are packed.
+    If one of these packs rows, the survey is of the part with the stages up to that one: so it knows the lengths that
+    the rows of this part have when they are packed.
     """
     for number, stage in enumerate(stages, start=1):
         if stage.length_column is not None:
-            return replace(part, stages=(*part.stages, *stages[:number]), survey=None, own_lengths=None)
+            packed = replace(part, stages=(*part.stages, *stages[:number]), survey=None, own_lengths=None)
+            new = change(packed)
+            if new is packed:
+                return part
+            return replace(part, source=new.source, survey=new.survey or part.survey, own_lengths=new.own_lengths)
         if stage.needs_survey:
             raise ValueError(
                 f"survey: {stage.name} after a mixture cannot be surveyed, because its rows have no numbers. Use "
                 f"{stage.name} on each of the datasets before mixing them."
             )
-    return None
+    return change(part)
 
 
 def with_own_lengths(pipeline: Pipeline) -> Pipeline:
@@ -87,15 +83,9 @@ def with_own_lengths(pipeline: Pipeline) -> Pipeline:
         return pipeline if own_lengths is None else replace(pipeline, own_lengths=own_lengths)
     if any(stage.needs_survey for stage in pipeline.stages[:-1]):
         return pipeline
-    packed = [_packed_part(part, pipeline.stages) for part in source.parts]
-    known = [with_own_lengths(part) for part in packed if part is not None]
-    if any(new is old for new, old in zip(known, packed, strict=True)):
-        return pipeline
-    parts = tuple(
-        replace(part, source=new.source, own_lengths=new.own_lengths)
-        for part, new in zip(source.parts, known, strict=True)
-    )
-    return replace(pipeline, source=replace(source, parts=parts))
+    parts = [_changed_part(part, pipeline.stages, with_own_lengths) for part in source.parts]
+    is_known = all(new is not old for new, old in zip(parts, source.parts, strict=True))
+    return replace(pipeline, source=replace(source, parts=tuple(parts))) if is_known else pipeline
 
 
 def count_ahead(lanes: PipelineLanes, executor: Executor | None = None) -> None:

@@ -85,7 +85,7 @@ class FileRows:
         return any(isinstance(step, Surveyed) for step in self.steps)
 
     def why_not_counted(self, survey: RowFacts | None) -> str | None:
-        if self.uniform or (survey is not None and survey.has_kept):
+        if self.uniform or survey is not None:
             return None
         return (
             "read(filters=...) keeps a number of rows that is only known by reading them: call .survey() once, which "

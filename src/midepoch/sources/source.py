@@ -115,10 +115,6 @@ class RowFacts(Protocol):
     """What a survey knows of rows, by their numbers, without reading them."""
 
     @property
-    def has_kept(self) -> bool:
-        """True if filters may leave out rows."""
-
-    @property
     def has_lengths(self) -> bool:
         """True if the lengths are known."""
 

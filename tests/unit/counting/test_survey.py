@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from files import numbers, write
 from midepoch.counting import survey as module
-from midepoch.counting.survey import SurveyPass, Unit, cut_units, unit_bytes
+from midepoch.counting.survey import SurveyPass, Unit, cut_units
 from midepoch.stages.skip_errors import SkipErrors, SkipLog
 
 ROWS = 60
@@ -378,7 +378,7 @@ def test_units_are_whole_blocks_that_cover_all_rows_once(blocks):
     rows = np.array([count for count, _ in blocks], np.int64)
     weights = np.array([weight for _, weight in blocks])
     starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
-    made = cut_units(starts, weights)
+    made = cut_units(starts, weights, 1)
     assert [unit.number for unit in made] == list(range(len(made)))
     assert (made[0].begin, made[-1].end) == (0, starts[-1])
     assert all(one.end == other.begin for one, other in pairwise(made))
@@ -390,8 +390,9 @@ def test_units_are_whole_blocks_that_cover_all_rows_once(blocks):
         assert blocks_with_rows[:-1].sum() <= 1 + 1e-9  # the last one may be heavy
 
 
-def test_small_data_has_small_units_and_large_data_units_of_64_mb():
-    assert [unit_bytes(size) for size in (0, 512 << 23, 1 << 50)] == [module.SMALLEST_UNIT, 8 << 20, 64 << 20]
+@pytest.mark.parametrize(("block", "units"), [(1, 3), (1 << 20, 512), (1 << 25, 512), (1 << 26, 1024)])
+def test_small_data_has_small_units_and_large_data_units_of_64_mb(block, units):
+    assert len(cut_units(np.arange(1025), np.full(1024, block))) == units
 
 
 def test_the_rows_of_a_unit_have_their_numbers_as_keys(folder):

@@ -1,7 +1,22 @@
-import os
+"""The packs of windows are planned once, and the numbers are shared through a file."""
 
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+
+import pytest
+
+import midepoch as me
+from counted import is_kept, write_files
+from midepoch._common.once import log_once
 from midepoch.counting import window_counts
-from midepoch.counting.window_counts import KEPT_FILES, WindowCounts
+from midepoch.counting.window_counts import KEPT_FILES, Job, WindowCounts, count_windows
+from midepoch.dataset import Dataset
+from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.surveyed import count_ahead
+from midepoch.sources.source import EpochCut
+from midepoch.stages.pack import planned_windows
 
 
 def opened(folder, key="a", **changes):
@@ -100,3 +115,161 @@ def test_a_file_has_8_bytes_a_window(tmp_path):
     opened(tmp_path).put(2, 100, 0)
     (path,) = tmp_path.iterdir()
     assert path.stat().st_size == 8 * 3 * 11
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "data").mkdir()
+    write_files(tmp_path / "data")
+    return tmp_path
+
+
+def packs(folder, *, kept=False, window=4, lanes=3, **options):
+    dataset = me.read(folder / "data", index_dir=folder / "index").shuffle(3, level="row")
+    dataset = dataset.filter(is_kept) if kept else dataset
+    dataset = dataset.pack(20, window=window, **options).survey()
+    return dataset if lanes is None else dataset.lanes(lanes)
+
+
+def on(dataset, ranks, rank):
+    return Dataset(replace(dataset.plan, ranks=ranks, rank=rank))
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """How many windows are planned."""
+    made, plan = [], planned_windows.pack
+
+    def counted(lengths, **options):
+        made.append(len(lengths))
+        return plan(lengths, **options)
+
+    monkeypatch.setattr(planned_windows, "pack", counted)
+    return made
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_length_that_is_known_is_not_planned_again(folder, plans, kept):
+    length = len(packs(folder, kept=kept))
+    assert plans
+    plans.clear()
+    assert len(packs(folder, kept=kept)) == length
+    assert not plans
+    other = packs(folder, kept=kept)
+    other.set_epoch(1)
+    assert len(other) > 0
+    assert plans
+
+
+def test_readers_plan_only_their_own_lanes(folder, plans):
+    expected = [repr(pack) for pack in packs(folder)]
+    windows = len(plans)
+    for file in packs(folder).plan.pipeline.survey.folder.glob("*.counts"):
+        file.unlink()
+    plans.clear()
+    readers = [iter(on(packs(folder), 3, rank)) for rank in range(3)]
+    got = []
+    for turn in range(len(expected)):
+        got.append(repr(next(readers[turn % 3])))
+    assert got == expected
+    plans.clear()
+    reader = on(packs(folder), 3, 1)
+    assert [repr(pack) for pack in reader] == expected[1::3]
+    assert len(plans) <= windows // 3 + 1
+
+
+@pytest.mark.parametrize("change", [{"window": 5}, {"strategy": "first_fit"}, {"overlong": "drop"}, {"eos": 1}])
+def test_other_packs_have_other_counts(folder, plans, change):
+    len(packs(folder))
+    plans.clear()
+    changed = packs(folder, **change)
+    length = len(changed)
+    assert plans
+    assert length == len(list(changed))
+
+
+def test_a_batch_size_does_not_matter(folder, plans):
+    len(packs(folder))
+    plans.clear()
+    len(packs(folder).batch(2))
+    assert not plans
+
+
+def test_wrong_counts_are_noticed(folder):
+    dataset = packs(folder)
+    lanes = PipelineLanes(dataset.plan.pipeline, EpochCut(epoch=0, lanes=3))
+    of_lane = lanes.output_counts(0)
+    of_lane.put(4, 9)
+    with pytest.raises(me.DataChangedError, match=r"says 9. That file is damaged"):
+        list(dataset)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("shared", [True, False])
+def test_many_packs_are_counted_in_parallel(folder, monkeypatch, plans, kept, shared):
+    expected = len(list(packs(folder, kept=kept)))
+    dataset = packs(folder, kept=kept)
+    survey = dataset.plan.pipeline.survey
+    for file in survey.folder.glob("*.counts"):
+        file.unlink()
+    if not shared:
+        monkeypatch.setattr("midepoch.counting.window_counts.os.open", refused)
+    monkeypatch.setattr(window_counts, "IN_PARALLEL", 0)
+    monkeypatch.setattr(window_counts, "JOB_DOCUMENTS", 8)
+    jobs = []
+
+    def run(function, some, executor=None):
+        jobs.extend(some)
+        return [(job, function(job)) for job in some]
+
+    monkeypatch.setattr(window_counts, "run_all", run)
+    assert len(dataset) == expected
+    assert {job.lane for job in jobs} == {0, 1, 2}
+    assert len(jobs) > 3
+    count_once = len(plans)
+    jobs.clear()
+    assert len(dataset) == expected
+    if shared:
+        assert not jobs
+        assert len(plans) == count_once
+
+
+def refused(*_):
+    raise PermissionError("read-only")
+
+
+def test_parts_of_a_mixture_are_counted_in_parallel(folder, monkeypatch):
+    monkeypatch.setattr(window_counts, "IN_PARALLEL", 0)
+    jobs = []
+
+    def run(function, some, executor=None):
+        jobs.extend(some)
+        return [(job, function(job)) for job in some]
+
+    monkeypatch.setattr(window_counts, "run_all", run)
+    parts = [packs(folder, lanes=None), packs(folder, kept=True, lanes=None)]
+    mixed = me.mix(parts, weights=[2, 1], stop="all").lanes(2)
+    assert len(mixed) == len(list(mixed))
+    assert len(jobs) >= 4
+
+
+def test_jobs_can_run_in_other_processes(folder):
+    dataset = packs(folder, kept=False)
+    lanes = PipelineLanes(dataset.plan.pipeline, EpochCut(epoch=0, lanes=1))
+    with ProcessPoolExecutor(1, get_context("spawn")) as other:
+        result = other.submit(count_windows, lanes, Job(0, (0, 0), 15)).result()
+    assert [start for start, _ in result] == list(range(0, 60, 4))
+    count_ahead(lanes)
+    assert sum(made for _, made in result) == lanes.counted(0, dataset.plan.pipeline.begin).total()
+
+
+def test_packs_without_a_survey_name_it_once(folder, caplog):
+    log_once.cache_clear()
+    with caplog.at_level("INFO", "midepoch"):
+        list(packs(folder))
+        assert not [line for line in caplog.messages if ".survey()" in line]
+        plain = me.read(folder / "data", index_dir=folder / "index").map(dict).pack(20)
+        for _ in range(2):
+            list(plain)
+    (line,) = [line for line in caplog.messages if ".survey()" in line]
+    assert line.startswith("0.arrow+3: how many items pack yields is only known by reading the rows: call .survey()")
