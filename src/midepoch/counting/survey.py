@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +24,6 @@ from midepoch._common.executors import check_started, run_all
 from midepoch._common.files import exclusive_lock, remove_folder, temporary_name, write_error, write_privately
 from midepoch._common.hashing import digest
 from midepoch._common.progress_bar import ProgressBar
-from midepoch._common.text import count
 from midepoch._common.trust import read_trusted
 from midepoch._common.types import I64
 from midepoch._common.world import torch_worker, usable_cores
@@ -50,8 +50,6 @@ UNIT_ROWS = 1 << 20
 COLUMN_BYTES = 1 << 30
 """The size of units that need only some columns, in bytes of all columns."""
 KEYS_AT_ONCE = 4096
-ALL_STAGES = 1 << 30
-"""All stages get single rows, which errors can name."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -185,8 +183,8 @@ class SurveyPass:
 
     @property
     def context(self) -> Context:
-        """What the stages may know."""
-        return self.source.context(0, ALL_STAGES)
+        """What the stages may know. All of them get single rows, which errors can name."""
+        return self.source.context(0, rows_until=1 << 30)
 
     def key(self, version: Version) -> str:
         """A digest of all that a survey depends on."""
@@ -235,7 +233,8 @@ class SurveyPass:
     def _make(self, path: Path, work: Path, executor: Executor | None) -> Survey:
         """Survey the units that are not finished yet, and join all."""
         units = self.units()
-        missing = [unit for unit in units if _finished(work, unit) is None]
+        finished = partial(_finished, work)
+        missing = [unit for unit in units if finished(unit) is None]
         # Threads are enough if all work is Arrow's, which lets other threads run.
         threads = usable_cores() if self.calls_nothing else int(self.source.is_in_memory)
 
@@ -247,7 +246,7 @@ class SurveyPass:
 
         run_units("survey", self.survey_unit, units, missing, executor, threads=threads, keep=keep)
         try:
-            return write_survey(path, _all_finished(work, units), rows=units[-1].end, covered=self.covered, work=work)
+            return write_survey(path, map(finished, units), rows=units[-1].end, covered=self.covered, work=work)
         except OSError as error:
             survey = self._load(path)  # another process may have finished it first, and removed the units
             if survey is not None:
@@ -365,14 +364,6 @@ def _finished(work: Path, unit: Unit) -> UnitRows | None:
     return result if result.rows == unit.rows else None
 
 
-def _all_finished(work: Path, units: list[Unit]) -> Iterator[UnitRows]:
-    for unit in units:
-        result = _finished(work, unit)
-        if result is None:
-            raise FileNotFoundError(f"{_unit_path(work, unit)} is missing or damaged ({count('row', unit.rows)})")
-        yield result
-
-
 class OwnLengths:
     """A survey that ``pack`` makes by itself, when it is first asked for: of lists in local, uncompressed Arrow files.
 
@@ -398,14 +389,10 @@ class OwnLengths:
 
     def survey(self) -> Survey | None:
         """The survey; None if it cannot be made."""
-        if not self.is_known:
-            self._survey = self._find()
-            self.is_known = True
-        return self._survey
-
-    def _find(self) -> Survey | None:
+        if self.is_known:
+            return self._survey
         try:
-            return self._pass.survey()
+            self._survey = self._pass.survey()
         except (MidepochError, OSError, ValueError, pa.ArrowException) as error:
             if torch_worker() is not None and getattr(error, "errno", None) not in READ_ONLY:
                 raise  # other workers may succeed, and then would take other items
@@ -415,4 +402,5 @@ class OwnLengths:
                 self._pass.source.label,
                 error,
             )
-            return None
+        self.is_known = True
+        return self._survey

@@ -193,8 +193,8 @@ class Survey:
         return before
 
 
-def write_survey(folder: Path, units: Iterable[UnitRows], *, rows: int, covered: int, work: Path) -> Survey:
-    """Join the units of all rows, in order, to the survey in ``folder``. There is at least one unit.
+def write_survey(folder: Path, units: Iterable[UnitRows | None], *, rows: int, covered: int, work: Path) -> Survey:
+    """Join the units of all rows, in order, to the survey in ``folder``. There is at least one; None is an error.
 
     It is written in the folder ``work`` and appears as a whole. If another process has just put one there, that one is
     used.
@@ -211,12 +211,14 @@ def write_survey(folder: Path, units: Iterable[UnitRows], *, rows: int, covered:
         remove_folder(temporary)
 
 
-def _join(folder: Path, units: Iterable[UnitRows], rows: int) -> dict[str, list[int] | None]:
+def _join(folder: Path, units: Iterable[UnitRows | None], rows: int) -> dict[str, list[int] | None]:
     """Write the bits and the lengths, and return the checksums of their pages; None of what is not surveyed."""
-    written, unit = 0, UnitRows(None, None)
+    written, unit = 0, None
     left = np.empty(0, bool)  # the rows after the last whole byte
     with open_privately(folder / KEPT) as bits, open_privately(folder / LENGTHS) as lengths:
         for unit in units:
+            if unit is None:
+                raise FileNotFoundError("a unit is missing or damaged")
             written += unit.rows
             if unit.kept is not None:
                 left = np.concatenate([left, unit.kept])
@@ -225,7 +227,7 @@ def _join(folder: Path, units: Iterable[UnitRows], rows: int) -> dict[str, list[
             if unit.lengths is not None:
                 lengths.write(unit.lengths.astype("<u4", copy=False).data)
         bits.write(_packed(left).data)
-    if written != rows:
+    if unit is None or written != rows:
         raise ValueError(f"The units of a survey have {count('row', written)}, but the dataset has {rows:,}.")
     return {
         "kept": None if unit.kept is None else _Pages(folder / KEPT).checksums,

@@ -100,8 +100,8 @@ class Contents(NamedTuple):
     """What a manifest says of the files."""
 
     units: list[Unit]
-    schema: pa.Schema | None = None
-    """The schema of all files; None until all are complete."""
+    is_complete: bool = False
+    """True if all files are made, and have one schema."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class Cache:
     def open(self, executor: Executor | None) -> FileRows:
         """The cached rows. Of several processes, one makes the files that are missing, and the others wait."""
         contents = self._load_manifest()
-        if contents is None or contents.schema is None or self._missing(contents):
+        if contents is None or not contents.is_complete or self._missing(contents):
             check_started("cache()")
             self.folder.mkdir(parents=True, exist_ok=True)
             with exclusive_lock(self.folder / ".lock"):
@@ -136,7 +136,7 @@ class Cache:
         contents = self._load_manifest()
         if contents is None:
             contents = Contents(self._cut())
-            self._write_manifest(contents)
+            self._write_manifest(contents.units)
         threads, missing = int(self.source.is_in_memory), self._missing(contents)
         run_units("cache", self.write_unit, contents.units, missing, executor, threads=threads)
         if unseen := self._missing(contents):
@@ -149,8 +149,7 @@ class Cache:
         differing = [unit for unit, own in zip(contents.units, schemas, strict=True) if not own.equals(schema)]
         for _ in run_all(partial(self.rewrite_unit, schema), differing, executor):
             pass
-        contents = Contents(contents.units, schema)
-        self._write_manifest(contents)
+        self._write_manifest(contents.units, schema)
         return contents
 
     def _common_schema(self, units: list[Unit], schemas: list[pa.Schema]) -> pa.Schema:
@@ -226,13 +225,12 @@ class Cache:
         plain: dict[str, Any] = json.loads(json.dumps(description))
         return plain
 
-    def _write_manifest(self, contents: Contents) -> None:
-        schema = contents.schema
+    def _write_manifest(self, units: list[Unit], schema: pa.Schema | None = None) -> None:
+        """Say what the rows depend on, and which columns they have, once all files are made."""
         manifest = {
             **self._description,
-            "bounds": [0, *(unit.end for unit in contents.units)],
+            "bounds": [0, *(unit.end for unit in units)],
             "columns": None if schema is None else {field.name: str(field.type) for field in schema},
-            "schema": None if schema is None else schema.serialize().to_pybytes().hex(),
         }
         try:
             write_privately(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode(), READABLE)
@@ -244,13 +242,12 @@ class Cache:
         try:
             manifest = json.loads(self._checked(read_trusted, self.folder / MANIFEST))
             difference = self._difference(manifest)
-            serialized = manifest["schema"]
-            schema = None if serialized is None else pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(serialized)))
             units = [Unit(number, *bounds) for number, bounds in enumerate(pairwise(manifest["bounds"]))]
+            contents = Contents(units, manifest["columns"] is not None)
         except (FileNotFoundError, NotADirectoryError):
             self._check_empty()
             return None
-        except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CacheMismatchError(
                 f"{self.folder / MANIFEST} is damaged ({type(error).__name__}: {error}). Delete {self.folder}, and "
                 "cache again."
@@ -260,7 +257,7 @@ class Cache:
                 f"{self.folder} is a cache of other rows: {difference}. Pass another folder, or delete this one to "
                 "cache again."
             )
-        return Contents(units, schema)
+        return contents
 
     def _paths_to_trust(self, contents: Contents) -> list[Path]:
         """All files; raises if another user may have written one of them."""
