@@ -6,6 +6,7 @@ window's first row in its lane, and from what the name of the file is a digest o
 it, or how often.
 """
 
+import mmap
 import os
 import weakref
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from midepoch._common.executors import run_all
 from midepoch._common.files import remove
@@ -25,7 +29,7 @@ from midepoch.stages.pack.planned_windows import PlannedWindows
 SUFFIX = ".counts"
 KEPT_FILES = 16
 """How many files stay in a folder: those of a few epochs."""
-ENTRY_BYTES, COUNT_BITS, OFFSET_BITS = 8, 28, 24
+COUNT_BITS, OFFSET_BITS = 28, 24
 CHECK = 0x9E3779B97F4A7C15
 """An odd number, by which an entry is multiplied to get the bits that show whether it is damaged."""
 IN_PARALLEL = 20_000_000
@@ -41,19 +45,25 @@ class WindowCounts:
     that is half written, damaged, or of another first row is as good as none.
     """
 
-    def __init__(self, folder: Path | None, key: str, *, lane_rows: int, size: int) -> None:
+    def __init__(self, folder: Path | None, key: str, *, lanes: int, lane_rows: int, size: int) -> None:
         """Open the file of a key, or make it. Without a folder that can be written to, counts stay in memory."""
         self.path = None if folder is None else folder / f"{key}{SUFFIX}"
         self._size, self._slots = size, lane_rows // size + 1
         self._file: int | None = None
-        self._in_memory: dict[int, int] = {}
+        self._entries: npt.NDArray[np.uint64] = np.zeros(lanes * self._slots, np.uint64)
         if self.path is not None:
-            is_new = not self.path.exists()
             with suppress(OSError):
-                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-                weakref.finalize(self, os.close, self._file)
-                if is_new:
-                    _remove_old(self.path.parent)
+                self._map(self.path)
+
+    def _map(self, path: Path) -> None:
+        is_new = not path.exists()
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        weakref.finalize(self, os.close, file)
+        os.ftruncate(file, self._entries.nbytes)  # all processes ask for the same length
+        mapped = mmap.mmap(file, self._entries.nbytes, access=mmap.ACCESS_READ)
+        self._file, self._entries = file, np.frombuffer(mapped, "<u8")
+        if is_new:
+            _remove_old(path.parent)
 
     def get(self, lane: int, start: int) -> int | None:
         """The count of the window whose first row is at this position of the lane; None if it is not known."""
@@ -61,10 +71,7 @@ class WindowCounts:
         if slot >= self._slots:
             return None
         number = lane * self._slots + slot
-        if self._file is None:
-            entry = self._in_memory.get(number, 0)
-        else:
-            entry = int.from_bytes(os.pread(self._file, ENTRY_BYTES, ENTRY_BYTES * number), "little")
+        entry = int(self._entries[number])
         count = (entry & ((1 << COUNT_BITS) - 1)) - 1
         return count if count >= 0 and entry == _entry(number, offset, count) else None
 
@@ -76,10 +83,10 @@ class WindowCounts:
         number = lane * self._slots + slot
         entry = _entry(number, offset, count)
         if self._file is None:
-            self._in_memory[number] = entry
+            self._entries[number] = entry
             return
-        with suppress(OSError):
-            os.pwrite(self._file, entry.to_bytes(ENTRY_BYTES, "little"), ENTRY_BYTES * number)
+        with suppress(OSError):  # a full disk, which would kill the process if it wrote through the map
+            os.pwrite(self._file, entry.to_bytes(8, "little"), 8 * number)
 
 
 class LaneCounts(NamedTuple):

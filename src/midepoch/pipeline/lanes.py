@@ -172,7 +172,8 @@ class PipelineLanes:
             described = self.pipeline.source.describe(), [stage.describe() for stage in stages[:last]]
             parts = [COUNTS_FORMAT, survey.digest, self.pipeline.source.fingerprint, described, self._described_cut()]
             folder, key = survey.folder, digest(json.dumps(parts, sort_keys=True).encode(), size=16).hex()
-        return WindowCounts(folder, key, lane_rows=self.source.size(0), size=stages[last - 1].group_size)
+        size = stages[last - 1].group_size
+        return WindowCounts(folder, key, lanes=self.cut.lanes, lane_rows=self.source.size(0), size=size)
 
     def _described_cut(self) -> dict[str, Any]:
         """The cut as keys of counts have it. Epochs with masked rows are not counted."""

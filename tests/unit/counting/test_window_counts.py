@@ -20,7 +20,7 @@ from midepoch.stages.pack import planned_windows
 
 
 def opened(folder, key="a", **changes):
-    return WindowCounts(folder, key, **({"lane_rows": 100, "size": 10} | changes))
+    return WindowCounts(folder, key, **({"lanes": 3, "lane_rows": 100, "size": 10} | changes))
 
 
 def test_what_one_process_writes_others_read(tmp_path):
@@ -112,7 +112,7 @@ def test_old_files_are_removed(tmp_path):
 
 
 def test_a_file_has_8_bytes_a_window(tmp_path):
-    opened(tmp_path).put(2, 100, 0)
+    opened(tmp_path)
     (path,) = tmp_path.iterdir()
     assert path.stat().st_size == 8 * 3 * 11
 
