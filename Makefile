@@ -20,7 +20,7 @@ test-fast: $(STAMP)
 # pandas; then what reads and counts rows is tested. Left out: tests of datasets and torchdata; and what such a pyarrow
 # itself cannot do: view types and nulls in fixed-size lists of Parquet, float16 from Python numbers.
 FLOOR := build/floor
-FLOOR_TESTS := $(addprefix tests/unit/,checkpoint formats index order pipeline sources stages values)
+FLOOR_TESTS := $(addprefix tests/unit/,checkpoint counting formats index order pipeline sources stages values)
 FLOOR_IGNORED := checkpoint/test_checksum.py checkpoint/test_migrations.py values/test_features.py values/test_images.py values/test_media.py
 test-floor:
 	test -x $(FLOOR)/bin/python || $(PYTHON) -m venv $(FLOOR)

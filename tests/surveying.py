@@ -38,9 +38,9 @@ def is_kept(row):
 
 
 def small_units():
-    from midepoch.pipeline import survey, units
+    from midepoch.counting import survey
 
-    units.SMALLEST_UNIT, survey.COLUMN_BYTES = 100, 100
+    survey.SMALLEST_UNIT, survey.COLUMN_BYTES = 100, 100
 
 
 def main(action, data, folder, processes):

@@ -22,7 +22,7 @@ import midepoch as me
 import s3
 from midepoch._common import executors
 from midepoch._common.executors import run_all
-from midepoch.pipeline import units
+from midepoch.counting import survey
 from worlds import FORMATS, TEXTS, ids, write_files
 
 TESTS = Path(__file__).parents[1]
@@ -169,7 +169,7 @@ def test_dask_returns_no_result_of_an_earlier_run(dask, tmp_path):
 @pytest.fixture(params=["default", "dask", "ray"])
 def surviving(request, monkeypatch):
     """An executor that survives the death of a worker, or None for the default; and units of a few rows."""
-    monkeypatch.setattr(units, "SMALLEST_UNIT", 100)
+    monkeypatch.setattr(survey, "SMALLEST_UNIT", 100)
     monkeypatch.setattr(executors, "usable_cores", lambda: 2)
     return None if request.param == "default" else request.getfixturevalue(request.param)
 

@@ -16,10 +16,10 @@ import midepoch as me
 from files import values, write_numbers
 from forking import in_a_forked_process
 from midepoch._common import trust
+from midepoch.counting.survey_file import UnitRows
 from midepoch.formats import Scan
 from midepoch.index.encode import index_bytes
 from midepoch.index.saved import SavedIndexes
-from midepoch.index.survey import UnitRows
 from midepoch.storage.cache import SUFFIX, BlockCache
 from objects import find
 
@@ -219,7 +219,7 @@ def test_a_part_of_a_survey_that_another_user_made_is_made_again(tmp_path, evens
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("midepoch.pipeline.survey.write_survey", killed)
+        patch.setattr("midepoch.counting.survey.write_survey", killed)
         with pytest.raises(KeyboardInterrupt):
             evens.survey(folder=tmp_path / "kept")
     (unit,) = (tmp_path / "kept").glob("*.survey-work/unit-*")
@@ -269,7 +269,7 @@ def test_a_cache_with_a_file_of_another_user_is_refused_unless_that_user_is_trus
 @needs_root
 @pytest.mark.usefixtures("_forgetful")
 def test_rows_of_another_user_are_not_taken_over_into_an_unfinished_cache(tmp_path, evens, monkeypatch):
-    monkeypatch.setattr("midepoch.pipeline.cache.UNIT_ROWS", 4)
+    monkeypatch.setattr("midepoch.counting.survey.UNIT_ROWS", 4)
     folder = tmp_path / "cache"
     evens.cache(folder)
     assert len([*folder.glob("part-*")]) == 3

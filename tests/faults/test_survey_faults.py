@@ -16,8 +16,8 @@ import pytest
 import surveying
 from files import numbers, write
 from midepoch._common import files
-from midepoch.pipeline import cache, unit_file
-from midepoch.pipeline import survey as module
+from midepoch.counting import survey as module
+from midepoch.pipeline import arrow_items, cache
 
 ROWS = 60
 SCRIPT = Path(surveying.__file__)
@@ -42,9 +42,7 @@ def calls(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _small_units(monkeypatch):
-    from midepoch.pipeline import units
-
-    monkeypatch.setattr(units, "SMALLEST_UNIT", 100)
+    monkeypatch.setattr(module, "SMALLEST_UNIT", 100)
     monkeypatch.setattr(module, "COLUMN_BYTES", 100)
     monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
 
@@ -218,7 +216,7 @@ def test_two_processes_at_once_cache_every_row_once(data, calls, tmp_path):
     assert cached(data, tmp_path / "kept") == expected
 
 
-@pytest.mark.parametrize("step", ["run_all", "widened"])
+@pytest.mark.parametrize("step", ["run_units", "widened"])
 def test_where_there_are_no_locks_another_process_may_cache_first(data, calls, tmp_path, monkeypatch, step):
     expected = rows_of_the_pipeline(data, calls)
     original = getattr(cache, step)
@@ -269,14 +267,14 @@ class FullDisk:
 @pytest.mark.parametrize("room", [0, 300, 700])
 def test_a_full_disk_leaves_a_clear_error_and_no_half_file(data, calls, tmp_path, monkeypatch, room):
     expected = rows_of_the_pipeline(data, calls)
-    original = unit_file.open_sink
+    original = arrow_items.open_sink
 
     def fills_up(path):
         if "000004" in path.name:
             return pa.PythonFile(FullDisk(open(path, "wb"), room), "w")
         return original(path)
 
-    monkeypatch.setattr(unit_file, "open_sink", fills_up)
+    monkeypatch.setattr(arrow_items, "open_sink", fills_up)
     with pytest.raises(OSError, match=r"The cache cannot be written to .*: The disk is full.*pass another") as caught:
         cached(data, tmp_path / "kept")
     assert caught.value.errno == errno.ENOSPC
@@ -285,7 +283,7 @@ def test_a_full_disk_leaves_a_clear_error_and_no_half_file(data, calls, tmp_path
         "cache.json",
         *(f"part-{number:06}.arrow" for number in range(4)),
     ]
-    monkeypatch.setattr(unit_file, "open_sink", original)
+    monkeypatch.setattr(arrow_items, "open_sink", original)
     calls.write_text("")
     assert cached(data, tmp_path / "kept") == expected
     assert noted(calls) == list(range(20, ROWS))

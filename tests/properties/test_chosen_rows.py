@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from counted import ROWS, add_one, is_kept, is_odd, same_columns
-from midepoch.index.survey import Survey
+from midepoch.counting.survey_file import Survey
 from midepoch.order import surveyed as surveyed_order
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import write_files
@@ -166,7 +166,7 @@ def test_a_filter_that_keeps_nothing_has_an_empty_order(files):
 
 def late_cells(self, numbers, true=Survey._kept_at):
     """A row is searched in the cell after its own at the border of two cells."""
-    return true(self, (numbers + (numbers % 8 == 7)) % max(1, self.kept_rows), self._kept.values)
+    return true(self, (numbers + (numbers % 8 == 7)) % max(1, self.kept_rows))
 
 
 def early_pieces(self, positions, true=surveyed_order.KeptRows.rows):
@@ -178,7 +178,7 @@ def early_pieces(self, positions, true=surveyed_order.KeptRows.rows):
 @pytest.mark.parametrize(
     ("owner", "name", "planted"),
     [
-        (Survey, "_kept_at", lambda self, numbers, values: late_cells(self, numbers)),
+        (Survey, "_kept_at", late_cells),
         (surveyed_order.KeptRows, "rows", early_pieces),
     ],
 )

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from files import write
-from midepoch.pipeline import survey as module
-from midepoch.pipeline import units
+from midepoch.counting import survey as module
 
 
 def write_jsonl(path, batches):
@@ -71,7 +70,7 @@ def test_a_survey_says_what_a_plain_pass_finds(tmp_path_factory, kind, files, na
     folder = tmp_path_factory.mktemp("data")
     count = dataset_of(folder, kind, files)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(units, "SMALLEST_UNIT", unit)
+        patch.setattr(module, "SMALLEST_UNIT", unit)
         patch.setattr(module, "COLUMN_BYTES", unit)
         patch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
         dataset = me.read(folder, filters=where)
@@ -109,8 +108,8 @@ def test_cached_rows_are_those_of_a_plain_pass(
     folder = tmp_path_factory.mktemp("data")
     dataset_of(folder, kind, files)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(units, "SMALLEST_UNIT", unit)
-        patch.setattr("midepoch.pipeline.item_columns.BATCH_ROWS", batch_rows)
+        patch.setattr(module, "SMALLEST_UNIT", unit)
+        patch.setattr("midepoch.pipeline.arrow_items.BATCH_ROWS", batch_rows)
         patch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
         dataset = me.read(folder, filters=where)
         if steps and where is None:

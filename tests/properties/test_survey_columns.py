@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from files import write
-from midepoch.index.survey import UnitRows
-from midepoch.pipeline import survey, units
+from midepoch.counting import survey
+from midepoch.counting.survey_file import UnitRows
 
 COLUMNS = ("text", "id", "short", "long", "input_ids")
 NAMES = st.sampled_from(("input_ids", "a", "b", "c", "text"))
@@ -144,7 +144,7 @@ def test_a_surveyed_pack_has_the_tokens_of_its_column(tmp_path_factory, data):
     expected = [row[column] for _, row in model.numbered]
     with pytest.MonkeyPatch.context() as patch:
         unit = draw(st.sampled_from([1, 300, 1 << 20]))
-        patch.setattr(units, "SMALLEST_UNIT", unit)
+        patch.setattr(survey, "SMALLEST_UNIT", unit)
         patch.setattr(survey, "COLUMN_BYTES", unit)
         patch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
         stream = model.dataset.pack(8, column=column, strategy="concat").survey()
@@ -174,7 +174,7 @@ def test_a_survey_of_an_older_format_is_not_found_again(tmp_path, monkeypatch):
     packs = me.read(tmp_path).rename_columns({"input_ids": "short", "short": "input_ids"}).pack(8, strategy="concat")
     with monkeypatch.context() as old:
         old.setattr(survey, "FORMAT", 1)
-        old.setattr(survey.Counting, "survey_unit", survey_nothing)
+        old.setattr(survey.SurveyPass, "survey_unit", survey_nothing)
         assert len(packs.survey(executor=ThreadPoolExecutor(1))) == 0
     tokens = [token for row in rows for token in row["short"]]
     assert [token for pack in packs.survey() for token in pack["input_ids"].tolist()] == tokens

@@ -11,6 +11,8 @@ UNITS = {"": 1, "b": 1} | {
 }
 Size = int | str
 """A number of bytes, or a string such as "256MiB"."""
+Version = str | int | None
+"""What a user changes when functions make other rows than before."""
 
 
 def check_integer(name: str, value: Any, *, least: int | None = 0, most: int | None = None) -> int:
@@ -41,6 +43,13 @@ def parse_size(name: str, size: Size) -> int:
     if number < 0:
         raise ValueError(f"{name} is {size}; it cannot be negative.")
     return int(number * UNITS[unit])
+
+
+def checked_version(version: Any) -> Version:
+    """The version that a user gives to the functions of a pipeline; ``TypeError`` if it is neither text nor number."""
+    if isinstance(version, bool) or not isinstance(version, str | int | None):
+        raise TypeError(f"version is {version!r}; it can be a string, an integer, or left out.")
+    return version
 
 
 def seed_of(generator: Any, seed: int | None) -> int:

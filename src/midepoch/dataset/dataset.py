@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from midepoch._common.checks import check_integer
+from midepoch._common.checks import check_integer, checked_version
 from midepoch._common.mesh import Mesh, mesh_shard
 from midepoch._common.trust import check_trust
 from midepoch._common.world import launched_rank, unfinished_launch
@@ -20,8 +20,7 @@ from midepoch.dataset.ordered import OrderedDataset
 from midepoch.dataset.planned import Item
 from midepoch.delivery.plan import Plan, ShardMode, check_shard
 from midepoch.pipeline.cache import cache_pipeline
-from midepoch.pipeline.survey import survey_pipeline
-from midepoch.pipeline.units import checked_version
+from midepoch.pipeline.surveyed import survey_pipeline
 
 log = logging.getLogger("midepoch")
 

@@ -23,8 +23,8 @@ from midepoch.delivery.summary import describe_plan
 from midepoch.order.orders import OrderStep, Slice
 from midepoch.order.selection import Selection
 from midepoch.order.split import TrainTestSplit
-from midepoch.pipeline.chosen_rows import choose_kept_rows, remedy
 from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.surveyed import choose_kept_rows, remedy
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import Source
 from midepoch.stages.stage import Stage

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from midepoch._common.checks import check_integer
+from midepoch._common.checks import check_integer, checked_version
 from midepoch.dataset.formatted import FormattedDataset
 from midepoch.dataset.planned import Item
 from midepoch.dataset.signatures import (
@@ -19,8 +19,7 @@ from midepoch.dataset.signatures import (
     PlainMapOptions,
     Row,
 )
-from midepoch.pipeline.own_lengths import with_own_lengths
-from midepoch.pipeline.units import checked_version
+from midepoch.pipeline.surveyed import with_own_lengths
 from midepoch.stages.arguments import with_arguments
 from midepoch.stages.batch import Batch, MapBatches, MapBatchesOneToOne
 from midepoch.stages.flow import WHOLE_LANE

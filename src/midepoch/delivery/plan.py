@@ -9,8 +9,8 @@ from midepoch.checkpoint.state import State
 from midepoch.delivery.progress import AnyProgress
 from midepoch.delivery.resume import begin
 from midepoch.delivery.session import AnySession, Session
-from midepoch.pipeline.counts import count_ahead
 from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.surveyed import count_ahead
 
 ShardMode = Literal["file", "example"]
 ShardedBy = Literal["user", "launcher"]

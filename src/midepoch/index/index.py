@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch._common.files import unframed
+from midepoch._common.hashing import digest
 from midepoch._common.lazy import cached_property
 from midepoch._common.trust import is_shared, map_trusted, trust_folder
 from midepoch._common.types import I64
@@ -252,6 +253,13 @@ class IndexView:
     def fingerprint(self) -> dict[str, Any]:
         """What a state remembers of the data."""
         return data_fingerprint(self.facts, "+".join(sorted(set(self.formats) - {EMPTY})))
+
+    @property
+    def identity(self) -> str:
+        """A digest of the fingerprint, and of the times or versions by which a rewritten file is noticed."""
+        stamps = [(stamp.mtime_ns, version) for stamp, version in zip(self.stamps, self.versions, strict=True)]
+        facts = self.fingerprint["digest"], self.fingerprint.get("format"), stamps
+        return digest(repr(facts).encode(), size=16).hex()
 
 
 def _from_bytes(root: str, content: bytes) -> IndexView:

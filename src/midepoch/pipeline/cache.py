@@ -7,8 +7,8 @@ which columns they have. So a pass that was killed continues, and a folder of ot
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from concurrent.futures import Executor
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -18,13 +18,14 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from midepoch._common.checks import Version
 from midepoch._common.executors import check_executor, check_started, run_all
-from midepoch._common.files import exclusive_lock, remove, write_privately
+from midepoch._common.files import exclusive_lock, remove, write_error, write_privately
 from midepoch._common.lazy import cached_property
-from midepoch._common.progress_bar import ProgressBar
 from midepoch._common.text import count
 from midepoch._common.trust import UntrustedFileError, check_trusted, read_trusted, trust_folder
 from midepoch.checkpoint.fingerprint import files_difference, pipeline_difference
+from midepoch.counting.survey import Unit, cut_units, run_units
 from midepoch.errors import CacheMismatchError, NoDataError, SchemaMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.deletes import Deletes
@@ -32,11 +33,9 @@ from midepoch.order.orders import OrderStep, Shuffle, Slice, build_order
 from midepoch.order.selection import Selection, Slices
 from midepoch.order.split import TrainTestSplit
 from midepoch.order.surveyed import Surveyed
-from midepoch.pipeline.item_columns import ItemColumns, item_columns
+from midepoch.pipeline.arrow_items import READABLE, ItemColumns, ItemFile, item_columns, read_batches
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.pipeline.unit_file import READABLE, UnitFile, read_batches
-from midepoch.pipeline.units import UNIT_ROWS, Unit, Version, cut_units, data_identity, unit_bytes, write_error
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
 from midepoch.stages.transform import Convert
@@ -101,8 +100,8 @@ class Contents(NamedTuple):
     """What a manifest says of the files."""
 
     units: list[Unit]
-    schema: pa.Schema | None = None
-    """The schema of all files; None until all are complete."""
+    is_complete: bool = False
+    """True if all files are made, and have one schema."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +121,7 @@ class Cache:
     def open(self, executor: Executor | None) -> FileRows:
         """The cached rows. Of several processes, one makes the files that are missing, and the others wait."""
         contents = self._load_manifest()
-        if contents is None or contents.schema is None or self._missing(contents):
+        if contents is None or not contents.is_complete or self._missing(contents):
             check_started("cache()")
             self.folder.mkdir(parents=True, exist_ok=True)
             with exclusive_lock(self.folder / ".lock"):
@@ -137,17 +136,9 @@ class Cache:
         contents = self._load_manifest()
         if contents is None:
             contents = Contents(self._cut())
-            self._write_manifest(contents)
-        missing, rows = self._missing(contents), contents.units[-1].end
-        done = rows - sum(unit.end - unit.begin for unit in missing)
-        with ExitStack() as stack:
-            makers = executor
-            if executor is None and self.source.is_in_memory:
-                makers = stack.enter_context(ThreadPoolExecutor(1))
-            bar = stack.enter_context(ProgressBar("cache", unit="rows", total=rows))
-            for unit, _ in run_all(self.write_unit, missing, makers, bar.tick):
-                done += unit.end - unit.begin
-                bar.update(done)
+            self._write_manifest(contents.units)
+        threads, missing = int(self.source.is_in_memory), self._missing(contents)
+        run_units("cache", self.write_unit, contents.units, missing, executor, threads=threads)
         if unseen := self._missing(contents):
             raise NoDataError(
                 f"{count('file', len(unseen))} of {len(contents.units):,} that other processes wrote to {self.folder} "
@@ -158,8 +149,7 @@ class Cache:
         differing = [unit for unit, own in zip(contents.units, schemas, strict=True) if not own.equals(schema)]
         for _ in run_all(partial(self.rewrite_unit, schema), differing, executor):
             pass
-        contents = Contents(contents.units, schema)
-        self._write_manifest(contents)
+        self._write_manifest(contents.units, schema)
         return contents
 
     def _common_schema(self, units: list[Unit], schemas: list[pa.Schema]) -> pa.Schema:
@@ -183,8 +173,7 @@ class Cache:
     def _cut(self) -> list[Unit]:
         """Units of positions in the order of the rows that are cached, cut between blocks."""
         starts = build_order(self.source.base, self.source.steps, 0).piece_starts("block")
-        sizes = np.diff(starts) * self.source.index.view.row_bytes
-        return cut_units(starts, np.maximum(sizes / unit_bytes(int(sizes.sum())), np.diff(starts) / UNIT_ROWS))
+        return cut_units(starts, np.diff(starts) * self.source.index.view.row_bytes)
 
     def _path(self, unit: Unit) -> Path:
         return self.folder / f"part-{unit.number:06}.arrow"
@@ -202,26 +191,18 @@ class Cache:
     def write_unit(self, unit: Unit) -> None:
         """Make one file."""
         known = None if self.pipeline.schema is None else plain_schema(self.pipeline.schema)
-        file = UnitFile(self._path(unit), known)
-        try:
-            with closing(self.source.open(1)) as opened:
-                for items in self._items(opened, unit):
-                    for batch in items.batches():
-                        first = known is None and file.is_empty
-                        file.write(batch, known or (batch.schema if first else items.widened(file.schema, batch)))
-            file.finish()
-        finally:
-            file.discard()
+        with ItemFile(self._path(unit), known) as file, closing(self.source.open(1)) as opened:
+            for items in self._items(opened, unit):
+                for batch in items.batches():
+                    file.write(batch, known or items.widened(file.schema, batch))
+            file.publish()
 
     def rewrite_unit(self, schema: pa.Schema, unit: Unit) -> None:
         """Write one file again with a wider schema."""
-        file = UnitFile(self._path(unit), schema)
-        try:
+        with ItemFile(self._path(unit), schema) as file:
             for batch in read_batches(self._path(unit)):
                 file.write(batch, schema)
             file.replace()
-        finally:
-            file.discard()
 
     def _items(self, opened: Any, unit: Unit) -> Iterator[ItemColumns]:
         """What the stages make of a unit's rows."""
@@ -237,20 +218,19 @@ class Cache:
         description = {
             "format": FORMAT,
             "data": view.fingerprint,
-            "identity": data_identity(view),
+            "identity": view.identity,
             "pipeline": self.pipeline.describe(),
             "version": self.version,
         }
         plain: dict[str, Any] = json.loads(json.dumps(description))
         return plain
 
-    def _write_manifest(self, contents: Contents) -> None:
-        schema = contents.schema
+    def _write_manifest(self, units: list[Unit], schema: pa.Schema | None = None) -> None:
+        """Say what the rows depend on, and which columns they have, once all files are made."""
         manifest = {
             **self._description,
-            "bounds": [0, *(unit.end for unit in contents.units)],
+            "bounds": [0, *(unit.end for unit in units)],
             "columns": None if schema is None else {field.name: str(field.type) for field in schema},
-            "schema": None if schema is None else schema.serialize().to_pybytes().hex(),
         }
         try:
             write_privately(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode(), READABLE)
@@ -262,13 +242,12 @@ class Cache:
         try:
             manifest = json.loads(self._checked(read_trusted, self.folder / MANIFEST))
             difference = self._difference(manifest)
-            serialized = manifest["schema"]
-            schema = None if serialized is None else pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(serialized)))
             units = [Unit(number, *bounds) for number, bounds in enumerate(pairwise(manifest["bounds"]))]
+            contents = Contents(units, manifest["columns"] is not None)
         except (FileNotFoundError, NotADirectoryError):
             self._check_empty()
             return None
-        except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CacheMismatchError(
                 f"{self.folder / MANIFEST} is damaged ({type(error).__name__}: {error}). Delete {self.folder}, and "
                 "cache again."
@@ -278,7 +257,7 @@ class Cache:
                 f"{self.folder} is a cache of other rows: {difference}. Pass another folder, or delete this one to "
                 "cache again."
             )
-        return Contents(units, schema)
+        return contents
 
     def _paths_to_trust(self, contents: Contents) -> list[Path]:
         """All files; raises if another user may have written one of them."""

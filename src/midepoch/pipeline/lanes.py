@@ -11,7 +11,7 @@ from midepoch._common.hashing import digest
 from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import State
-from midepoch.index.group_counts import GroupCounts, LaneCounts, counts_path
+from midepoch.counting.window_counts import LaneCounts, WindowCounts
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import EpochCut
 from midepoch.stages.counted import CountedItems, Outputs
@@ -79,6 +79,9 @@ class PipelineLanes:
         """The lanes of a state's epoch, which has begun."""
         return cls(pipeline, cut_of(state))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PipelineLanes, (self.pipeline, self.cut)
+
     def size(self, lane: int) -> int:
         return self.source.size(lane)
 
@@ -138,19 +141,19 @@ class PipelineLanes:
 
     def output_counts(self, lane: int) -> LaneCounts:
         """How many packs the windows of a lane have, as far as any process knows."""
-        return self._output_counts.of_lane(lane)
+        return LaneCounts(self._output_counts, lane)
 
     @cached_property
-    def _output_counts(self) -> GroupCounts:
+    def _output_counts(self) -> WindowCounts:
         stages, survey = self.pipeline.stages, self.pipeline.known_survey
         last = next(number for number, stage in enumerate(stages, start=1) if stage.makes_windows)
-        path = None
+        folder, key = None, ""
         if survey is not None and survey.folder is not None:
             described = self.pipeline.source.describe(), [stage.describe() for stage in stages[:last]]
-            key = [COUNTS_FORMAT, survey.digest, self.pipeline.source.fingerprint, described, self._described_cut()]
-            path = counts_path(survey.folder, digest(json.dumps(key, sort_keys=True).encode(), size=16).hex())
+            parts = [COUNTS_FORMAT, survey.digest, self.pipeline.source.fingerprint, described, self._described_cut()]
+            folder, key = survey.folder, digest(json.dumps(parts, sort_keys=True).encode(), size=16).hex()
         size = stages[last - 1].group_size
-        return GroupCounts(path, lanes=self.cut.lanes, lane_rows=self.source.size(0), size=size)
+        return WindowCounts(folder, key, lanes=self.cut.lanes, lane_rows=self.source.size(0), size=size)
 
     def _described_cut(self) -> dict[str, Any]:
         """The cut as keys of counts have it. Epochs with masked rows are not counted."""

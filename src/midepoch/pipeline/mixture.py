@@ -17,7 +17,6 @@ from midepoch._common.types import I64
 from midepoch.checkpoint.edits import edits_of_part
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.index.survey import Survey
 from midepoch.pipeline.counted_draws import CountedDraws
 from midepoch.pipeline.counted_part import CountedPart
 from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop, join_positions, part_salt, split_cursor
@@ -35,6 +34,7 @@ from midepoch.sources.source import (
     FindSurvey,
     ItemSpec,
     OpenSource,
+    RowFacts,
     no_survey,
 )
 from midepoch.stages.counted import CountedItems
@@ -87,7 +87,7 @@ class Mixture:
             return list(self.weights)
         return [self.steps.of_part(part) for part in range(len(self.parts))]
 
-    def why_not_counted(self, survey: Survey | None) -> str | None:
+    def why_not_counted(self, survey: RowFacts | None) -> str | None:
         for name, part in zip(self.names, self.parts, strict=True):
             if (reason := part.why_not_counted()) is not None:
                 return f"in the part {name!r} of the mixture, {reason}"

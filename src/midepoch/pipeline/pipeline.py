@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -13,7 +13,8 @@ from midepoch.checkpoint.checksum import fingerprint_digest
 from midepoch.checkpoint.edits import Edits
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import State
-from midepoch.index.survey import Survey
+from midepoch.counting.survey import OwnLengths
+from midepoch.counting.survey_file import Survey
 from midepoch.sources.source import ItemSpec, Source
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Call, Stage
@@ -24,17 +25,6 @@ log = logging.getLogger("midepoch")
 StageKind = TypeVar("StageKind", bound=Stage)
 
 
-class LazySurvey(Protocol):
-    """A survey that is made when it is first asked for."""
-
-    @property
-    def is_known(self) -> bool:
-        """True if it was asked for."""
-
-    def survey(self) -> Survey | None:
-        """The survey; None if it cannot be made."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """A source of items, and the stages that they pass through."""
@@ -43,7 +33,7 @@ class Pipeline:
     stages: tuple[Stage, ...] = ()
     survey: Survey | None = field(default=None, compare=False)
     """What is known of each row without reading it. It changes no item, and is no part of a checkpoint."""
-    own_lengths: LazySurvey | None = field(default=None, compare=False)
+    own_lengths: OwnLengths | None = field(default=None, compare=False)
     """The survey that ``pack`` makes by itself, unless the user has made one."""
     balanced: int | None = field(default=None, compare=False)
     """The number of items of a global step whose costs are shared evenly by ranks; None if they take turns."""

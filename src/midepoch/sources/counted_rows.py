@@ -8,11 +8,9 @@ import numpy.typing as npt
 from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.index.survey import Survey
-from midepoch.order.orders import (
-    Order,
-)
+from midepoch.order.orders import Order
 from midepoch.sources.open_files import OpenFiles
+from midepoch.sources.source import RowFacts
 from midepoch.stages.counted import CountedItems, Wanted
 from midepoch.stages.flow import Flow
 from midepoch.stages.traced import TracedRows
@@ -28,7 +26,7 @@ class CountedFileRows(CountedItems):
     """The rows of a lane from a position on. The survey is indexed by row number."""
 
     def __init__(
-        self, lanes: "FileRowsLanes", lane: int, start: int, survey: Survey | None, gone: I64 | None = None
+        self, lanes: "FileRowsLanes", lane: int, start: int, survey: RowFacts | None, gone: I64 | None = None
     ) -> None:
         """``gone`` are the rising positions of rows that are passed over."""
         self._lanes, self._lane, self._start, self._survey = lanes, lane, start, survey

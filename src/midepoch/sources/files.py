@@ -16,7 +16,6 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.index import Index
-from midepoch.index.survey import Survey
 from midepoch.order.orders import (
     Order,
     OrderStep,
@@ -38,6 +37,7 @@ from midepoch.sources.source import (
     FindSurvey,
     ItemSpec,
     Mode,
+    RowFacts,
     no_survey,
 )
 from midepoch.sources.virtual import VirtualBlocks
@@ -84,8 +84,8 @@ class FileRows:
         """True if the order has only rows that the filters keep, as a survey says."""
         return any(isinstance(step, Surveyed) for step in self.steps)
 
-    def why_not_counted(self, survey: Survey | None) -> str | None:
-        if self.uniform or (survey is not None and survey.has_kept):
+    def why_not_counted(self, survey: RowFacts | None) -> str | None:
+        if self.uniform or survey is not None:
             return None
         return (
             "read(filters=...) keeps a number of rows that is only known by reading them: call .survey() once, which "

@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from midepoch._common.types import I64
 from midepoch.checkpoint.edits import Edits
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles
-from midepoch.index.survey import Survey
 from midepoch.sources.read_counts import ReadCounts
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow
@@ -89,11 +91,25 @@ class Lanes(Protocol):
         """Add the keys of masked rows to ``left_out``, whenever they are read in a lane that is opened from now on."""
 
 
-FindSurvey = Callable[[], Survey | None]
+class RowFacts(Protocol):
+    """What a survey knows of rows, by their numbers, without reading them."""
+
+    @property
+    def has_lengths(self) -> bool:
+        """True if the lengths are known."""
+
+    def kept(self, rows: I64) -> npt.NDArray[np.bool_]:
+        """For each of these rows, whether the filters keep it."""
+
+    def lengths(self, rows: I64) -> I64:
+        """The number of tokens of each of these rows."""
+
+
+FindSurvey = Callable[[], RowFacts | None]
 """Gives the survey of a source's rows, if there is one. It may be made only now."""
 
 
-def no_survey() -> Survey | None:
+def no_survey() -> RowFacts | None:
     """Says that there is no survey."""
     return None
 
@@ -105,7 +121,7 @@ class Source(Protocol):
     def uniform(self) -> bool:
         """True if a lane's cursor follows from the number of items it has delivered."""
 
-    def why_not_counted(self, survey: Survey | None) -> str | None:
+    def why_not_counted(self, survey: RowFacts | None) -> str | None:
         """Why the number of items is known only by reading, and what to do; None if it is known."""
 
     def knows_lengths(self, survey: FindSurvey) -> bool:

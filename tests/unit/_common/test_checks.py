@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from midepoch._common.checks import check_integer, parse_size
+from midepoch._common.checks import check_integer, checked_version, parse_size
 
 
 @pytest.mark.parametrize("value", [0, 7, np.int32(7), np.uint64(1)])
@@ -33,3 +33,9 @@ def test_integers_below_the_least_are_refused():
 )
 def test_sizes_are_numbers_of_bytes_or_strings_with_a_unit(given, size):
     assert parse_size("read_ahead", given) == size
+
+
+def test_a_version_is_none_text_or_an_integer():
+    assert [checked_version(version) for version in (None, "a", 3)] == [None, "a", 3]
+    with pytest.raises(TypeError, match=r"version is 1.5; it can be a string, an integer, or left out"):
+        checked_version(1.5)

@@ -127,3 +127,11 @@ def test_an_opened_index_is_mapped_not_read(folder, kept):
     for name in ("offset", "length", "rows"):
         buffer = view._blocks[name].chunk(0).buffers()[1]
         assert view._content.address <= buffer.address < view._content.address + view._content.size
+
+
+def test_the_identity_of_data_changes_with_a_file(tmp_path):
+    path = write_numbers(tmp_path / "a.arrow", 0, 10)
+    before = me.read(path).file_rows("").index.view.identity
+    assert before == me.read(path).shuffle().file_rows("").index.view.identity
+    write_numbers(tmp_path / "a.arrow", 1, 11)
+    assert before != me.read(path).file_rows("").index.view.identity

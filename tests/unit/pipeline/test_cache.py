@@ -11,8 +11,9 @@ import torch
 
 import midepoch as me
 from files import numbers, write
+from midepoch.counting import survey
+from midepoch.pipeline import arrow_items
 from midepoch.pipeline import cache as module
-from midepoch.pipeline import units
 from midepoch.pipeline.cache import Cache
 from midepoch.testing import assert_elastic, assert_resumes
 
@@ -32,7 +33,7 @@ def folder(tmp_path):
 def _small_units(monkeypatch):
     """Units of one or two blocks, so that few rows have many units, made in this process."""
     monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
-    monkeypatch.setattr(units, "SMALLEST_UNIT", 100)
+    monkeypatch.setattr(survey, "SMALLEST_UNIT", 100)
 
 
 def ids(dataset):
@@ -73,7 +74,7 @@ def test_files_are_mapped_and_tokens_are_lists_of_int32(folder, tmp_path):
 
 
 def test_record_batches_have_about_a_thousand_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(units, "SMALLEST_UNIT", 1 << 20)
+    monkeypatch.setattr(survey, "SMALLEST_UNIT", 1 << 20)
     write(tmp_path / "a.arrow", [numbers(0, 2500, name="id")])
     cached = me.read(tmp_path / "a.arrow").map(tokenise).cache(tmp_path / "cache")
     assert cached.file_rows("").index.view.block_rows.tolist() == [1000, 1000, 500]
@@ -264,13 +265,13 @@ def test_units_are_those_of_the_manifest(folder, tmp_path, monkeypatch):
     dataset = me.read(folder).map(tokenise)
     dataset.cache(tmp_path / "cache")
     (tmp_path / "cache" / "part-000002.arrow").unlink()
-    monkeypatch.setattr(units, "SMALLEST_UNIT", 1 << 20)  # as another release could have it
+    monkeypatch.setattr(survey, "SMALLEST_UNIT", 1 << 20)  # as another release could have it
     assert list(dataset.cache(tmp_path / "cache")) == list(dataset)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 1000])
 def test_the_type_of_a_column_holds_all_its_values(folder, tmp_path, monkeypatch, rows):
-    monkeypatch.setattr("midepoch.pipeline.item_columns.BATCH_ROWS", rows)
+    monkeypatch.setattr(arrow_items, "BATCH_ROWS", rows)
 
     def late(row):
         number = row["id"]
@@ -323,7 +324,7 @@ def test_files_that_were_not_given_the_common_type_get_it_at_the_next_call(folde
 )
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_a_value_of_another_type_names_the_row(folder, tmp_path, monkeypatch, value, message, rows):
-    monkeypatch.setattr("midepoch.pipeline.item_columns.BATCH_ROWS", rows)
+    monkeypatch.setattr(arrow_items, "BATCH_ROWS", rows)
     with pytest.raises(me.SchemaMismatchError, match=message):
         me.read(folder).map(lambda row: {"x": value if row["id"] == 33 else [1]}).cache(tmp_path / "cache")
 
@@ -342,7 +343,7 @@ def test_files_of_other_types_or_columns_are_named(folder, tmp_path, values, mes
 
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_rows_with_other_columns_are_named(folder, tmp_path, monkeypatch, rows):
-    monkeypatch.setattr("midepoch.pipeline.item_columns.BATCH_ROWS", rows)
+    monkeypatch.setattr(arrow_items, "BATCH_ROWS", rows)
     with pytest.raises(me.SchemaMismatchError, match=r"columns .'id', 'y'.* at row 13 of 1.arrow, and those before it"):
         me.read(folder).map(lambda row: {"y" if row["id"] == 33 else "x": 1}).cache(tmp_path / "cache")
 
@@ -390,16 +391,14 @@ def test_threads_make_the_same_cache(folder, tmp_path):
 
 
 def test_batches_that_do_not_fit_into_a_column_are_divided(folder, tmp_path, monkeypatch):
-    from midepoch.pipeline import item_columns
-
     def small(column):
         if len(column) > 2:
             raise pa.ArrowCapacityError("too large")
         return original(column)
 
     dataset = me.read(folder).map(tokenise)
-    original = item_columns.to_arrow
-    monkeypatch.setattr(item_columns, "to_arrow", small)
+    original = arrow_items.to_arrow
+    monkeypatch.setattr(arrow_items, "to_arrow", small)
     assert list(dataset.cache(tmp_path / "cache")) == list(dataset)
 
 
@@ -412,6 +411,6 @@ def test_a_cache_that_was_moved_is_still_found(folder, tmp_path, monkeypatch):
 
 
 def test_files_that_cannot_be_seen_here_are_named(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "run_all", lambda *arguments: iter(()))
+    monkeypatch.setattr(module, "run_units", lambda *arguments, **options: None)
     with pytest.raises(me.NoDataError, match=r"cannot be seen here. Pass a folder that all machines"):
         me.read(folder).map(tokenise).cache(tmp_path / "cache")

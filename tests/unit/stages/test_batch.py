@@ -1,5 +1,6 @@
 """Stages that work on groups: batches, and functions of columns that may return any number of rows."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 

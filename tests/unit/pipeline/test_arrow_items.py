@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from midepoch.pipeline.unit_file import UnitFile, as_schema, read_batches
+from midepoch.pipeline.arrow_items import ItemFile, as_schema, read_batches
 
 NARROW = pa.record_batch({"x": pa.array([1, 2], pa.int8())})
 WIDE = pa.record_batch({"x": pa.array([300], pa.int64())})
@@ -11,13 +11,19 @@ def rows_of(path):
     return [row["x"] for batch in read_batches(path) for row in batch.to_pylist()]
 
 
-def test_a_file_has_its_name_only_when_it_is_finished(tmp_path):
+def written(path, *batches, schema=None):
+    """A file with these batches, in the schema of each or in one for all, before it is published."""
+    file = ItemFile(path, schema)
+    for batch in batches:
+        file.write(batch, schema or batch.schema)
+    return file
+
+
+def test_a_file_has_its_name_only_when_it_is_published(tmp_path):
     path = tmp_path / "part.arrow"
-    file = UnitFile(path)
-    file.write(NARROW, NARROW.schema)
-    assert not path.exists()
-    file.finish()
-    file.discard()
+    with written(path, NARROW) as file:
+        assert not path.exists()
+        file.publish()
     assert rows_of(path) == [1, 2]
     assert [one.name for one in tmp_path.iterdir()] == ["part.arrow"]
 
@@ -28,12 +34,10 @@ def test_a_file_that_another_worker_has_finished_stays(tmp_path, monkeypatch, wi
     if not with_links:
         monkeypatch.setattr("os.link", no_links)
     path = tmp_path / "part.arrow"
-    one, other = UnitFile(path), UnitFile(path)
-    for file in (one, other):
-        file.write(NARROW, NARROW.schema)
-    one.finish()
-    first = path.stat()
-    other.finish()
+    with written(path, NARROW) as one, written(path, NARROW) as other:
+        one.publish()
+        first = path.stat()
+        other.publish()
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
     assert [one.name for one in tmp_path.iterdir()] == ["part.arrow"]
 
@@ -44,35 +48,29 @@ def no_links(*paths):
 
 def test_a_file_is_replaced_by_a_wider_one_once(tmp_path):
     path = tmp_path / "part.arrow"
-    narrow = UnitFile(path)
-    narrow.write(NARROW, NARROW.schema)
-    narrow.finish()
-    one, other = UnitFile(path, WIDE.schema), UnitFile(path, WIDE.schema)
-    for file in (one, other):
-        file.write(NARROW, WIDE.schema)
-    one.replace()
-    wide = path.stat()
-    other.replace()
+    with written(path, NARROW) as narrow:
+        narrow.publish()
+    with written(path, NARROW, schema=WIDE.schema) as one, written(path, NARROW, schema=WIDE.schema) as other:
+        one.replace()
+        wide = path.stat()
+        other.replace()
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (wide.st_ino, wide.st_mtime_ns)
     assert {batch.schema.field("x").type for batch in read_batches(path)} == {pa.int64()}
     assert rows_of(path) == [1, 2]
     assert [one.name for one in tmp_path.iterdir()] == ["part.arrow"]
 
 
-def test_a_file_that_is_not_finished_leaves_nothing(tmp_path):
-    file = UnitFile(tmp_path / "part.arrow")
-    file.write(NARROW, NARROW.schema)
-    file.write(WIDE, WIDE.schema)
-    file.discard()
+def test_a_file_that_is_not_published_leaves_nothing(tmp_path):
+    with written(tmp_path / "part.arrow", NARROW, WIDE):
+        assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_batches_before_a_wider_one_are_written_again(tmp_path):
     path = tmp_path / "part.arrow"
-    file = UnitFile(path)
-    for batch, schema in ((NARROW, NARROW.schema), (WIDE, WIDE.schema), (NARROW, WIDE.schema)):
-        file.write(batch, schema)
-    file.finish()
+    with written(path, NARROW, WIDE) as file:
+        file.write(NARROW, WIDE.schema)
+        file.publish()
     assert rows_of(path) == [1, 2, 300, 1, 2]
     assert {batch.schema.field("x").type for batch in read_batches(path)} == {pa.int64()}
     assert [one.name for one in tmp_path.iterdir()] == ["part.arrow"]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from midepoch.counting import survey_file as module
+from midepoch.counting.survey_file import HEADER, KEPT, LENGTHS, Survey, UnitRows, write_survey
 from midepoch.errors import DataChangedError, NoDataError
-from midepoch.index import survey as module
-from midepoch.index.survey import HEADER, KEPT, LENGTHS, Survey, UnitRows, write_survey
 
 
 def made(folder, kept, lengths, cuts=(), name="a.survey"):
@@ -26,7 +26,6 @@ def made(folder, kept, lengths, cuts=(), name="a.survey"):
 @pytest.fixture
 def small_pages(monkeypatch):
     """Pages of 16 rows, so that few rows have several pages."""
-    monkeypatch.setattr(module, "PAGE_BITS", 4)
     monkeypatch.setattr(module, "PAGE_ROWS", 16)
 
 
@@ -40,7 +39,6 @@ def random_rows(rows, seed=0, dtype=np.uint32):
 @given(rows=st.integers(0, 100), cuts=st.lists(st.integers(0, 100), max_size=6), seed=st.integers(0, 99))
 def test_a_survey_says_of_each_row_what_its_unit_said(tmp_path_factory, rows, cuts, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PAGE_BITS", 4)
         patch.setattr(module, "PAGE_ROWS", 16)
         kept, lengths = random_rows(rows, seed)
         survey = made(tmp_path_factory.mktemp("survey"), kept, lengths, cuts)
@@ -51,7 +49,6 @@ def test_a_survey_says_of_each_row_what_its_unit_said(tmp_path_factory, rows, cu
         bounds = np.sort(np.random.default_rng(seed).integers(0, rows + 1, 12))
         before = np.concatenate([[0], np.cumsum(kept)])
         assert survey.kept_before(bounds[::-1]).tolist() == before[bounds[::-1]].tolist()
-        assert survey.kept_counts(bounds).tolist() == np.diff(before[bounds]).tolist()
 
 
 def test_many_pages_of_real_size(tmp_path):
@@ -61,14 +58,14 @@ def test_many_pages_of_real_size(tmp_path):
     assert (survey.kept(rows) == kept).all()
     assert (survey.lengths(rows) == lengths).all()
     starts = np.append(np.arange(0, survey.rows, 1000), survey.rows)
-    assert (survey.kept_counts(starts) == np.add.reduceat(kept.astype(int), starts[:-1])).all()
+    assert (np.diff(survey.kept_before(starts)) == np.add.reduceat(kept.astype(int), starts[:-1])).all()
 
 
 def test_without_filters_all_rows_are_kept(tmp_path):
     survey = made(tmp_path, None, np.array([3, 0, 5], np.uint32))
     assert not survey.has_kept
     assert survey.kept(np.array([2, 0])).tolist() == [True, True]
-    assert survey.kept_counts(np.array([0, 2, 3])).tolist() == [2, 1]
+    assert survey.kept_before(np.array([0, 2, 3])).tolist() == [0, 2, 3]
     assert survey.kept_rows == 3
 
 
@@ -172,10 +169,9 @@ def test_a_damaged_unit_is_refused():
 )
 def test_kept_rows_are_found_by_their_number(tmp_path_factory, rows, page_bits, cell, kept_share, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PAGE_BITS", page_bits)
         patch.setattr(module, "PAGE_ROWS", 1 << page_bits)
         patch.setattr(module, "CELL_ROWS", cell)
-        patch.setattr(module, "CELLS_AT_ONCE", 3)
+        patch.setattr(module, "ROWS_AT_ONCE", 3)
         random = np.random.default_rng(seed)
         kept = random.random(rows) < kept_share
         survey = made(tmp_path_factory.mktemp("survey"), kept, None)

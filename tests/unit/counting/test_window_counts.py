@@ -1,18 +1,120 @@
 """The packs of windows are planned once, and the numbers are shared through a file."""
 
+import os
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 
 import midepoch as me
 from counted import is_kept, write_files
 from midepoch._common.once import log_once
+from midepoch.counting import window_counts
+from midepoch.counting.window_counts import KEPT_FILES, Job, WindowCounts, count_windows
 from midepoch.dataset import Dataset
-from midepoch.pipeline import counts
-from midepoch.pipeline.counts import CountWindows, Job, count_ahead
 from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.surveyed import count_ahead
 from midepoch.sources.source import EpochCut
 from midepoch.stages.pack import planned_windows
+
+
+def opened(folder, key="a", **changes):
+    return WindowCounts(folder, key, **({"lanes": 3, "lane_rows": 100, "size": 10} | changes))
+
+
+def test_what_one_process_writes_others_read(tmp_path):
+    mine, others = opened(tmp_path), opened(tmp_path)
+    assert mine.get(1, 20) is None
+    mine.put(1, 20, 7)
+    mine.put(2, 100, 0)
+    for counts in (mine, others, opened(tmp_path)):
+        assert counts.get(1, 20) == 7
+        assert counts.get(2, 100) == 0
+        assert counts.get(0, 20) is None
+        assert counts.get(1, 30) is None
+
+
+def test_a_count_is_that_of_one_first_row_only(tmp_path):
+    counts = opened(tmp_path)
+    counts.put(0, 23, 7)
+    assert counts.get(0, 23) == 7
+    assert [counts.get(0, start) for start in (20, 22, 24, 33)] == [None] * 4
+    counts.put(0, 25, 8)
+    assert counts.get(0, 23) is None
+    assert counts.get(0, 25) == 8
+
+
+def test_other_keys_are_other_files(tmp_path):
+    opened(tmp_path, "a").put(0, 0, 3)
+    assert opened(tmp_path, "b").get(0, 0) is None
+
+
+def test_positions_after_the_lane_are_not_kept(tmp_path):
+    counts = opened(tmp_path)
+    counts.put(0, 110, 3)
+    assert counts.get(0, 110) is None
+    assert counts.get(1, 0) is None
+
+
+def test_counts_that_need_too_many_bits_are_not_kept(tmp_path):
+    counts = opened(tmp_path, lane_rows=1 << 30, size=1 << 26)
+    counts.put(0, 0, 1 << 28)
+    counts.put(0, 1 << 25, 1)
+    assert counts.get(0, 0) is None
+    assert counts.get(0, 1 << 25) is None
+    counts.put(0, 0, (1 << 28) - 2)
+    assert counts.get(0, 0) == (1 << 28) - 2
+
+
+def test_a_damaged_entry_is_unknown(tmp_path):
+    counts = opened(tmp_path)
+    counts.put(0, 30, 5)
+    (path,) = tmp_path.iterdir()
+    content = bytearray(path.read_bytes())
+    for bit in range(64):
+        damaged = content.copy()
+        damaged[24 + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        assert opened(tmp_path).get(0, 30) is None
+    moved = content[24:32] + content[8:]
+    path.write_bytes(moved)
+    assert opened(tmp_path).get(0, 0) is None
+
+
+def test_without_a_folder_counts_stay_in_memory(tmp_path):
+    for folder in (None, tmp_path / "missing"):
+        counts = opened(folder)
+        counts.put(0, 10, 4)
+        assert counts.get(0, 10) == 4
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_no_error(tmp_path, monkeypatch):
+    counts = opened(tmp_path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(window_counts.os, "pwrite", full)
+    counts.put(0, 10, 4)
+    counts.put(0, 20, 4)
+    assert counts.get(0, 10) is None
+
+
+def test_old_files_are_removed(tmp_path):
+    for number in range(KEPT_FILES + 5):
+        opened(tmp_path, f"{number}").put(0, 0, number)
+        os.utime(tmp_path / f"{number}.counts", (number, number))
+    opened(tmp_path, "last")
+    left = {path.stem for path in tmp_path.iterdir()}
+    assert left == {"last", *map(str, range(6, KEPT_FILES + 5))}
+
+
+def test_a_file_has_8_bytes_a_window(tmp_path):
+    opened(tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_size == 8 * 3 * 11
 
 
 @pytest.fixture
@@ -111,16 +213,16 @@ def test_many_packs_are_counted_in_parallel(folder, monkeypatch, plans, kept, sh
     for file in survey.folder.glob("*.counts"):
         file.unlink()
     if not shared:
-        monkeypatch.setattr("midepoch.index.group_counts.os.open", refused)
-    monkeypatch.setattr(counts, "IN_PARALLEL", 0)
-    monkeypatch.setattr(counts, "JOB_DOCUMENTS", 8)
+        monkeypatch.setattr("midepoch.counting.window_counts.os.open", refused)
+    monkeypatch.setattr(window_counts, "IN_PARALLEL", 0)
+    monkeypatch.setattr(window_counts, "JOB_DOCUMENTS", 8)
     jobs = []
 
     def run(function, some, executor=None):
         jobs.extend(some)
         return [(job, function(job)) for job in some]
 
-    monkeypatch.setattr(counts, "run_all", run)
+    monkeypatch.setattr(window_counts, "run_all", run)
     assert len(dataset) == expected
     assert {job.lane for job in jobs} == {0, 1, 2}
     assert len(jobs) > 3
@@ -137,14 +239,14 @@ def refused(*_):
 
 
 def test_parts_of_a_mixture_are_counted_in_parallel(folder, monkeypatch):
-    monkeypatch.setattr(counts, "IN_PARALLEL", 0)
+    monkeypatch.setattr(window_counts, "IN_PARALLEL", 0)
     jobs = []
 
     def run(function, some, executor=None):
         jobs.extend(some)
         return [(job, function(job)) for job in some]
 
-    monkeypatch.setattr(counts, "run_all", run)
+    monkeypatch.setattr(window_counts, "run_all", run)
     parts = [packs(folder, lanes=None), packs(folder, kept=True, lanes=None)]
     mixed = me.mix(parts, weights=[2, 1], stop="all").lanes(2)
     assert len(mixed) == len(list(mixed))
@@ -154,8 +256,8 @@ def test_parts_of_a_mixture_are_counted_in_parallel(folder, monkeypatch):
 def test_jobs_can_run_in_other_processes(folder):
     dataset = packs(folder, kept=False)
     lanes = PipelineLanes(dataset.plan.pipeline, EpochCut(epoch=0, lanes=1))
-    count = CountWindows(lanes.pipeline, lanes.cut)
-    (result,) = [made for _, made in counts.run_all(count, [Job(0, (0, 0), 15)])]
+    with ProcessPoolExecutor(1, get_context("spawn")) as other:
+        result = other.submit(count_windows, lanes, Job(0, (0, 0), 15)).result()
     assert [start for start, _ in result] == list(range(0, 60, 4))
     count_ahead(lanes)
     assert sum(made for _, made in result) == lanes.counted(0, dataset.plan.pipeline.begin).total()

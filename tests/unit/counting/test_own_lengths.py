@@ -13,8 +13,8 @@ import pytest
 import midepoch as me
 from counted import ROWS, is_kept, write_files
 from files import write
-from midepoch.pipeline import own_lengths
-from midepoch.pipeline.survey import Counting
+from midepoch.counting import survey as module
+from midepoch.counting.survey import SurveyPass
 from midepoch.testing import RankRun
 from surveys import without_survey
 
@@ -81,14 +81,14 @@ def test_nothing_is_surveyed_before_items_are_counted(data, tmp_path):
 def test_the_lengths_are_found_once(data, tmp_path, monkeypatch):
     index = {"index_dir": tmp_path / "index"}
     expected, folders = len(packs(data, **index)), surveys_in(tmp_path / "index")
-    monkeypatch.setattr(Counting, "survey_unit", None)
+    monkeypatch.setattr(SurveyPass, "survey_unit", None)
     assert len(packs(data, **index)) == expected
     assert len(packs(data, **index).survey()) == expected
     assert surveys_in(tmp_path / "index") == folders
 
 
 def test_only_offsets_are_read(data, monkeypatch):
-    monkeypatch.setattr(Counting, "_read", None)
+    monkeypatch.setattr(SurveyPass, "_read", None)
     assert packs(data).counted
 
 
@@ -126,7 +126,7 @@ def failing(monkeypatch, error):
         calls.append(self)
         raise error
 
-    monkeypatch.setattr(Counting, "_make", fail)
+    monkeypatch.setattr(SurveyPass, "_make", fail)
     return calls
 
 
@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_written_leaves_packs_uncounted(data, tmp_path, 
 @pytest.mark.parametrize(("error", "raises"), [*zip(ERRORS, [False, True, True], strict=True)])
 def test_in_a_worker_only_what_every_worker_finds_leaves_packs_uncounted(data, monkeypatch, error, raises):
     failing(monkeypatch, error)
-    monkeypatch.setattr(own_lengths, "torch_worker", lambda: (0, 2))
+    monkeypatch.setattr(module, "torch_worker", lambda: (0, 2))
     if raises:
         with pytest.raises(type(error)):
             _ = packs(data).counted
@@ -173,7 +173,7 @@ def test_a_pickle_holds_the_survey(data, monkeypatch):
     dataset = packs(data)
     expected = len(dataset)
     copied = pickle.loads(pickle.dumps(dataset))
-    monkeypatch.setattr(Counting, "survey", None)
+    monkeypatch.setattr(SurveyPass, "survey", None)
     assert len(copied.batch(1)) == expected
 
 

@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import midepoch as me
 from files import numbers, write
-from midepoch.pipeline import survey as module
-from midepoch.pipeline import units
-from midepoch.pipeline.survey import Counting
+from midepoch.counting import survey as module
+from midepoch.counting.survey import SurveyPass, Unit, cut_units
 from midepoch.stages.skip_errors import SkipErrors, SkipLog
 
 ROWS = 60
@@ -42,8 +43,13 @@ def folder(tmp_path):
 def _small_units(monkeypatch):
     """Units of one or two blocks, so that few rows have many units, surveyed in this process."""
     monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
-    monkeypatch.setattr(units, "SMALLEST_UNIT", 400)
+    monkeypatch.setattr(module, "SMALLEST_UNIT", 400)
     monkeypatch.setattr(module, "COLUMN_BYTES", 400)
+
+
+def pass_of(dataset):
+    """What a survey of a dataset runs."""
+    return SurveyPass.of(dataset.file_rows(""), dataset.plan.pipeline.stages)
 
 
 def facts(dataset):
@@ -90,7 +96,7 @@ def test_lengths_of_what_a_function_returns(folder):
 @pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
 @pytest.mark.parametrize("lists", LISTS, ids=str)
 def test_lengths_of_lists_in_files_need_no_rows(tmp_path, monkeypatch, kind, lists):
-    monkeypatch.setattr(Counting, "_read", None)
+    monkeypatch.setattr(SurveyPass, "_read", None)
     fixed = pa.types.is_fixed_size_list(lists)
     values = [[0] * 4 if fixed else tokens_of(row) for row in range(ROWS)]
     batches = [
@@ -104,10 +110,10 @@ def test_lengths_of_lists_in_files_need_no_rows(tmp_path, monkeypatch, kind, lis
 
 def test_only_the_column_of_tokens_is_read(folder):
     dataset = me.read(folder).pack(16)
-    assert Counting.of(dataset.plan.pipeline).source.names == ["input_ids"]
+    assert pass_of(dataset).source.names == ["input_ids"]
     filtered = me.read(folder, filters=pc.field("id") > 10)
-    assert Counting.of(filtered.plan.pipeline).source.names == []
-    assert Counting.of(filtered.filter(is_even).plan.pipeline).source.names == ["id", "input_ids"]
+    assert pass_of(filtered).source.names == []
+    assert pass_of(filtered.filter(is_even)).source.names == ["id", "input_ids"]
 
 
 def test_a_filter_of_read_is_surveyed_with_its_own_columns(folder):
@@ -193,7 +199,7 @@ def test_stages_after_the_last_counting_one_are_not_called(folder):
 
 def test_order_seed_and_shard_change_nothing(folder, monkeypatch):
     dataset = me.read(folder).shuffle(seed=1).skip(7).shard(2, 1).lanes(4).filter(is_even).survey()
-    monkeypatch.setattr(Counting, "_make", None)
+    monkeypatch.setattr(SurveyPass, "_make", None)
     again = me.read(folder).shuffle(seed=2, level="row").filter(is_even).survey()
     assert again.plan.pipeline.survey.digest == dataset.plan.pipeline.survey.digest
     assert facts(again) == ([row % 2 == 0 for row in range(ROWS)], None)
@@ -201,7 +207,7 @@ def test_order_seed_and_shard_change_nothing(folder, monkeypatch):
 
 def test_the_parameters_of_pack_change_nothing_but_its_column(folder, monkeypatch):
     me.read(folder).pack(16).survey()
-    monkeypatch.setattr(Counting, "_make", lambda *_: 1 / 0)
+    monkeypatch.setattr(SurveyPass, "_make", lambda *_: 1 / 0)
     me.read(folder).pack(32, strategy="concat", eos=1).survey()
     with pytest.raises(ZeroDivisionError):
         me.read(folder).map(lambda row: {"other": [1]}).pack(32, column="other").survey()
@@ -358,13 +364,43 @@ def test_a_length_beyond_32_bits_is_refused(folder, monkeypatch):
 
 
 def test_units_cover_all_rows_in_order_and_depend_on_the_data_alone(folder):
-    counting = Counting.of(me.read(folder).filter(is_even).plan.pipeline)
+    counting = pass_of(me.read(folder).filter(is_even))
     made = counting.units()
     assert len(made) > 5
     assert [unit.number for unit in made] == list(range(len(made)))
     assert [made[0].begin, made[-1].end] == [0, ROWS]
     assert all(one.end == other.begin for one, other in pairwise(made))
-    assert made == Counting.of(me.read(folder).shuffle(seed=9).filter(is_even).plan.pipeline).units()
+    assert made == pass_of(me.read(folder).shuffle(seed=9).filter(is_even)).units()
+
+
+@given(blocks=st.lists(st.tuples(st.integers(0, 5), st.floats(0, 3)), max_size=40))
+def test_units_are_whole_blocks_that_cover_all_rows_once(blocks):
+    rows = np.array([count for count, _ in blocks], np.int64)
+    weights = np.array([weight for _, weight in blocks])
+    starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
+    made = cut_units(starts, weights, 1)
+    assert [unit.number for unit in made] == list(range(len(made)))
+    assert (made[0].begin, made[-1].end) == (0, starts[-1])
+    assert all(one.end == other.begin for one, other in pairwise(made))
+    assert {unit.begin for unit in made} <= set(starts.tolist())
+    assert all(unit.begin < unit.end for unit in made) or made == [Unit(0, 0, 0)]
+    for unit in made:
+        inside = (starts[:-1] >= unit.begin) & (starts[1:] <= unit.end)
+        blocks_with_rows = weights[inside & (rows > 0)]
+        assert blocks_with_rows[:-1].sum() <= 1 + 1e-9  # the last one may be heavy
+
+
+@pytest.mark.parametrize(("block", "units"), [(1, 3), (1 << 20, 512), (1 << 25, 512), (1 << 26, 1024)])
+def test_small_data_has_small_units_and_large_data_units_of_64_mb(block, units):
+    assert len(cut_units(np.arange(1025), np.full(1024, block))) == units
+
+
+def test_the_rows_of_a_unit_have_their_numbers_as_keys(folder):
+    rows = pass_of(me.read(folder).filter(lambda row: row["id"] % 3))
+    opened = rows.source.open(1)
+    keys = [[key for _, _, key in rows.flow(opened, unit).as_single_items()] for unit in rows.units()]
+    assert len(keys) > 5
+    assert [key for some in keys for key in some] == [row for row in range(ROWS) if row % 3]
 
 
 def test_an_old_index_takes_its_surveys_along(folder, tmp_path, monkeypatch):

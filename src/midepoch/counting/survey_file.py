@@ -1,16 +1,17 @@
-"""A survey: for every row of an indexed dataset, whether the filters keep it, and how many tokens it has.
+"""A survey on disk: for every row of an indexed dataset, whether the filters keep it, and how many tokens it has.
 
-Rows are numbered as in the index. There is one flat file of bits and one of 32-bit lengths, both memory-mapped. They
-are divided into *pages* of rows. A header has a checksum of each page, which is compared when the page is first used,
-and the number of kept rows in it. So nothing is read when a survey is opened.
+Rows are numbered as in the index. One flat file has a bit for each row, another a length of 32 bits. Both are mapped.
+They are divided into *pages* of rows. A header has a checksum of each page, which is compared when the page is first
+used. So nothing is read when a survey is opened.
 """
 
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,22 +36,23 @@ Mask = npt.NDArray[np.bool_]
 U32 = npt.NDArray[np.uint32]
 U8 = npt.NDArray[np.uint8]
 
-MAGIC, UNIT_MAGIC = b"MSV1", b"MSU1"
+MAGIC, UNIT_MAGIC = b"MSV2", b"MSU1"
 HEADER, KEPT, LENGTHS = "header", "kept.bits", "lengths.u32"
-PAGE_BITS = 20
-PAGE_ROWS = 1 << PAGE_BITS
+PAGE_ROWS = 1 << 20
 CELL_ROWS = 256
-"""How many rows a kept row is searched in, once its cell is known. A table has 8 bytes for each cell."""
-CELLS_AT_ONCE = 4096
-"""How many cells are searched together, which bounds the memory."""
+"""How many rows are searched together for a kept row. A table has 8 bytes for each of these cells."""
+ROWS_AT_ONCE = 4096
+"""How many rows are looked up together, which bounds the memory."""
 MAX_LENGTH = (1 << 32) - 2
 UNIT_HEAD = struct.Struct("<QBB")
-ONES: U8 = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
+BITS: U8 = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+"""For each byte, its bits, from the lowest on."""
+ONES: U8 = BITS.sum(axis=1, dtype=np.uint8)
 """The number of bits that are set in each byte."""
-NTH_BIT: U8 = np.argsort(
-    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 0, axis=1, kind="stable"
-).astype(np.uint8)
+NTH_BIT: U8 = np.argsort(BITS == 0, axis=1, kind="stable").astype(np.uint8)
 """For each byte, its bits that are set, from the lowest on, and then the others."""
+LOW_BITS: U8 = ((1 << np.arange(9)) - 1).astype(np.uint8)
+"""The bytes in which the lowest 0 to 8 bits are set."""
 
 
 class UnitRows(NamedTuple):
@@ -59,10 +61,14 @@ class UnitRows(NamedTuple):
     kept: Mask | None
     lengths: U32 | None
 
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return next(len(array) for array in self if array is not None)
+
     def to_bytes(self) -> bytes:
         """The bytes of a file of their own, with a checksum."""
-        rows = next(len(array) for array in self if array is not None)
-        head = UNIT_HEAD.pack(rows, self.kept is not None, self.lengths is not None)
+        head = UNIT_HEAD.pack(self.rows, self.kept is not None, self.lengths is not None)
         bits = b"" if self.kept is None else _packed(self.kept).tobytes()
         lengths = b"" if self.lengths is None else self.lengths.astype("<u4", copy=False).tobytes()
         return framed(head + bits + lengths, UNIT_MAGIC)
@@ -87,14 +93,12 @@ class Survey:
         """The number of rows of the dataset."""
         self.covered: int = header["covered"]
         """How many of the pipeline's counting stages it covers, from the first one on. Filters of ``read`` are none."""
-        self.digest: str = digest(json.dumps(header, sort_keys=True).encode(), size=16).hex()
+        self.digest = _digest(header)
         """A digest of what it says of the rows. It does not depend on where it is."""
-        self.kept_digest: str = digest(json.dumps([self.rows, header["kept"], header["ones"]]).encode(), size=16).hex()
+        self.kept_digest = _digest([self.rows, header["kept"]])
         """The same of which rows the filters keep, alone."""
-        self._kept = None if header["kept"] is None else _Pages(folder / KEPT, np.uint8, header["kept"])
-        self._lengths = None if header["lengths"] is None else _Pages(folder / LENGTHS, np.uint32, header["lengths"])
-        self._ones_before = np.cumsum([0, *(header["ones"] or ())], dtype=np.int64)
-        """The number of kept rows before each page."""
+        self._kept = None if header["kept"] is None else _Pages(folder / KEPT, header["kept"])
+        self._lengths = None if header["lengths"] is None else _Pages(folder / LENGTHS, header["lengths"])
         for pages, values in ((self._kept, -(-self.rows // 8)), (self._lengths, self.rows)):
             if pages is not None and len(pages.values) != values:
                 raise ValueError(f"{pages.path.name} has {len(pages.values):,} values instead of {values:,}")
@@ -124,13 +128,13 @@ class Survey:
     @property
     def kept_rows(self) -> int:
         """The number of rows that the filters keep."""
-        return int(self._ones_before[-1]) if self.has_kept else self.rows
+        return int(self._kept_before_cells[-1]) if self.has_kept else self.rows
 
     def kept(self, rows: I64) -> Mask:
         """For each of these rows, whether the filters keep it."""
         if self._kept is None:
             return np.ones(len(rows), bool)
-        self._kept.check(rows >> PAGE_BITS)
+        self._kept.check(rows // PAGE_ROWS)
         kept: Mask = (self._kept.values[rows >> 3] >> (rows & 7).astype(np.uint8) & 1).astype(bool)
         return kept
 
@@ -138,75 +142,59 @@ class Survey:
         """The number of tokens of each of these rows; 0 for those that are not kept."""
         if self._lengths is None:
             raise ValueError(f"{self!r} has no lengths: it was made before pack was added. Call survey() after pack.")
-        self._lengths.check(rows >> PAGE_BITS)
+        self._lengths.check(rows // PAGE_ROWS)
         lengths: I64 = self._lengths.values[rows].astype(np.int64)
         return lengths
 
     def kept_before(self, rows: I64) -> I64:
         """How many rows before each of these are kept. The number of all rows counts them all."""
-        if self._kept is None:
-            return rows.astype(np.int64)
-        pages, inside = rows >> PAGE_BITS, rows & (PAGE_ROWS - 1)
-        before: I64 = self._ones_before[np.minimum(pages, len(self._ones_before) - 1)]
-        partial = np.flatnonzero(inside)
-        partial = partial[np.argsort(pages[partial], kind="stable")]
-        for group in np.split(partial, np.flatnonzero(np.diff(pages[partial])) + 1) if len(partial) else ():
-            first = int(pages[group[0]]) << (PAGE_BITS - 3)
-            self._kept.check(pages[group[:1]])
-            page = self._kept.values[first : first + (PAGE_ROWS >> 3)]
-            ones = np.concatenate([[0], np.cumsum(ONES[page], dtype=np.int64)])
-            byte, low_bits = inside[group] >> 3, (1 << (inside[group] & 7)) - 1
-            before[group] += ones[byte] + ONES[page[np.minimum(byte, len(page) - 1)] & low_bits]
-        return before
+        return rows.astype(np.int64) if self._kept is None or not self.rows else _in_parts(self._kept_before, rows)
+
+    def _kept_before(self, rows: I64) -> I64:
+        cells, inside = np.divmod(rows, CELL_ROWS)
+        bits_before = np.clip(inside[:, None] - 8 * np.arange(CELL_ROWS >> 3), 0, 8)
+        before: I64 = ONES[self._bytes_of(cells) & LOW_BITS[bits_before]].sum(axis=1, dtype=np.int64)
+        return before + self._kept_before_cells[cells]
 
     def kept_at(self, numbers: I64) -> I64:
-        """The rows with these numbers among all kept rows. The first call reads all bits once."""
-        if self._kept is None:
-            return numbers
-        chunks = [
-            self._kept_at(numbers[start : start + CELLS_AT_ONCE], self._kept.values)
-            for start in range(0, len(numbers), CELLS_AT_ONCE)
-        ]
-        return np.concatenate([np.empty(0, np.int64), *chunks])
+        """The rows with these numbers among all kept rows."""
+        return numbers if self._kept is None else _in_parts(self._kept_at, numbers)
 
-    def _kept_at(self, numbers: I64, values: U8) -> I64:
+    def _kept_at(self, numbers: I64) -> I64:
         before = self._kept_before_cells
         cells = np.searchsorted(before, numbers, "right") - 1
         distinct, line = np.unique(cells, return_inverse=True)
-        of_cells = distinct[:, None] * (CELL_ROWS >> 3) + np.arange(CELL_ROWS >> 3)
-        # The last cell may be shorter. Bytes that repeat there come after all others, so no number reaches them.
-        content = values[np.minimum(of_cells, len(values) - 1)].ravel()  # of all cells, one after the other
+        content = self._bytes_of(distinct).ravel()  # of all cells, one after the other
         ends = np.cumsum(ONES[content], dtype=np.int64)
-        counts = before[distinct + 1] - before[distinct]
-        numbers = numbers - before[cells] + (np.cumsum(counts) - counts)[line]
+        ones_before = np.concatenate([[0], ends[(CELL_ROWS >> 3) - 1 :: CELL_ROWS >> 3]])
+        numbers = numbers - before[cells] + ones_before[line]
         byte = np.searchsorted(ends, numbers, "right")
         bit = NTH_BIT[content[byte], numbers - ends[byte] + ONES[content[byte]]]
         rows: I64 = cells * CELL_ROWS + byte % (CELL_ROWS >> 3) * 8 + bit
         return rows
 
+    def _bytes_of(self, cells: I64) -> U8:
+        """The bits of each cell. What repeats in the last cell, which may be shorter, comes after all its rows."""
+        assert self._kept is not None
+        of_cells = cells[:, None] * (CELL_ROWS >> 3) + np.arange(CELL_ROWS >> 3)
+        content: U8 = self._kept.values[np.minimum(of_cells, len(self._kept.values) - 1)]
+        return content
+
     @cached_property
     def _kept_before_cells(self) -> I64:
-        """The number of kept rows before each cell of ``CELL_ROWS`` rows, and of all."""
+        """The number of kept rows before each cell, and of all. All bits are read once: 0.3 s for a billion rows."""
         assert self._kept is not None
+        self._kept.check(np.arange(-(-self.rows // PAGE_ROWS)))
         values, counts = self._kept.values, [np.zeros(1, np.int64)]
-        self._kept.check(np.arange(len(self._ones_before) - 1))
-        for start in range(0, len(values), CELL_ROWS * CELLS_AT_ONCE >> 3):
-            ones = ONES[values[start : start + (CELL_ROWS * CELLS_AT_ONCE >> 3)]]
+        for start in range(0, len(values), CELL_ROWS * ROWS_AT_ONCE >> 3):
+            ones = ONES[values[start : start + (CELL_ROWS * ROWS_AT_ONCE >> 3)]]
             counts.append(np.add.reduceat(ones, np.arange(0, len(ones), CELL_ROWS >> 3), dtype=np.int64))
         before: I64 = np.cumsum(np.concatenate(counts))
         return before
 
-    def kept_counts(self, block_starts: I64) -> I64:
-        """The number of kept rows in each block. ``block_starts`` has the first row of each, and the end of the last.
 
-        It takes about 0.3 s for a billion rows.
-        """
-        counts: I64 = np.diff(self.kept_before(block_starts))
-        return counts
-
-
-def write_survey(folder: Path, units: Iterable[UnitRows], *, rows: int, covered: int, work: Path) -> Survey:
-    """Join the units of all rows, in order, to the survey in ``folder``. There is at least one unit.
+def write_survey(folder: Path, units: Iterable[UnitRows | None], *, rows: int, covered: int, work: Path) -> Survey:
+    """Join the units of all rows, in order, to the survey in ``folder``. There is at least one; None is an error.
 
     It is written in the folder ``work`` and appears as a whole. If another process has just put one there, that one is
     used.
@@ -214,87 +202,63 @@ def write_survey(folder: Path, units: Iterable[UnitRows], *, rows: int, covered:
     temporary = temporary_name(work / folder.name)
     try:
         make_private_folder(temporary)
-        write_privately(temporary / HEADER, framed(_join(temporary, units, rows, covered), MAGIC))
-        try:
+        header = {**_join(temporary, units, rows), "rows": rows, "covered": covered}
+        write_privately(temporary / HEADER, framed(json.dumps(header).encode(), MAGIC))
+        with suppress(OSError):  # a folder that is not empty is never replaced
             temporary.rename(folder)
-        except OSError:  # a folder that is not empty is never replaced
-            return Survey.load(folder)
         return Survey.load(folder)
     finally:
         remove_folder(temporary)
 
 
-def _join(folder: Path, units: Iterable[UnitRows], rows: int, covered: int) -> bytes:
-    """Write the two files, and return the header as JSON."""
-    written = 0
-    bits = lengths = None
+def _join(folder: Path, units: Iterable[UnitRows | None], rows: int) -> dict[str, list[int] | None]:
+    """Write the bits and the lengths, and return the checksums of their pages; None of what is not surveyed."""
+    written, unit = 0, None
     left = np.empty(0, bool)  # the rows after the last whole byte
-    with open_privately(folder / KEPT) as bits_file, open_privately(folder / LENGTHS) as lengths_file:
+    with open_privately(folder / KEPT) as bits, open_privately(folder / LENGTHS) as lengths:
         for unit in units:
+            if unit is None:
+                raise FileNotFoundError("a unit is missing or damaged")
+            written += unit.rows
             if unit.kept is not None:
-                bits = bits or _PageWriter(bits_file, PAGE_ROWS >> 3, are_bits=True)
-                joined = np.concatenate([left, unit.kept])
-                whole = len(joined) // 8 * 8
-                bits.write(_packed(joined[:whole]))
-                left = joined[whole:]
+                left = np.concatenate([left, unit.kept])
+                bits.write(_packed(left[: len(left) // 8 * 8]).data)
+                left = left[len(left) // 8 * 8 :]
             if unit.lengths is not None:
-                lengths = lengths or _PageWriter(lengths_file, PAGE_ROWS * 4, are_bits=False)
-                lengths.write(unit.lengths.astype("<u4", copy=False).view(np.uint8))
-            written += next(len(array) for array in unit if array is not None)
-        if bits is not None:
-            bits.write(_packed(left))
-    if written != rows:
+                lengths.write(unit.lengths.astype("<u4", copy=False).data)
+        bits.write(_packed(left).data)
+    if unit is None or written != rows:
         raise ValueError(f"The units of a survey have {count('row', written)}, but the dataset has {rows:,}.")
-    header = {
-        "rows": rows,
-        "covered": covered,
-        "kept": None if bits is None else bits.checksums,
-        "ones": None if bits is None else bits.ones,
-        "lengths": None if lengths is None else lengths.checksums,
+    return {
+        "kept": None if unit.kept is None else _Pages(folder / KEPT).checksums,
+        "lengths": None if unit.lengths is None else _Pages(folder / LENGTHS).checksums,
     }
-    return json.dumps(header).encode()
-
-
-class _PageWriter:
-    """Writes bytes to a file, with a checksum of each page and, of bits, how many are set in it."""
-
-    def __init__(self, file: BinaryIO, page: int, *, are_bits: bool) -> None:
-        self._file, self._page, self._are_bits = file, page, are_bits
-        self._room = 0
-        self.checksums: list[int] = []
-        self.ones: list[int] = []
-
-    def write(self, values: U8) -> None:
-        while len(values):
-            if not self._room:
-                self.checksums.append(0)
-                self.ones.append(0)
-                self._room = self._page
-            now, values = values[: self._room], values[self._room :]
-            self._file.write(now.data)
-            self.checksums[-1] = zlib.crc32(now.data, self.checksums[-1])
-            if self._are_bits:
-                self.ones[-1] += int(ONES[now].sum(dtype=np.int64))
-            self._room -= len(now)
 
 
 class _Pages:
-    """A mapped file of numbers, whose pages are checked when they are first used."""
+    """A mapped file of bits or lengths, whose pages are checked when they are first used."""
 
-    def __init__(self, path: Path, dtype: type[np.generic], checksums: list[int]) -> None:
-        self.path, self._checksums = path, checksums
-        self._is_checked = np.zeros(len(checksums), bool)
+    def __init__(self, path: Path, checksums: list[int] | None = None) -> None:
+        """Without ``checksums``, they are those that the file has now."""
+        self.path = path
+        dtype = np.dtype(np.uint8) if path.name == KEPT else np.dtype("<u4")
+        self._page = PAGE_ROWS >> 3 if path.name == KEPT else PAGE_ROWS
         self.values: npt.NDArray[Any] = np.empty(0, dtype)
-        if checksums:
-            self.values = np.frombuffer(map_trusted(path), np.dtype(dtype).newbyteorder("<"))
+        if path.stat().st_size:
+            self.values = np.frombuffer(map_trusted(path), dtype)
+        pages = range(-(-len(self.values) // self._page))
+        self.checksums = [self._checksum(page) for page in pages] if checksums is None else checksums
+        self._is_checked = np.zeros(len(self.checksums), bool)
+
+    def _checksum(self, page: int) -> int:
+        return zlib.crc32(self.values[page * self._page : (page + 1) * self._page].data)
 
     def check(self, pages: I64) -> None:
         """Raise if one of these pages is damaged."""
         if self._is_checked[pages].all():
             return
-        size = PAGE_ROWS >> 3 if self.values.dtype == np.uint8 else PAGE_ROWS
         for page in np.unique(pages[~self._is_checked[pages]]).tolist():
-            if zlib.crc32(self.values[page * size : (page + 1) * size].data) != self._checksums[page]:
+            if self._checksum(page) != self.checksums[page]:
                 raise DataChangedError(
                     f"The survey in {self.path.parent} is damaged at row {page * PAGE_ROWS:,} or after it: "
                     f"{self.path.name} has a wrong checksum. Delete the folder, and call survey() again."
@@ -304,6 +268,16 @@ class _Pages:
 
 def _packed(kept: Mask) -> U8:
     return np.packbits(kept, bitorder="little")
+
+
+def _digest(facts: Any) -> str:
+    return digest(json.dumps(facts, sort_keys=True).encode(), size=16).hex()
+
+
+def _in_parts(look_up: Callable[[I64], I64], numbers: I64) -> I64:
+    """Look up some numbers at a time."""
+    parts = [look_up(numbers[start : start + ROWS_AT_ONCE]) for start in range(0, len(numbers), ROWS_AT_ONCE)]
+    return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def _reopen(folder: str, expected: str, trust_shared: bool = False) -> Survey:

@@ -1,18 +1,24 @@
-"""The items of a pipeline as Arrow record batches, to write them to files."""
+"""Arrow files of the items that a pipeline makes: items as columns, whose types grow until they hold all values."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from midepoch._common.files import open_privately, remove, temporary_name, write_error
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.flow import Context, Flow, single_groups
 from midepoch.values.pool import PickedRows
 from midepoch.values.to_arrow import to_arrow, widened
 
+READABLE = 0o644
+"""The permissions of files that others may read: rows of a cache are data like any other."""
 BATCH_ROWS = 1000
 SAME_COLUMNS = "Let the function return the same columns for every row."
 SAME_TYPE = "Let the function return one type for every row, such as NumPy arrays of one dtype."
@@ -39,6 +45,8 @@ class ItemColumns:
 
     def widened(self, schema: pa.Schema, batch: pa.RecordBatch) -> pa.Schema:
         """The schema that holds a batch of these items too. An error names the first row that does not fit."""
+        if not schema.names:  # it is the first batch
+            return batch.schema
         if set(self.columns) != set(schema.names):
             raise SchemaMismatchError(
                 f"cache: an item has the columns {list(self.columns)}{self.where(self.keys[0])}, and those before it "
@@ -120,3 +128,92 @@ def _columns(items: Sequence[Any], keys: Sequence[int], where: Callable[[int], s
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+class ItemFile:
+    """A file under a temporary name until it is published. One that is not published is removed at the end."""
+
+    def __init__(self, path: Path, schema: pa.Schema | None = None) -> None:
+        self._path = path
+        self._open(pa.schema([]) if schema is None else schema)
+
+    def __enter__(self) -> "ItemFile":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        with suppress(OSError):  # a full disk is an error once more
+            self._sink.close()
+        remove(self._temporary)
+
+    def _open(self, schema: pa.Schema) -> None:
+        self.schema, self._temporary = schema, temporary_name(self._path)
+        with self._explained():
+            self._sink = open_sink(self._temporary)
+            self._writer = pa.ipc.new_file(self._sink, schema)
+
+    def write(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+        """Add a batch. If the schema is another one, the batches before it are written again in that."""
+        if not schema.equals(self.schema):
+            self._close()
+            narrow = self._temporary
+            try:
+                self._open(schema)
+                for earlier in read_batches(narrow):
+                    self.write(earlier, schema)
+            finally:
+                remove(narrow)
+        with self._explained():
+            self._writer.write_batch(as_schema(batch, schema))
+
+    def publish(self) -> None:
+        """Give the file its name. One that is there stays: it has the same rows, and may be in use.
+
+        A cluster that lost sight of a worker starts its work again, and both may finish.
+        """
+        self._close()
+        with self._explained():
+            try:
+                os.link(self._temporary, self._path)
+            except FileExistsError:
+                pass
+            except OSError:  # not every file system has hard links
+                if not self._path.exists():
+                    self._temporary.replace(self._path)
+
+    def replace(self) -> None:
+        """Give the file its name, in place of the one that is there, unless that has the same schema already."""
+        self._close()
+        with self._explained():
+            if not pa.ipc.open_file(self._path).schema.equals(self.schema):
+                self._temporary.replace(self._path)
+
+    def _close(self) -> None:
+        with self._explained():
+            self._writer.close()
+            self._sink.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say what an error of the file system means for the cache."""
+        try:
+            yield
+        except OSError as error:
+            raise write_error(error, self._path.parent, "The cache") from error
+
+
+def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch with the columns of a schema, in its order and types. Values that would change raise."""
+    return batch if batch.schema.equals(schema) else batch.select(schema.names).cast(schema)
+
+
+def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The batches of a file, mapped."""
+    with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+
+
+def open_sink(path: Path) -> pa.NativeFile:
+    """A new file to write to, which no other user can change, unless those of the folder are trusted."""
+    open_privately(path, READABLE).close()
+    return pa.OSFile(str(path), "wb")
