@@ -194,7 +194,7 @@ def test_samples_that_fail_only_before_the_cut_are_neither_repeated_nor_mixed_in
             return process(sample)
 
     processor = Flaky()
-    whole = ids(fixed(processor))
+    whole, refused = ids(fixed(processor)), 0
     for stop in range(1, len(list(fixed(processor)))):
         processor.failing = True
         first = fixed(processor)
@@ -204,13 +204,18 @@ def test_samples_that_fail_only_before_the_cut_are_neither_repeated_nor_mixed_in
         processor.failing = False
         second = fixed(processor)
         second.load_state_dict(first.state_dict())
-        got += ids(second)
+        try:
+            got += ids(second)
+        except me.CheckpointMismatchError:  # it is in the window under way
+            refused += 1
+            continue
         assert max(Counter(got).values()) == 1
         assert set(whole) <= set(got) <= {*whole, 4, 16}
+    assert refused
 
 
 def test_a_planted_cursor_of_a_skipped_sample(fixed, monkeypatch):
-    def wrong(self, inputs, _skipped_inputs, context):
+    def wrong(self, inputs, context):
         previous = (0,)
         for item, cursor, key in inputs:
             try:

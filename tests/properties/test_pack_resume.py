@@ -168,8 +168,8 @@ def found(dataset):
 def test_a_planted_cursor_inside_a_document_that_is_off_by_one_token(folder, monkeypatch, error):
     right = pack.DocumentRun.cursors_at
 
-    def wrong(self, bounds):
-        cursors = right(self, bounds)
+    def wrong(self, bounds, skips):
+        cursors = right(self, bounds, skips)
         cursors[:, -1] = np.maximum(0, cursors[:, -1] + error)
         return cursors
 
@@ -192,8 +192,8 @@ def test_a_planted_cursor_that_counts_from_the_pack_and_not_from_the_document(fo
 def test_a_planted_cursor_that_forgets_the_document_under_way(folder, monkeypatch):
     right = pack.DocumentRun.cursors_at
 
-    def wrong(self, bounds):
-        cursors = right(self, bounds)
+    def wrong(self, bounds, skips):
+        cursors = right(self, bounds, skips)
         cursors[:, :-1] = self.cursors_after[np.searchsorted(np.cumsum(self.documents.lengths), bounds, "left")]
         return cursors
 
@@ -210,28 +210,30 @@ def test_a_planted_key_that_does_not_know_where_in_its_document_a_pack_begins(fo
 @pytest.mark.parametrize("error", [-1, 1])
 @pytest.mark.parametrize("strategy", STRATEGIES[:3])
 def test_a_planted_count_of_a_windows_packs_that_is_off_by_one(folder, monkeypatch, strategy, error):
-    right = flow.cursors_and_keys
+    right = flow.Group.cursors_and_keys
 
-    def wrong(group, start, count):
-        cursors, keys = right(group, start, count)
+    def wrong(group, count):
+        cursors, keys = right(group, count)
         cursors[:-1, -1] = np.maximum(0, cursors[:-1, -1] + error)
         return cursors, keys
 
-    monkeypatch.setattr(pack, "cursors_and_keys", wrong)
+    monkeypatch.setattr(flow.Group, "cursors_and_keys", wrong)
     found(packing(folder, strategy))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:3])
 def test_a_planted_window_that_forgets_where_it_began(folder, monkeypatch, strategy):
-    right = flow.cursors_and_keys
-    monkeypatch.setattr(
-        pack, "cursors_and_keys", lambda group, start, count: right(group, (start[0] + 1, *start[1:]), count)
-    )
+    right = flow.Group.cursors_and_keys
+
+    def wrong(group, count):
+        return right(group._replace(start=(group.start[0] + 1, *group.start[1:])), count)
+
+    monkeypatch.setattr(flow.Group, "cursors_and_keys", wrong)
     found(packing(folder, strategy))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:3])
 def test_a_planted_window_whose_delivered_packs_are_not_dropped(folder, monkeypatch, strategy):
     right = flow.resume_groups
-    monkeypatch.setattr(pack, "resume_groups", lambda groups, cursor: right(groups, (*cursor[:-1], 0)))
+    monkeypatch.setattr(pack, "resume_groups", lambda groups, cursor, *more: right(groups, (*cursor[:-1], 0), *more))
     found(packing(folder, strategy))

@@ -124,8 +124,12 @@ def test_a_group_whose_delivered_outputs_are_not_dropped(spreading, monkeypatch)
 
 
 def test_a_group_that_forgets_where_it_began(spreading, monkeypatch):
-    right = flow.outputs_of
-    monkeypatch.setattr(batch, "outputs_of", lambda group, start, rows: right(group, (start[0] + 1, *start[1:]), rows))
+    right = flow.Group.cursors_and_keys
+
+    def wrong(group, outputs):
+        return right(group._replace(start=(group.start[0] + 1, *group.start[1:])), outputs)
+
+    monkeypatch.setattr(flow.Group, "cursors_and_keys", wrong)
     found(spreading)
 
 

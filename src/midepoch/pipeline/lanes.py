@@ -20,7 +20,7 @@ from midepoch.stages.flow import Flow, SingleItem
 from midepoch.stages.kept import without_others
 from midepoch.stages.pack.planned_windows import PlannedWindows
 from midepoch.stages.stacked import StackedRun
-from midepoch.stages.stage import Stage
+from midepoch.stages.stage import Stage, cursor_numbers
 
 COUNTS_FORMAT = 1
 """Part of the key of shared counts; raise it when those of older releases must not be used."""
@@ -145,10 +145,10 @@ class PipelineLanes:
         filters = [number for number, stage in enumerate(stages) if stage.needs_survey and stage.keeps_rows]
         if not filters:
             items = without_others(items, "read(filters=...)", context.name)
-        for number, stage in enumerate(stages):
+        for number, (stage, own_numbers) in enumerate(zip(stages, cursor_numbers(stages), strict=True)):
             if number == recorded_after:
                 items = Outputs(items, partial(self._record, lane))
-            width += stage.many_outputs
+            width += own_numbers
             items = stage.counted(items, cursor[:width], context)
             if stage.length_column is not None and counts_packs:
                 items = Outputs(items, self.packs.count)
@@ -187,15 +187,15 @@ class PipelineLanes:
             self.source.note_masked(lane, left_out)
             context = replace(context, left_out=left_out)
         flow = replace(self.source.flow(opened, lane, cursor[:width], stride), deferred=deferred)
-        passes = flow.passes
-        for number, stage in enumerate(self.pipeline.stages):
+        passes, stages = flow.passes, self.pipeline.stages
+        for number, (stage, own_numbers) in enumerate(zip(stages, cursor_numbers(stages), strict=True)):
             if number == self._recorded_after:
                 flow = self._record(lane, flow)
-            width += stage.many_outputs
+            width += own_numbers
+            flow = replace(flow, passes=passes, skips=own_numbers > 1)
             flow = stage.flow(flow, cursor[:width], context)
             if stage.length_column is not None:
                 flow = self.packs.count(flow)
-            flow = flow if passes is None else replace(flow, passes=passes)
         return self._record(lane, flow) if self._recorded_after == len(self.pipeline.stages) else flow
 
 

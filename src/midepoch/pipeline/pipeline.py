@@ -16,7 +16,7 @@ from midepoch.index.survey import Survey
 from midepoch.pipeline.ledger import Grouping
 from midepoch.sources.source import ItemSpec, Source
 from midepoch.stages.flow import Context, Flow
-from midepoch.stages.stage import Call, Stage
+from midepoch.stages.stage import Call, Stage, cursor_numbers
 from midepoch.values.features import with_field_features
 
 log = logging.getLogger("midepoch")
@@ -124,7 +124,7 @@ class Pipeline:
     @property
     def begin(self) -> Cursor:
         """The cursor at the start of a lane."""
-        return self.source.begin + (0,) * sum(stage.many_outputs for stage in self.stages)
+        return self.source.begin + (0,) * sum(cursor_numbers(self.stages))
 
     def _flow_of_nothing(self) -> Flow:
         """A flow without items through all stages. It says what the items are like, and nothing is read."""

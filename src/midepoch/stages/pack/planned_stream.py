@@ -10,7 +10,7 @@ import numpy as np
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.counted import CHUNK, CountedItems, CountedOutputs, Pieces, Wanted
-from midepoch.stages.flow import Context, Flow, RowRun
+from midepoch.stages.flow import Context, Flow, RowRun, compare_check
 from midepoch.stages.pack.items import StreamCuts, pack_form, seqlens_between, stacked_packs
 from midepoch.stages.pack.planned_reading import pack_keys, read_checked, runs_of_jobs
 from midepoch.stages.pack.spec import PackSpec
@@ -49,10 +49,11 @@ class StreamJob(NamedTuple):
 class PlannedStream(CountedOutputs):
     """The packs of one stream of tokens. The tokens are counted in chunks of documents, each when it is needed."""
 
-    def __init__(self, inputs: CountedItems, spec: PackSpec, delivered: int, context: Context) -> None:
-        """``delivered`` tokens of the first document come before the first pack."""
+    def __init__(self, inputs: CountedItems, spec: PackSpec, own_numbers: Cursor, context: Context) -> None:
+        """``own_numbers`` are the stage's own in the cursor. The first counts tokens of the first document."""
         super().__init__(inputs)
-        self._spec, self._delivered, self._context = spec, delivered, context
+        self._spec, self._context = spec, context
+        self._own_numbers, self._delivered = own_numbers, own_numbers[0]
         self.batched, self.members = False, 1
         self._ends: list[int] = []
         """For each chunk of documents that is counted, the number of tokens up to its end."""
@@ -93,7 +94,7 @@ class PlannedStream(CountedOutputs):
 
     def cursor(self, items: int) -> Cursor:
         if items == 0:
-            return (*self._inputs.cursor(0), self._delivered)
+            return (*self._inputs.cursor(0), *self._own_numbers)
         end = self._delivered + items * self._spec.length
         if not self._tokens_until(end):
             end = min(end, self._ends[-1])
@@ -102,10 +103,13 @@ class PlannedStream(CountedOutputs):
         inside = int(np.searchsorted(ends, end, "left"))
         document = chunk * CHUNK + inside
         if ends[inside] == end:
-            return (*self._inputs.cursor(document + 1), 0)
-        return (*self._inputs.cursor(document), end - int(ends[inside] - self._lengths(chunk)[inside]))
+            return (*self._inputs.cursor(document + 1), *[0] * len(self._own_numbers))
+        own_numbers = (end - int(ends[inside] - self._lengths(chunk)[inside]), *[0] * (len(self._own_numbers) - 1))
+        return (*self._inputs.cursor(document), *own_numbers)
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
+        for check in self._own_numbers[1:]:
+            compare_check(check, self._inputs.keys(np.array([0])), self._spec.number, self._context)
         jobs: deque[StreamJob] = deque()
 
         def inputs() -> Iterator[I64]:

@@ -15,7 +15,7 @@ from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import DataChangedError
 from midepoch.stages.counted import CountedItems, Groups, Pieces, Wanted
-from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
+from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, compare_check
 from midepoch.stages.pack.items import make_pack, pack_form
 from midepoch.stages.pack.planned_reading import pack_keys, read_checked, runs_of_jobs
 from midepoch.stages.pack.spec import PackSpec
@@ -52,9 +52,15 @@ class PlannedWindows(Groups):
     """The packs of windows of documents."""
 
     def __init__(
-        self, inputs: CountedItems, spec: PackSpec, strategy: Strategy, window: int, delivered: int, context: Context
+        self,
+        inputs: CountedItems,
+        spec: PackSpec,
+        strategy: Strategy,
+        window: int,
+        own_numbers: Cursor,
+        context: Context,
     ) -> None:
-        super().__init__(inputs, window, delivered)
+        super().__init__(inputs, window, own_numbers)
         self.batched, self.members = False, 1
         self._spec, self._strategy, self._context = spec, strategy, context
         self._plans: dict[int, WindowPlan] = {}
@@ -125,6 +131,8 @@ class PlannedWindows(Groups):
         return plan
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
+        for check in self._own_numbers[1:]:
+            compare_check(check, self._inputs.keys(self._members(0)), self._spec.number, self._context)
         jobs: deque[WindowJob] = deque()
         self._plans_kept = max(2, DOCUMENTS_PLANNED // self._size)
 

@@ -21,13 +21,15 @@ from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import (
     Context,
     Flow,
+    Idle,
     SingleItem,
     check_delivered,
-    cursors_and_keys,
+    check_of,
+    compare_check,
     resume_groups,
     single_groups,
+    split_cursor,
 )
-from midepoch.stages.idle import Idle
 from midepoch.stages.pack.documents import (
     Documents,
     Values,
@@ -42,7 +44,6 @@ from midepoch.stages.pack.planned_stream import PlannedStream
 from midepoch.stages.pack.planned_windows import PlannedWindows
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.strategies import ASSIGN, Strategy, cumulative, pack
-from midepoch.stages.skipped import check_groups, delivered_of
 from midepoch.stages.stacked import StackedRun
 from midepoch.stages.stage import Stage
 from midepoch.values.collate import join_others
@@ -89,22 +90,19 @@ class PackWindows(Stage):
 
     def _packs(self, inputs: Flow, cursor: Cursor, context: Context, form: Form) -> Iterator[SingleItem]:
         spec = self.spec
-        inputs, cursor, checks = check_groups(inputs, cursor, self.window, spec.number, context)
         idle = Idle(inputs.passes, NO_TOKENS)
         windows = single_groups(runs_of_windows(inputs, self.window, spec, context), self.window)
-        for window, start, delivered in resume_groups(windows, cursor):
-            documents = read_documents(window, spec, context)
+        for window in resume_groups(windows, cursor, inputs.skips, spec.number, context):
+            documents = read_documents(window.inputs, spec, context)
             packs = pack(documents.lengths, length=spec.length, strategy=self.strategy, overlong=spec.overlong)
-            check_delivered(delivered, len(packs))
+            cursors, keys = window.cursors_and_keys(len(packs))
             idle.note(len(packs) > 0)
-            cursors, keys = cursors_and_keys(window, start, len(packs))
-            checks.mark(cursors, len(window), self.window)
             cursor_and_key = list(zip(map(tuple, cursors.tolist()), keys.tolist(), strict=True))
-            kept = _not_left_out(window.keys[packs.documents], context)
+            kept = _not_left_out(window.inputs.keys[packs.documents], context)
             begins = (np.cumsum(documents.lengths) - documents.lengths)[packs.documents]
             starts, stops = (packs.starts + begins).tolist(), (packs.stops + begins).tolist()
             sizes, bounds = packs.stops - packs.starts, packs.bounds.tolist()
-            for number in range(delivered, len(packs)):
+            for number in range(window.delivered, len(packs)):
                 first, last = bounds[number], bounds[number + 1]
                 here = range(first, last) if kept is None else [piece for piece in range(first, last) if kept[piece]]
                 if not here:
@@ -124,7 +122,7 @@ class PackWindows(Stage):
         return None
 
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
-        return PlannedWindows(inputs, self.spec, self.strategy, self.window, delivered_of(cursor[-1]), context)
+        return PlannedWindows(inputs, self.spec, self.strategy, self.window, cursor[len(inputs.cursor(0)) :], context)
 
     def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         return None
@@ -175,19 +173,19 @@ class PackStream(Stage):
             if tokens >= length:
                 joined = _join(waiting)
                 bounds = range(0, tokens + 1, length)
-                yield from self._packs_between(bounds, joined, context)
+                yield from self._packs_between(bounds, joined, inputs.skips, context)
                 waiting, tokens = [joined.after(bounds[-1])], tokens - bounds[-1]
         if tokens:
-            yield from self._packs_between((0, tokens), _join(waiting), context)
+            yield from self._packs_between((0, tokens), _join(waiting), inputs.skips, context)
 
     def _document_runs(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator["DocumentRun"]:
         """The documents that have tokens to pack, from the cursor on."""
         spec = self.spec
-        inputs, cursor, checks = check_groups(inputs, cursor, 1, spec.number, context)
-        *start, delivered = cursor
+        start, delivered, check = split_cursor(cursor, inputs.skips)
         cursor_before = np.array([start], np.int64)
         idle = Idle(inputs.passes, NO_TOKENS)
         for run in runs_of_stream(inputs, delivered, spec, context):
+            compare_check(check, run.keys[:1], spec.number, context)
             documents = read_documents(run, spec, context)
             before = np.concatenate([cursor_before, run.cursors[:-1]])
             cursor_before = run.cursors[-1:]
@@ -199,19 +197,22 @@ class PackStream(Stage):
                 check_delivered(delivered, int(documents.lengths[0]) if kept[0] else 0)
             if not kept.all():
                 documents = documents.keep(kept)
-            offsets, marks = np.zeros(len(documents.lengths), np.int64), checks.of_each(len(run))
-            document_run = DocumentRun(documents, offsets, marks[kept], before[kept], run.cursors[kept], run.keys[kept])
+            offsets = np.zeros(len(documents.lengths), np.int64)
+            document_run = DocumentRun(documents, offsets, before[kept], run.cursors[kept], run.keys[kept])
             yield document_run.after(delivered) if delivered else document_run
-            delivered = 0
+            delivered = check = 0
+        compare_check(check, np.empty(0, np.int64), spec.number, context)
         if delivered:
             raise CheckpointMismatchError(
                 "The state is inside a document that does not exist any more. Restore the data, or start the epoch "
                 "over without the state."
             )
 
-    def _packs_between(self, bounds: Sequence[int], run: "DocumentRun", context: Context) -> Iterator[StackedRun]:
+    def _packs_between(
+        self, bounds: Sequence[int], run: "DocumentRun", skips: bool, context: Context
+    ) -> Iterator[StackedRun]:
         """A pack from each bound, in tokens of the run, to the next."""
-        cursors, keys = run.cursors_at(bounds[1:]), run.keys_at(bounds[:-1])
+        cursors, keys = run.cursors_at(bounds[1:], skips), run.keys_at(bounds[:-1])
         document_ends = np.cumsum(run.documents.lengths)
         firsts = np.searchsorted(document_ends, bounds[:-1], "right")
         lasts = np.searchsorted(document_ends, bounds[1:], "left")
@@ -237,7 +238,7 @@ class PackStream(Stage):
         return None
 
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
-        return PlannedStream(inputs, self.spec, delivered_of(cursor[-1]), context)
+        return PlannedStream(inputs, self.spec, cursor[len(inputs.cursor(0)) :], context)
 
     def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         return None
@@ -253,8 +254,6 @@ class DocumentRun:
     documents: Documents
     offsets: I64
     """How many tokens of each document come before the run: not 0 only for the first."""
-    marks: I64
-    """What a check of skipped inputs adds to a cursor inside each document."""
     cursors_before: I64
     cursors_after: I64
     keys: I64
@@ -276,20 +275,26 @@ class DocumentRun:
         return DocumentRun(
             documents,
             offsets,
-            self.marks[first:],
             self.cursors_before[first:],
             self.cursors_after[first:],
             self.keys[first:],
         )
 
-    def cursors_at(self, bounds: Sequence[int]) -> I64:
-        """The stage's cursor at each bound: after a document that ends there, else inside the one that does not."""
+    def cursors_at(self, bounds: Sequence[int], skips: bool) -> I64:
+        """The stage's cursor at each bound: after a document that ends there, else inside the one that does not.
+
+        If earlier stages may skip, it has a check of that document.
+        """
         ends = np.cumsum(self.documents.lengths)
         documents = np.searchsorted(ends, bounds, "left")
         whole = ends[documents] == bounds
         inside = self.offsets[documents] + bounds - (ends - self.documents.lengths)[documents]
         cursors = np.where(whole[:, None], self.cursors_after[documents], self.cursors_before[documents])
-        return np.concatenate([cursors, np.where(whole, 0, inside + self.marks[documents])[:, None]], axis=1)
+        numbers = [np.where(whole, 0, inside)]
+        if skips:
+            checks = [check_of(self.keys[document : document + 1]) for document in documents.tolist()]
+            numbers.append(np.where(whole, 0, checks))
+        return np.concatenate([cursors, np.stack(numbers, axis=1)], axis=1)
 
     def keys_at(self, bounds: Sequence[int]) -> I64:
         """The key of a pack that begins at each bound: a hash of its first document and of the offset in that."""
@@ -333,7 +338,6 @@ def _join(runs: Sequence[DocumentRun]) -> DocumentRun:
     return DocumentRun(
         Documents(joined, np.concatenate([run.documents.lengths for run in full])),
         np.concatenate([run.offsets for run in full]),
-        np.concatenate([run.marks for run in full]),
         np.concatenate([run.cursors_before for run in full]),
         np.concatenate([run.cursors_after for run in full]),
         np.concatenate([run.keys for run in full]),
