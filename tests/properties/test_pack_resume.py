@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.stages import flow
-from midepoch.stages.pack import stage as pack
+from midepoch.stages.pack import stream, windows
 from midepoch.testing import RankRun, assert_elastic, assert_resumes
 from surveys import without_survey
 from worlds import PackWorld, as_arrays, pack_noise, pack_worlds, write_documents
@@ -166,44 +166,40 @@ def found(dataset):
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_planted_cursor_inside_a_document_that_is_off_by_one_token(folder, monkeypatch, error):
-    right = pack.DocumentRun.cursors_at
+    right = stream.StreamRun._cursors
 
-    def wrong(self, bounds, skips):
-        cursors = right(self, bounds, skips)
-        cursors[:, -1] = np.maximum(0, cursors[:, -1] + error)
-        return cursors
+    def wrong(self, layout, skips):
+        return [(row, max(0, tokens + error)) for row, tokens in right(self, layout, skips)]
 
-    monkeypatch.setattr(pack.DocumentRun, "cursors_at", wrong)
+    monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
     found(packing(folder, "concat"))
 
 
 def test_a_planted_cursor_that_counts_from_the_pack_and_not_from_the_document(folder, monkeypatch):
-    right = pack.DocumentRun.after
+    right = stream.StreamRun._cursors
 
-    def wrong(self, tokens):
-        rest = right(self, tokens)
-        rest.offsets[:] = 0
-        return rest
+    def wrong(self, layout, skips):
+        within = layout._replace(begins=np.maximum(layout.begins, layout.starts[0]))
+        return right(self, within, skips)
 
-    monkeypatch.setattr(pack.DocumentRun, "after", wrong)
+    monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
     found(packing(folder, "concat"))
 
 
 def test_a_planted_cursor_that_forgets_the_document_under_way(folder, monkeypatch):
-    right = pack.DocumentRun.cursors_at
+    right = stream.StreamRun._cursors
 
-    def wrong(self, bounds, skips):
-        cursors = right(self, bounds, skips)
-        cursors[:, :-1] = self.cursors_after[np.searchsorted(np.cumsum(self.documents.lengths), bounds, "left")]
-        return cursors
+    def wrong(self, layout, skips):
+        after = self.cursors[layout.lasts, 1, 0].tolist()
+        return [(row, tokens) for row, (_, tokens) in zip(after, right(self, layout, skips), strict=True)]
 
-    monkeypatch.setattr(pack.DocumentRun, "cursors_at", wrong)
+    monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
     found(packing(folder, "concat"))
 
 
 def test_a_planted_key_that_does_not_know_where_in_its_document_a_pack_begins(folder, monkeypatch):
-    right = pack.DocumentRun.keys_at
-    monkeypatch.setattr(pack.DocumentRun, "keys_at", lambda self, bounds: right(self, bounds) + np.arange(len(bounds)))
+    right = stream.StreamLayout.keys
+    monkeypatch.setattr(stream.StreamLayout, "keys", lambda self, keys: right(self, keys) + np.arange(len(keys)))
     found(packing(folder, "concat").map(pack_noise, with_rng=True))
 
 
@@ -235,5 +231,5 @@ def test_a_planted_window_that_forgets_where_it_began(folder, monkeypatch, strat
 @pytest.mark.parametrize("strategy", STRATEGIES[:3])
 def test_a_planted_window_whose_delivered_packs_are_not_dropped(folder, monkeypatch, strategy):
     right = flow.resume_groups
-    monkeypatch.setattr(pack, "resume_groups", lambda groups, cursor, *more: right(groups, (*cursor[:-1], 0), *more))
+    monkeypatch.setattr(windows, "resume_groups", lambda groups, cursor, *more: right(groups, (*cursor[:-1], 0), *more))
     found(packing(folder, strategy))

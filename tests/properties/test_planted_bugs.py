@@ -19,8 +19,8 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages import batch, flow
 from midepoch.stages.counted import Groups
 from midepoch.stages.kept import Kept
-from midepoch.stages.pack.planned_stream import PlannedStream
-from midepoch.stages.pack.planned_windows import PlannedWindows
+from midepoch.stages.pack.stream import PlannedStream
+from midepoch.stages.pack.windows import PlannedWindows
 from midepoch.testing import assert_elastic, assert_resumes, same
 from surveys import surveyed
 from worlds import is_kept, spread, write_files

@@ -18,7 +18,7 @@ from midepoch.sources.source import ALL_ROWS, EpochCut, RowStride
 from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Flow, SingleItem
 from midepoch.stages.kept import without_others
-from midepoch.stages.pack.planned_windows import PlannedWindows
+from midepoch.stages.pack.windows import PlannedWindows
 from midepoch.stages.stacked import StackedRun
 from midepoch.stages.stage import Stage, cursor_numbers
 

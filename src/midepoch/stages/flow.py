@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.hashing import digest, key_of, mix64
+from midepoch._common.hashing import digest, key_of, keys_of, mix64
 from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
@@ -246,8 +246,12 @@ class Group(NamedTuple):
         cursors = np.array([(*self.start, 0, *check)], np.int64).repeat(outputs, axis=0)
         cursors[:, width] = np.arange(1, outputs + 1)
         cursors[-1:, :width], cursors[-1:, width:] = self.inputs.cursors[-1], 0
-        numbers = np.arange(outputs, dtype=np.uint64) + np.uint64(key_of(int(self.inputs.keys[0])))
-        return cursors, mix64(numbers).astype(np.int64)
+        return cursors, keys_inside(self.inputs.keys[:1], np.arange(outputs))
+
+
+def keys_inside(keys: I64, numbers: I64) -> I64:
+    """The keys of outputs, each from the key of an input and the output's number after the start of that."""
+    return mix64(keys_of(keys.tolist()) + numbers.astype(np.uint64)).astype(np.int64)
 
 
 def resume_groups(

@@ -12,7 +12,7 @@ from midepoch.pipeline import counts
 from midepoch.pipeline.counts import CountWindows, Job, count_ahead
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.sources.source import EpochCut
-from midepoch.stages.pack import planned_windows
+from midepoch.stages.pack import stage
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def on(dataset, ranks, rank):
 @pytest.fixture
 def plans(monkeypatch):
     """How many windows are planned."""
-    made, plan = [], planned_windows.pack
+    made, plan = [], stage.pack
 
     def counted(lengths, **options):
         made.append(len(lengths))
         return plan(lengths, **options)
 
-    monkeypatch.setattr(planned_windows, "pack", counted)
+    monkeypatch.setattr(stage, "pack", counted)
     return made
 
 

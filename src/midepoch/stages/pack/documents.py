@@ -1,9 +1,10 @@
 """Rows as documents: flat arrays of the columns along the tokens, and the length of each document."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,9 @@ import pyarrow as pa
 
 from midepoch._common.text import count
 from midepoch._common.types import I64
-from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
+from midepoch.errors import SurveyMismatchError
+from midepoch.stages.counted import CountedItems
+from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, concat_runs
 from midepoch.stages.pack.spec import PackSpec, missing_column
 from midepoch.values.arrow import is_list, storage
 from midepoch.values.pool import PickedRows
@@ -19,6 +22,7 @@ from midepoch.values.rows import Rows
 
 Values = npt.NDArray[Any]
 LENGTHS_AT_ONCE = 1024
+NO_TOKENS = "pack got no tokens to pack, because documents are empty, or too long with overlong='drop',"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class Documents:
     """Of each column along the tokens, the values of all documents in one array."""
     lengths: I64
     """The number of tokens of each document."""
+    keys: I64
+    """The key of each document."""
     others: dict[str, list[Any]] = field(default_factory=dict)
     """Of each other column that goes into packs, one value a document."""
 
@@ -40,7 +46,35 @@ class Documents:
         kept = {
             name: np.concatenate([column[begin:end] for begin, end in spans]) for name, column in self.columns.items()
         }
-        return Documents(kept, self.lengths[mask])
+        return Documents(kept, self.lengths[mask], self.keys[mask])
+
+    def after(self, first: int) -> "Documents":
+        """The documents from ``first`` on, without ``others``."""
+        begin = int(self.lengths[:first].sum())
+        columns = {name: column[begin:] for name, column in self.columns.items()}
+        return Documents(columns, self.lengths[first:], self.keys[first:])
+
+
+def join_documents(parts: Sequence[Documents]) -> Documents:
+    """Consecutive documents as one, without ``others``. All parts must have the same columns."""
+    first = parts[0].columns
+    for part in parts:
+        if set(part.columns) != set(first):
+            raise ValueError(
+                f"pack: one row has the columns {sorted(first)} to pack and another {sorted(part.columns)}. Let the "
+                "function before it return the same columns for every row."
+            )
+        for name, column in part.columns.items():
+            check_same_dtype(name, first[name].dtype, column.dtype)
+    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in first}
+    lengths, keys = (np.concatenate(arrays) for arrays in zip(*((one.lengths, one.keys) for one in parts), strict=True))
+    return Documents(columns, lengths, keys)
+
+
+def not_left_out(keys: I64, context: Context) -> npt.NDArray[np.bool_] | None:
+    """Which documents go into packs; None for all of them. The others keep their places in the layout."""
+    kept = np.array([key not in context.left_out for key in keys.tolist()], np.bool_) if context.left_out else None
+    return None if kept is None or kept.all() else kept
 
 
 def runs_of_windows(inputs: Flow, size: int, spec: PackSpec, context: Context) -> Iterator[RowRun]:
@@ -97,10 +131,85 @@ def read_documents(run: RowRun, spec: PackSpec, context: Context) -> Documents:
             raise _at_row(error, row, run, spec, context)
     if run.rows.check is not None and spec.eos is None:  # else they are copied to add the ends
         columns = {name: column.copy() for name, column in columns.items()}
-    documents = _with_ends(columns, tokens, spec)
+    columns, tokens = _with_ends(columns, tokens, spec)
     run.rows.check_file()
     others = {name: list(run.rows.values(name)) for name in run.rows.names if spec.joins(name)}
-    return replace(documents, others=others)
+    return Documents(columns, tokens, run.keys, others)
+
+
+class PlannedPacks(Protocol):
+    """Packs to make, and the documents that they need."""
+
+    @property
+    def documents(self) -> I64:
+        """The numbers of the documents among the inputs. They rise."""
+
+    @property
+    def lengths(self) -> I64:
+        """Their lengths, as the survey says."""
+
+
+Plan = TypeVar("Plan", bound=PlannedPacks)
+
+
+def read_planned(
+    inputs: CountedItems, opened: Any, planned: Iterator[Iterable[Plan]], spec: PackSpec, context: Context
+) -> tuple[Flow, Iterator[tuple[Plan, Documents]]]:
+    """The flow of the documents of planned packs, and each plan with its documents, compared with the survey.
+
+    Plans come in order. If there are none of them, the next ones are not known yet.
+    """
+    begun: deque[Plan] = deque()
+
+    def wanted() -> Iterator[I64]:
+        for plans in planned:
+            asked = 0
+            for plan in plans:
+                begun.append(plan)
+                asked += 1
+                yield plan.documents
+            if not asked:
+                yield np.empty(0, np.int64)
+
+    flow = inputs.flow(opened, wanted())
+    read = ((plan, read_documents(run, spec, context)) for plan, run in _runs_of_plans(flow, begun, spec, context))
+    return flow, (_checked(plan, documents, inputs, spec) for plan, documents in read)
+
+
+def _checked(plan: Plan, documents: Documents, inputs: CountedItems, spec: PackSpec) -> tuple[Plan, Documents]:
+    """The same. Raises if a document does not have the length that the survey says."""
+    for number in np.flatnonzero(documents.lengths != plan.lengths).tolist()[:1]:
+        end = spec.eos is not None
+        row = inputs.trace(plan.documents[number : number + 1])
+        raise SurveyMismatchError(
+            f"pack: a document has {count('token', int(documents.lengths[number]) - end)}, and the survey says "
+            f"{int(plan.lengths[number]) - end:,}, at row {row.rows[0]:,} of {row.files[0]}. A function before pack "
+            "has changed, or does not always return the same. After a change pass another version to "
+            "survey(version=...)."
+        )
+    return plan, documents
+
+
+def _runs_of_plans(flow: Flow, begun: deque[Plan], spec: PackSpec, context: Context) -> Iterator[tuple[Plan, RowRun]]:
+    """Each plan with its rows. The flow adds plans as it asks for rows, so the first row comes before a plan."""
+    if flow.row_runs is None:
+        singles = flow.as_single_items()
+        for first in singles:
+            plan = begun.popleft()
+            yield plan, row_run_of([first, *islice(singles, len(plan.documents) - 1)], spec, context)
+        return
+    waiting: list[RowRun] = []
+    rows = 0
+    for run in select_pack_columns(flow.row_runs, spec):
+        waiting.append(run)
+        rows += len(run)
+        while begun and rows >= len(begun[0].documents):
+            plan = begun.popleft()
+            joined = waiting[0] if len(waiting) == 1 else concat_runs(waiting)
+            needed = len(plan.documents)
+            yield plan, joined.slice(0, needed)
+            rows -= needed
+            waiting = [joined.slice(needed, len(joined))] if rows else []
 
 
 def document_lengths(inputs: Flow, spec: PackSpec, context: Context) -> Iterator[tuple[I64, I64]]:
@@ -277,8 +386,8 @@ def _array(name: str, value: Any, spec: PackSpec) -> Values:
     return array.astype(np.int64) if listed and array.dtype.kind == "b" else array
 
 
-def _with_ends(columns: dict[str, Values], lengths: I64, spec: PackSpec) -> Documents:
-    """The columns under their names in packs, with the token that ends each document."""
+def _with_ends(columns: dict[str, Values], lengths: I64, spec: PackSpec) -> tuple[dict[str, Values], I64]:
+    """The columns under their names in packs, with the token that ends each document, and the lengths with it."""
     named = {spec.column: columns[spec.column]}
     if spec.label_source in columns:
         named["labels"] = _signed(columns[spec.label_source])
@@ -290,13 +399,13 @@ def _with_ends(columns: dict[str, Values], lengths: I64, spec: PackSpec) -> Docu
                 )
     others = {name: column for name, column in columns.items() if name not in (spec.column, spec.label_source)}
     if spec.eos is None:
-        return Documents(named | others, lengths)
+        return named | others, lengths
     ends = np.cumsum(lengths)
     ended = {name: np.insert(column, ends, spec.eos) for name, column in named.items()}
     for name, column in others.items():
         last = column[np.maximum(ends - 1, 0)] if len(column) else np.zeros(len(ends), np.int64)
         ended[name] = np.insert(column, ends, np.where(lengths > 0, last, 0) if name == "token_type_ids" else 1)
-    return Documents(ended, lengths + 1)
+    return ended, lengths + 1
 
 
 def _signed(labels: Values) -> Values:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from midepoch._common.types import I32, I64
 
@@ -36,10 +37,17 @@ class Packs:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    def pieces_of(self, packs: I64) -> I64:
-        """The numbers of the pieces of these packs, those of a pack after each other."""
+    def select(self, packs: I64) -> "Packs":
+        """These packs alone."""
         sizes = self.bounds[packs + 1] - self.bounds[packs]
-        return np.repeat(self.bounds[packs + 1] - np.cumsum(sizes), sizes) + np.arange(sizes.sum())
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        pieces = np.repeat(self.bounds[packs] - bounds[:-1], sizes) + np.arange(bounds[-1])
+        return Packs(self.documents[pieces], self.starts[pieces], self.stops[pieces], bounds)
+
+    def keep(self, pieces: npt.NDArray[np.bool_]) -> "Packs":
+        """The same packs with only the pieces where the mask is true. A pack may have none of them."""
+        bounds = np.concatenate([[0], np.cumsum(pieces)])[self.bounds]
+        return Packs(self.documents[pieces], self.starts[pieces], self.stops[pieces], bounds)
 
 
 def pack(lengths: I64, *, length: int, strategy: Strategy, overlong: Overlong = "cut") -> Packs:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from midepoch.stages.pack.items import seqlens_between
+from midepoch.stages.pack.stream import StreamLayout
 
 
 def one_by_one(document_ends, begins, ends):
@@ -21,8 +21,8 @@ def test_the_ends_of_documents_in_packs_that_lie_apart_or_side_by_side(seed):
     tokens, length = int(document_ends[-1]), int(rng.integers(1, 12))
     begins = np.arange(0, tokens, length)[rng.random(-(-tokens // length)) < (0.5 if seed % 2 else 2)]
     ends = np.minimum(begins + length, tokens)
-    documents = np.searchsorted(document_ends, begins, "right"), np.searchsorted(document_ends, ends, "left")
-    found = seqlens_between(document_ends, (begins, ends), documents)
+    document_begins = np.concatenate([[0], document_ends[:-1]])
+    found = StreamLayout(document_begins, document_ends, begins, ends).seqlens()
     assert [one.tolist() for one in found] == one_by_one(document_ends.tolist(), begins.tolist(), ends.tolist())
     assert all(one.dtype == np.int32 for one in found)
     before = [one.tolist() for one in found[1:]]
