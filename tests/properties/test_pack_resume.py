@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.stages import flow
-from midepoch.stages.pack import stream, windows
+from midepoch.stages.pack import items, stream, windows
 from midepoch.testing import RankRun, assert_elastic, assert_resumes
 from surveys import without_survey
 from worlds import PackWorld, as_arrays, pack_noise, pack_worlds, write_documents
@@ -179,8 +179,13 @@ def test_a_planted_cursor_that_counts_from_the_pack_and_not_from_the_document(fo
     right = stream.StreamRun._cursors
 
     def wrong(self, layout, skips):
-        within = layout._replace(begins=np.maximum(layout.begins, layout.starts[0]))
-        return right(self, within, skips)
+        begin = layout.starts[0]  # of the first document, which the run may hold from its start on
+        return [
+            (row, tokens - begin if document == layout.documents[0] and tokens else tokens)
+            for (row, tokens), document in zip(
+                right(self, layout, skips), layout.documents[layout.bounds[1:] - 1], strict=True
+            )
+        ]
 
     monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
     found(packing(folder, "concat"))
@@ -190,7 +195,7 @@ def test_a_planted_cursor_that_forgets_the_document_under_way(folder, monkeypatc
     right = stream.StreamRun._cursors
 
     def wrong(self, layout, skips):
-        after = self.cursors[layout.lasts, 1, 0].tolist()
+        after = self.cursors[layout.documents[layout.bounds[1:] - 1], 1, 0].tolist()
         return [(row, tokens) for row, (_, tokens) in zip(after, right(self, layout, skips), strict=True)]
 
     monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
@@ -198,8 +203,8 @@ def test_a_planted_cursor_that_forgets_the_document_under_way(folder, monkeypatc
 
 
 def test_a_planted_key_that_does_not_know_where_in_its_document_a_pack_begins(folder, monkeypatch):
-    right = stream.StreamLayout.keys
-    monkeypatch.setattr(stream.StreamLayout, "keys", lambda self, keys: right(self, keys) + np.arange(len(keys)))
+    right = flow.keys_inside
+    monkeypatch.setattr(items, "keys_inside", lambda keys, _: right(keys, np.arange(len(keys))))
     found(packing(folder, "concat").map(pack_noise, with_rng=True))
 
 

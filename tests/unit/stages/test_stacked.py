@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import midepoch as me
 from files import write
 from midepoch.stages.pack.documents import Documents
+from midepoch.stages.pack.items import ids_within, stack_packs
 from midepoch.stages.pack.spec import PackSpec
-from midepoch.stages.pack.strategies import ids_within
-from midepoch.stages.pack.stream import StreamLayout, cut_packs
+from midepoch.stages.pack.strategies import cut
 from midepoch.stages.stacked import StackedRun, groups_of, stacked_batch
 from midepoch.testing import same
 from midepoch.values.collate import collate
@@ -70,7 +70,7 @@ def test_single_items_and_batches_share_no_memory_with_the_run(form):
 @pytest.mark.parametrize(("tokens", "sizes"), [(849, [16, 16, 5]), (10, [1] * 37)], ids=["short", "long"])
 def test_ids_of_packs_that_are_made_together_are_those_of_each(monkeypatch, apart, tokens, sizes):
     rng, length, count = np.random.default_rng(3), 50, 37
-    monkeypatch.setattr("midepoch.stages.pack.stream.STACKED_TOKENS", tokens)
+    monkeypatch.setattr("midepoch.stages.pack.items.STACKED_TOKENS", tokens)
     seqlens = [
         np.array([0, *np.sort(rng.choice(np.arange(1, length), rng.integers(0, 6), replace=False)), length], np.int32)
         for _ in range(count)
@@ -80,10 +80,10 @@ def test_ids_of_packs_that_are_made_together_are_those_of_each(monkeypatch, apar
     lengths = np.concatenate([np.diff(ends) + 3 * apart * (ends[1:] == length) for ends in seqlens])
     stream = np.arange(lengths.sum())
     spec = PackSpec(length=length, column="x", overlong="cut", eos=None, pad=None, labels=None, number=1)
-    ends, starts = np.cumsum(lengths), np.array(begins)
+    starts = np.array(begins)
     documents = Documents({"x": stream}, lengths, np.arange(len(lengths)))
-    layout = StreamLayout(ends - lengths, ends, starts, starts + length)
-    runs = list(cut_packs(documents, layout, [()] * count, None, spec))
+    layout = cut(lengths, np.cumsum(lengths), starts, starts + length)
+    runs = list(stack_packs(documents, layout, [()] * count, None, spec))
     assert [len(run) for run in runs] == sizes
     packs = [item for run in runs for item, _, _ in run.single_items("numpy")]
     for pack, begin, ends in zip(packs, begins, seqlens, strict=True):

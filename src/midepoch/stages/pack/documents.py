@@ -1,10 +1,9 @@
 """Rows as documents: flat arrays of the columns along the tokens, and the length of each document."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from midepoch.values.pool import PickedRows
 from midepoch.values.rows import Rows
 
 Values = npt.NDArray[Any]
+Layout = TypeVar("Layout")
 LENGTHS_AT_ONCE = 1024
 NO_TOKENS = "pack got no tokens to pack, because documents are empty, or too long with overlong='drop',"
 
@@ -37,6 +37,11 @@ class Documents:
     """The key of each document."""
     others: dict[str, list[Any]] = field(default_factory=dict)
     """Of each other column that goes into packs, one value a document."""
+
+    @property
+    def begins(self) -> I64:
+        """Where each document begins in the columns."""
+        return np.cumsum(self.lengths) - self.lengths
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> "Documents":
         """The documents where ``mask`` is true, without ``others``. Neighbours are copied together."""
@@ -60,10 +65,7 @@ def join_documents(parts: Sequence[Documents]) -> Documents:
     first = parts[0].columns
     for part in parts:
         if set(part.columns) != set(first):
-            raise ValueError(
-                f"pack: one row has the columns {sorted(first)} to pack and another {sorted(part.columns)}. Let the "
-                "function before it return the same columns for every row."
-            )
+            raise _other_columns(sorted(first), sorted(part.columns))
         for name, column in part.columns.items():
             check_same_dtype(name, first[name].dtype, column.dtype)
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in first}
@@ -71,19 +73,18 @@ def join_documents(parts: Sequence[Documents]) -> Documents:
     return Documents(columns, lengths, keys)
 
 
-def not_left_out(keys: I64, context: Context) -> npt.NDArray[np.bool_] | None:
-    """Which documents go into packs; None for all of them. The others keep their places in the layout."""
-    kept = np.array([key not in context.left_out for key in keys.tolist()], np.bool_) if context.left_out else None
-    return None if kept is None or kept.all() else kept
+def _other_columns(one: list[str], other: list[str]) -> ValueError:
+    """The error that rows have different columns."""
+    return ValueError(
+        f"pack: one row has the columns {one} to pack and another {other}. Let the function before it return the same "
+        "columns for every row."
+    )
 
 
 def runs_of_windows(inputs: Flow, size: int, spec: PackSpec, context: Context) -> Iterator[RowRun]:
     """The rows in runs of a multiple of ``size`` rows; only the last run may have a remainder."""
-    if inputs.row_runs is not None:
-        return Flow(row_runs=select_pack_columns(inputs.row_runs, spec)).as_row_runs(size)
-    single_items = inputs.as_single_items()
-    windows = iter(lambda: list(islice(single_items, size)), [])
-    return (row_run_of(window, spec, context) for window in windows)
+    runs = _pack_runs(inputs, lambda waiting: len(waiting) == size, spec, context)
+    return Flow(row_runs=runs).as_row_runs(size)
 
 
 def runs_of_stream(inputs: Flow, delivered: int, spec: PackSpec, context: Context) -> Iterator[RowRun]:
@@ -91,19 +92,49 @@ def runs_of_stream(inputs: Flow, delivered: int, spec: PackSpec, context: Contex
 
     Single items may each cost a call of a user function, so they are read only until they fill another pack.
     """
-    if inputs.row_runs is not None:
-        yield from select_pack_columns(inputs.row_runs, spec)
-        return
-    waiting: list[SingleItem] = []
     tokens = -delivered
-    for single in inputs.as_single_items():
+
+    def is_enough(waiting: list[SingleItem]) -> bool:
+        nonlocal tokens
+        tokens += _tokens_in(waiting[-1][0], spec)
+        enough = tokens >= spec.length
+        tokens = tokens % spec.length if enough else tokens
+        return enough
+
+    return _pack_runs(inputs, is_enough, spec, context)
+
+
+def _pack_runs(
+    inputs: Flow, is_enough: Callable[[list[SingleItem]], bool], spec: PackSpec, context: Context
+) -> Iterator[RowRun]:
+    """The rows with the columns that go into packs, not converted. Single items wait until they are enough."""
+    for run in inputs.row_runs or ():
+        yield RowRun(run.rows.select(_pack_columns(run.rows.names, spec)), run.cursors, run.keys)
+    waiting: list[SingleItem] = []
+    for single in inputs.as_single_items() if inputs.row_runs is None else ():
         waiting.append(single)
-        tokens += _tokens_in(single[0], spec)
-        if tokens >= spec.length:
-            yield row_run_of(waiting, spec, context)
-            waiting, tokens = [], tokens % spec.length
+        if is_enough(waiting):
+            yield _run_of(waiting, spec, context)
+            waiting = []
     if waiting:
-        yield row_run_of(waiting, spec, context)
+        yield _run_of(waiting, spec, context)
+
+
+def _run_of(single_items: list[SingleItem], spec: PackSpec, context: Context) -> RowRun:
+    """Single items as a run of the columns that go into packs, with their values unchanged."""
+    rows = [_row(item) for item, _, _ in single_items]
+    cursors = np.array([cursor for _, cursor, _ in single_items], np.int64)
+    keys = np.array([key for _, _, key in single_items], np.int64)
+    names: list[str] = []
+    for number, row in enumerate(rows):
+        try:
+            row_names = _pack_columns(list(row), spec)
+            names = names or row_names
+            if row_names != names:
+                raise _other_columns(names, row_names)
+        except ValueError as error:
+            raise _at_row(error, number, RowRun(Rows({}), cursors, keys), spec, context) from None
+    return RowRun(Rows({name: [row[name] for row in rows] for name in names}), cursors, keys)
 
 
 def read_documents(run: RowRun, spec: PackSpec, context: Context) -> Documents:
@@ -137,79 +168,64 @@ def read_documents(run: RowRun, spec: PackSpec, context: Context) -> Documents:
     return Documents(columns, tokens, run.keys, others)
 
 
-class PlannedPacks(Protocol):
-    """Packs to make, and the documents that they need."""
+class Plan(NamedTuple, Generic[Layout]):
+    """Packs that are planned, and the documents that they need."""
 
-    @property
-    def documents(self) -> I64:
-        """The numbers of the documents among the inputs. They rise."""
-
-    @property
-    def lengths(self) -> I64:
-        """Their lengths, as the survey says."""
-
-
-Plan = TypeVar("Plan", bound=PlannedPacks)
+    documents: I64
+    """The numbers of the documents among the inputs. They rise."""
+    lengths: I64
+    """Their lengths, as the survey says."""
+    layout: Layout
 
 
 def read_planned(
-    inputs: CountedItems, opened: Any, planned: Iterator[Iterable[Plan]], spec: PackSpec, context: Context
-) -> tuple[Flow, Iterator[tuple[Plan, Documents]]]:
-    """The flow of the documents of planned packs, and each plan with its documents, compared with the survey.
+    inputs: CountedItems, opened: Any, planned: Iterator[Iterable[Plan[Layout]]], spec: PackSpec, context: Context
+) -> tuple[Flow, Iterator[tuple[Layout, Documents]]]:
+    """The flow of the documents of planned packs, and each layout with its documents, compared with the survey.
 
-    Plans come in order. If there are none of them, the next ones are not known yet.
+    Where there are no plans, the next ones are not known yet.
     """
-    begun: deque[Plan] = deque()
+    begun: deque[Plan[Layout]] = deque()
 
     def wanted() -> Iterator[I64]:
         for plans in planned:
-            asked = 0
+            numbers = np.empty(0, np.int64)
             for plan in plans:
                 begun.append(plan)
-                asked += 1
-                yield plan.documents
-            if not asked:
-                yield np.empty(0, np.int64)
+                yield (numbers := plan.documents)
+            if not len(numbers):
+                yield numbers
 
     flow = inputs.flow(opened, wanted())
-    read = ((plan, read_documents(run, spec, context)) for plan, run in _runs_of_plans(flow, begun, spec, context))
-    return flow, (_checked(plan, documents, inputs, spec) for plan, documents in read)
+    return flow, _read_plans(flow, begun, inputs, spec, context)
 
 
-def _checked(plan: Plan, documents: Documents, inputs: CountedItems, spec: PackSpec) -> tuple[Plan, Documents]:
-    """The same. Raises if a document does not have the length that the survey says."""
-    for number in np.flatnonzero(documents.lengths != plan.lengths).tolist()[:1]:
+def _read_plans(
+    flow: Flow, begun: deque[Plan[Layout]], inputs: CountedItems, spec: PackSpec, context: Context
+) -> Iterator[tuple[Layout, Documents]]:
+    """The layouts with their documents. The flow adds plans as it asks for rows: no plan comes before a row."""
+    waiting: list[RowRun] = []
+    for run in _pack_runs(flow, lambda items: len(items) == len(begun[0].documents), spec, context):
+        waiting.append(run)
+        while begun and sum(map(len, waiting)) >= (needed := len(begun[0].documents)):
+            plan, joined = begun.popleft(), waiting[0] if len(waiting) == 1 else concat_runs(waiting)
+            documents = read_documents(joined.slice(0, needed), spec, context)
+            _compare_lengths(plan, documents.lengths, inputs, spec)
+            yield plan.layout, documents
+            waiting = [joined.slice(needed, len(joined))] if len(joined) > needed else []
+
+
+def _compare_lengths(plan: Plan[Any], lengths: I64, inputs: CountedItems, spec: PackSpec) -> None:
+    """Raise if a document does not have the length that the survey says."""
+    for number in np.flatnonzero(lengths != plan.lengths).tolist()[:1]:
         end = spec.eos is not None
         row = inputs.trace(plan.documents[number : number + 1])
         raise SurveyMismatchError(
-            f"pack: a document has {count('token', int(documents.lengths[number]) - end)}, and the survey says "
+            f"pack: a document has {count('token', int(lengths[number]) - end)}, and the survey says "
             f"{int(plan.lengths[number]) - end:,}, at row {row.rows[0]:,} of {row.files[0]}. A function before pack "
             "has changed, or does not always return the same. After a change pass another version to "
             "survey(version=...)."
         )
-    return plan, documents
-
-
-def _runs_of_plans(flow: Flow, begun: deque[Plan], spec: PackSpec, context: Context) -> Iterator[tuple[Plan, RowRun]]:
-    """Each plan with its rows. The flow adds plans as it asks for rows, so the first row comes before a plan."""
-    if flow.row_runs is None:
-        singles = flow.as_single_items()
-        for first in singles:
-            plan = begun.popleft()
-            yield plan, row_run_of([first, *islice(singles, len(plan.documents) - 1)], spec, context)
-        return
-    waiting: list[RowRun] = []
-    rows = 0
-    for run in select_pack_columns(flow.row_runs, spec):
-        waiting.append(run)
-        rows += len(run)
-        while begun and rows >= len(begun[0].documents):
-            plan = begun.popleft()
-            joined = waiting[0] if len(waiting) == 1 else concat_runs(waiting)
-            needed = len(plan.documents)
-            yield plan, joined.slice(0, needed)
-            rows -= needed
-            waiting = [joined.slice(needed, len(joined))] if rows else []
 
 
 def document_lengths(inputs: Flow, spec: PackSpec, context: Context) -> Iterator[tuple[I64, I64]]:
@@ -217,14 +233,10 @@ def document_lengths(inputs: Flow, spec: PackSpec, context: Context) -> Iterator
 
     Of columns that lie in files, only the offsets are read.
     """
-    if inputs.row_runs is None:
-        single_items = inputs.as_single_items()
-        for singles in iter(lambda: list(islice(single_items, LENGTHS_AT_ONCE)), []):
-            keys = np.array([key for _, _, key in singles], np.int64)
-            values = (_token_value(item, spec) for item, _, _ in singles)
-            yield keys, _lengths_of(values, RowRun(Rows({}), keys[:, None], keys), spec, context)
-        return
-    for run in inputs.row_runs:
+    runs = inputs.row_runs
+    if runs is None:
+        runs = _pack_runs(inputs, lambda waiting: len(waiting) == LENGTHS_AT_ONCE, spec, context)
+    for run in runs:
         if spec.column not in run.rows.names:
             raise missing_column(spec.column, run.rows.names)
         data = run.rows.data.batch([spec.column]) if isinstance(run.rows.data, PickedRows) else run.rows.data
@@ -236,30 +248,16 @@ def document_lengths(inputs: Flow, spec: PackSpec, context: Context) -> Iterator
         yield run.keys, lengths
 
 
-def _token_value(item: Any, spec: PackSpec) -> Any:
-    row = _row(item)
-    if spec.column not in row:
-        raise missing_column(spec.column, list(row))
-    return row[spec.column]
-
-
 def _lengths_of(values: Iterable[Any], run: RowRun, spec: PackSpec, context: Context) -> I64:
     """The lengths of the values of the column of tokens."""
-    lengths = np.empty(len(run.keys), np.int64)
-    iterator = iter(values)
-    for row in range(len(lengths)):
+    lengths = np.empty(len(run), np.int64)
+    for row, value in enumerate(values):
         try:
-            value = next(iterator)
             _check_value(spec.column, value, spec)
         except ValueError as error:
             raise _at_row(error, row, run, spec, context) from None
         lengths[row] = len(value)
     return lengths
-
-
-def select_pack_columns(runs: Iterator[RowRun], spec: PackSpec) -> Iterator[RowRun]:
-    """The rows with only the columns that go into packs, not converted."""
-    return (RowRun(run.rows.select(_pack_columns(run.rows.names, spec)), run.cursors, run.keys) for run in runs)
 
 
 def _pack_columns(columns: list[str], spec: PackSpec) -> list[str]:
@@ -274,26 +272,6 @@ def _token_columns(columns: list[str], spec: PackSpec) -> list[str]:
             raise missing_column(name, columns)
     first = [name for name in dict.fromkeys((spec.column, spec.label_source)) if name in columns]
     return [*first, *sorted(name for name in columns if spec.wants(name) and name not in first)]
-
-
-def row_run_of(single_items: list[SingleItem], spec: PackSpec, context: Context) -> RowRun:
-    """Single items as a run of the columns that go into packs, with their values unchanged."""
-    rows = [_row(item) for item, _, _ in single_items]
-    cursors = np.array([cursor for _, cursor, _ in single_items], np.int64)
-    keys = np.array([key for _, _, key in single_items], np.int64)
-    names: list[str] = []
-    for number, row in enumerate(rows):
-        try:
-            row_names = _pack_columns(list(row), spec)
-            names = names or row_names
-            if row_names != names:
-                raise ValueError(
-                    f"pack: one row has the columns {names} to pack and another {row_names}. Let the function before "
-                    "it return the same columns for every row."
-                )
-        except ValueError as error:
-            raise _at_row(error, number, RowRun(Rows({}), cursors, keys), spec, context) from None
-    return RowRun(Rows({name: [row[name] for row in rows] for name in names}), cursors, keys)
 
 
 def _row(item: Any) -> Mapping[str, Any]:

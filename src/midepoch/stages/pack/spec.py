@@ -1,19 +1,15 @@
-"""What a pack is: its columns, its added tokens and its padding, and which rows are refused."""
+"""What goes into a pack: which columns, which added tokens, and which rows are refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.types import I32
 from midepoch.errors import SchemaMismatchError
-from midepoch.stages.flow import Flow
-from midepoch.stages.pack.strategies import OVERLONG, Overlong, ids_within
+from midepoch.stages.pack.strategies import OVERLONG, Overlong
 from midepoch.values.arrow import is_list
-from midepoch.values.forms import Form
-from midepoch.values.rows import convert_item
 
 Others = Literal["drop", "join"]
 MADE = ("position_ids", "document_ids", "cu_seqlens")
@@ -131,25 +127,3 @@ def missing_column(name: str, columns: Sequence[str]) -> SchemaMismatchError:
         f"pack: there is no column {name!r}. There are: {', '.join(columns)}. Tokenise first, with map, and pass the "
         "name of the column of tokens: .map(tokenise).pack(2048, column='input_ids')."
     )
-
-
-def make_pack(pieces: Mapping[str, Sequence[Any]], ends: I32, spec: PackSpec, form: Form) -> dict[str, Any]:
-    """A pack in its own memory: the pieces of each column joined and padded, and where each piece begins and ends."""
-    real = int(ends[-1])
-    total = real if spec.pad is None else max(real, spec.length)
-    pack: dict[str, Any] = {}
-    for name, arrays in pieces.items():
-        values = np.empty(total, arrays[0].dtype)
-        np.concatenate(arrays, out=values[:real])
-        if total > real:
-            values[real:] = spec.pad if name == spec.column else IGNORED if name == "labels" else 0
-        pack[name] = values
-    pack["position_ids"], pack["document_ids"] = ids_within(ends, total)
-    pack["cu_seqlens"] = ends
-    converted: dict[str, Any] = convert_item(pack, form) if form == "torch" else pack
-    return converted
-
-
-def pack_form(inputs: Flow) -> Form:
-    """Packs hold tensors where the inputs do, else arrays."""
-    return "torch" if inputs.form == "torch" else "numpy"

@@ -16,7 +16,8 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.pack.documents import document_lengths
-from midepoch.stages.pack.spec import PackSpec, pack_form
+from midepoch.stages.pack.items import pack_form
+from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.strategies import ASSIGN, Packs, Strategy, pack
 from midepoch.stages.pack.stream import PlannedStream, is_ragged, read_stream
 from midepoch.stages.pack.windows import PlannedWindows, read_windows

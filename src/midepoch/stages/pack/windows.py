@@ -6,8 +6,7 @@ each reads only the documents of the packs that it delivers. Both ways of readin
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,16 +27,14 @@ from midepoch.stages.flow import (
 )
 from midepoch.stages.pack.documents import (
     NO_TOKENS,
-    Documents,
-    not_left_out,
+    Plan,
     read_documents,
     read_planned,
     runs_of_windows,
 )
-from midepoch.stages.pack.spec import PackSpec, make_pack, pack_form
-from midepoch.stages.pack.strategies import Packs, cumulative
-from midepoch.values.collate import join_others
-from midepoch.values.forms import Form
+from midepoch.stages.pack.items import make_packs, not_left_out, pack_form
+from midepoch.stages.pack.spec import PackSpec
+from midepoch.stages.pack.strategies import Packs
 
 DOCUMENTS_PLANNED = 1 << 15
 """Of a lane that is read, the plans of about this many documents are kept from counting until reading."""
@@ -65,45 +62,6 @@ def read_windows(
         yield from ((pack, after, key) for pack, after, key in of_packs if pack is not None)
 
 
-def make_packs(documents: Documents, layout: Packs, spec: PackSpec, form: Form) -> Iterator[dict[str, Any] | None]:
-    """The packs of a layout of these documents; None for one that has no pieces."""
-    begins = (np.cumsum(documents.lengths) - documents.lengths)[layout.documents]
-    starts, stops = (begins + layout.starts).tolist(), (begins + layout.stops).tolist()
-    sizes, inside = layout.stops - layout.starts, layout.documents.tolist()
-    for first, last in pairwise(layout.bounds.tolist()):
-        if first == last:
-            yield None
-            continue
-        pieces = {
-            name: [column[starts[piece] : stops[piece]] for piece in range(first, last)]
-            for name, column in documents.columns.items()
-        }
-        pack = make_pack(pieces, cumulative(sizes[first:last]), spec, form)
-        for name, values in documents.others.items():
-            pack[name] = join_others(name, [values[document] for document in inside[first:last]], form)
-        yield pack
-
-
-class WindowPlan(NamedTuple):
-    """The layout of one window."""
-
-    layout: Packs
-    lengths: I64
-    """The lengths of its documents."""
-
-
-class WindowJob(NamedTuple):
-    """Some packs of one window, and the documents in them."""
-
-    documents: I64
-    """The numbers of the documents."""
-    lengths: I64
-    layout: Packs
-    """The packs, made of these documents alone."""
-    keys: list[int]
-    """The keys of the packs."""
-
-
 class PlannedWindows(Groups):
     """The packs of windows of documents, counted."""
 
@@ -113,7 +71,8 @@ class PlannedWindows(Groups):
         super().__init__(inputs, window, own_numbers)
         self.batched, self.members = False, 1
         self._spec, self._lay_out, self._context = spec, lay_out, context
-        self._plans: dict[int, WindowPlan] = {}
+        self._plans: dict[int, tuple[Packs, I64]] = {}
+        """Of some windows, the layout and the lengths of the documents."""
         self._plans_kept = 1
         # Numbers are shared by the position of a window's first row, which must be all that its cursor has.
         shared = context.output_counts is not None and len(inputs.cursor(0)) == 1
@@ -144,7 +103,7 @@ class PlannedWindows(Groups):
     def _outputs(self, group: int) -> int:
         outputs = self.known_outputs(group)
         if outputs is None:
-            outputs = len(self._plan(group).layout)
+            outputs = len(self._plan(group)[0])
             if self._shared is not None:
                 self._shared.put(self.start(group)[0], outputs)
         return outputs
@@ -153,14 +112,14 @@ class PlannedWindows(Groups):
         """The position of the first document of each of the first windows, and its number of packs."""
         return [(self.start(window)[0], self._outputs(window)) for window in range(windows)]
 
-    def _plan(self, group: int) -> WindowPlan:
-        """The layout of a window. The first ones are kept, because they are needed first."""
+    def _plan(self, group: int) -> tuple[Packs, I64]:
+        """The layout of a window, and the lengths. The first plans are kept, because they are needed first."""
         if group in self._plans:
             return self._plans[group]
         members = self._members(group)
         lengths = self._inputs.lengths(members) if len(members) else members
         lengths = lengths + (self._spec.eos is not None)
-        plan = WindowPlan(self._lay_out(lengths), lengths)
+        plan = self._lay_out(lengths), lengths
         if len(self._plans) < self._plans_kept:
             self._plans[group] = plan
         return plan
@@ -169,18 +128,18 @@ class PlannedWindows(Groups):
         for check in self._own_numbers[1:]:
             compare_check(check, self._inputs.keys(self._members(0)), self._spec.number, self._context)
         self._plans_kept = max(2, DOCUMENTS_PLANNED // self._size)
-        jobs = (self._jobs(numbers) for numbers in wanted)
-        flow, read = read_planned(self._inputs, opened, jobs, self._spec, self._context)
+        plans = (self._plans_of(numbers) for numbers in wanted)
+        flow, read = read_planned(self._inputs, opened, plans, self._spec, self._context)
         form = pack_form(flow)
         packs = (
             (pack, (), key)
-            for job, documents in read
-            for pack, key in zip(make_packs(documents, job.layout, self._spec, form), job.keys, strict=True)
+            for (layout, keys), documents in read
+            for pack, key in zip(make_packs(documents, layout, self._spec, form), keys, strict=True)
         )
         return Flow(single_items=packs, form=form, ragged=self._spec.is_ragged)
 
-    def _jobs(self, numbers: I64) -> Iterator[WindowJob]:
-        """What is needed to make these packs. Windows are asked for in order."""
+    def _plans_of(self, numbers: I64) -> Iterator[Plan[tuple[Packs, list[int]]]]:
+        """For each window of these packs, their documents, layout and keys. Windows are asked for in order."""
         for group, in_group in self._by_group(numbers):
             (layout, lengths), counted = self._plan(group), self._ends[group] - self._before(group)
             if len(layout) != counted:
@@ -192,16 +151,16 @@ class PlannedWindows(Groups):
                 del self._plans[earlier]
             layout = layout.select(in_group)
             documents, inside = np.unique(layout.documents, return_inverse=True)
-            keys = self._keys(group, in_group).tolist()
-            yield WindowJob(group * self._size + documents, lengths[documents], replace(layout, documents=inside), keys)
+            of_packs = replace(layout, documents=inside), self._keys(group, in_group).tolist()
+            yield Plan(group * self._size + documents, lengths[documents], of_packs)
 
     def inputs_of(self, numbers: I64) -> Pieces:
         pieces = [Pieces(*[numbers[:0]] * 4)]
         done = 0
         for group, in_group in self._by_group(numbers):
-            layout = self._plan(group).layout.select(in_group)
-            items = np.repeat(np.arange(done, done + len(in_group)), np.diff(layout.bounds))
-            pieces.append(Pieces(items, group * self._size + layout.documents, layout.starts, layout.stops))
+            layout = self._plan(group)[0].select(in_group)
+            documents = group * self._size + layout.documents
+            pieces.append(Pieces(done + layout.owners, documents, layout.starts, layout.stops))
             done += len(in_group)
         return Pieces._make(np.concatenate(columns) for columns in zip(*pieces, strict=True))
 
@@ -210,9 +169,8 @@ class PlannedWindows(Groups):
         for number in inputs.tolist():
             group, inside = divmod(number, self._size)
             self._counted_until(group)
-            layout = self._plan(group).layout
-            owners = np.searchsorted(layout.bounds, np.flatnonzero(layout.documents == inside), "right") - 1
-            found.append(self._before(group) + owners - self._delivered)
+            layout, _ = self._plan(group)
+            found.append(self._before(group) + layout.owners[layout.documents == inside] - self._delivered)
         return np.unique(np.concatenate(found))
 
     def keys(self, numbers: I64) -> I64:
