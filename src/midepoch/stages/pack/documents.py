@@ -67,18 +67,10 @@ def join_documents(parts: Sequence[Documents]) -> Documents:
         if set(part.columns) != set(first):
             raise _other_columns(sorted(first), sorted(part.columns))
         for name, column in part.columns.items():
-            check_same_dtype(name, first[name].dtype, column.dtype)
+            _check_same_dtype(name, first[name].dtype, column.dtype)
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in first}
-    lengths, keys = (np.concatenate(arrays) for arrays in zip(*((one.lengths, one.keys) for one in parts), strict=True))
-    return Documents(columns, lengths, keys)
-
-
-def _other_columns(one: list[str], other: list[str]) -> ValueError:
-    """The error that rows have different columns."""
-    return ValueError(
-        f"pack: one row has the columns {one} to pack and another {other}. Let the function before it return the same "
-        "columns for every row."
-    )
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Documents(columns, lengths, np.concatenate([part.keys for part in parts]))
 
 
 def runs_of_windows(inputs: Flow, size: int, spec: PackSpec, context: Context) -> Iterator[RowRun]:
@@ -320,7 +312,7 @@ def _from_values(name: str, column: Any, run: RowRun, spec: PackSpec, context: C
             array = _array(name, value, spec)
             if len(array):
                 dtype = array.dtype if dtype is None else dtype
-                check_same_dtype(name, dtype, array.dtype)
+                _check_same_dtype(name, dtype, array.dtype)
         except ValueError as error:
             raise _at_row(error, row, run, spec, context) from None
         arrays.append(array)
@@ -329,7 +321,7 @@ def _from_values(name: str, column: Any, run: RowRun, spec: PackSpec, context: C
     return np.concatenate(full), lengths
 
 
-def check_same_dtype(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
+def _check_same_dtype(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
     """Raise if two rows that may share a pack have different dtypes."""
     if one != other:
         raise ValueError(
@@ -391,6 +383,13 @@ def _signed(labels: Values) -> Values:
     if labels.dtype.kind != "u":
         return labels
     return labels.astype({1: np.int16, 2: np.int32}.get(labels.dtype.itemsize, np.int64))
+
+
+def _other_columns(one: list[str], other: list[str]) -> ValueError:
+    return ValueError(
+        f"pack: one row has the columns {one} to pack and another {other}. Let the function before it return the same "
+        "columns for every row."
+    )
 
 
 def _null(name: str) -> ValueError:
