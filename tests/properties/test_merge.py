@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import midepoch as me
 from midepoch.checkpoint import merge
 from midepoch.checkpoint.state import MOST_APART, LanePositions, State
-from midepoch.delivery.progress import Progress
 from midepoch.delivery.reader import take_turns
+from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.testing import _interleaved
 from worlds import ids, is_kept, keep_even, spread, write_files
 
@@ -222,11 +222,11 @@ def test_ranks_at_any_distance_merge_and_lose_or_repeat_nothing(rows, rng):
 
 
 def without_earlier(monkeypatch):
-    monkeypatch.setattr(Progress, "following", lambda self: self.session.start.following())
+    monkeypatch.setattr(ReportedProgress, "following", lambda self: self.session.start.following())
 
 
 def without_the_last_delivery(monkeypatch):
-    right = Progress.following
+    right = ReportedProgress.following
 
     def wrong(self):
         state = right(self)
@@ -236,7 +236,7 @@ def without_the_last_delivery(monkeypatch):
         part = replace(finished.reader_progress, deliveries=finished.reader_progress.deliveries[:-1])
         return replace(state, earlier=(*others, replace(finished, reader_progress=part)))
 
-    monkeypatch.setattr(Progress, "following", wrong)
+    monkeypatch.setattr(ReportedProgress, "following", wrong)
 
 
 def with_later_epochs_from_their_start(monkeypatch):

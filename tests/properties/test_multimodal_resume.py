@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from chats import Chat, cropped, ids, process, tokenizer, words, write_parquet
 from midepoch.stages import skip_errors
-from midepoch.stages.pack import stage as pack
+from midepoch.stages.pack import items
 from midepoch.testing import assert_elastic, assert_resumes, same
 
 many = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -167,14 +167,14 @@ def test_a_planted_skip_that_depends_on_how_often_it_was_tried(fixed):
 
 
 def test_a_planted_join_in_another_order(fixed, monkeypatch):
-    right = pack.join_others
+    right = items.join_others
     samples = list(fixed(packing=False))
     assert_made_of(list(fixed()), samples)
 
     def wrong(name, values, form):
         return right(name, values if name == "id" else values[::-1], form)
 
-    monkeypatch.setattr(pack, "join_others", wrong)
+    monkeypatch.setattr(items, "join_others", wrong)
     with pytest.raises(AssertionError, match="pixel_values"):
         assert_made_of(list(fixed()), samples)
 
@@ -194,7 +194,7 @@ def test_samples_that_fail_only_before_the_cut_are_neither_repeated_nor_mixed_in
             return process(sample)
 
     processor = Flaky()
-    whole = ids(fixed(processor))
+    whole, refused = ids(fixed(processor)), 0
     for stop in range(1, len(list(fixed(processor)))):
         processor.failing = True
         first = fixed(processor)
@@ -204,13 +204,18 @@ def test_samples_that_fail_only_before_the_cut_are_neither_repeated_nor_mixed_in
         processor.failing = False
         second = fixed(processor)
         second.load_state_dict(first.state_dict())
-        got += ids(second)
+        try:
+            got += ids(second)
+        except me.CheckpointMismatchError:  # it is in the window under way
+            refused += 1
+            continue
         assert max(Counter(got).values()) == 1
         assert set(whole) <= set(got) <= {*whole, 4, 16}
+    assert refused
 
 
 def test_a_planted_cursor_of_a_skipped_sample(fixed, monkeypatch):
-    def wrong(self, inputs, _skipped_inputs, context):
+    def wrong(self, inputs, context):
         previous = (0,)
         for item, cursor, key in inputs:
             try:

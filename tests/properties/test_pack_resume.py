@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.stages import flow
-from midepoch.stages.pack import stage as pack
+from midepoch.stages.pack import items, stream, windows
 from midepoch.testing import RankRun, assert_elastic, assert_resumes
 from surveys import without_survey
 from worlds import PackWorld, as_arrays, pack_noise, pack_worlds, write_documents
@@ -166,72 +166,75 @@ def found(dataset):
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_planted_cursor_inside_a_document_that_is_off_by_one_token(folder, monkeypatch, error):
-    right = pack.DocumentRun.cursors_at
+    right = stream.StreamRun._cursors
 
-    def wrong(self, bounds):
-        cursors = right(self, bounds)
-        cursors[:, -1] = np.maximum(0, cursors[:, -1] + error)
-        return cursors
+    def wrong(self, layout, skips):
+        return [(row, max(0, tokens + error)) for row, tokens in right(self, layout, skips)]
 
-    monkeypatch.setattr(pack.DocumentRun, "cursors_at", wrong)
+    monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
     found(packing(folder, "concat"))
 
 
 def test_a_planted_cursor_that_counts_from_the_pack_and_not_from_the_document(folder, monkeypatch):
-    right = pack.DocumentRun.after
+    right = stream.StreamRun._cursors
 
-    def wrong(self, tokens):
-        rest = right(self, tokens)
-        rest.offsets[:] = 0
-        return rest
+    def wrong(self, layout, skips):
+        begin = layout.starts[0]  # of the first document, which the run may hold from its start on
+        return [
+            (row, tokens - begin if document == layout.documents[0] and tokens else tokens)
+            for (row, tokens), document in zip(
+                right(self, layout, skips), layout.documents[layout.bounds[1:] - 1], strict=True
+            )
+        ]
 
-    monkeypatch.setattr(pack.DocumentRun, "after", wrong)
+    monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
     found(packing(folder, "concat"))
 
 
 def test_a_planted_cursor_that_forgets_the_document_under_way(folder, monkeypatch):
-    right = pack.DocumentRun.cursors_at
+    right = stream.StreamRun._cursors
 
-    def wrong(self, bounds):
-        cursors = right(self, bounds)
-        cursors[:, :-1] = self.cursors_after[np.searchsorted(np.cumsum(self.documents.lengths), bounds, "left")]
-        return cursors
+    def wrong(self, layout, skips):
+        after = self.cursors[layout.documents[layout.bounds[1:] - 1], 1, 0].tolist()
+        return [(row, tokens) for row, (_, tokens) in zip(after, right(self, layout, skips), strict=True)]
 
-    monkeypatch.setattr(pack.DocumentRun, "cursors_at", wrong)
+    monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
     found(packing(folder, "concat"))
 
 
 def test_a_planted_key_that_does_not_know_where_in_its_document_a_pack_begins(folder, monkeypatch):
-    right = pack.DocumentRun.keys_at
-    monkeypatch.setattr(pack.DocumentRun, "keys_at", lambda self, bounds: right(self, bounds) + np.arange(len(bounds)))
+    right = flow.keys_inside
+    monkeypatch.setattr(items, "keys_inside", lambda keys, _: right(keys, np.arange(len(keys))))
     found(packing(folder, "concat").map(pack_noise, with_rng=True))
 
 
 @pytest.mark.parametrize("error", [-1, 1])
 @pytest.mark.parametrize("strategy", STRATEGIES[:3])
 def test_a_planted_count_of_a_windows_packs_that_is_off_by_one(folder, monkeypatch, strategy, error):
-    right = flow.cursors_and_keys
+    right = flow.Group.cursors_and_keys
 
-    def wrong(group, start, count):
-        cursors, keys = right(group, start, count)
+    def wrong(group, count):
+        cursors, keys = right(group, count)
         cursors[:-1, -1] = np.maximum(0, cursors[:-1, -1] + error)
         return cursors, keys
 
-    monkeypatch.setattr(pack, "cursors_and_keys", wrong)
+    monkeypatch.setattr(flow.Group, "cursors_and_keys", wrong)
     found(packing(folder, strategy))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:3])
 def test_a_planted_window_that_forgets_where_it_began(folder, monkeypatch, strategy):
-    right = flow.cursors_and_keys
-    monkeypatch.setattr(
-        pack, "cursors_and_keys", lambda group, start, count: right(group, (start[0] + 1, *start[1:]), count)
-    )
+    right = flow.Group.cursors_and_keys
+
+    def wrong(group, count):
+        return right(group._replace(start=(group.start[0] + 1, *group.start[1:])), count)
+
+    monkeypatch.setattr(flow.Group, "cursors_and_keys", wrong)
     found(packing(folder, strategy))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:3])
 def test_a_planted_window_whose_delivered_packs_are_not_dropped(folder, monkeypatch, strategy):
     right = flow.resume_groups
-    monkeypatch.setattr(pack, "resume_groups", lambda groups, cursor: right(groups, (*cursor[:-1], 0)))
+    monkeypatch.setattr(windows, "resume_groups", lambda groups, cursor, *more: right(groups, (*cursor[:-1], 0), *more))
     found(packing(folder, strategy))

@@ -19,8 +19,8 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages import batch, flow
 from midepoch.stages.counted import Groups
 from midepoch.stages.kept import Kept
-from midepoch.stages.pack.planned_stream import PlannedStream
-from midepoch.stages.pack.planned_windows import PlannedWindows
+from midepoch.stages.pack.stream import PlannedStream
+from midepoch.stages.pack.windows import PlannedWindows
 from midepoch.testing import assert_elastic, assert_resumes, same
 from surveys import surveyed
 from worlds import is_kept, spread, write_files
@@ -124,8 +124,12 @@ def test_a_group_whose_delivered_outputs_are_not_dropped(spreading, monkeypatch)
 
 
 def test_a_group_that_forgets_where_it_began(spreading, monkeypatch):
-    right = flow.outputs_of
-    monkeypatch.setattr(batch, "outputs_of", lambda group, start, rows: right(group, (start[0] + 1, *start[1:]), rows))
+    right = flow.Group.cursors_and_keys
+
+    def wrong(group, outputs):
+        return right(group._replace(start=(group.start[0] + 1, *group.start[1:])), outputs)
+
+    monkeypatch.setattr(flow.Group, "cursors_and_keys", wrong)
     found(spreading)
 
 

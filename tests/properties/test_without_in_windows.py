@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from counted import ROWS, is_kept, is_odd, length_of, same_columns
 from legs import run_leg
-from midepoch.stages.pack import stage
+from midepoch.stages.pack import windows
 from midepoch.testing import assert_elastic, assert_resumes
 
 FIRST_ROWS = {"0.arrow": 0, "2.arrow": 17, "3.arrow": 48}
@@ -187,7 +187,7 @@ def test_documents_that_are_not_left_out_would_be_seen(files):
         return {token for item in edited for token in tokens_of(item)}
 
     assert not rest() & gone
-    with patch.object(stage, "_not_left_out", lambda keys, context: None):
+    with patch.object(windows, "not_left_out", lambda keys, context: None):
         assert rest() & gone
 
 

@@ -20,7 +20,7 @@ from midepoch._common.types import I64
 Cursor = tuple[int, ...]
 """The rows of the lane that are consumed, then, for each stage with groups, the group's outputs delivered so far.
 
-After a stage that skips errors, the latter hold a check of what was skipped too; see ``stages/skipped.py``.
+After a stage that may skip errors, a check of the group's inputs follows, or 0 between groups; see ``stages/flow.py``.
 """
 
 

@@ -16,6 +16,7 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.edits import with_edits
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import AdoptedCheckpoint, MoveCursor
+from midepoch.stages.stage import cursor_numbers
 
 log = logging.getLogger("midepoch")
 
@@ -89,7 +90,7 @@ def adoption(pipeline: Pipeline, then: Any) -> AdoptedCheckpoint:
 
 def _moved(pipeline: Pipeline, move: MoveCursor, cursor: Cursor) -> Cursor:
     """A cursor whose source was moved. Raises if a stage is inside a group of the source's items."""
-    groups = sum(stage.many_outputs for stage in pipeline.stages)
+    groups = sum(cursor_numbers(pipeline.stages))
     of_source, of_groups = cursor[: len(cursor) - groups], cursor[len(cursor) - groups :]
     if any(of_groups):
         raise CheckpointMismatchError(

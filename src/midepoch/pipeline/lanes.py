@@ -17,9 +17,9 @@ from midepoch.sources.source import EpochCut
 from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Flow, SingleItem
 from midepoch.stages.kept import without_others
-from midepoch.stages.pack.planned_windows import PlannedWindows
+from midepoch.stages.pack.windows import PlannedWindows
 from midepoch.stages.stacked import StackedRun
-from midepoch.stages.stage import Stage
+from midepoch.stages.stage import Stage, cursor_numbers
 
 COUNTS_FORMAT = 1
 """Part of the key of shared counts; raise it when those of older releases must not be used."""
@@ -130,8 +130,8 @@ class PipelineLanes:
         filters = [number for number, stage in enumerate(stages) if stage.needs_survey and stage.keeps_rows]
         if not filters:
             items = without_others(items, "read(filters=...)", context.name)
-        for number, stage in enumerate(stages):
-            width += stage.many_outputs
+        for number, (stage, own_numbers) in enumerate(zip(stages, cursor_numbers(stages), strict=True)):
+            width += own_numbers
             items = stage.counted(items, cursor[:width], context)
             if stage.length_column is not None and counts_packs:
                 items = Outputs(items, self.packs.count)
@@ -170,12 +170,12 @@ class PipelineLanes:
             left_out = self.left_out.setdefault(lane, set())  # one for all flows of the lane
             self.source.note_masked(lane, left_out)
             context = replace(context, left_out=left_out)
-        flow = self.source.flow(opened, lane, cursor[:width])
+        flow, stages = self.source.flow(opened, lane, cursor[:width]), self.pipeline.stages
         passes = flow.passes
-        for stage in self.pipeline.stages:
-            width += stage.many_outputs
+        for stage, own_numbers in zip(stages, cursor_numbers(stages), strict=True):
+            width += own_numbers
+            flow = replace(flow, passes=passes, skips=own_numbers > 1)
             flow = stage.flow(flow, cursor[:width], context)
             if stage.length_column is not None:
                 flow = self.packs.count(flow)
-            flow = flow if passes is None else replace(flow, passes=passes)
         return flow

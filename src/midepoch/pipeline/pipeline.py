@@ -17,7 +17,7 @@ from midepoch.counting.survey import OwnLengths
 from midepoch.counting.survey_file import Survey
 from midepoch.sources.source import ItemSpec, Source
 from midepoch.stages.flow import Context, Flow
-from midepoch.stages.stage import Call, Stage
+from midepoch.stages.stage import Call, Stage, cursor_numbers
 from midepoch.values.features import with_field_features
 
 log = logging.getLogger("midepoch")
@@ -134,7 +134,7 @@ class Pipeline:
     @property
     def begin(self) -> Cursor:
         """The cursor at the start of a lane."""
-        return self.source.begin + (0,) * sum(stage.many_outputs for stage in self.stages)
+        return self.source.begin + (0,) * sum(cursor_numbers(self.stages))
 
     def _flow_of_nothing(self) -> Flow:
         """A flow without items through all stages. It says what the items are like, and nothing is read."""

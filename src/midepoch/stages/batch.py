@@ -21,13 +21,10 @@ from midepoch.stages.flow import (
     ItemRun,
     RowRun,
     SingleItem,
-    check_delivered,
     check_group_size,
-    outputs_of,
     resume_groups,
     single_groups,
 )
-from midepoch.stages.skipped import check_groups
 from midepoch.stages.stacked import StackedRun, groups_of, stacked_batch
 from midepoch.stages.stage import Call, FunctionStage, Stage
 from midepoch.stages.transform import check_removed, without
@@ -243,7 +240,7 @@ class MapBatchesOneToOne(FunctionStage):
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         groups = single_groups(inputs.as_row_runs(self.size), self.size)
         runs = (RowRun(self._outputs(group, context), group.cursors, group.keys) for group in groups)
-        return Flow(row_runs=runs, form=inputs.form, skipped=inputs.skipped)
+        return Flow(row_runs=runs, form=inputs.form)
 
     def _outputs(self, group: RowRun, context: Context) -> Rows:
         outputs = call_on_columns(self.call, group, self.remove_columns, context)
@@ -299,10 +296,9 @@ def by_group(
     make: Callable[[RowRun, Context], Rows],
 ) -> Iterator[RowRun]:
     """Turn groups of ``size`` inputs into outputs, from the cursor on: the resume rule, for whole columns."""
-    inputs, cursor, checks = check_groups(inputs, cursor, size, stage, context)
-    for group, start, delivered in resume_groups(single_groups(inputs.as_row_runs(size), size), cursor):
-        outputs = outputs_of(group, start, make(group, context))
-        checks.mark(outputs.cursors, len(group), size)
-        check_delivered(delivered, len(outputs))
-        if len(outputs) > delivered:
-            yield outputs.slice(delivered, len(outputs))
+    groups = single_groups(inputs.as_row_runs(size), size)
+    for group in resume_groups(groups, cursor, inputs.skips, stage, context):
+        rows = make(group.inputs, context)
+        outputs = RowRun(rows, *group.cursors_and_keys(len(rows)))
+        if len(outputs):
+            yield outputs.slice(group.delivered, len(outputs))

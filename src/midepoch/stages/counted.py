@@ -222,10 +222,10 @@ class Batches(CountedOutputs):
 class Groups(CountedOutputs):
     """The outputs of groups of ``size`` inputs. Groups are counted one after the other, each when it is needed."""
 
-    def __init__(self, inputs: CountedItems, size: int, delivered: int = 0) -> None:
-        """``delivered`` outputs of the first group come before the first item."""
+    def __init__(self, inputs: CountedItems, size: int, own_numbers: Cursor = (0,)) -> None:
+        """``own_numbers`` are the stage's own in the cursor: the outputs delivered, then a check if it has one."""
         super().__init__(inputs)
-        self._size, self._delivered = size, delivered
+        self._size, self._own_numbers, self._delivered = size, own_numbers, own_numbers[0]
         self._ends: list[int] = []
         """For each group that is counted, the number of outputs up to its end, delivered ones included."""
         self._complete = False
@@ -276,10 +276,11 @@ class Groups(CountedOutputs):
     def cursor(self, items: int) -> Cursor:
         """The resume rule: the group's start and its delivered outputs, or the group's end after its last output."""
         if items == 0:
-            return (*self._inputs.cursor(0), self._delivered)
+            return (*self._inputs.cursor(0), *self._own_numbers)
         self.has(items - 1)
         outputs = items + self._delivered
         group = bisect_left(self._ends, outputs)
         if self._ends[group] == outputs:
-            return (*self._inputs.cursor(int(self._members(group)[-1]) + 1), 0)
-        return (*self._inputs.cursor(group * self._size), outputs - self._before(group))
+            return (*self._inputs.cursor(int(self._members(group)[-1]) + 1), *[0] * len(self._own_numbers))
+        own_numbers = (outputs - self._before(group), *[0] * (len(self._own_numbers) - 1))
+        return (*self._inputs.cursor(group * self._size), *own_numbers)

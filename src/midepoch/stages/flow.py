@@ -3,7 +3,8 @@
 A stage groups its inputs and turns each group into outputs. Its cursor after an output is the input's cursor at the
 group's start plus the number of the group's outputs delivered; after the group's last output it is the input's cursor
 at the group's end. To resume, the input is opened there, the group is formed again, and its delivered outputs are
-dropped.
+dropped. If an earlier stage may skip inputs, the cursor ends with a check of the group's inputs, or with 0 between
+groups: a group that is formed of other inputs would repeat or lose outputs, so it raises.
 
 A flow has one of four forms. Rows pass as columns (``RowRun``) for as long as no function needs them one by one.
 Finished items that were made together stay together (``ItemRun``), and so do arrays of items (``StackedRun``). Others
@@ -18,12 +19,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.hashing import key_of, mix64
+from midepoch._common.hashing import digest, key_of, keys_of, mix64
 from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.stages.skipped import SkippedInputs
 from midepoch.stages.stacked import StackedRun
 from midepoch.values.collate import collate
 from midepoch.values.forms import Form
@@ -35,6 +35,7 @@ SingleItem = tuple[Any, Cursor, int]
 
 WHOLE_LANE = 1 << 62
 """The size of a group that ends only with the lane."""
+IDLE_PASSES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,8 @@ class Flow:
     """True of columns whose arrays differ in length from item to item. They are never stacked, even if some agree."""
     schema: pa.Schema | None = None
     """The items' Arrow schema where their values are those of the files; None where a function made them."""
-    skipped: SkippedInputs | None = None
-    """The items that a stage before skipped because of errors; None if no stage does that."""
+    skips: bool = False
+    """True if an earlier stage may skip items because of errors."""
     deferred: bool = False
     """True if items go to another process: rows that no function of this one needs are then ``RowItems``."""
     passes: Callable[[], int] | None = None
@@ -227,16 +228,65 @@ def single_groups(runs: Iterator[RowRun], size: int) -> Iterator[RowRun]:
     return (run.slice(start, min(start + size, len(run))) for run in runs for start in range(0, len(run), size))
 
 
-def resume_groups(groups: Iterator[RowRun], cursor: Cursor) -> Iterator[tuple[RowRun, Cursor, int]]:
-    """Each group, the input's cursor at its start, and how many of its outputs are delivered.
+class Group(NamedTuple):
+    """A group of inputs, and where a stage stands in it."""
 
-    Only the first group can have delivered outputs.
-    """
-    *start, delivered = cursor
-    group_start = tuple(start)
-    for group in groups:
-        yield group, group_start, delivered
-        group_start, delivered = tuple(group.cursors[-1].tolist()), 0
+    inputs: RowRun
+    start: Cursor
+    """The cursor of the inputs before the group."""
+    delivered: int
+    """How many outputs are delivered."""
+    skips: bool
+    """True if the cursor has a check of the inputs."""
+
+    def cursors_and_keys(self, outputs: int) -> tuple[I64, I64]:
+        """The cursor after each of this many outputs, and the outputs' keys. Raises if more are delivered."""
+        check_delivered(self.delivered, outputs)
+        width, check = len(self.start), (check_of(self.inputs.keys),) if self.skips else ()
+        cursors = np.array([(*self.start, 0, *check)], np.int64).repeat(outputs, axis=0)
+        cursors[:, width] = np.arange(1, outputs + 1)
+        cursors[-1:, :width], cursors[-1:, width:] = self.inputs.cursors[-1], 0
+        return cursors, keys_inside(self.inputs.keys[:1], np.arange(outputs))
+
+
+def keys_inside(keys: I64, numbers: I64) -> I64:
+    """The keys of outputs, each from the key of an input and the output's number after the start of that."""
+    return mix64(keys_of(keys.tolist()) + numbers.astype(np.uint64)).astype(np.int64)
+
+
+def resume_groups(
+    groups: Iterator[RowRun], cursor: Cursor, skips: bool, stage: int, context: Context
+) -> Iterator[Group]:
+    """Each group from the cursor on. Only the first one can have delivered outputs. ``stage`` is the stage's number."""
+    start, delivered, check = split_cursor(cursor, skips)
+    for inputs in groups:
+        compare_check(check, inputs.keys, stage, context)
+        yield Group(inputs, start, delivered, skips)
+        start, delivered, check = tuple(inputs.cursors[-1].tolist()), 0, 0
+    compare_check(check, np.empty(0, np.int64), stage, context)
+
+
+def split_cursor(cursor: Cursor, skips: bool) -> tuple[Cursor, int, int]:
+    """The cursor of the inputs before a group, the outputs of the group that are delivered, and the check or 0."""
+    return (cursor[:-2], cursor[-2], cursor[-1]) if skips else (cursor[:-1], cursor[-1], 0)
+
+
+def check_of(keys: I64) -> int:
+    """A check of the inputs of a group, by their keys. Never 0, which means that there is nothing to check."""
+    return 1 + int.from_bytes(digest(keys.astype("<i8").tobytes(), size=4), "little")
+
+
+def compare_check(check: int, keys: I64, stage: int, context: Context) -> None:
+    """Raise if a group was made of other inputs when a cursor with this check was saved."""
+    if check and check != check_of(keys):
+        where = context.name_row(stage, int(keys[0]), single=True).removeprefix(", at ") if len(keys) else ""
+        raise CheckpointMismatchError(
+            "The checkpoint is inside a group of samples, such as a window of packs, and now other samples are skipped "
+            f"as broken than when that group was made{where and f'. It begins at {where} now'}. Resuming would repeat "
+            "or lose samples. The log and metrics() name the samples that are skipped now. If they were readable then, "
+            "make them readable again (a missing file, library or mount). Else resume from another checkpoint, or "
+            "start the epoch over without the state."
+        )
 
 
 def check_delivered(delivered: int, outputs: int) -> None:
@@ -249,17 +299,23 @@ def check_delivered(delivered: int, outputs: int) -> None:
         )
 
 
-def outputs_of(group: RowRun, start: Cursor, outputs: Rows) -> RowRun:
-    """The outputs of one group, with the cursors of the resume rule."""
-    return RowRun(outputs, *cursors_and_keys(group, start, len(outputs)))
+class Idle:
+    """Watches one stage in one lane of a mixture that never ends: if it drops everything, the loop gets no item."""
 
+    def __init__(self, passes: Callable[[], int] | None, what: str) -> None:
+        """Take what says how often all parts of the mixture have ended, None if they end once; ``what`` is missing."""
+        self._passes, self._what = passes, what
+        self._since: int | None = None
 
-def cursors_and_keys(group: RowRun, start: Cursor, outputs: int) -> tuple[I64, I64]:
-    """The cursor after each output of one group, and the outputs' keys."""
-    cursors = np.empty((outputs, len(start) + 1), np.int64)
-    cursors[:, :-1] = start
-    cursors[:, -1] = np.arange(1, outputs + 1)
-    if outputs:
-        cursors[-1, :-1], cursors[-1, -1] = group.cursors[-1], 0
-    numbers = np.arange(outputs, dtype=np.uint64) + np.uint64(key_of(int(group.keys[0])))
-    return cursors, mix64(numbers).astype(np.int64)
+    def note(self, fruitful: bool) -> None:
+        """Note whether anything is left of the next inputs. Raises if nothing was for many passes over all parts."""
+        if self._passes is None:
+            return
+        passes = self._passes()
+        if fruitful or self._since is None:
+            self._since = passes
+        elif passes - self._since >= IDLE_PASSES:
+            raise ValueError(
+                f"{self._what} in {IDLE_PASSES} passes over all parts of the mixture, so stop='never' would go on for "
+                "ever without an item. Check the parts, or use stop='all'."
+            )

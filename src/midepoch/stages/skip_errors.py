@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
+from midepoch._common.checks import check_integer
 from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MidepochError, MissingExtraError, StoreError, TooManySkippedError
 from midepoch.stages.counted import CountedItems, Outputs
 from midepoch.stages.flow import Context, Flow, SingleItem
 from midepoch.stages.kept import Kept, rejected_row
-from midepoch.stages.skip_limit import ALL, SkipLimit
-from midepoch.stages.skipped import SkippedInputs
 from midepoch.stages.stage import FunctionStage
 
 log = logging.getLogger("midepoch")
@@ -30,6 +29,43 @@ FILE_NOTE = "midepoch: the file is "
 # These say that the file itself is wrong. Any other error of the system may not happen again, and a sample that is
 # skipped today and not tomorrow would change the packs.
 FILE_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+ALL = 1.0
+"""The limit that allows everything."""
+LEAST_SAMPLES = 1000
+"""A share is judged as one of at least this many samples: of fewer, a few broken ones in a row would exceed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkipLimit:
+    """A number of samples, a share of them, or None: not all of them."""
+
+    limit: int | float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.limit, float):
+            if not 0 <= self.limit <= 1:
+                raise ValueError(
+                    f"max_skipped is {self.limit}; as a float it is a share of the samples, between 0.0 and 1.0. Pass "
+                    "an integer for a number of samples."
+                )
+        elif self.limit is not None:
+            check_integer("max_skipped", self.limit)
+
+    @property
+    def allows_all(self) -> bool:
+        """True if an epoch may be empty because everything in it is skipped."""
+        return isinstance(self.limit, float) and self.limit == ALL
+
+    def is_exceeded(self, skipped: int, tried: int) -> bool:
+        """True if ``skipped`` of the ``tried`` samples are too many."""
+        if self.limit is None:
+            return skipped == tried >= LEAST_SAMPLES
+        if isinstance(self.limit, float):
+            return skipped > self.limit * max(tried, LEAST_SAMPLES)
+        return skipped > self.limit
+
+    def __str__(self) -> str:
+        return "" if self.limit is None else f", more than max_skipped={self.limit!r}"
 
 
 class SkipLog:
@@ -121,14 +157,10 @@ class SkipErrors(FunctionStage):
     """True if a survey has chosen the rows, so that the function must not fail on any of them."""
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        skipped_inputs = inputs.skipped or SkippedInputs()
-        outputs = self._outputs(inputs.as_single_items(), skipped_inputs, context)
-        can_skip = skipped_inputs if self.needs_survey else inputs.skipped
-        return replace(inputs.with_single_items(outputs), schema=None, skipped=can_skip)
+        outputs = self._outputs(inputs.as_single_items(), context)
+        return replace(inputs.with_single_items(outputs), schema=None)
 
-    def _outputs(
-        self, inputs: Iterator[SingleItem], skipped_inputs: SkippedInputs, context: Context
-    ) -> Iterator[SingleItem]:
+    def _outputs(self, inputs: Iterator[SingleItem], context: Context) -> Iterator[SingleItem]:
         tried = skipped = 0
         first = ""
         for item, cursor, key in inputs:
@@ -141,7 +173,6 @@ class SkipErrors(FunctionStage):
                 if self.checks:
                     raise rejected_row(self.name, context.name(key)) from error
                 skipped += 1
-                skipped_inputs.add(key)
                 where = context.name_row(self.call.number, key).removeprefix(", at ") or f"item {key}"
                 self.skip_log.add(context.epoch, where, error)
                 first = first or f"{where}: {_summary(error)}"
@@ -160,8 +191,12 @@ class SkipErrors(FunctionStage):
             )
 
     @property
+    def may_skip(self) -> bool:  # type: ignore[override]
+        return self.skip_log is not None
+
+    @property
     def needs_survey(self) -> bool:  # type: ignore[override]
-        return self.skip_log is not None and not self.checks
+        return self.may_skip and not self.checks
 
     def why_empty(self, epoch: int, process: int | None) -> MidepochError | None:
         if self.skip_log is None or self.limit.allows_all:

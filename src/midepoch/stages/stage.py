@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -26,7 +26,9 @@ class Stage(ABC):
 
     __slots__ = ()
     many_outputs: ClassVar[bool] = False
-    """True if a group can have several outputs. The cursor then has one more number."""
+    """True if a group can have several outputs. The cursor then has more numbers: see ``cursor_numbers``."""
+    may_skip: ClassVar[bool] = False
+    """True if inputs on which a function fails are left out."""
     needs_survey: ClassVar[bool] = False
     """True if the number of outputs is known once the rows are surveyed."""
     makes_windows: ClassVar[bool] = False
@@ -51,7 +53,7 @@ class Stage(ABC):
 
     @abstractmethod
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        """The outputs from ``cursor`` on. The inputs were opened at the same cursor, less this stage's own number."""
+        """The outputs from ``cursor`` on. The inputs were opened at the same cursor, less this stage's own numbers."""
 
     def count(self, inputs: int) -> int | None:
         """The number of outputs of all ``inputs`` inputs of a lane, or None if it depends on what they hold."""
@@ -120,6 +122,18 @@ class Stage(ABC):
     def one_to_one(self) -> bool:
         """True if every input becomes exactly one output."""
         return self.group_size == 1 and self.count(1) == 1
+
+
+def cursor_numbers(stages: Iterable[Stage]) -> Iterator[int]:
+    """How many numbers each stage adds to the cursor.
+
+    A stage whose groups can have several outputs adds the outputs delivered of a group. If an earlier stage may skip
+    inputs, it also adds a check of the group's inputs.
+    """
+    skips = False
+    for stage in stages:
+        yield stage.many_outputs * (1 + skips)
+        skips = skips or stage.may_skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

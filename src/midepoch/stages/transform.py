@@ -12,8 +12,7 @@ import pyarrow as pa
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.counted import CountedItems, Outputs
-from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, check_group_size, single_groups
-from midepoch.stages.idle import Idle
+from midepoch.stages.flow import Context, Flow, Idle, RowRun, SingleItem, check_group_size, single_groups
 from midepoch.stages.kept import Kept, rejected_row
 from midepoch.stages.stage import FunctionStage, Stage
 from midepoch.values.forms import Form
@@ -80,7 +79,7 @@ class Filter(FunctionStage):
         call = self.call
         if self.size is not None:
             runs = self._runs(single_groups(inputs.as_row_runs(self.size), self.size), inputs.passes, context)
-            return Flow(row_runs=runs, form=inputs.form, schema=inputs.schema, skipped=inputs.skipped)
+            return Flow(row_runs=runs, form=inputs.form, schema=inputs.schema)
         if self.checks:
             return inputs.with_single_items(self._checked(inputs.as_single_items(), context))
         if inputs.passes is not None:

@@ -15,6 +15,7 @@ from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import EpochCut
 from midepoch.stages.batch import Batch, MapBatches
+from midepoch.stages.skip_errors import SkipErrors, SkipLog
 from midepoch.stages.transform import Convert, Filter, Map, Select
 
 EMPTY = Pipeline(source=NumbersSource(rows=20))
@@ -71,6 +72,11 @@ def test_the_number_of_items_of_a_lane():
 def test_the_cursor_has_a_number_for_each_stage_with_many_outputs():
     assert pipeline(MAP, Batch(size=2)).begin == (0,)
     assert pipeline(MAP_BATCHES, Batch(size=2), BATCHED_FILTER, MAP_BATCHES).begin == (0, 0, 0)
+    skipping = SkipErrors(call=EMPTY.call("process", same), skip_log=SkipLog())
+    checks = 2
+    assert pipeline(MAP_BATCHES, skipping, MAP_BATCHES, MAP, MAP_BATCHES).begin == (0,) * (1 + 3 + checks)
+    assert pipeline(skipping.checking(True), MAP_BATCHES).begin == pipeline(skipping, MAP_BATCHES).begin
+    assert pipeline(replace(skipping, skip_log=None), MAP_BATCHES).begin == (0, 0)
 
 
 def test_the_form_of_the_items_and_whether_they_are_batches():

@@ -8,10 +8,9 @@ from in_memory import CONTEXT, flow_of, ids_of, run_of
 from midepoch.stages.flow import (
     Context,
     Flow,
+    Group,
     ItemRun,
     check_delivered,
-    cursors_and_keys,
-    outputs_of,
     resume_groups,
     single_groups,
 )
@@ -57,20 +56,40 @@ def test_other_items_keep_what_is_known_of_a_flow():
 
 
 def test_only_the_first_group_has_delivered_outputs():
-    groups = resume_groups(iter([run_of([4, 5]), run_of([6]), run_of([7])]), (4, 2))
-    assert [(start, delivered) for _, start, delivered in groups] == [((4,), 2), ((6,), 0), ((7,), 0)]
+    runs = iter([run_of([4, 5]), run_of([6]), run_of([7])])
+    groups = resume_groups(runs, (4, 2), skips=False, stage=1, context=CONTEXT)
+    assert [(start, delivered) for _, start, delivered, _ in groups] == [((4,), 2), ((6,), 0), ((7,), 0)]
 
 
 def test_the_cursors_of_a_groups_outputs():
-    cursors, keys = cursors_and_keys(run_of([4, 5]), (4,), 3)
+    cursors, keys = Group(run_of([4, 5]), (4,), delivered=0, skips=False).cursors_and_keys(3)
     assert cursors.tolist() == [[4, 1], [4, 2], [6, 0]], "the last output ends the group"
     assert len(set(keys.tolist())) == 3
-    other_keys = cursors_and_keys(run_of([5]), (5,), 3)[1]
+    _, other_keys = Group(run_of([5]), (5,), delivered=0, skips=False).cursors_and_keys(3)
     assert not set(keys.tolist()) & set(other_keys.tolist()), "keys depend on the group"
 
 
 def test_a_group_may_have_no_outputs():
-    assert len(outputs_of(run_of([4]), (4,), run_of([]).rows)) == 0
+    cursors, keys = Group(run_of([4]), (4,), delivered=0, skips=False).cursors_and_keys(0)
+    assert (cursors.shape, len(keys)) == ((0, 2), 0)
+
+
+def test_the_cursors_of_a_group_have_a_check_of_its_inputs_where_inputs_may_be_skipped():
+    def cursors_of(*numbers):
+        return Group(run_of(numbers), (4,), delivered=0, skips=True).cursors_and_keys(2)[0].tolist()
+
+    [first, second, check], last = cursors_of(4, 5)
+    assert (first, second, last) == (4, 1, [6, 0, 0])
+    assert check > 0
+    for others in ([4, 6], [4], [4, 5, 6], [5, 4]):
+        assert cursors_of(*others)[0][2] not in (0, check)
+        with pytest.raises(me.CheckpointMismatchError, match=r"It begins at row \d of memory now"):
+            list(resume_groups(iter([run_of(others)]), (4, 1, check), skips=True, stage=1, context=CONTEXT))
+    for groups in ([], [run_of([])]):
+        with pytest.raises(me.CheckpointMismatchError, match="other samples are skipped"):
+            list(resume_groups(iter(groups), (4, 1, check), skips=True, stage=1, context=CONTEXT))
+    [group] = resume_groups(iter([run_of([4, 5])]), (4, 1, check), skips=True, stage=1, context=CONTEXT)
+    assert (group.start, group.delivered) == ((4,), 1)
 
 
 @pytest.mark.parametrize(("delivered", "outputs"), [(1, 1), (3, 2), (1, 0)])

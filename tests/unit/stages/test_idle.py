@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
-from midepoch.stages.idle import IDLE_PASSES, Idle
+from midepoch.stages.flow import IDLE_PASSES, Idle
 
 
 def documents(path, rows):

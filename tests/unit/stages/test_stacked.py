@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from files import write
-from midepoch.stages.pack.items import StreamCuts, stacked_packs
+from midepoch.stages.pack.documents import Documents
+from midepoch.stages.pack.items import ids_within, stack_packs
 from midepoch.stages.pack.spec import PackSpec
-from midepoch.stages.pack.strategies import ids_within
+from midepoch.stages.pack.strategies import cut
 from midepoch.stages.stacked import StackedRun, groups_of, stacked_batch
 from midepoch.testing import same
 from midepoch.values.collate import collate
@@ -74,11 +75,15 @@ def test_ids_of_packs_that_are_made_together_are_those_of_each(monkeypatch, apar
         np.array([0, *np.sort(rng.choice(np.arange(1, length), rng.integers(0, 6), replace=False)), length], np.int32)
         for _ in range(count)
     ]
+    # Where packs are apart, the last document of each goes on for 3 tokens.
     begins = [number * (length + 3 * apart) for number in range(count)]
-    stream = np.arange(begins[-1] + length)
+    lengths = np.concatenate([np.diff(ends) + 3 * apart * (ends[1:] == length) for ends in seqlens])
+    stream = np.arange(lengths.sum())
     spec = PackSpec(length=length, column="x", overlong="cut", eos=None, pad=None, labels=None, number=1)
-    cuts = StreamCuts(begins, [begin + length for begin in begins], seqlens, [()] * count, list(range(count)))
-    runs = list(stacked_packs({"x": stream}, cuts, spec))
+    starts = np.array(begins)
+    documents = Documents({"x": stream}, lengths, np.arange(len(lengths)))
+    layout = cut(lengths, np.cumsum(lengths), starts, starts + length)
+    runs = list(stack_packs(documents, layout, [()] * count, None, spec))
     assert [len(run) for run in runs] == sizes
     packs = [item for run in runs for item, _, _ in run.single_items("numpy")]
     for pack, begin, ends in zip(packs, begins, seqlens, strict=True):

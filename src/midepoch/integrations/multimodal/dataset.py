@@ -11,7 +11,6 @@ from midepoch.integrations.multimodal.options import COLUMNS, MultiModalOptions,
 from midepoch.stages.pack.stage import PackWindows
 from midepoch.stages.pack.strategies import Strategy
 from midepoch.stages.skip_errors import SkipErrors
-from midepoch.stages.skipped import delivered_of
 from midepoch.storage.named_files import MAX_FILE_BYTES
 
 
@@ -115,7 +114,7 @@ class MultiModalIterableDataset(FrontDoor):
         position = None if cursor is None else cursor[0]
         packer = None
         if self.plan.pipeline.find(PackWindows) is not None:
-            delivered = 0 if cursor is None else delivered_of(cursor[-1])
+            delivered = 0 if cursor is None else cursor[len(self.plan.pipeline.source.begin)]
             packer = {"lane": lane, "window_start": position, "delivered": delivered}
             position = None if position is None else position + delivered
         return {**state, "cur_idx": position, "packer": packer}

@@ -1,9 +1,9 @@
 """Rows as documents: flat arrays of the columns along the tokens, and the length of each document."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,14 +11,18 @@ import pyarrow as pa
 
 from midepoch._common.text import count
 from midepoch._common.types import I64
-from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
+from midepoch.errors import SurveyMismatchError
+from midepoch.stages.counted import CountedItems
+from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, concat_runs
 from midepoch.stages.pack.spec import PackSpec, missing_column
 from midepoch.values.arrow import is_list, storage
 from midepoch.values.pool import PickedRows
 from midepoch.values.rows import Rows
 
 Values = npt.NDArray[Any]
+Layout = TypeVar("Layout")
 LENGTHS_AT_ONCE = 1024
+NO_TOKENS = "pack got no tokens to pack, because documents are empty, or too long with overlong='drop',"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,15 @@ class Documents:
     """Of each column along the tokens, the values of all documents in one array."""
     lengths: I64
     """The number of tokens of each document."""
+    keys: I64
+    """The key of each document."""
     others: dict[str, list[Any]] = field(default_factory=dict)
     """Of each other column that goes into packs, one value a document."""
+
+    @property
+    def begins(self) -> I64:
+        """Where each document begins in the columns."""
+        return np.cumsum(self.lengths) - self.lengths
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> "Documents":
         """The documents where ``mask`` is true, without ``others``. Neighbours are copied together."""
@@ -40,16 +51,32 @@ class Documents:
         kept = {
             name: np.concatenate([column[begin:end] for begin, end in spans]) for name, column in self.columns.items()
         }
-        return Documents(kept, self.lengths[mask])
+        return Documents(kept, self.lengths[mask], self.keys[mask])
+
+    def after(self, first: int) -> "Documents":
+        """The documents from ``first`` on, without ``others``."""
+        begin = int(self.lengths[:first].sum())
+        columns = {name: column[begin:] for name, column in self.columns.items()}
+        return Documents(columns, self.lengths[first:], self.keys[first:])
+
+
+def join_documents(parts: Sequence[Documents]) -> Documents:
+    """Consecutive documents as one, without ``others``. All parts must have the same columns."""
+    first = parts[0].columns
+    for part in parts:
+        if set(part.columns) != set(first):
+            raise _other_columns(sorted(first), sorted(part.columns))
+        for name, column in part.columns.items():
+            _check_same_dtype(name, first[name].dtype, column.dtype)
+    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in first}
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Documents(columns, lengths, np.concatenate([part.keys for part in parts]))
 
 
 def runs_of_windows(inputs: Flow, size: int, spec: PackSpec, context: Context) -> Iterator[RowRun]:
     """The rows in runs of a multiple of ``size`` rows; only the last run may have a remainder."""
-    if inputs.row_runs is not None:
-        return Flow(row_runs=select_pack_columns(inputs.row_runs, spec)).as_row_runs(size)
-    single_items = inputs.as_single_items()
-    windows = iter(lambda: list(islice(single_items, size)), [])
-    return (row_run_of(window, spec, context) for window in windows)
+    runs = _pack_runs(inputs, lambda waiting: len(waiting) == size, spec, context)
+    return Flow(row_runs=runs).as_row_runs(size)
 
 
 def runs_of_stream(inputs: Flow, delivered: int, spec: PackSpec, context: Context) -> Iterator[RowRun]:
@@ -57,19 +84,49 @@ def runs_of_stream(inputs: Flow, delivered: int, spec: PackSpec, context: Contex
 
     Single items may each cost a call of a user function, so they are read only until they fill another pack.
     """
-    if inputs.row_runs is not None:
-        yield from select_pack_columns(inputs.row_runs, spec)
-        return
-    waiting: list[SingleItem] = []
     tokens = -delivered
-    for single in inputs.as_single_items():
+
+    def is_enough(waiting: list[SingleItem]) -> bool:
+        nonlocal tokens
+        tokens += _tokens_in(waiting[-1][0], spec)
+        enough = tokens >= spec.length
+        tokens = tokens % spec.length if enough else tokens
+        return enough
+
+    return _pack_runs(inputs, is_enough, spec, context)
+
+
+def _pack_runs(
+    inputs: Flow, is_enough: Callable[[list[SingleItem]], bool], spec: PackSpec, context: Context
+) -> Iterator[RowRun]:
+    """The rows with the columns that go into packs, not converted. Single items wait until they are enough."""
+    for run in inputs.row_runs or ():
+        yield RowRun(run.rows.select(_pack_columns(run.rows.names, spec)), run.cursors, run.keys)
+    waiting: list[SingleItem] = []
+    for single in inputs.as_single_items() if inputs.row_runs is None else ():
         waiting.append(single)
-        tokens += _tokens_in(single[0], spec)
-        if tokens >= spec.length:
-            yield row_run_of(waiting, spec, context)
-            waiting, tokens = [], tokens % spec.length
+        if is_enough(waiting):
+            yield _run_of(waiting, spec, context)
+            waiting = []
     if waiting:
-        yield row_run_of(waiting, spec, context)
+        yield _run_of(waiting, spec, context)
+
+
+def _run_of(single_items: list[SingleItem], spec: PackSpec, context: Context) -> RowRun:
+    """Single items as a run of the columns that go into packs, with their values unchanged."""
+    rows = [_row(item) for item, _, _ in single_items]
+    cursors = np.array([cursor for _, cursor, _ in single_items], np.int64)
+    keys = np.array([key for _, _, key in single_items], np.int64)
+    names: list[str] = []
+    for number, row in enumerate(rows):
+        try:
+            row_names = _pack_columns(list(row), spec)
+            names = names or row_names
+            if row_names != names:
+                raise _other_columns(names, row_names)
+        except ValueError as error:
+            raise _at_row(error, number, RowRun(Rows({}), cursors, keys), spec, context) from None
+    return RowRun(Rows({name: [row[name] for row in rows] for name in names}), cursors, keys)
 
 
 def read_documents(run: RowRun, spec: PackSpec, context: Context) -> Documents:
@@ -97,10 +154,70 @@ def read_documents(run: RowRun, spec: PackSpec, context: Context) -> Documents:
             raise _at_row(error, row, run, spec, context)
     if run.rows.check is not None and spec.eos is None:  # else they are copied to add the ends
         columns = {name: column.copy() for name, column in columns.items()}
-    documents = _with_ends(columns, tokens, spec)
+    columns, tokens = _with_ends(columns, tokens, spec)
     run.rows.check_file()
     others = {name: list(run.rows.values(name)) for name in run.rows.names if spec.joins(name)}
-    return replace(documents, others=others)
+    return Documents(columns, tokens, run.keys, others)
+
+
+class Plan(NamedTuple, Generic[Layout]):
+    """Packs that are planned, and the documents that they need."""
+
+    documents: I64
+    """The numbers of the documents among the inputs. They rise."""
+    lengths: I64
+    """Their lengths, as the survey says."""
+    layout: Layout
+
+
+def read_planned(
+    inputs: CountedItems, opened: Any, planned: Iterator[Iterable[Plan[Layout]]], spec: PackSpec, context: Context
+) -> tuple[Flow, Iterator[tuple[Layout, Documents]]]:
+    """The flow of the documents of planned packs, and each layout with its documents, compared with the survey.
+
+    Where there are no plans, the next ones are not known yet.
+    """
+    begun: deque[Plan[Layout]] = deque()
+
+    def wanted() -> Iterator[I64]:
+        for plans in planned:
+            numbers = np.empty(0, np.int64)
+            for plan in plans:
+                begun.append(plan)
+                yield (numbers := plan.documents)
+            if not len(numbers):
+                yield numbers
+
+    flow = inputs.flow(opened, wanted())
+    return flow, _read_plans(flow, begun, inputs, spec, context)
+
+
+def _read_plans(
+    flow: Flow, begun: deque[Plan[Layout]], inputs: CountedItems, spec: PackSpec, context: Context
+) -> Iterator[tuple[Layout, Documents]]:
+    """The layouts with their documents. The flow adds plans as it asks for rows: no plan comes before a row."""
+    waiting: list[RowRun] = []
+    for run in _pack_runs(flow, lambda items: len(items) == len(begun[0].documents), spec, context):
+        waiting.append(run)
+        while begun and sum(map(len, waiting)) >= (needed := len(begun[0].documents)):
+            plan, joined = begun.popleft(), waiting[0] if len(waiting) == 1 else concat_runs(waiting)
+            documents = read_documents(joined.slice(0, needed), spec, context)
+            _compare_lengths(plan, documents.lengths, inputs, spec)
+            yield plan.layout, documents
+            waiting = [joined.slice(needed, len(joined))] if len(joined) > needed else []
+
+
+def _compare_lengths(plan: Plan[Any], lengths: I64, inputs: CountedItems, spec: PackSpec) -> None:
+    """Raise if a document does not have the length that the survey says."""
+    for number in np.flatnonzero(lengths != plan.lengths).tolist()[:1]:
+        end = spec.eos is not None
+        row = inputs.trace(plan.documents[number : number + 1])
+        raise SurveyMismatchError(
+            f"pack: a document has {count('token', int(lengths[number]) - end)}, and the survey says "
+            f"{int(plan.lengths[number]) - end:,}, at row {row.rows[0]:,} of {row.files[0]}. A function before pack "
+            "has changed, or does not always return the same. After a change pass another version to "
+            "survey(version=...)."
+        )
 
 
 def document_lengths(inputs: Flow, spec: PackSpec, context: Context) -> Iterator[tuple[I64, I64]]:
@@ -108,14 +225,10 @@ def document_lengths(inputs: Flow, spec: PackSpec, context: Context) -> Iterator
 
     Of columns that lie in files, only the offsets are read.
     """
-    if inputs.row_runs is None:
-        single_items = inputs.as_single_items()
-        for singles in iter(lambda: list(islice(single_items, LENGTHS_AT_ONCE)), []):
-            keys = np.array([key for _, _, key in singles], np.int64)
-            values = (_token_value(item, spec) for item, _, _ in singles)
-            yield keys, _lengths_of(values, RowRun(Rows({}), keys[:, None], keys), spec, context)
-        return
-    for run in inputs.row_runs:
+    runs = inputs.row_runs
+    if runs is None:
+        runs = _pack_runs(inputs, lambda waiting: len(waiting) == LENGTHS_AT_ONCE, spec, context)
+    for run in runs:
         if spec.column not in run.rows.names:
             raise missing_column(spec.column, run.rows.names)
         data = run.rows.data.batch([spec.column]) if isinstance(run.rows.data, PickedRows) else run.rows.data
@@ -127,30 +240,16 @@ def document_lengths(inputs: Flow, spec: PackSpec, context: Context) -> Iterator
         yield run.keys, lengths
 
 
-def _token_value(item: Any, spec: PackSpec) -> Any:
-    row = _row(item)
-    if spec.column not in row:
-        raise missing_column(spec.column, list(row))
-    return row[spec.column]
-
-
 def _lengths_of(values: Iterable[Any], run: RowRun, spec: PackSpec, context: Context) -> I64:
     """The lengths of the values of the column of tokens."""
-    lengths = np.empty(len(run.keys), np.int64)
-    iterator = iter(values)
-    for row in range(len(lengths)):
+    lengths = np.empty(len(run), np.int64)
+    for row, value in enumerate(values):
         try:
-            value = next(iterator)
             _check_value(spec.column, value, spec)
         except ValueError as error:
             raise _at_row(error, row, run, spec, context) from None
         lengths[row] = len(value)
     return lengths
-
-
-def select_pack_columns(runs: Iterator[RowRun], spec: PackSpec) -> Iterator[RowRun]:
-    """The rows with only the columns that go into packs, not converted."""
-    return (RowRun(run.rows.select(_pack_columns(run.rows.names, spec)), run.cursors, run.keys) for run in runs)
 
 
 def _pack_columns(columns: list[str], spec: PackSpec) -> list[str]:
@@ -165,26 +264,6 @@ def _token_columns(columns: list[str], spec: PackSpec) -> list[str]:
             raise missing_column(name, columns)
     first = [name for name in dict.fromkeys((spec.column, spec.label_source)) if name in columns]
     return [*first, *sorted(name for name in columns if spec.wants(name) and name not in first)]
-
-
-def row_run_of(single_items: list[SingleItem], spec: PackSpec, context: Context) -> RowRun:
-    """Single items as a run of the columns that go into packs, with their values unchanged."""
-    rows = [_row(item) for item, _, _ in single_items]
-    cursors = np.array([cursor for _, cursor, _ in single_items], np.int64)
-    keys = np.array([key for _, _, key in single_items], np.int64)
-    names: list[str] = []
-    for number, row in enumerate(rows):
-        try:
-            row_names = _pack_columns(list(row), spec)
-            names = names or row_names
-            if row_names != names:
-                raise ValueError(
-                    f"pack: one row has the columns {names} to pack and another {row_names}. Let the function before "
-                    "it return the same columns for every row."
-                )
-        except ValueError as error:
-            raise _at_row(error, number, RowRun(Rows({}), cursors, keys), spec, context) from None
-    return RowRun(Rows({name: [row[name] for row in rows] for name in names}), cursors, keys)
 
 
 def _row(item: Any) -> Mapping[str, Any]:
@@ -233,7 +312,7 @@ def _from_values(name: str, column: Any, run: RowRun, spec: PackSpec, context: C
             array = _array(name, value, spec)
             if len(array):
                 dtype = array.dtype if dtype is None else dtype
-                check_same_dtype(name, dtype, array.dtype)
+                _check_same_dtype(name, dtype, array.dtype)
         except ValueError as error:
             raise _at_row(error, row, run, spec, context) from None
         arrays.append(array)
@@ -242,7 +321,7 @@ def _from_values(name: str, column: Any, run: RowRun, spec: PackSpec, context: C
     return np.concatenate(full), lengths
 
 
-def check_same_dtype(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
+def _check_same_dtype(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
     """Raise if two rows that may share a pack have different dtypes."""
     if one != other:
         raise ValueError(
@@ -277,8 +356,8 @@ def _array(name: str, value: Any, spec: PackSpec) -> Values:
     return array.astype(np.int64) if listed and array.dtype.kind == "b" else array
 
 
-def _with_ends(columns: dict[str, Values], lengths: I64, spec: PackSpec) -> Documents:
-    """The columns under their names in packs, with the token that ends each document."""
+def _with_ends(columns: dict[str, Values], lengths: I64, spec: PackSpec) -> tuple[dict[str, Values], I64]:
+    """The columns under their names in packs, with the token that ends each document, and the lengths with it."""
     named = {spec.column: columns[spec.column]}
     if spec.label_source in columns:
         named["labels"] = _signed(columns[spec.label_source])
@@ -290,13 +369,13 @@ def _with_ends(columns: dict[str, Values], lengths: I64, spec: PackSpec) -> Docu
                 )
     others = {name: column for name, column in columns.items() if name not in (spec.column, spec.label_source)}
     if spec.eos is None:
-        return Documents(named | others, lengths)
+        return named | others, lengths
     ends = np.cumsum(lengths)
     ended = {name: np.insert(column, ends, spec.eos) for name, column in named.items()}
     for name, column in others.items():
         last = column[np.maximum(ends - 1, 0)] if len(column) else np.zeros(len(ends), np.int64)
         ended[name] = np.insert(column, ends, np.where(lengths > 0, last, 0) if name == "token_type_ids" else 1)
-    return Documents(ended, lengths + 1)
+    return ended, lengths + 1
 
 
 def _signed(labels: Values) -> Values:
@@ -304,6 +383,13 @@ def _signed(labels: Values) -> Values:
     if labels.dtype.kind != "u":
         return labels
     return labels.astype({1: np.int16, 2: np.int32}.get(labels.dtype.itemsize, np.int64))
+
+
+def _other_columns(one: list[str], other: list[str]) -> ValueError:
+    return ValueError(
+        f"pack: one row has the columns {one} to pack and another {other}. Let the function before it return the same "
+        "columns for every row."
+    )
 
 
 def _null(name: str) -> ValueError:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
-from midepoch._common.types import I32, I64
+from midepoch._common.types import I64
 
 Strategy = Literal["best_fit", "first_fit", "balanced", "concat"]
 Overlong = Literal["cut", "drop", "alone"]
@@ -36,10 +37,22 @@ class Packs:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    def pieces_of(self, packs: I64) -> I64:
-        """The numbers of the pieces of these packs, those of a pack after each other."""
+    @property
+    def owners(self) -> I64:
+        """The number of each piece's pack."""
+        return np.repeat(np.arange(len(self)), np.diff(self.bounds))
+
+    def select(self, packs: I64) -> "Packs":
+        """These packs alone."""
         sizes = self.bounds[packs + 1] - self.bounds[packs]
-        return np.repeat(self.bounds[packs + 1] - np.cumsum(sizes), sizes) + np.arange(sizes.sum())
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        pieces = np.repeat(self.bounds[packs] - bounds[:-1], sizes) + np.arange(bounds[-1])
+        return Packs(self.documents[pieces], self.starts[pieces], self.stops[pieces], bounds)
+
+    def keep(self, pieces: npt.NDArray[np.bool_]) -> "Packs":
+        """The same packs with only the pieces where the mask is true. A pack may have none of them."""
+        bounds = np.concatenate([[0], np.cumsum(pieces)])[self.bounds]
+        return Packs(self.documents[pieces], self.starts[pieces], self.stops[pieces], bounds)
 
 
 def pack(lengths: I64, *, length: int, strategy: Strategy, overlong: Overlong = "cut") -> Packs:
@@ -59,6 +72,21 @@ def pack(lengths: I64, *, length: int, strategy: Strategy, overlong: Overlong = 
     order = np.argsort(ranked, kind="stable")
     bounds = np.concatenate([[0], np.cumsum(np.bincount(ranked))])
     return Packs(documents[order], starts[order], (starts + sizes)[order], bounds)
+
+
+def cut(lengths: I64, ends: I64, starts: I64, stops: I64) -> Packs:
+    """Cut packs from a stream of documents: the tokens from ``starts`` to ``stops``.
+
+    ``ends`` says where in the stream each document ends. Documents may be missing where no pack is cut.
+    """
+    firsts = np.searchsorted(ends, starts, "right")
+    sizes = np.searchsorted(ends, stops, "left") - firsts + 1
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    documents = np.repeat(firsts - bounds[:-1], sizes) + np.arange(bounds[-1])
+    of_documents = lengths[documents]
+    begins = ends[documents] - of_documents
+    first_tokens = np.maximum(np.repeat(starts, sizes) - begins, 0)
+    return Packs(documents, first_tokens, np.minimum(np.repeat(stops, sizes) - begins, of_documents), bounds)
 
 
 def _pieces(lengths: I64, length: int, overlong: Overlong) -> tuple[I64, I64, I64]:
@@ -162,21 +190,4 @@ def _even_fit(sizes: I64, length: int, *, packs: int, filler: int) -> tuple[int,
 Assign = Callable[[I64, int], I64]
 """Takes the sizes of pieces, none of them a full pack, and a pack's length; returns the number of each piece's pack."""
 ASSIGN: dict[Strategy, Assign] = {"best_fit": _best_fit, "first_fit": _first_fit, "balanced": _balanced}
-"""The strategies that lay out windows; "concat" cuts a stream of tokens and has no layout."""
-
-
-def cumulative(sizes: I64) -> I32:
-    """Where each piece of a pack begins, and where the last one ends: the ``cu_seqlens`` of attention kernels."""
-    ends = np.zeros(len(sizes) + 1, np.int32)
-    ends[1:] = sizes.cumsum()
-    return ends
-
-
-def ids_within(ends: I32, total: int) -> tuple[I32, I32]:
-    """Each token's position in its piece, and the number of that piece; 0 and -1 on padding up to ``total``."""
-    sizes, real = ends[1:] - ends[:-1], int(ends[-1])
-    positions, numbers = np.empty(total, np.int32), np.empty(total, np.int32)
-    np.subtract(np.arange(real, dtype=np.int32), ends[:-1].repeat(sizes), out=positions[:real])
-    numbers[:real] = np.arange(len(sizes), dtype=np.int32).repeat(sizes)
-    positions[real:], numbers[real:] = 0, -1
-    return positions, numbers
+"""The strategies that lay out windows. "concat" cuts a stream of tokens, wherever documents end."""

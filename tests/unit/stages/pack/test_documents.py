@@ -155,8 +155,9 @@ def test_values_of_different_types_are_refused():
 
 @pytest.mark.parametrize("mask", [[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1]])
 def test_some_of_the_documents(mask):
-    documents = Documents({"input_ids": np.arange(1, 7)}, np.array([3, 0, 1, 2]))
+    documents = Documents({"input_ids": np.arange(1, 7)}, np.array([3, 0, 1, 2]), np.arange(4))
     kept = documents.keep(np.array(mask, bool))
     due = [values for values, keep in zip([[1, 2, 3], [], [4], [5, 6]], mask, strict=True) if keep]
     assert kept.columns["input_ids"].tolist() == [value for values in due for value in values]
     assert kept.lengths.tolist() == list(map(len, due))
+    assert kept.keys.tolist() == np.flatnonzero(mask).tolist()

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.stages.pack.strategies import ASSIGN, Strategy, cumulative, ids_within, pack
+from midepoch.stages.pack.items import cumulative, ids_within
+from midepoch.stages.pack.strategies import ASSIGN, Strategy, cut, pack
 
 STRATEGIES = ["best_fit", "first_fit", "balanced"]
 many = settings(max_examples=200, deadline=None)
@@ -149,3 +150,32 @@ def test_every_strategy_that_users_can_name_is_looked_up_exactly():
     assert (*ASSIGN, "concat") == get_args(Strategy)
     with pytest.raises(KeyError, match="worst_fit"):
         pack(np.array([1, 2]), length=3, strategy="worst_fit")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_packs_that_are_cut_from_a_stream_apart_or_side_by_side(seed):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 9, rng.integers(1, 30))
+    stream = [(document, token) for document, size in enumerate(lengths.tolist()) for token in range(size)]
+    length = int(rng.integers(1, 12))
+    starts = np.arange(0, len(stream), length)[rng.random(-(-len(stream) // length)) < (0.5 if seed % 2 else 2)]
+    stops = np.minimum(starts + length, len(stream))
+    packs = cut(lengths, np.cumsum(lengths), starts, stops)
+    tokens = [
+        [(document, token) for document, *span in pieces for token in range(*span)] for pieces in pieces_of(packs)
+    ]
+    assert tokens == [stream[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("strategy", [*ASSIGN])
+def test_some_packs_of_a_layout_and_some_pieces_of_these(strategy):
+    rng = np.random.default_rng(1)
+    packs = pack(rng.integers(0, 30, 60), length=20, strategy=strategy)
+    numbers = np.flatnonzero(rng.random(len(packs)) < 0.5)
+    chosen, whole = packs.select(numbers), pieces_of(packs)
+    assert pieces_of(chosen) == [whole[number] for number in numbers.tolist()]
+    assert chosen.owners.tolist() == [n for n, pieces in enumerate(pieces_of(chosen)) for _ in pieces]
+    kept = chosen.documents % 3 > 0
+    some = [[piece for piece in whole[number] if piece[0] % 3] for number in numbers.tolist()]
+    assert pieces_of(chosen.keep(kept)) == some
+    assert [] in some

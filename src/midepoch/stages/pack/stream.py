@@ -1,0 +1,238 @@
+"""Packs that are cut from one stream of all documents' tokens, read in order, or planned from the lengths of a survey.
+
+Tokens are numbered from the start of the document that holds the first token to deliver. With lengths known, each
+reader finds the documents of the packs that it delivers, and reads no others. Both ways of reading make the same packs.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from midepoch._common.types import I64
+from midepoch.checkpoint.lanes import Cursor
+from midepoch.errors import CheckpointMismatchError
+from midepoch.stages.counted import CHUNK, CountedItems, Groups, Pieces, Wanted
+from midepoch.stages.flow import (
+    Context,
+    Flow,
+    Idle,
+    check_delivered,
+    check_of,
+    compare_check,
+    keys_inside,
+    split_cursor,
+)
+from midepoch.stages.pack.documents import (
+    NO_TOKENS,
+    Documents,
+    Plan,
+    join_documents,
+    read_documents,
+    read_planned,
+    runs_of_stream,
+)
+from midepoch.stages.pack.items import not_left_out, pack_form, stack_packs
+from midepoch.stages.pack.spec import PackSpec
+from midepoch.stages.pack.strategies import Packs, cut
+from midepoch.stages.stacked import StackedRun
+
+PACKS_AT_ONCE = 1 << 10
+"""The documents of this many packs are looked up together for their keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRun:
+    """Consecutive documents of the stream."""
+
+    documents: Documents
+    ends: I64
+    """For each document, the number of the token after its last one."""
+    cursors: I64
+    """For each document, the cursor of the inputs before it and the one after it."""
+
+    def after(self, token: int) -> "StreamRun":
+        """The documents that end after a token."""
+        first = int(np.searchsorted(self.ends, token, "right"))
+        return StreamRun(self.documents.after(first), self.ends[first:], self.cursors[first:])
+
+    def packs(self, starts: I64, stops: I64, skips: bool, spec: PackSpec, context: Context) -> Iterator[StackedRun]:
+        """The packs with these tokens. If earlier stages may skip, their cursors have a check."""
+        layout = cut(self.documents.lengths, self.ends, starts, stops)
+        kept = not_left_out(self.documents.keys, context)
+        return stack_packs(self.documents, layout, self._cursors(layout, skips), kept, spec)
+
+    def _cursors(self, layout: Packs, skips: bool) -> list[Cursor]:
+        """The cursor after each pack: after a document that ends there, else inside the one that does not."""
+        lasts = layout.bounds[1:] - 1
+        documents, tokens = layout.documents[lasts], layout.stops[lasts]
+        whole = tokens == self.documents.lengths[documents]
+        of_inputs = self.cursors[documents, whole.astype(np.int64)]
+        own_numbers = [tokens]
+        if skips:
+            own_numbers.append(np.array([check_of(self.documents.keys[[document]]) for document in documents]))
+        return list(map(tuple, np.column_stack([of_inputs, np.where(whole, 0, own_numbers).T]).tolist()))
+
+
+def read_stream(inputs: Flow, cursor: Cursor, spec: PackSpec, context: Context) -> Iterator[StackedRun]:
+    """The packs of the stream, from the cursor on."""
+    waiting: list[StreamRun] = []
+    _, start, _ = split_cursor(cursor, inputs.skips)
+    for last in _runs(inputs, cursor, spec, context):
+        waiting.append(last)
+        if packs := (int(last.ends[-1]) - start) // spec.length:
+            run = _join(waiting)
+            starts = start + spec.length * np.arange(packs)
+            yield from run.packs(starts, starts + spec.length, inputs.skips, spec, context)
+            start += packs * spec.length
+            waiting = [run.after(start)] if run.ends[-1] > start else []
+    if waiting:
+        run = _join(waiting)
+        yield from run.packs(np.array([start]), run.ends[-1:], inputs.skips, spec, context)
+
+
+def _runs(inputs: Flow, cursor: Cursor, spec: PackSpec, context: Context) -> Iterator[StreamRun]:
+    """The documents that have tokens to pack, from the cursor on."""
+    start, delivered, check = split_cursor(cursor, inputs.skips)
+    before, tokens = np.array([start], np.int64), 0
+    idle = Idle(inputs.passes, NO_TOKENS)
+    for run in runs_of_stream(inputs, delivered, spec, context):
+        compare_check(check, run.keys[:1], spec.number, context)
+        documents = read_documents(run, spec, context)
+        cursors = np.stack([np.concatenate([before, run.cursors[:-1]]), run.cursors], axis=1)
+        before = run.cursors[-1:]
+        kept = documents.lengths > 0
+        if spec.overlong == "drop":
+            kept &= documents.lengths <= spec.length
+        idle.note(bool(kept.any()))
+        check_delivered(delivered, int(documents.lengths[0]) if kept[0] else 0)
+        delivered = check = 0
+        if kept.any():
+            documents = documents if kept.all() else documents.keep(kept)
+            ends = tokens + np.cumsum(documents.lengths)
+            tokens = int(ends[-1])
+            yield StreamRun(documents, ends, cursors[kept])
+    compare_check(check, np.empty(0, np.int64), spec.number, context)
+    if delivered:
+        raise CheckpointMismatchError(
+            "The state is inside a document that does not exist any more. Restore the data, or start the epoch over "
+            "without the state."
+        )
+
+
+def _join(runs: Sequence[StreamRun]) -> StreamRun:
+    """Consecutive runs as one."""
+    if len(runs) == 1:
+        return runs[0]
+    documents = join_documents([run.documents for run in runs])
+    return StreamRun(
+        documents, np.concatenate([run.ends for run in runs]), np.concatenate([run.cursors for run in runs])
+    )
+
+
+class PlannedStream(Groups):
+    """The packs of one stream of tokens, counted.
+
+    What ``Groups`` counts are tokens: those of ``CHUNK`` documents at a time, when they are needed.
+    """
+
+    def __init__(self, inputs: CountedItems, spec: PackSpec, own_numbers: Cursor, context: Context) -> None:
+        super().__init__(inputs, CHUNK, own_numbers)
+        self._spec, self._context = spec, context
+        self.batched, self.members = False, 1
+        self._last: tuple[int, I64] = (-1, np.empty(0, np.int64))
+
+    def _lengths(self, chunk: int) -> I64:
+        """The tokens that each document of a chunk adds to the stream."""
+        if self._last[0] != chunk:
+            numbers = self._members(chunk)
+            lengths = self._inputs.lengths(numbers) if len(numbers) else numbers
+            lengths = lengths + (self._spec.eos is not None)
+            if self._spec.overlong == "drop":
+                lengths = np.where(lengths > self._spec.length, 0, lengths)
+            self._last = chunk, lengths
+        return self._last[1]
+
+    def _outputs(self, group: int) -> int:
+        return int(self._lengths(group).sum())
+
+    def has(self, number: int) -> bool:
+        return super().has(number * self._spec.length)
+
+    def total(self) -> int:
+        return -(-super().total() // self._spec.length)
+
+    def cursor(self, items: int) -> Cursor:
+        if items == 0:
+            return (*self._inputs.cursor(0), *self._own_numbers)
+        self.has(items)
+        end = min(self._delivered + items * self._spec.length, self._ends[-1])
+        chunk = bisect_left(self._ends, end)
+        ends = np.cumsum(self._lengths(chunk)) + self._before(chunk)
+        inside = int(np.searchsorted(ends, end, "left"))
+        document, tokens = chunk * CHUNK + inside, end - int(ends[inside] - self._lengths(chunk)[inside])
+        if ends[inside] == end:
+            document, tokens = document + 1, 0
+        return (*self._inputs.cursor(document), tokens, *[0] * (len(self._own_numbers) - 1))
+
+    def flow(self, opened: Any, wanted: Wanted) -> Flow:
+        for check in self._own_numbers[1:]:
+            compare_check(check, self._inputs.keys(np.array([0])), self._spec.number, self._context)
+        plans = ([self._plan(numbers)] if len(numbers) else [] for numbers in wanted)
+        flow, read = read_planned(self._inputs, opened, plans, self._spec, self._context)
+        packs = (
+            packs
+            for layout, documents in read
+            for packs in stack_packs(documents, layout, [()] * len(layout), None, self._spec)
+        )
+        return Flow(stacked_runs=packs, form=pack_form(flow), ragged=is_ragged)
+
+    def _plan(self, numbers: I64) -> Plan[Packs]:
+        """The documents that hold the tokens of these packs."""
+        self.has(int(numbers[-1]) + 1)
+        starts = self._delivered + numbers * self._spec.length
+        stops = np.minimum(starts + self._spec.length, self._ends[-1])
+        documents, all_lengths, all_ends = [], [], []
+        for chunk in range(bisect_right(self._ends, starts[0]), bisect_left(self._ends, stops[-1]) + 1):
+            lengths = self._lengths(chunk)
+            ends = np.cumsum(lengths) + self._before(chunk)
+            begins = ends - lengths
+            # A document with tokens is needed if the first pack that stops after its begin starts before its end.
+            pack = np.searchsorted(stops, begins, "right")
+            inside = np.flatnonzero((lengths > 0) & (np.append(starts, self._ends[-1])[pack] < ends))
+            documents.append(chunk * CHUNK + inside)
+            all_lengths.append(lengths[inside])
+            all_ends.append(ends[inside])
+        lengths = np.concatenate(all_lengths)
+        return Plan(np.concatenate(documents), lengths, cut(lengths, np.concatenate(all_ends), starts, stops))
+
+    def inputs_of(self, numbers: I64) -> Pieces:
+        documents, _, layout = self._plan(numbers)
+        return Pieces(layout.owners, documents[layout.documents], layout.starts, layout.stops)
+
+    def outputs_of(self, inputs: I64) -> I64:
+        found = [inputs[:0]]
+        for number in inputs.tolist():
+            chunk, inside = divmod(number, CHUNK)
+            self._counted_until(chunk)
+            lengths = self._lengths(chunk)
+            end = self._before(chunk) + int(lengths[: inside + 1].sum()) - self._delivered
+            first = max(0, end - int(lengths[inside]))
+            found.append(np.arange(first // self._spec.length, -(-end // self._spec.length) if end > first else 0))
+        return np.unique(np.concatenate(found))
+
+    def keys(self, numbers: I64) -> I64:
+        keys = [np.empty(0, np.int64)]
+        for begin in range(0, len(numbers), PACKS_AT_ONCE):
+            documents, _, layout = self._plan(numbers[begin : begin + PACKS_AT_ONCE])
+            firsts = layout.bounds[:-1]
+            inputs, of_packs = np.unique(documents[layout.documents[firsts]], return_inverse=True)
+            keys.append(keys_inside(self._inputs.keys(inputs)[of_packs], layout.starts[firsts]))
+        return np.concatenate(keys)
+
+
+def is_ragged(name: str) -> bool:
+    """True of the column that differs in length: packs have different numbers of documents, and as many tokens."""
+    return name == "cu_seqlens"
