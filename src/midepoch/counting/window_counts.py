@@ -24,7 +24,7 @@ from midepoch._common.files import remove
 from midepoch._common.progress_bar import ProgressBar
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.sources.source import EpochCut
-from midepoch.stages.pack.planned_windows import PlannedWindows
+from midepoch.stages.pack.windows import PlannedWindows
 
 SUFFIX = ".counts"
 KEPT_FILES = 16
