@@ -6,7 +6,7 @@ import midepoch as me
 from benchmarks import data
 from benchmarks.peers import work
 from benchmarks.peers.view import PACK, SEED, View
-from midepoch.checkpoint.checksum import signed
+from midepoch.checkpoint.versions import signed
 
 STATES = "computed"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from midepoch._common.hashing import digest
 from midepoch._common.text import count
-from midepoch.checkpoint.migrations import shortened
+from midepoch.checkpoint.versions import shortened
 
 FileFacts = tuple[str, int, int]
 """A file's name below the dataset's root, its bytes, its rows."""

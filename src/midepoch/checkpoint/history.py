@@ -6,7 +6,7 @@ Nothing of it is needed to resume. It says which rank got which item at which st
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from midepoch.checkpoint.migrations import shortened
+from midepoch.checkpoint.versions import shortened
 
 MOST_SESSIONS = 64
 """How many sessions a state remembers. Only those that differ from the one before are listed."""

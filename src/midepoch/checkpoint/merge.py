@@ -5,14 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from midepoch._common.text import count
-from midepoch.checkpoint.checksum import signed
-from midepoch.checkpoint.consistency import check_scale
 from midepoch.checkpoint.fingerprint import rows_of
 from midepoch.checkpoint.history import sessions_of
 from midepoch.checkpoint.lanes import LaneAssignment, LaneDelivery, join
-from midepoch.checkpoint.migrations import shortened, upgrade
 from midepoch.checkpoint.row_digest import merge_digests
-from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State
+from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State, check_scale
+from midepoch.checkpoint.versions import shortened, signed, upgrade
 from midepoch.errors import CheckpointMismatchError
 
 

@@ -5,15 +5,136 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Self
 
-from midepoch.checkpoint import migrations
-from midepoch.checkpoint.checksum import checksum, fingerprint_digest
-from midepoch.checkpoint.consistency import check_consistent, check_neighbours
-from midepoch.checkpoint.edits import Edits, read_edits, write_edits
+from midepoch._common.text import count
+from midepoch.checkpoint import versions as migrations
 from midepoch.checkpoint.history import History, read_history
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
-from midepoch.checkpoint.migrations import shortened, upgrade
 from midepoch.checkpoint.row_digest import RowDigest
+from midepoch.checkpoint.versions import checksum, fingerprint_digest, shortened, upgrade
 from midepoch.errors import CheckpointMismatchError
+
+Edits = int | tuple["Edits", ...]
+MOST_EDITS, MOST_DEPTH, MOST_PARTS = 1 << 10, 16, 1 << 16
+
+
+def edits_of_part(edits: Edits, part: int) -> Edits:
+    """The edits of a part of a mixture."""
+    return edits[part] if isinstance(edits, tuple) else 0
+
+
+def join_edits(parts: Sequence[Edits]) -> Edits:
+    """The edits of all parts of a mixture as those of the mixture."""
+    return tuple(parts) if any(parts) else 0
+
+
+def add_edits(first: Edits, second: Edits) -> Edits:
+    """The edits of both, which are of one pipeline."""
+    if isinstance(first, int) and isinstance(second, int):
+        return first + second
+    parts = max(len(edits) for edits in (first, second) if isinstance(edits, tuple))
+    return join_edits([add_edits(edits_of_part(first, part), edits_of_part(second, part)) for part in range(parts)])
+
+
+def write_edits(edits: Edits) -> Any:
+    """Plain values."""
+    return edits if isinstance(edits, int) else [write_edits(part) for part in edits]
+
+
+def read_edits(value: Any, depth: int = 0) -> Edits:
+    """Read edits back. Raises ``ValueError`` if no run can have written them."""
+    if isinstance(value, list | tuple) and 0 < len(value) <= MOST_PARTS and depth < MOST_DEPTH:
+        edits = join_edits([read_edits(part, depth + 1) for part in value])
+        if edits:
+            return edits
+    if type(value) is not int or not 0 <= value <= MOST_EDITS:
+        raise ValueError(f"expected at most {MOST_EDITS} edits, or those of each part, got {shortened(value)}")
+    return value
+
+
+MOST_STEPS = 1 << 22
+"""The most turns that readers take before they repeat, and the most items delivered ahead, over all lanes."""
+ALWAYS_POSSIBLE = 1 << 14
+"""Up to this number of lanes and readers any number of rows is possible. More, and more than rows, are damage."""
+
+
+def check_consistent(state: "State") -> None:
+    """Raise ``ValueError`` if parts of a state contradict each other, or no computer could resume from it."""
+    if state.lanes is None:
+        if state.turn or state.positions.runs or state.reader_progress is not None or state.appended or state.edits:
+            raise ValueError("it has no lanes, but says that something of them was delivered")
+        return
+    runs = state.positions.runs
+    if len(state.positions) != state.lanes:
+        raise ValueError(f"{count('cursor', len(state.positions))} for {count('lane', state.lanes)}")
+    if len({len(position.cursor) for _, position in runs}) > 1:
+        raise ValueError("its cursors have different lengths")
+    if sum(lanes * len(position.delivered_ahead) for lanes, position in runs) > MOST_STEPS:
+        raise ValueError(f"more than {MOST_STEPS:,} items were delivered ahead of others")
+    first = runs[0][1].cursor
+    if state.turn == 0 and any(first):
+        raise ValueError(f"no turn was taken, but the first lane is at {list(first)}")
+    if state.appended and state.mode != "example":
+        raise ValueError("files were appended to an epoch that is sharded by file")
+    if state.reader_progress is not None:
+        _check_progress(
+            LaneAssignment(lanes=state.lanes, turn=state.turn, readers=state.reader_progress.readers),
+            state.reader_progress,
+        )
+
+
+def check_neighbours(state: "State") -> None:
+    """Raise ``ValueError`` unless the other epochs of a state are the ones before and after it, by the same reader."""
+    epochs = [one.epoch for one in (*state.earlier, state, *state.later)]
+    if epochs != list(range(state.epoch - len(state.earlier), state.epoch + len(state.later) + 1)):
+        raise ValueError(f"its epochs are {epochs}")
+    parts = [one.reader_progress for one in state.earlier]
+    if state.earlier and state.reader_progress is not None:
+        parts.append(state.reader_progress)
+    readers = {None if part is None or part.reader is None else (part.reader, part.readers) for part in parts}
+    if len(readers) > 1 or None in readers:
+        raise ValueError("it does not say for one reader what was delivered of the epochs before")
+    if any(one.lanes is None or one.reader_progress is not None for one in state.later):
+        raise ValueError("it does not say for all readers what was delivered of the epochs after")
+
+
+def _check_progress(assignment: LaneAssignment, progress: "ReaderProgress") -> None:
+    """Raise ``ValueError`` unless a reader can have delivered what its progress says."""
+    if assignment.readers * assignment.period > MOST_STEPS:
+        raise ValueError(f"{count('reader', assignment.readers)} of {count('lane', assignment.lanes)}")
+    if progress.reader is None:
+        if len(progress.items) not in (1, progress.workers) or assignment.readers % progress.workers:
+            raise ValueError(
+                f"items of {count('worker', len(progress.items))}, of {count('reader', assignment.readers)} in ranks "
+                f"of {progress.workers}"
+            )
+        return
+    if progress.reader >= assignment.readers:
+        raise ValueError(f"reader {progress.reader} of {assignment.readers}")
+    slots = {lane: slot for slot, lane in enumerate(assignment.rotation(progress.reader))}
+    for lane, end, _ in progress.deliveries:
+        slot = slots.pop(lane, None)
+        if slot is None:
+            raise ValueError(f"reader {progress.reader} of {assignment.readers} delivered of lane {lane}, twice or not")
+        before, off = divmod(end - 1 - assignment.phase(progress.reader, slot), assignment.stride)
+        if off or not 0 <= before < assignment.turns_at(slot, progress.turns_taken):
+            raise ValueError(
+                f"reader {progress.reader} of {assignment.readers} delivered up to item {end} of lane {lane} in "
+                f"{count('turn', progress.turns_taken)}"
+            )
+
+
+def check_scale(state: "State", rows: int) -> None:
+    """Raise if a state has far more lanes or readers than its data has rows: they would only take memory and time."""
+    epochs = (*state.earlier, state, *state.later)
+    lanes = max(one.lanes or 1 for one in epochs)
+    readers = max(1 if one.reader_progress is None else one.reader_progress.readers for one in epochs)
+    for noun, number in (("lane", lanes), ("reader", readers)):
+        if number > max(rows, ALWAYS_POSSIBLE):
+            raise CheckpointMismatchError(
+                f"The state is damaged: it has {count(noun, number)} for {count('row', rows)}. Load an earlier "
+                "checkpoint."
+            )
+
 
 AppendedFiles = tuple[tuple[tuple[int, int], ...], ...]
 """Files were appended to an epoch under way: the files that it had before each time, as ranges of their numbers."""
@@ -39,19 +160,19 @@ class LanePositions:
     def pack(cls, runs: Iterable[tuple[int, LanePosition]]) -> Self:
         """Join neighbouring runs that have the same position."""
         packed: list[tuple[int, LanePosition]] = []
-        for count, position in runs:
+        for lanes, position in runs:
             if packed and packed[-1][1] == position:
-                packed[-1] = (packed[-1][0] + count, position)
+                packed[-1] = (packed[-1][0] + lanes, position)
             else:
-                packed.append((count, position))
+                packed.append((lanes, position))
         return cls(tuple(packed))
 
     def __len__(self) -> int:
-        return sum(count for count, _ in self.runs)
+        return sum(lanes for lanes, _ in self.runs)
 
     def expand(self) -> list[LanePosition]:
         """One entry for each lane."""
-        return [position for count, position in self.runs for _ in range(count)]
+        return [position for lanes, position in self.runs for _ in range(lanes)]
 
     @property
     def in_step(self) -> bool:
@@ -60,7 +181,7 @@ class LanePositions:
 
     def advanced(self, turn: int, turn_count: int, item_rows: int) -> "LanePositions":
         """The positions after ``turn_count`` turns from ``turn`` on, each of which moves its lane by ``item_rows``."""
-        ends = list(accumulate(count for count, _ in self.runs))
+        ends = list(accumulate(lanes for lanes, _ in self.runs))
         lanes = ends[-1]
         each, extra = divmod(turn_count, lanes)
         first = turn % lanes
@@ -171,7 +292,7 @@ class State:
             "mode": self.mode,
             "turn": self.turn,
             "item_rows": self.item_rows,
-            "cursors": [[count, _write_position(position)] for count, position in self.positions.runs],
+            "cursors": [[lanes, _write_position(position)] for lanes, position in self.positions.runs],
             "part": None if self.reader_progress is None else self.reader_progress.to_dict(),
         }
         if self.appended:
@@ -210,7 +331,7 @@ class State:
             turn=_integer(values["turn"]),
             item_rows=_integer(values["item_rows"], least=1, most=MOST_ITEM_ROWS),
             positions=LanePositions.pack(
-                (_integer(count, least=1), _read_position(position)) for count, position in values["cursors"]
+                (_integer(lanes, least=1), _read_position(position)) for lanes, position in values["cursors"]
             ),
             reader_progress=None if values["part"] is None else _read_reader_progress(values["part"]),
             appended=_read_appended(values.get("grown", ())),

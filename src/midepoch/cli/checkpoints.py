@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from midepoch.checkpoint.migrations import upgrade
 from midepoch.checkpoint.state import State
+from midepoch.checkpoint.versions import upgrade
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.storage.urls import check_plain
 

@@ -14,7 +14,7 @@ from midepoch.cli.checkpoints import FoundState
 from midepoch.dataset import Dataset
 from midepoch.dataset.reading import read
 from midepoch.delivery.passes import Pass
-from midepoch.delivery.start_point import StartPoint
+from midepoch.delivery.position import StartPoint
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import OrderStep, Shuffle, Slice
 from midepoch.order.split import TrainTestSplit

@@ -17,9 +17,8 @@ from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.weight_schedule import WeightSchedule, WeightSteps
-from midepoch.stages.added import CastColumns
 from midepoch.stages.batch import MapBatches, MapBatchesOneToOne
-from midepoch.stages.columns import FillColumns, RenameColumns
+from midepoch.stages.columns import CastColumns, FillColumns, RenameColumns
 from midepoch.stages.stage import Stage
 from midepoch.stages.transform import Map, Select
 from midepoch.values.features import with_field_features

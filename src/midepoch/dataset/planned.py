@@ -15,10 +15,9 @@ from midepoch._common.world import is_starting_a_process, launched_rank, torch_w
 from midepoch.checkpoint.state import State
 from midepoch.delivery.digests import predicted_digest
 from midepoch.delivery.passes import Pass, PassIterator
-from midepoch.delivery.plain_dataloader import SharedWithWorkers
 from midepoch.delivery.plan import Plan
+from midepoch.delivery.position import SharedWithWorkers, StartPoint
 from midepoch.delivery.reader import take_turns
-from midepoch.delivery.start_point import StartPoint
 from midepoch.delivery.summary import describe_plan
 from midepoch.order.orders import OrderStep, Slice
 from midepoch.order.selection import Selection

@@ -16,9 +16,8 @@ from midepoch.errors import MissingExtraError, SchemaMismatchError
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
-from midepoch.stages.added import AddColumn, CastColumns
 from midepoch.stages.batch import Batch
-from midepoch.stages.columns import RenameColumns
+from midepoch.stages.columns import AddColumn, CastColumns, RenameColumns
 from midepoch.stages.transform import Convert, Select
 from midepoch.values.features import Features, features_of
 

@@ -1,16 +1,217 @@
-"""A pipeline, and which part of it this process reads."""
+"""A plan: a pipeline, which part of it this process reads, and where a reader starts from a state."""
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from midepoch._common.checks import check_integer
+from midepoch._common.once import log_once
+from midepoch._common.text import count
 from midepoch._common.world import torch_worker
-from midepoch.checkpoint.state import State
-from midepoch.delivery.progress import AnyProgress
-from midepoch.delivery.resume import begin
-from midepoch.delivery.session import AnySession, Session
+from midepoch.checkpoint.history import SessionRecord, remember
+from midepoch.checkpoint.lanes import LanePosition
+from midepoch.checkpoint.row_digest import CHANGED, NOT_KEPT, LaneSums, RowDigest
+from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
+from midepoch.delivery.balanced import BalancedSession
+from midepoch.delivery.progress import AnyProgress, CountedProgress
+from midepoch.delivery.session import AnySession, FileSession, Session
+from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
+from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.surveyed import count_ahead
+
+
+def begin(
+    pipeline: Pipeline,
+    state: State,
+    *,
+    reader: int,
+    readers: int,
+    workers: int,
+    lanes: int | None,
+    mode: Literal["file", "example"],
+) -> AnyProgress:
+    """The progress of a reader that starts from a state.
+
+    A complete state starts a new session, with any number of readers. A partial state continues its session, and only
+    for the reader that saved it. ``lanes`` and ``mode`` are used if the epoch has not begun.
+    """
+    delivered = state.reader_progress
+    complete = _without_foreign(replace(state, reader_progress=None), reader, readers)
+    if state.lanes is None:
+        complete = _cut_into_lanes(pipeline, complete, lanes or readers, mode)
+    elif delivered is None:
+        complete = _with_item_rows_of(pipeline, complete)
+    elif delivered.reader is None and len(delivered.items) == delivered.workers:
+        complete = _with_item_rows_of(pipeline, _after_workers(pipeline, complete, delivered))
+    else:
+        _check_reader_progress(delivered, reader=reader, readers=readers, workers=workers)
+        _check_not_balanced(pipeline)
+        if state.item_rows != pipeline.item_rows and (delivered.reader is None or state.counts_items(readers)):
+            raise _other_item_rows(state.item_rows, pipeline.item_rows)
+        complete, own = _with_digest(pipeline, state, complete, continues=True)
+        return progress_from(pipeline, complete, reader, readers, workers=workers, delivered=delivered, own_sums=own)
+    complete, own = _with_digest(pipeline, state, _remembering(pipeline, complete, readers // workers))
+    return progress_from(pipeline, complete, reader, readers, workers=workers, own_sums=own)
+
+
+def progress_from(
+    pipeline: Pipeline,
+    start: State,
+    reader: int,
+    readers: int,
+    *,
+    workers: int = 1,
+    delivered: ReaderProgress | None = None,
+    own_sums: LaneSums = (),
+) -> AnyProgress:
+    """The progress of a reader that starts from a complete state, or continues after what it ``delivered``."""
+    session = session_from(pipeline, start, readers, delivered)
+    if isinstance(session, UncountedSession):
+        return ReportedProgress(session, reader, workers=workers, delivered=delivered, own_sums=own_sums)
+    turns = 0 if delivered is None else delivered.items[0]
+    return CountedProgress(session, reader, workers=workers, turns=turns, own_sums=own_sums)
+
+
+def _with_digest(pipeline: Pipeline, state: State, start: State, *, continues: bool = False) -> tuple[State, LaneSums]:
+    """The start of a session with the digest of what was delivered before, and what its reader has delivered since.
+
+    ``continues`` means that it is a session under way. A session without a digest has none.
+    """
+    known, lanes = state.digest, start.lanes or 0
+    if not pipeline.digest:
+        return replace(start, digest=None), ()
+    if state.lanes is None:
+        known = RowDigest(sums=(0,) * lanes)
+    elif known is None:
+        known = RowDigest(unknown=NOT_KEPT)
+    elif state.appended:
+        known = RowDigest(unknown=CHANGED)
+    own = known.own if continues else ()
+    before = replace(known, own=(), rank=0, ranks=1) if continues else known.at_start()
+    return replace(start, digest=before), own or (0,) * lanes
+
+
+def _remembering(pipeline: Pipeline, start: State, ranks: int) -> State:
+    """The start of a session, with a history that has it, if ranks deliver items by counts alone."""
+    counted = pipeline.uniform or (pipeline.counted and start.mode == "example" and not pipeline.masks(start.edits))
+    if start.lanes is None or not counted or start.earlier or start.appended or not start.positions.in_step:
+        return replace(start, history=())
+    balanced = pipeline.balanced or 0
+    record = SessionRecord(start.epoch, start.lanes, start.turn, ranks, start.item_rows, start.mode, balanced)
+    return replace(start, history=remember(start.history, record))
+
+
+def settled(pipeline: Pipeline, state: State) -> State:
+    """A state that counts the items of all workers, as a complete state.
+
+    The mixture of a complete state can be changed, the state loads without the survey, and workers that have not begun
+    hold it as it is.
+    """
+    delivered = state.reader_progress
+    if delivered is None or delivered.reader is not None or len(delivered.items) < delivered.workers:
+        return state
+    return _after_workers(pipeline, replace(state, reader_progress=None), delivered)
+
+
+def _after_workers(pipeline: Pipeline, start: State, delivered: ReaderProgress) -> State:
+    """The state after each worker of every rank delivered its number of items."""
+    if start.item_rows != pipeline.item_rows and not pipeline.uniform:
+        raise _other_item_rows(start.item_rows, pipeline.item_rows)
+    before = session_from(replace(pipeline, balanced=None), start, delivered.readers)
+    before.check()
+    assert isinstance(before, Session), "only counted items are counted for all workers"
+    return before.after_each(delivered.items)
+
+
+def session_from(
+    pipeline: Pipeline, start: State, readers: int, delivered: ReaderProgress | None = None
+) -> Session | UncountedSession:
+    """A session of readers that start from a complete state, or continue after what one of them ``delivered``.
+
+    A reader that has reported cursors continues to do so, even if its pipeline is counted by now, also in the next
+    epochs: other readers may still be in an earlier one. Lanes of whole files stay with their readers, so that no file
+    is read by two of them. If rows are masked, a pack may lose all of its documents, which only reading tells.
+    """
+    reports_cursors = bool(start.earlier) or (delivered is not None and delivered.reader is not None)
+    if not pipeline.counted and any(stage.length_column is not None for stage in pipeline.stages):
+        log_once(
+            f"{pipeline.source.label}: {pipeline.why_not_counted()}. Then len() works, ranks get the same number of "
+            "steps, and the state of any one rank restores all.",
+            logging.INFO,
+        )
+    if pipeline.uniform:
+        _check_not_balanced(pipeline)
+        has_owners = start.mode == "file" and len(start.positions) % readers == 0 and start.positions.in_step
+        return (FileSession if has_owners else Session)(pipeline, start, readers)
+    if not pipeline.counted or start.mode == "file" or pipeline.masks(start.edits) or reports_cursors:
+        _check_not_balanced(pipeline)
+        return UncountedSession(pipeline, start, readers)
+    return (Session if pipeline.balanced is None else BalancedSession)(pipeline, start, readers)
+
+
+def _check_not_balanced(pipeline: Pipeline) -> None:
+    """Raise if ranks should get equal costs, but the state is not one of which all ranks know what was delivered."""
+    if pipeline.balanced is not None:
+        raise CheckpointMismatchError(
+            "balance='cost' cannot continue this state: it holds what one of several readers delivered, lanes of whole "
+            "files, or windows of packs out of which rows were left. Load merge_states of the states of all ranks, or "
+            "finish the epoch without balance."
+        )
+
+
+def _check_reader_progress(delivered: ReaderProgress, *, reader: int, readers: int, workers: int) -> None:
+    """Raise unless a partial state is this reader's own."""
+    if delivered.readers != readers or (delivered.reader is None and delivered.workers != workers):
+        raise CheckpointMismatchError(
+            f"The state holds what one of {delivered.readers} readers delivered; now there are {readers}. "
+            "To resume with another number of ranks or workers, merge the states of all ranks with merge_states, "
+            "or those of a StatefulDataLoader's workers with from_stateful_dataloader, and load the result."
+        )
+    if delivered.reader is not None and delivered.reader != reader:
+        raise CheckpointMismatchError(
+            f"The state of reader {delivered.reader} of {readers} was loaded by reader {reader}. The state of a "
+            "filtering or packing pipeline holds what its own rank delivered: load into each rank its own state, or "
+            "into all ranks the result of merge_states."
+        )
+
+
+def _without_foreign(state: State, reader: int, readers: int) -> State:
+    """The state without the epochs that another reader has finished. What is left of these for others is unknown."""
+    finished = state.earlier[-1].reader_progress if state.earlier else None
+    if finished is None or (finished.reader, finished.readers) == (reader, readers):
+        return state
+    log_once(
+        f"The state is that of reader {finished.reader} of {finished.readers}, which had finished epoch "
+        f"{state.epoch - 1}. If other ranks had not, their rows of that epoch will be missing. Save the states of all "
+        "ranks, and load the result of merge_states."
+    )
+    return replace(state, earlier=())
+
+
+def _cut_into_lanes(pipeline: Pipeline, state: State, lanes: int, mode: Literal["file", "example"]) -> State:
+    """The beginning of an epoch."""
+    positions = LanePositions(((lanes, LanePosition(pipeline.begin)),))
+    return replace(state, lanes=lanes, mode=mode, turn=0, item_rows=pipeline.item_rows, positions=positions)
+
+
+def _with_item_rows_of(pipeline: Pipeline, state: State) -> State:
+    """A complete state, with the pipeline's batch size."""
+    if state.item_rows == pipeline.item_rows:
+        return state
+    if not state.positions.in_step:
+        raise _other_item_rows(state.item_rows, pipeline.item_rows)
+    return replace(state, item_rows=pipeline.item_rows)
+
+
+def _other_item_rows(then: int, now: int) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        f"The state counts items of {count('row', then)}, because some readers of a lane were ahead of others when it "
+        "was saved, or because it holds what one of several readers delivered. It cannot be resumed with items of "
+        f"{count('row', now)}. Resume with the old batch size until the next epoch or a merged checkpoint, then change "
+        "it."
+    )
+
 
 ShardMode = Literal["file", "example"]
 ShardedBy = Literal["user", "launcher"]

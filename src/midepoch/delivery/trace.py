@@ -18,8 +18,7 @@ from midepoch._common.text import count
 from midepoch.checkpoint.history import SessionRecord, sessions_of
 from midepoch.checkpoint.state import State
 from midepoch.delivery.passes import Pass
-from midepoch.delivery.plan import Plan
-from midepoch.delivery.resume import begin
+from midepoch.delivery.plan import Plan, begin
 from midepoch.delivery.session import Session
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline

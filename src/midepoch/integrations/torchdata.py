@@ -7,8 +7,8 @@ from typing import Any
 from midepoch._common.checks import check_integer
 from midepoch._common.text import count
 from midepoch.checkpoint.merge import merge_states
-from midepoch.checkpoint.migrations import upgrade
 from midepoch.checkpoint.state import State
+from midepoch.checkpoint.versions import upgrade
 from midepoch.errors import CheckpointMismatchError
 
 MOST_STEPS = 1 << 53

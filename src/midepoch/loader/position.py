@@ -14,7 +14,7 @@ from midepoch.checkpoint.row_digest import RowDigest
 from midepoch.dataset.planned import Item
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan, check_shard
-from midepoch.delivery.start_point import StartPoint
+from midepoch.delivery.position import StartPoint
 from midepoch.loader.options import LoaderOptions
 
 log = logging.getLogger("midepoch")

@@ -7,11 +7,9 @@ from functools import partial
 from typing import Any
 
 from midepoch._common.text import count
-from midepoch.checkpoint.consistency import check_scale
-from midepoch.checkpoint.edits import Edits
 from midepoch.checkpoint.fingerprint import pipeline_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor, LanePosition
-from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
+from midepoch.checkpoint.state import Edits, LanePositions, ReaderProgress, State, check_scale
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.edits import with_edits
 from midepoch.pipeline.pipeline import Pipeline

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from midepoch._common.hashing import hash_keys
-from midepoch.checkpoint.edits import Edits, add_edits, edits_of_part
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.row_digest import CHANGED, RowDigest, added
-from midepoch.checkpoint.state import State
+from midepoch.checkpoint.state import Edits, State, add_edits, edits_of_part
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.without import Without
 from midepoch.pipeline.lanes import cut_of

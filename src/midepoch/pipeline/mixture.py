@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch._common.types import I64
-from midepoch.checkpoint.edits import edits_of_part
 from midepoch.checkpoint.lanes import Cursor
+from midepoch.checkpoint.state import edits_of_part
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.counted_draws import CountedDraws
 from midepoch.pipeline.counted_part import CountedPart

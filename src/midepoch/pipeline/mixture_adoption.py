@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from midepoch.checkpoint.edits import Edits, edits_of_part, join_edits
 from midepoch.checkpoint.lanes import Cursor
+from midepoch.checkpoint.state import Edits, edits_of_part, join_edits
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.adoption import adoption
 from midepoch.pipeline.draws import PartPosition, Stop, join_positions, split_cursor

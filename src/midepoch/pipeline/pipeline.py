@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
-from midepoch.checkpoint.checksum import fingerprint_digest
-from midepoch.checkpoint.edits import Edits
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.state import State
+from midepoch.checkpoint.state import Edits, State
+from midepoch.checkpoint.versions import fingerprint_digest
 from midepoch.counting.survey import OwnLengths
 from midepoch.counting.survey_file import Survey
 from midepoch.sources.source import ItemSpec, Source

@@ -9,9 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch._common.types import I64
-from midepoch.checkpoint.edits import Edits
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.state import AppendedFiles
+from midepoch.checkpoint.state import AppendedFiles, Edits
 from midepoch.sources.read_counts import ReadCounts
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow

@@ -18,7 +18,7 @@ from midepoch._common.hashing import hash_keys
 from midepoch._common.types import I64, U64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.flow import Flow
-from midepoch.stages.left_out import LeftOut
+from midepoch.stages.kept import LeftOut
 from midepoch.stages.traced import TracedRows
 
 Wanted = Iterator[I64]

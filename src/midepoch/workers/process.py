@@ -20,9 +20,8 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import worker as torch_workers
 
 from midepoch.checkpoint.state import ReaderProgress, State
-from midepoch.delivery.plan import Plan
+from midepoch.delivery.plan import Plan, progress_from
 from midepoch.delivery.reader import take_turns
-from midepoch.delivery.resume import progress_from
 from midepoch.delivery.ring import Places, SharedMemory
 from midepoch.delivery.tally import Tally
 from midepoch.delivery.transport import Sender

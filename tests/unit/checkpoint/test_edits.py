@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from midepoch.checkpoint.edits import add_edits, edits_of_part, join_edits, read_edits, write_edits
+from midepoch.checkpoint.state import add_edits, edits_of_part, join_edits, read_edits, write_edits
 
 
 def test_edits_of_parts_are_joined_and_added():

@@ -12,8 +12,8 @@ import pytest
 
 import midepoch as me
 from golden.write import DOORS, PIPELINES, golden_files
-from midepoch.checkpoint import migrations
-from midepoch.checkpoint.migrations import MIGRATIONS, VERSION, upgrade
+from midepoch.checkpoint import versions as migrations
+from midepoch.checkpoint.versions import MIGRATIONS, VERSION, upgrade
 from midepoch.integrations.structured.dataset import StructuredDataset
 from midepoch.integrations.torchdata import from_stateful_dataloader
 from worlds import ids, is_kept, write_files

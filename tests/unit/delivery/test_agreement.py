@@ -7,7 +7,7 @@ import pytest
 import midepoch as me
 from midepoch.checkpoint.state import State
 from midepoch.delivery.agreement import check_ranks_agree
-from midepoch.delivery.start_point import StartPoint
+from midepoch.delivery.position import StartPoint
 from worlds import is_kept, is_late, write_files
 
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from midepoch.checkpoint.state import State
-from midepoch.delivery.plain_dataloader import SharedWithWorkers
+from midepoch.delivery.position import SharedWithWorkers
 from midepoch.errors import CheckpointMismatchError
 
 

@@ -11,8 +11,8 @@ from midepoch._common.once import log_once
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import ReaderProgress, State
+from midepoch.delivery.plan import begin
 from midepoch.delivery.reader import take_turns
-from midepoch.delivery.resume import begin
 from midepoch.errors import CheckpointMismatchError
 from simulation import MemoryWorld, memory_worlds
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import ReaderProgress, State
-from midepoch.delivery.resume import session_from
+from midepoch.delivery.plan import session_from
 from midepoch.delivery.session import FileSession, Session
 from midepoch.delivery.uncounted import UncountedSession
 from midepoch.errors import CheckpointMismatchError

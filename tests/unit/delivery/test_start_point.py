@@ -13,17 +13,16 @@ from types import SimpleNamespace
 import pytest
 
 from midepoch import errors
-from midepoch.checkpoint.checksum import signed
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import State
+from midepoch.checkpoint.versions import signed
 from midepoch.delivery import passes
 from midepoch.delivery import plan as plans
 from midepoch.delivery import start_point as start_points
 from midepoch.delivery.passes import PassIterator
-from midepoch.delivery.plain_dataloader import SharedWithWorkers
 from midepoch.delivery.plan import Plan
+from midepoch.delivery.position import SharedWithWorkers, StartPoint
 from midepoch.delivery.reader import take_turns
-from midepoch.delivery.start_point import StartPoint
 from midepoch.errors import CheckpointMismatchError, StaleIteratorError, UnknownStateError
 from simulation import MemoryWorld
 

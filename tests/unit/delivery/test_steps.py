@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from counted import write_files
 from midepoch.checkpoint.state import State
-from midepoch.delivery.resume import begin
+from midepoch.delivery.plan import begin
 from surveys import surveyed
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from midepoch.stages.added import AddColumn, CastColumns
+from midepoch.stages.columns import AddColumn, CastColumns
 from midepoch.stages.flow import Flow, RowRun
 from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows

@@ -6,10 +6,9 @@ from functools import partial, wraps
 import pyarrow as pa
 import pytest
 
-from midepoch.stages.added import AddColumn, CastColumns
 from midepoch.stages.arguments import name_of
 from midepoch.stages.batch import Batch, Collate, MapBatches, MapBatchesOneToOne
-from midepoch.stages.columns import FillColumns, RenameColumns
+from midepoch.stages.columns import AddColumn, CastColumns, FillColumns, RenameColumns
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.stage import PackStream, PackWindows

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from midepoch._common.types import I64
-from midepoch.checkpoint.consistency import check_scale
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.checkpoint.lanes import LanePosition, lane_cuts
-from midepoch.checkpoint.migrations import upgrade
-from midepoch.checkpoint.state import MOST_APPENDED, LanePositions, State
+from midepoch.checkpoint.state import MOST_APPENDED, LanePositions, State, check_scale
+from midepoch.checkpoint.versions import upgrade
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import Shuffle
 from midepoch.pipeline.pipeline import Pipeline
