@@ -91,13 +91,10 @@ class PartItems:
                 return None
             number += 1
             if number == len(self._starts):
-                self._start_over()
+                self._starts.append(self._starts[-1] + self._pass(number - 1).total())
+                if self._starts[-EMPTY_PASSES - 1 :].count(self._starts[-1]) > EMPTY_PASSES:
+                    raise self._parts.without_items(self._part)
         return number, item - self._starts[number]
-
-    def _start_over(self) -> None:
-        self._starts.append(self._starts[-1] + self._pass(len(self._starts) - 1).total())
-        if self._starts[-EMPTY_PASSES - 1 :].count(self._starts[-1]) > EMPTY_PASSES:
-            raise self._parts.without_items(self._part)
 
     def position(self, items: int) -> tuple[int, Cursor]:
         """How often the part has ended, and its cursor, after a number of items."""
@@ -160,8 +157,7 @@ class Stretch:
 
     def taken(self, items: int) -> I64:
         """The number of items of each part among the first ``items``, if the stretch lasts so long."""
-        taken: I64 = self.before + self.table.drawn(self.draws + items)
-        return taken
+        return self.before + self.table.drawn(self.draws + items)
 
     def number_of(self, part: int, item: int) -> int:
         """The number of the draw that takes an item of a part."""
@@ -320,17 +316,16 @@ class _Reading:
         self._of_parts: list[deque[I64]] = [deque() for _ in items.parts]
         """For each part, its items among them that it was not asked for yet."""
 
-    def _advance(self) -> int | None:
-        """Find the parts of the next array of draws. Returns how many they are; None if there is no such array."""
+    def _advance(self) -> I64 | None:
+        """Find the parts and items of the next array of draws, which may be empty; None if there is no such array."""
         numbers = next(self._wanted, None)
-        if numbers is None or not len(numbers):
-            return None if numbers is None else 0
-        parts, items = self._items.located(numbers)
-        self._due.append(parts)
-        for waiting, draws in zip(self._of_parts, draws_by_part(parts, len(self._of_parts)), strict=True):
-            if len(draws):
-                waiting.append(items[draws])
-        return len(numbers)
+        if numbers is not None and len(numbers):
+            parts, items = self._items.located(numbers)
+            self._due.append(parts)
+            for waiting, draws in zip(self._of_parts, draws_by_part(parts, len(self._of_parts)), strict=True):
+                if len(draws):
+                    waiting.append(items[draws])
+        return numbers
 
     def _wanted_of(self, part: int) -> Iterator[I64]:
         """The wanted items of a part. A part that is drawn from rarely does not look ahead through all draws.
@@ -341,10 +336,10 @@ class _Reading:
         waiting = self._of_parts[part]
         while True:
             while not waiting:
-                found = self._advance()
-                if found is None:
+                numbers = self._advance()
+                if numbers is None:
                     return
-                if not waiting and (found == 0 or len(self._due) >= DRAWS_AHEAD):
+                if not waiting and (not len(numbers) or len(self._due) >= DRAWS_AHEAD):
                     yield NOT_KNOWN
                     if not waiting and sum(map(len, self._due)) >= MOST_DRAWS_AHEAD:
                         return

@@ -114,7 +114,7 @@ class RunSlice(NamedTuple):
     run: RowRun
     chosen: slice
     rows: SlicedRows | PickedRows
-    """They as a part of a pool."""
+    """The rows as a part of a pool."""
 
 
 class WaitingRows:

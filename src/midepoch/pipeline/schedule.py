@@ -137,8 +137,7 @@ class Shares:
             some = np.bincount(self._found_parts(np.zeros_like(self.weights), rest), minlength=len(self.weights))
         else:
             some = np.array([of_part.searchsorted(rest) for of_part in self._draws_of])
-        counts: I64 = periods * self.weights + some
-        return counts
+        return periods * self.weights + some
 
     def parts(self, first: int, stop: int) -> I32:
         """The parts of the draws from ``first`` to ``stop``."""
