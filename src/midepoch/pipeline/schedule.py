@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from math import gcd, lcm
 from typing import Any
 
@@ -61,7 +62,7 @@ def draws_by_part(parts: I32, count: int) -> list[I64]:
     ends = np.cumsum(np.bincount(parts, minlength=count))
     # 16 bits are sorted in linear time.
     order = np.argsort(parts.astype(np.int16) if count <= 1 << 15 else parts, kind="stable")
-    return np.split(order, ends[:-1])
+    return [order[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
 
 
 class Shares:
