@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from midepoch.integrations.structured.dataset import StructuredDataset
     from midepoch.integrations.torchdata import from_stateful_dataloader
     from midepoch.loader import Loader
-    from midepoch.pipeline.weight_schedule import WeightSchedule
+    from midepoch.pipeline.schedule import WeightSchedule
 
 __version__ = "0.1.0"
 
@@ -70,7 +70,7 @@ _HOMES = {
     "SurveyMismatchError": "errors",
     "TooManySkippedError": "errors",
     "UnknownStateError": "errors",
-    "WeightSchedule": "pipeline.weight_schedule",
+    "WeightSchedule": "pipeline.schedule",
     "concat": "dataset.mixing",
     "fast_load_iterable_dataset": "integrations.huggingface.dataset",
     "from_hf": "integrations.huggingface.dataset",

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.pipeline.lanes import PipelineLanes
-from midepoch.pipeline.schedule import Schedule, integer_weights
+from midepoch.pipeline.schedule import integer_weights
 from midepoch.sources.source import EpochCut
 from midepoch.testing import assert_elastic, assert_resumes, same
+from schedules import OneByOne
 from worlds import FORMATS, SUFFIXES, batch_is_kept, ids, is_kept, jitter, keep_even, plus_one, spread, table, write
 
 many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -149,7 +150,7 @@ def lane_of_model(world: MixedWorld, parts: list[list[Any]], lane: int, epoch: i
         left = [0 if gone else weight for gone, weight in zip(over, whole, strict=True)]
         if not any(left):
             return got
-        schedule, counts = Schedule(left, world.seed, epoch, lane), [0] * len(parts)
+        schedule, counts = OneByOne(left, world.seed, epoch, lane), [0] * len(parts)
         while waiting[number := schedule.draw(counts)]:
             got.append(waiting[number].pop(0))
             counts[number] += 1

@@ -14,8 +14,8 @@ from midepoch.delivery.plan import Plan
 from midepoch.delivery.session import Session
 from midepoch.pipeline import mixture
 from midepoch.pipeline.draws import Draws, PartPosition
-from midepoch.pipeline.period import Period
 from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.schedule import DrawTable
 from midepoch.stages import batch, flow
 from midepoch.stages.counted import Groups
 from midepoch.stages.kept import Kept
@@ -291,15 +291,15 @@ def test_the_plan_of_the_window_before(pairs, monkeypatch):
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_counted_schedule_off_by_one(pairs, monkeypatch, error):
-    right = Period.parts
-    monkeypatch.setattr(Period, "parts", lambda self, first, stop: right(self, first + error, stop + error))
+    right = DrawTable.parts
+    monkeypatch.setattr(DrawTable, "parts", lambda self, first, stop: right(self, first + error, stop + error))
     found_counted(*pairs["drawn"])
 
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_an_item_of_a_part_found_one_draw_off(pairs, monkeypatch, error):
-    right = Period.draw_of
-    monkeypatch.setattr(Period, "draw_of", lambda self, part, number: right(self, part, number) + error)
+    right = DrawTable.draw_of
+    monkeypatch.setattr(DrawTable, "draw_of", lambda self, part, number: right(self, part, number) + error)
     found_counted(*pairs["drawn"])
 
 

@@ -16,7 +16,7 @@ from midepoch.dataset.planned import Item
 from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.pipeline.weight_schedule import WeightSchedule, WeightSteps
+from midepoch.pipeline.schedule import WeightSchedule, WeightSteps
 from midepoch.stages.batch import MapBatches, MapBatchesOneToOne
 from midepoch.stages.columns import CastColumns, FillColumns, RenameColumns
 from midepoch.stages.stage import Stage

@@ -1,303 +1,331 @@
-"""The draws of a mixture, counted: what each part has yielded after any number of draws follows from the schedule."""
+"""The draws of a mixture, counted: what each part has yielded after any number of draws follows from a table."""
 
+from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from midepoch._common.types import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.pipeline.counted_part import CountedPart, PartItems
-from midepoch.pipeline.draws import RUN_ROWS, PartPosition, Stop
-from midepoch.pipeline.period import DrawTable
-from midepoch.pipeline.waiting_rows import LOW_BITS, WaitingRows, interleaved
+from midepoch.pipeline.draws import (
+    EMPTY_PASSES,
+    LOW_BITS,
+    LaneParts,
+    PartPosition,
+    ReadPass,
+    WaitingRows,
+    deal,
+    fill,
+    items_of_pass,
+    join_positions,
+    part_salt,
+    runs_of_pass,
+)
+from midepoch.pipeline.schedule import NEVER, DrawTable, draws_by_part
 from midepoch.stages.counted import CountedItems, Wanted
 from midepoch.stages.flow import Flow, RowRun, SingleItem
 from midepoch.stages.traced import TracedRows, join_traced
 from midepoch.values.forms import Form
 
-DRAWS_AT_ONCE = 8192
-"""For how many draws the parts and items are found together, at least, if as many are wanted."""
+PASSES_KEPT = 8
+"""How many passes over a part are kept in memory; older ones are opened again if they are needed."""
 DRAWS_AHEAD = 16
 """How many arrays of draws may wait while the next items of a part are looked for."""
 MOST_DRAWS_AHEAD = 1 << 14
 """How many draws may wait while a stage of a part holds rows back because its group is not full."""
 NOT_KNOWN: I64 = np.empty(0, np.int64)
+T = TypeVar("T")
+
+
+class PassItems(NamedTuple):
+    """Some items of one pass over a part."""
+
+    part: str
+    times_ended: int
+    """How often the part has ended before the pass."""
+    items: CountedItems
+    """All items of the pass."""
+    numbers: I64
+    """Which of them."""
+
+    def keys(self) -> I64:
+        """Their keys, which no other pass has."""
+        return (self.items.keys(self.numbers) ^ part_salt(self.part, self.times_ended)) & LOW_BITS
+
+
+class PartItems:
+    """The items of one part from its position on, counted over all passes. A part that starts over has several."""
+
+    def __init__(self, parts: LaneParts[CountedItems], part: int) -> None:
+        self._parts, self._part, self.name = parts, part, parts.names[part]
+        self._repeats, self._position = parts.stop == "never", parts.positions[part]
+        self._pass = lru_cache(maxsize=PASSES_KEPT)(self._open_pass)
+        self._starts = array("q", [0])
+        """The number of items before each pass. A part of few rows has very many passes."""
+        self.is_endless = self._repeats or self._pass(0).is_endless
+
+    def _open_pass(self, number: int) -> CountedItems:
+        cursor = self._parts.begins[self._part] if number else self._position.cursor
+        return self._parts.open(self._part, self._position.times_ended + number, cursor)
+
+    def has(self, item: int) -> bool:
+        return self._find(item) is not None
+
+    def total(self) -> int:
+        """The number of items of a part that does not start over."""
+        return self._pass(0).total()
+
+    def _find(self, item: int) -> tuple[int, int] | None:
+        """The pass of an item, and its number there; None if there is no such item."""
+        number = bisect_right(self._starts, item) - 1
+        while not self._pass(number).has(item - self._starts[number]):
+            if not self._repeats:
+                return None
+            number += 1
+            if number == len(self._starts):
+                self._starts.append(self._starts[-1] + self._pass(number - 1).total())
+                if self._starts[-EMPTY_PASSES - 1 :].count(self._starts[-1]) > EMPTY_PASSES:
+                    raise self._parts.without_items(self._part)
+        return number, item - self._starts[number]
+
+    def position(self, items: int) -> tuple[int, Cursor]:
+        """How often the part has ended, and its cursor, after a number of items."""
+        if items == 0:
+            return self._position.times_ended, self._position.cursor
+        found = self._find(items - 1)
+        assert found is not None
+        number, item = found
+        return self._position.times_ended + number, self._pass(number).cursor(item + 1)
+
+    def find(self, file: str, row: int) -> I64:
+        """The items of the present pass that have this row."""
+        return self._pass(0).find(file, row)
+
+    def by_pass(self, items: I64) -> Iterator[PassItems]:
+        """These items, which exist, by passes."""
+        if self._repeats and len(items):
+            self._find(int(items[-1]))  # now it is known where the passes before its own end
+        while len(items):
+            number = bisect_right(self._starts, int(items[0])) - 1
+            is_last = number + 1 == len(self._starts)
+            end = len(items) if is_last else int(np.searchsorted(items, self._starts[number + 1]))
+            here = items[:end] - self._starts[number]
+            yield PassItems(self.name, self._position.times_ended + number, self._pass(number), here)
+            items = items[end:]
+
+    def flows(self, opened: Any, wanted: Wanted) -> Iterator[tuple[int, Flow]]:
+        """The wanted items, a flow for each pass, with how often the part has ended before it.
+
+        Packs of one window may take documents of two passes in any order. Then there are several flows of a pass.
+        """
+        for times_ended, pieces in groupby(self._pieces(wanted), attrgetter("times_ended")):
+            first = next(pieces)
+            numbers = (piece.numbers for piece in chain([first], pieces))
+            yield times_ended, first.items.flow(opened, numbers)
+
+    def _pieces(self, wanted: Wanted) -> Iterator[PassItems]:
+        """The wanted items by passes. Where the next ones are not known yet, the last pass is told so."""
+        last: PassItems | None = None
+        for items in wanted:
+            if last is not None and not len(items):
+                yield last._replace(numbers=items)
+            for last in self.by_pass(items):
+                yield last
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """Draws under one schedule."""
+class Stretch:
+    """Draws by one table, until a part ends and the others share its draws."""
 
     first: int
     """The number of the first item."""
     draws: int
-    """The number of draws of the schedule before the first item."""
-    drawn: I64
-    """The same for each part."""
-    taken: I64
-    """The number of items of each part before the first item."""
+    """How many draws of the table are before item 0."""
+    before: I64
+    """The number of items of each part before the table's first draw."""
     ended: tuple[int, ...]
     """How often each part has ended, where ended parts are left out."""
-    period: DrawTable | None
-    """None if all parts have ended."""
+    table: DrawTable
+
+    def taken(self, items: int) -> I64:
+        """The number of items of each part among the first ``items``, if the stretch lasts so long."""
+        return self.before + self.table.drawn(self.draws + items)
+
+    def number_of(self, part: int, item: int) -> int:
+        """The number of the draw that takes an item of a part."""
+        return self.table.draw_of(part, item - int(self.before[part])) - self.draws
 
 
 class CountedDraws(CountedItems):
     """The items of a mixture in one lane."""
 
-    def __init__(
-        self,
-        parts: Sequence[CountedPart],
-        positions: Sequence[PartPosition],
-        *,
-        stop: Stop,
-        period: Callable[[Sequence[int]], DrawTable | None],
-        form: tuple[Form, bool],
-        in_runs: bool,
-    ) -> None:
-        """``period`` makes the period of a schedule, given how often each part has ended."""
-        self._names, self._stop, self._make_period = [part.name for part in parts], stop, period
-        self._form, self._in_runs, self._positions = form, in_runs, positions
-        self.batched = form[1]
-        self._parts = [
-            PartItems(part, position, repeats=stop == "never") for part, position in zip(parts, positions, strict=True)
-        ]
-        drawn = np.array([position.drawn for position in positions], np.int64)
-        ended = tuple(position.times_ended for position in positions)
-        first = period(ended)
-        draws = int(drawn.sum())
-        if first is not None and not np.array_equal(first.drawn(draws), drawn):
+    def __init__(self, parts: LaneParts[CountedItems], *, form: tuple[Form, bool], in_runs: bool) -> None:
+        """Take the parts, the form of the items, and whether all parts are unchanged rows, which are drawn in runs."""
+        self._lane_parts, self._stop, self._in_runs = parts, parts.stop, in_runs
+        self._form, self.batched = form
+        self.parts = [PartItems(parts, part) for part in range(len(parts.names))]
+        drawn = np.array([position.drawn for position in parts.positions], np.int64)
+        ended = tuple(position.times_ended for position in parts.positions)
+        table, draws = parts.table(ended), int(drawn.sum())
+        if table is not None and not np.array_equal(table.drawn(draws), drawn):
             raise CheckpointMismatchError(
-                f"The state is damaged: {drawn.tolist()} items drawn from the parts {', '.join(self._names)} do not "
+                f"The state is damaged: {drawn.tolist()} items drawn from the parts {', '.join(parts.names)} do not "
                 "follow from the weights. Load an earlier checkpoint."
             )
-        self._segments = [Segment(0, draws, drawn, np.zeros_like(drawn), ended, first)]
-        self._reached = [-1]
-        """For each segment, the last item that is known to be in it."""
-        endless = [part.is_endless for number, part in enumerate(self._parts) if self._weighted(number)]
-        self.is_endless = bool(endless) and (all(endless) if stop == "first" else any(endless))
+        self._stretches = [] if table is None else [Stretch(0, draws, -drawn, ended, table)]
+        """Those that are known. There are none if all parts have ended."""
+        self._weighted = [part for part in range(len(drawn)) if table is not None and table.draws_from(part)]
+        endless = [self.parts[part].is_endless for part in self._weighted]
+        self.is_endless = bool(endless) and (all(endless) if self._stop == "first" else any(endless))
 
-    def _segment(self, number: int) -> Segment | None:
-        """The segment of an item; None if there is no such item."""
-        index = bisect_right(self._segments, number, key=lambda segment: segment.first) - 1
-        while (segment := self._segments[index]).period is not None:
-            if number <= self._reached[index]:
-                return segment
-            taken = self._taken(segment, number + 1)
-            drawn = np.flatnonzero(taken > segment.taken).tolist()
-            short = [part for part in drawn if not self._parts[part].has(int(taken[part]) - 1)]
+    def _stretch(self, number: int) -> Stretch | None:
+        """The stretch of an item; None if there is no such item."""
+        index = bisect_right(self._stretches, number, key=attrgetter("first")) - 1
+        stretch = self._stretches[index] if self._stretches else None
+        while stretch is not None:
+            taken, before = stretch.taken(number + 1).tolist(), stretch.before.clip(min=0).tolist()
+            drawn = [part for part in self._weighted if taken[part] > before[part]]
+            short = [part for part in drawn if not self.parts[part].has(taken[part] - 1)]
             if not short:
-                self._reached[index] = number
-                return segment
-            if self._stop == "first":
-                return None
-            self._segments.append(self._segment_after(segment, short))
-            self._reached.append(-1)
-            index += 1
-        return None
+                break
+            stretch = self._stretch_after(stretch, short) if self._stop == "all" else None
+        return stretch
 
-    def _segment_after(self, segment: Segment, short: Sequence[int]) -> Segment:
-        """The segment after one in which these parts end."""
-        assert segment.period is not None
-        ends: dict[int, int] = {}
-        for part in short:
-            left = self._parts[part].left() - int(segment.taken[part])
-            ends[segment.period.draw_of(part, int(segment.drawn[part]) + left)] = part
-        draw = min(ends)
-        ended = list(segment.ended)
-        ended[ends[draw]] += 1
-        number = segment.first + draw - segment.draws
-        zeros = np.zeros_like(segment.drawn)
-        return Segment(number, 0, zeros, self._taken(segment, number), tuple(ended), self._make_period(ended))
-
-    def _taken(self, segment: Segment, items: int) -> I64:
-        """The number of items of each part among the first ``items``, if the segment lasts so long."""
-        assert segment.period is not None
-        drawn: I64 = segment.period.drawn(segment.draws + items - segment.first)
-        return segment.taken + drawn - segment.drawn
+    def _stretch_after(self, last: Stretch, short: Sequence[int]) -> Stretch | None:
+        """The stretch after the last one that is known, in which these parts end; None if no part is left."""
+        number, part = min((last.number_of(part, self.parts[part].total()), part) for part in short)
+        ended = tuple(times_ended + (other == part) for other, times_ended in enumerate(last.ended))
+        table = self._lane_parts.table(ended)
+        if table is None:
+            return None
+        self._stretches.append(Stretch(number, -number, last.taken(number), ended, table))
+        return self._stretches[-1]
 
     def has(self, number: int) -> bool:
-        return self._segment(number) is not None
+        return self._stretch(number) is not None
 
     def total(self) -> int:
         if self.is_endless:
             raise TypeError("The length is unknown: a mixture with stop='never' never ends.")
         if self._stop == "all":
-            return sum(part.left() for number, part in enumerate(self._parts) if self._weighted(number))
-        segment = self._segments[0]
-        if segment.period is None:
-            return 0
-        ends = [
-            segment.period.draw_of(number, int(segment.drawn[number]) + part.left())
-            for number, part in enumerate(self._parts)
-            if self._weighted(number) and not part.is_endless
-        ]
-        return min(ends) - segment.draws
-
-    def _weighted(self, part: int) -> bool:
-        period = self._segments[0].period
-        return period is not None and period.draws_from(part)
+            return sum(self.parts[part].total() for part in self._weighted)
+        ends = [part for part in self._weighted if not self.parts[part].is_endless]
+        return min(self._stretches[0].number_of(part, self.parts[part].total()) for part in ends)
 
     def cursor(self, items: int) -> Cursor:
-        segment = self._segments[0] if items == 0 else self._segment(items - 1)
-        assert segment is not None
-        if segment.period is None:
-            taken, drawn = segment.taken, segment.drawn
-        else:
-            taken = self._taken(segment, items)
-            drawn = segment.drawn + taken - segment.taken
-        cursor: list[int] = []
-        for number, part in enumerate(self._parts):
-            times_ended, part_cursor = part.position(int(taken[number]))
-            if self._stop == "all":
-                times_ended = segment.ended[number]
-            cursor += [int(drawn[number]), times_ended, *part_cursor]
-        return tuple(cursor)
+        if items == 0:
+            return join_positions(self._lane_parts.positions)
+        stretch = self._stretch(items - 1)
+        assert stretch is not None
+        taken, positions = stretch.taken(items), []
+        drawn = taken - stretch.before
+        for number, part in enumerate(self.parts):
+            times_ended, cursor = part.position(int(taken[number]))
+            ended = stretch.ended[number] if self._stop == "all" else times_ended
+            positions.append(PartPosition(int(drawn[number]), ended, cursor))
+        return join_positions(positions)
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        draws = _Draws(self, opened, wanted)
-        form, batched = self._form
+        reading = _Reading(self, opened, wanted)
         if self._in_runs:
-            return Flow(row_runs=draws.row_runs(), form=form)
-        return Flow(single_items=draws.single_items(), form=form, batched=batched)
+            return Flow(row_runs=reading.row_runs(), form=self._form)
+        return Flow(single_items=reading.single_items(), form=self._form, batched=self.batched)
 
-    def trace(self, numbers: I64) -> TracedRows:
-        parts, of_parts = self.located(numbers)
-        traced = []
-        for part, items in enumerate(of_parts):
-            if len(items):
-                rows = self._parts[part].trace(items)
-                traced.append(rows.with_columns(items=np.flatnonzero(parts == part)[rows.items]))
-        return join_traced(traced)
+    def located(self, numbers: I64) -> tuple[I32, I64]:
+        """The part of each of these draws, and the number of its item in that part."""
+        parts, items = np.empty(len(numbers), np.int32), np.empty(len(numbers), np.int64)
+        if len(numbers):
+            self._stretch(int(numbers[-1]))  # now it is known where the stretches before its own end
+        ends = np.searchsorted(numbers, [stretch.first for stretch in self._stretches[1:]]).tolist()
+        for stretch, begin, end in zip(self._stretches, [0, *ends], [*ends, len(numbers)], strict=False):
+            if begin < end:
+                first, last, chosen = int(numbers[begin]), int(numbers[end - 1]), numbers[begin:end] - numbers[begin]
+                every = stretch.table.parts(stretch.draws + first, stretch.draws + last + 1)
+                of_every = np.empty(len(every), np.int64)
+                for begun, draws in zip(stretch.taken(first), draws_by_part(every, len(self.parts)), strict=True):
+                    of_every[draws] = np.arange(begun, begun + len(draws))
+                parts[begin:end], items[begin:end] = every[chosen], of_every[chosen]
+        return parts, items
+
+    def _passes(self, numbers: I64) -> Iterator[tuple[I64, PassItems]]:
+        """These items by parts and passes: the places of some of them in ``numbers``, and these."""
+        parts, items = self.located(numbers)
+        for part, draws in zip(self.parts, draws_by_part(parts, len(self.parts)), strict=True):
+            for piece in part.by_pass(items[draws]):
+                yield draws[: len(piece.numbers)], piece
+                draws = draws[len(piece.numbers) :]
+
+    def _of_each(self, numbers: I64, ask: Callable[[PassItems], I64]) -> I64:
+        """What the passes say of each of these items."""
+        values = np.empty(len(numbers), np.int64)
+        for places, piece in self._passes(numbers):
+            values[places] = ask(piece)
+        return values
 
     def keys(self, numbers: I64) -> I64:
-        return self._of_each(numbers, PartItems.keys)
+        return self._of_each(numbers, PassItems.keys)
 
     def lengths(self, numbers: I64) -> I64:
-        return self._of_each(numbers, PartItems.lengths)
+        return self._of_each(numbers, lambda piece: piece.items.lengths(piece.numbers))
 
     def costs(self, numbers: I64) -> I64:
-        return self._of_each(numbers, PartItems.costs)
+        return self._of_each(numbers, lambda piece: piece.items.costs(piece.numbers))
 
-    def _of_each(self, numbers: I64, of_part: Callable[[PartItems, I64], I64]) -> I64:
-        """What the parts say of each of these items."""
-        if not len(numbers):
-            return numbers
-        parts, of_parts = self.located(numbers)
-        values = np.empty(len(numbers), np.int64)
-        for part, items in enumerate(of_parts):
-            if len(items):
-                values[parts == part] = of_part(self._parts[part], items)
-        return values
+    def trace(self, numbers: I64) -> TracedRows:
+        traced = []
+        for places, piece in self._passes(numbers):
+            rows = piece.items.trace(piece.numbers).within(piece.part)
+            traced.append(rows.with_columns(items=places[rows.items]))
+        return join_traced(traced)
 
     def find(self, file: str, row: int) -> I64:
         found = [
             number
-            for part in range(len(self._parts))
-            if self._weighted(part)
-            for item in self._parts[part].find(file, row).tolist()
+            for part in self._weighted
+            for item in self.parts[part].find(file, row).tolist()
             if (number := self._number_of(part, item)) is not None
         ]
         return np.array(sorted(found), np.int64)
 
     def _number_of(self, part: int, item: int) -> int | None:
         """The number of the draw that takes an item of a part; None if the mixture ends before."""
-        index = 0
-        while index < len(self._segments) and (segment := self._segments[index]).period is not None:
-            if segment.period.draws_from(part):
-                draw = segment.period.draw_of(part, int(segment.drawn[part]) + item - int(segment.taken[part]))
-                number = segment.first + draw - segment.draws
-                if self._segment(number) is segment:
-                    return number
-            index += 1  # the part comes later, under another schedule, if there is one
+        for stretch in self._stretches:  # more may become known meanwhile
+            number = stretch.number_of(part, item)
+            if self._stop != "all" and number >= NEVER - stretch.draws:
+                return None
+            if self._stretch(number) is stretch:
+                return number
         return None
 
-    def located(self, numbers: I64) -> tuple[I32, list[I64]]:
-        """The part of each of these draws, and, for each part, the numbers of its items among them."""
-        parts, items = [], [list[I64]() for _ in self._parts]
-        begin = 0
-        while begin < len(numbers):
-            segment = self._segment(int(numbers[begin]))
-            assert segment is not None
-            assert segment.period is not None
-            later = [other.first for other in self._segments if other.first > segment.first]
-            end = len(numbers)
-            if later:
-                end = int(np.searchsorted(numbers, later[0]))
-            elif self._segment(int(numbers[-1])) is not segment:
-                continue  # now it is known where the segment ends
-            here = numbers[begin:end]
-            first, last = int(here[0]), int(here[-1])
-            base = self._taken(segment, first)
-            every = segment.period.parts(
-                segment.draws + first - segment.first, segment.draws + last + 1 - segment.first
-            )
-            if len(here) == len(every):  # all draws are wanted
-                chosen = every
-                for of_part, begun, drawn in zip(items, base.tolist(), self._taken(segment, last + 1), strict=True):
-                    of_part.append(np.arange(begun, drawn))
-            else:
-                chosen = every[here - first]
-                for part, of_part in enumerate(items):
-                    ordinals = np.cumsum(every == part)[here - first] - 1
-                    of_part.append(base[part] + ordinals[chosen == part])
-            parts.append(chosen)
-            begin = end
-        return np.concatenate(parts), [np.concatenate(of_part) for of_part in items]
 
-    def part_flows(self, part: int, opened: Any, wanted: Wanted) -> Iterator[tuple[int, Flow]]:
-        """The items of a part, a flow for each pass over it."""
-        return self._parts[part].flows(opened.parts[part], wanted)
-
-    @property
-    def part_count(self) -> int:
-        return len(self._parts)
-
-
-class _Draws:
+class _Reading:
     """The wanted draws of one reader. Each part is asked for its items of an array of draws when they are needed."""
 
     def __init__(self, items: CountedDraws, opened: Any, wanted: Wanted) -> None:
         self._items, self._opened, self._wanted = items, opened, wanted
         self._due: deque[I32] = deque()
-        self._draws_due = 0
-        self._of_parts: list[deque[I64]] = [deque() for _ in range(items.part_count)]
-        self._later: I64 | None = None
-        """An array of draws that was looked at, and comes next."""
+        """The parts of the next draws."""
+        self._of_parts: list[deque[I64]] = [deque() for _ in items.parts]
+        """For each part, its items among them that it was not asked for yet."""
 
-    def _advance(self) -> int | None:
-        """Find the parts of the next array of draws. Returns how many they are; None if there is no such array."""
-        numbers = self._next_numbers()
-        if numbers is None or not len(numbers):
-            return None if numbers is None else 0
-        parts, of_parts = self._items.located(numbers)
-        self._due.append(parts)
-        self._draws_due += len(parts)
-        for part, of_part in enumerate(of_parts):
-            if len(of_part):
-                self._of_parts[part].append(of_part)
-        return len(numbers)
-
-    def _next_numbers(self) -> I64 | None:
-        """The next array of wanted draws, or several as one. Short ones come first after a resume, and stay alone."""
-        numbers = self._later if self._later is not None else next(self._wanted, None)
-        self._later = None
-        if numbers is None or len(numbers) < RUN_ROWS:
-            return numbers
-        arrays = [numbers]
-        while sum(map(len, arrays)) < DRAWS_AT_ONCE and (numbers := next(self._wanted, None)) is not None:
-            if len(numbers) and numbers[0] <= arrays[-1][-1]:  # of the same window of packs, which goes back
-                self._later = numbers
-                break
-            arrays.append(numbers)
-            if len(numbers) < RUN_ROWS:
-                break
-        return np.concatenate(arrays)
+    def _advance(self) -> I64 | None:
+        """Find the parts and items of the next array of draws, which may be empty; None if there is no such array."""
+        numbers = next(self._wanted, None)
+        if numbers is not None and len(numbers):
+            parts, items = self._items.located(numbers)
+            self._due.append(parts)
+            for waiting, draws in zip(self._of_parts, draws_by_part(parts, len(self._of_parts)), strict=True):
+                if len(draws):
+                    waiting.append(items[draws])
+        return numbers
 
     def _wanted_of(self, part: int) -> Iterator[I64]:
         """The wanted items of a part. A part that is drawn from rarely does not look ahead through all draws.
@@ -306,63 +334,41 @@ class _Draws:
         group is not full, and there may be no further draw from the part. The end makes the stage give them out.
         """
         waiting = self._of_parts[part]
-        looks_on = True
         while True:
-            if waiting:
-                yield waiting.popleft()
-                looks_on = True
-            elif not looks_on:
-                yield NOT_KNOWN
-                if not waiting and self._draws_due >= MOST_DRAWS_AHEAD:
+            while not waiting:
+                numbers = self._advance()
+                if numbers is None:
                     return
-                looks_on = True
-            elif (found := self._advance()) is None:
-                return
-            else:
-                looks_on = found > 0 and (bool(waiting) or len(self._due) < DRAWS_AHEAD)
+                if not waiting and (not len(numbers) or len(self._due) >= DRAWS_AHEAD):
+                    yield NOT_KNOWN
+                    if not waiting and sum(map(len, self._due)) >= MOST_DRAWS_AHEAD:
+                        return
+            yield waiting.popleft()
 
     def _arrays(self) -> Iterator[I32]:
         while self._due or self._advance() is not None:
             if self._due:
-                self._draws_due -= len(self._due[0])
                 yield self._due.popleft()
 
-    def single_items(self) -> Iterator[SingleItem]:
-        flows = [self._singles(part) for part in range(self._items.part_count)]
-        for parts in self._arrays():
-            for part in parts.tolist():
-                yield next(flows[part])
-
-    def _flows(self, part: int) -> Iterator[tuple[int, Flow]]:
-        """The flows of a part. It is opened again if its wanted items ended early and there are more."""
+    def _read(self, part: int, read: ReadPass[T]) -> Iterator[T]:
+        """What a part yields. It is opened again if its wanted items ended early and there are more."""
+        items, opened = self._items.parts[part], self._opened.parts[part]
         while True:
-            yield from self._items.part_flows(part, self._opened, self._wanted_of(part))
+            for times_ended, flow in items.flows(opened, self._wanted_of(part)):
+                yield from read(items.name, times_ended, flow)
             if not self._of_parts[part]:
                 return
 
-    def _singles(self, part: int) -> Iterator[SingleItem]:
-        for salt, flow in self._flows(part):
-            for item, cursor, key in flow.as_single_items():
-                yield item, cursor, (key ^ salt) & LOW_BITS
+    def single_items(self) -> Iterator[SingleItem]:
+        flows = [self._read(part, items_of_pass) for part in range(len(self._items.parts))]
+        for parts in self._arrays():
+            for part in parts.tolist():
+                item, _, key = next(flows[part])
+                yield item, (0,), key
 
     def row_runs(self) -> Iterator[RowRun]:
-        flows = [self._runs(part) for part in range(self._items.part_count)]
+        flows = [self._read(part, runs_of_pass) for part in range(len(self._items.parts))]
         waiting = [WaitingRows() for _ in flows]
         for parts in self._arrays():
-            for part, needed in enumerate(np.bincount(parts, minlength=len(flows)).tolist()):
-                while waiting[part].rows < needed:
-                    waiting[part].add([next(flows[part])])
-            for first in range(0, len(parts), RUN_ROWS):
-                yield _dealt_run(parts[first : first + RUN_ROWS], waiting)
-
-    def _runs(self, part: int) -> Iterator[RowRun]:
-        for salt, flow in self._flows(part):
-            assert flow.row_runs is not None
-            for run in flow.row_runs:
-                yield RowRun(run.rows, run.cursors, (run.keys ^ salt) & LOW_BITS)
-
-
-def _dealt_run(parts: I32, waiting: Sequence[WaitingRows]) -> RowRun:
-    """The next rows of ``parts``. Nobody else holds them, so the next ones are made in their memory."""
-    rows, keys, _ = interleaved(parts, waiting)
-    return RowRun(rows, np.zeros((len(keys), 1), np.int64), keys)
+            fill(waiting, flows, parts)
+            yield deal(parts, waiting)[0]

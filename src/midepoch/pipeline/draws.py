@@ -1,25 +1,38 @@
-"""Drawing from the parts of a mixture in one lane: one by one, or in runs where all parts are unchanged rows."""
+"""Drawing from the parts of a mixture in one lane: one by one, or in runs where all parts are unchanged rows.
 
-from collections.abc import Callable, Iterator, Sequence
+A thousand rows are drawn at a time. Those of each part are a few slices of its runs. One permutation puts the rows of
+all parts in the order of the draws.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Literal, NamedTuple, Protocol
+from functools import partial
+from itertools import chain
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from midepoch._common.hashing import key_of
 from midepoch._common.types import I32
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.pipeline.waiting_rows import LOW_BITS, WaitingRows, interleaved
+from midepoch.pipeline.schedule import DrawTable, draws_by_part
 from midepoch.stages.flow import Flow, RowRun, SingleItem
+from midepoch.values.file_checks import all_checks
+from midepoch.values.open_batch import OpenBatch, SlicedRows
+from midepoch.values.origin import RowOrigin
+from midepoch.values.pool import PickedRows, RowPool
+from midepoch.values.rows import Rows, pool_of
 
 Stop = Literal["first", "all", "never"]
 """When an epoch ends: with the first part that ends, with the last one, or never, as parts start over."""
 RUN_ROWS = 1024
-RUNS_WAITING = 4
 DRAWS_TOGETHER = 256
 """For how many items that are drawn one by one the parts are found together."""
 EMPTY_PASSES = 10
+LOW_BITS = (1 << 63) - 1
+T = TypeVar("T")
 
 
 class PartPosition(NamedTuple):
@@ -33,7 +46,7 @@ class PartPosition(NamedTuple):
     """The part's own cursor."""
 
 
-def join_positions(positions: Sequence[PartPosition]) -> Cursor:
+def join_positions(positions: Iterable[PartPosition]) -> Cursor:
     """The positions in all parts as one cursor."""
     return tuple(number for drawn, times_ended, cursor in positions for number in (drawn, times_ended, *cursor))
 
@@ -49,148 +62,25 @@ def split_cursor(cursor: Cursor, widths: Sequence[int]) -> list[PartPosition]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartInput:
-    """One part, as a lane draws from it."""
+class LaneParts(Generic[T]):
+    """The parts of a mixture, as a lane draws from them from its position on."""
 
-    name: str
-    begin: Cursor
-    open: Callable[[int, Cursor], Flow]
-    """Returns the part's items, given how often it has ended and the cursor to start from."""
+    names: Sequence[str]
+    begins: Sequence[Cursor]
+    positions: Sequence[PartPosition]
+    stop: Stop
+    open: Callable[[int, int, Cursor], T]
+    """Returns the items of a part, given its number, how often it has ended and the cursor to start from."""
+    table: Callable[[Sequence[int]], DrawTable | None]
+    """Returns the draws of the lane, given how often each part has ended; None if no part is left to draw from."""
 
-
-class Drawing(Protocol):
-    """The order of draws of a lane."""
-
-    def draw(self, drawn: Sequence[int]) -> int:
-        """The part to draw from next, after ``drawn`` draws from each."""
-
-    def draws(self, drawn: Sequence[int], available: Sequence[int], most: int) -> I32:
-        """The parts of the next draws: at most ``most``, and from no part more than it has available."""
-
-
-class Draws:
-    """The draws of a lane from its position on. Each object is good for one pass over them."""
-
-    def __init__(
-        self,
-        inputs: Sequence[PartInput],
-        positions: Sequence[PartPosition],
-        *,
-        stop: Stop,
-        schedule: Callable[[Sequence[int]], Drawing | None],
-    ) -> None:
-        """Take the parts, the position in each, and what makes a schedule, given how often each part has ended."""
-        self._inputs, self._stop, self._make_schedule = inputs, stop, schedule
-        self._drawn = [position.drawn for position in positions]
-        self._times_ended = [position.times_ended for position in positions]
-        self._cursors = [position.cursor for position in positions]
-        self._empty_passes = [0] * len(positions)
-        self._salts = [self._salt(part) for part in range(len(positions))]
-        self._schedule = schedule(self._times_ended)
-
-    def passes(self, weights: Sequence[int]) -> int:
-        """How often all parts that have a weight have ended."""
-        return min((ended for ended, weight in zip(self._times_ended, weights, strict=True) if weight), default=0)
-
-    def _salt(self, part: int) -> int:
-        """Separates the keys of one pass over a part from those of other parts and passes."""
-        return part_salt(self._inputs[part].name, self._times_ended[part])
-
-    def _open(self, part: int) -> Flow:
-        return self._inputs[part].open(self._times_ended[part], self._cursors[part])
-
-    def _part_cursors(self) -> list[Cursor]:
-        positions = zip(self._drawn, self._times_ended, self._cursors, strict=True)
-        return [(drawn, times_ended, *cursor) for drawn, times_ended, cursor in positions]
-
-    def single_items(self) -> Iterator[SingleItem]:
-        """The items, drawn one by one."""
-        flows: dict[int, Iterator[SingleItem]] = {}
-        part_cursors = self._part_cursors()
-        many = [DRAWS_TOGETHER] * len(self._inputs)
-        while self._schedule is not None:
-            for part in self._schedule.draws(self._drawn, many, DRAWS_TOGETHER).tolist():
-                while (single := self._next_of(part, flows)) is None:
-                    del flows[part]
-                    self._end(part)
-                    part_cursors = self._part_cursors()
-                    if self._stop != "never":
-                        break  # other parts are drawn from now on
-                if single is None:
-                    break
-                item, self._cursors[part], key = single
-                self._drawn[part] += 1
-                part_cursors[part] = (self._drawn[part], self._times_ended[part], *self._cursors[part])
-                yield item, tuple(chain.from_iterable(part_cursors)), (key ^ self._salts[part]) & LOW_BITS
-
-    def _next_of(self, part: int, flows: dict[int, Iterator[SingleItem]]) -> SingleItem | None:
-        """The next item of a part, which is opened if it is not; None if it has ended."""
-        if part not in flows:
-            flows[part] = self._open(part).as_single_items()
-        return next(flows[part], None)
-
-    def row_runs(self) -> Iterator[RowRun]:
-        """The items in runs: many draws at a time, from the runs of the parts that are waiting."""
-        flows: dict[int, Iterator[RowRun]] = {}
-        waiting = [WaitingRows() for _ in self._inputs]
-        most = 1  # so that the first item after a resume comes as soon as possible
-        while self._schedule is not None:
-            part = self._schedule.draw(self._drawn)
-            if part not in flows:
-                flow = self._open(part)
-                assert flow.row_runs is not None
-                flows[part] = flow.row_runs
-            for number, runs in flows.items():
-                waiting[number].add(islice(runs, max(0, most - waiting[number].runs)))
-            if waiting[part].rows:
-                available = [of_part.rows for of_part in waiting]
-                yield self._interleave(self._schedule.draws(self._drawn, available, RUN_ROWS), waiting)
-                most = RUNS_WAITING
-            else:
-                del flows[part]
-                self._end(part)
-
-    def _interleave(self, parts: I32, waiting: Sequence[WaitingRows]) -> RowRun:
-        """One run of the next rows of ``parts``, in the order of the draws. The rows are removed from ``waiting``."""
-        rows, keys, slices_of_parts = interleaved(parts, waiting, self._salts)
-        cursors = np.empty((len(parts), sum(2 + len(cursor) for cursor in self._cursors)), np.int64)
-        column = 0
-        for part, slices in enumerate(slices_of_parts):
-            width = 2 + len(self._cursors[part])
-            of_part = cursors[:, column : column + width]
-            column += width
-            before = self._drawn[part], self._times_ended[part], *self._cursors[part]
-            if not slices:
-                of_part[:] = before
-                continue
-            taken = np.cumsum(parts == part)
-            part_cursors = np.concatenate([[before[2:]], *(some.cursors for some in slices)])
-            of_part[:, 0], of_part[:, 1], of_part[:, 2:] = self._drawn[part] + taken, before[1], part_cursors[taken]
-            self._drawn[part] += len(part_cursors) - 1
-            self._cursors[part] = tuple(part_cursors[-1].tolist())
-        return RowRun(rows, cursors, keys)
-
-    def _end(self, part: int) -> None:
-        """Continue, or end the epoch, when the part that is due has nothing left."""
-        if self._stop == "first":
-            self._schedule = None
-            return
-        if self._stop == "never":
-            self._check_not_empty(part)
-        self._times_ended[part] += 1
-        if self._stop == "all":
-            self._drawn = [0] * len(self._drawn)
-            self._schedule = self._make_schedule(self._times_ended)
-        else:
-            self._cursors[part] = self._inputs[part].begin
-            self._salts[part] = self._salt(part)
-
-    def _check_not_empty(self, part: int) -> None:
-        """Raise if a part that starts over again and again has no items in this lane."""
-        name, begin = self._inputs[part].name, self._inputs[part].begin
-        self._empty_passes[part] = 0 if self._cursors[part] != begin else self._empty_passes[part] + 1
-        if self._empty_passes[part] == EMPTY_PASSES:
-            raise empty_part(name)
+    def without_items(self, part: int) -> ValueError:
+        """The error for a part that starts over again and again and has no items in the lane."""
+        return ValueError(
+            f"The part {self.names[part]!r} of the mixture had no items in {EMPTY_PASSES} passes over a lane, so "
+            "stop='never' cannot continue. The part has fewer rows than there are lanes, or a filter that keeps none: "
+            "use fewer lanes, or leave the part out."
+        )
 
 
 def part_salt(name: str, times_ended: int) -> int:
@@ -198,10 +88,180 @@ def part_salt(name: str, times_ended: int) -> int:
     return key_of("part", name, times_ended) & LOW_BITS
 
 
-def empty_part(name: str) -> ValueError:
-    """The error for a part that starts over again and again and has no items in a lane."""
-    return ValueError(
-        f"The part {name!r} of the mixture had no items in {EMPTY_PASSES} passes over a lane, so stop='never' "
-        "cannot continue. The part has fewer rows than there are lanes, or a filter that keeps none: use fewer "
-        "lanes, or leave the part out."
-    )
+ReadPass = Callable[[str, int, Flow], Iterator[T]]
+"""Reads a pass over a part, given the part's name and how often it has ended: ``runs_of_pass`` or ``items_of_pass``."""
+
+
+def runs_of_pass(name: str, times_ended: int, flow: Flow) -> Iterator[RowRun]:
+    """The runs of a pass over a part. Cursors begin with how often it has ended, and no other pass has their keys."""
+    assert flow.row_runs is not None
+    salt = part_salt(name, times_ended)
+    for run in flow.row_runs:
+        cursors = np.insert(run.cursors, 0, times_ended, axis=1)
+        yield RowRun(run.rows, cursors, (run.keys ^ salt) & LOW_BITS)
+
+
+def items_of_pass(name: str, times_ended: int, flow: Flow) -> Iterator[SingleItem]:
+    """The same one by one."""
+    salt = part_salt(name, times_ended)
+    for item, cursor, key in flow.as_single_items():
+        yield item, (times_ended, *cursor), (key ^ salt) & LOW_BITS
+
+
+class RunSlice(NamedTuple):
+    """Some rows of a run."""
+
+    run: RowRun
+    chosen: slice
+    rows: SlicedRows | PickedRows
+    """The rows as a part of a pool."""
+
+
+class WaitingRows:
+    """The rows of a part that are read and not drawn yet."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._runs: deque[tuple[RowRun, OpenBatch | None]] = deque()
+        """The runs. The columns of a record batch are opened once for all its slices."""
+        self._drawn = 0
+        """How many rows of the first run are drawn."""
+
+    def add(self, run: RowRun) -> None:
+        """Let more rows wait. They are rows of files, which no function has changed."""
+        data = run.rows.data
+        self._runs.append((run, OpenBatch(data) if isinstance(data, pa.RecordBatch) else None))
+        self.rows += len(run)
+
+    def take(self, count: int) -> list[RunSlice]:
+        """Remove the next ``count`` rows, and return them."""
+        taken = []
+        self.rows -= count
+        while count:
+            run, opened = self._runs[0]
+            chosen = slice(self._drawn, min(self._drawn + count, len(run)))
+            data: Any = run.rows.data
+            rows = data.at(chosen) if opened is None else SlicedRows(opened, chosen.start, chosen.stop)
+            taken.append(RunSlice(run, chosen, rows))
+            count -= chosen.stop - chosen.start
+            self._drawn = chosen.stop
+            if self._drawn == len(run):
+                self._runs.popleft()
+                self._drawn = 0
+        return taken
+
+
+def deal(parts: I32, waiting: Sequence[WaitingRows]) -> tuple[RowRun, list[list[RunSlice]]]:
+    """The next rows of ``parts`` in the order of the draws, and the slices of each part that they are of.
+
+    The rows are removed from ``waiting``. Their cursors mean nothing.
+    """
+    draws = draws_by_part(parts, len(waiting))
+    slices_of_parts = [of_part.take(len(own)) for of_part, own in zip(waiting, draws, strict=True)]
+    slices = list(chain.from_iterable(slices_of_parts))
+    places = np.empty(len(parts), np.int64)
+    places[np.concatenate(draws)] = np.arange(len(parts))
+    check = all_checks(some.run.rows.check for some in slices)
+    pool = RowPool([some.rows for some in slices], check, partial(_origin, slices))
+    rows = Rows(PickedRows(pool, places), slices[0].run.rows.form)
+    keys = np.concatenate([some.run.keys[some.chosen] for some in slices])[places]
+    return RowRun(rows, np.zeros((len(keys), 1), np.int64), keys), slices_of_parts
+
+
+def _origin(slices: Sequence[RunSlice]) -> RowOrigin | None:
+    return pool_of([some.run.rows.slice(some.chosen.start, some.chosen.stop) for some in slices]).origin
+
+
+def fill(waiting: Sequence[WaitingRows], flows: Sequence[Iterator[RowRun]], parts: I32) -> int:
+    """Let the rows wait that draws from ``parts`` need. Returns how many draws there are before one finds no row."""
+    missing = [len(parts)]
+    for of_part, runs, draws in zip(waiting, flows, draws_by_part(parts, len(waiting)), strict=True):
+        while of_part.rows < len(draws) and (run := next(runs, None)) is not None:
+            of_part.add(run)
+        missing += draws[of_part.rows : of_part.rows + 1].tolist()
+    return min(missing)
+
+
+class Draws:
+    """The draws of a lane from its position on. Each object is good for one pass over them."""
+
+    def __init__(self, parts: LaneParts[Flow]) -> None:
+        self._parts = parts
+        self._cursors: list[Cursor] = [(drawn, times_ended, *cursor) for drawn, times_ended, cursor in parts.positions]
+        """Of each part, how many items were drawn, how often it has ended, and its own cursor."""
+        self._table = parts.table([position.times_ended for position in parts.positions])
+
+    def passes(self, weights: Sequence[int]) -> int:
+        """How often all parts that have a weight have ended."""
+        return min((cursor[1] for cursor, weight in zip(self._cursors, weights, strict=True) if weight), default=0)
+
+    def _flows(self, read: ReadPass[T]) -> list[Iterator[T]]:
+        return [self._flow(part, read) for part in range(len(self._cursors))]
+
+    def _flow(self, part: int, read: ReadPass[T]) -> Iterator[T]:
+        """A part from its position on: one pass, or with stop="never" one after the other."""
+        _, times_ended, cursor = self._parts.positions[part]
+        empty_passes = 0
+        while empty_passes < EMPTY_PASSES:
+            empty_passes += 1
+            for found in read(self._parts.names[part], times_ended, self._parts.open(part, times_ended, cursor)):
+                empty_passes = 0
+                yield found
+            if self._parts.stop != "never":
+                return
+            times_ended, cursor = times_ended + 1, self._parts.begins[part]
+
+    def _next_parts(self, table: DrawTable, most: int) -> I32:
+        return table.next_parts([drawn for drawn, *_ in self._cursors], most)
+
+    def single_items(self) -> Iterator[SingleItem]:
+        """The items, drawn one by one."""
+        flows = self._flows(items_of_pass)
+        while self._table is not None:
+            for part in self._next_parts(self._table, DRAWS_TOGETHER).tolist():
+                single = next(flows[part], None)
+                if single is None:
+                    self._end(part)
+                    break  # other parts are drawn from now on
+                item, cursor, key = single
+                self._cursors[part] = (self._cursors[part][0] + 1, *cursor)
+                yield item, tuple(chain.from_iterable(self._cursors)), key
+
+    def row_runs(self) -> Iterator[RowRun]:
+        """The items in runs: many draws at a time."""
+        flows = self._flows(runs_of_pass)
+        waiting = [WaitingRows() for _ in flows]
+        most = 1  # so that the first item after a resume comes as soon as possible
+        while self._table is not None:
+            parts = self._next_parts(self._table, most)
+            known = fill(waiting, flows, parts)
+            if known:
+                yield self._interleave(parts[:known], waiting)
+            if known < len(parts):
+                self._end(int(parts[known]))
+            most = RUN_ROWS if known else 1
+
+    def _interleave(self, parts: I32, waiting: Sequence[WaitingRows]) -> RowRun:
+        """One run of the next rows of ``parts``, in the order of the draws. The rows are removed from ``waiting``."""
+        run, slices_of_parts = deal(parts, waiting)
+        cursors, column = np.empty((len(parts), sum(map(len, self._cursors))), np.int64), 0
+        for part, slices in enumerate(slices_of_parts):
+            drawn, *before = self._cursors[part]
+            ends = np.concatenate([[before], *(some.run.cursors[some.chosen] for some in slices)])
+            own = np.column_stack([np.arange(drawn, drawn + len(ends)), ends])
+            cursors[:, column : column + own.shape[1]] = own[np.cumsum(parts == part)]
+            column += own.shape[1]
+            self._cursors[part] = tuple(own[-1].tolist())
+        return RowRun(run.rows, cursors, run.keys)
+
+    def _end(self, part: int) -> None:
+        """Continue without a part that has ended, or end the epoch."""
+        if self._parts.stop == "never":
+            raise self._parts.without_items(part)
+        self._table = None
+        if self._parts.stop == "all":
+            self._cursors = [
+                (0, times_ended + (number == part), *cursor)
+                for number, (_, times_ended, *cursor) in enumerate(self._cursors)
+            ]
+            self._table = self._parts.table([times_ended for _, times_ended, *_ in self._cursors])

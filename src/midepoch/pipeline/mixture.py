@@ -8,7 +8,7 @@ function of the weights, the seed, the lane and those counts.
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import pyarrow as pa
 
@@ -18,15 +18,20 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import edits_of_part
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.counted_draws import CountedDraws
-from midepoch.pipeline.counted_part import CountedPart
-from midepoch.pipeline.draws import Draws, PartInput, PartPosition, Stop, join_positions, part_salt, split_cursor
-from midepoch.pipeline.lane_schedules import LaneSchedules
+from midepoch.pipeline.draws import (
+    LOW_BITS,
+    Draws,
+    LaneParts,
+    PartPosition,
+    Stop,
+    join_positions,
+    part_salt,
+    split_cursor,
+)
 from midepoch.pipeline.lanes import PipelineLanes
-from midepoch.pipeline.mixture_adoption import MixtureAdoption
+from midepoch.pipeline.mixture_adoption import adopt_mixture
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.pipeline.schedule import COUNTED, integer_weights
-from midepoch.pipeline.waiting_rows import LOW_BITS
-from midepoch.pipeline.weight_schedule import WeightSteps, weight_in_words
+from midepoch.pipeline.schedule import COUNTED, DrawTable, Shares, WeightSteps, integer_weights, weight_in_words
 from midepoch.sources.read_counts import ReadCounts, sum_counts
 from midepoch.sources.source import (
     AdoptedCheckpoint,
@@ -41,6 +46,7 @@ from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.noting import noting
 
+T = TypeVar("T")
 STOPS: tuple[str, ...] = get_args(Stop)
 EPOCHS_KEPT = 4
 """How many epochs' lanes of each part are kept in memory."""
@@ -180,16 +186,7 @@ class Mixture:
 
     def adopt(self, then: Mapping[str, Any]) -> AdoptedCheckpoint:
         """Accept a checkpoint of a mixture, also one with other weights or parts: each part keeps its own position."""
-        return MixtureAdoption(
-            parts=self.parts,
-            names=self.names,
-            named=self.named,
-            weights=self.described_weights,
-            seed=self.seed,
-            stop=self.stop,
-            in_turn=self.in_turn,
-            description=self.describe(),
-        ).adopt(then)
+        return adopt_mixture(self, then)
 
 
 class OpenMixture:
@@ -217,15 +214,6 @@ class MixtureLanes:
         self._mixture, self._cut = mixture, cut
         # All lanes share an epoch's order. While some lanes are a pass ahead of others, the orders of both are needed.
         self._cached_lanes = lru_cache(maxsize=EPOCHS_KEPT * len(mixture.parts))(self._cut_part)
-        self._schedules = LaneSchedules(
-            weights=mixture.integer_weights,
-            seed=mixture.seed,
-            stop=mixture.stop,
-            steps=mixture.steps,
-            in_turn=mixture.in_turn,
-            epoch=cut.epoch,
-            lanes=cut.lanes,
-        )
         self._left_out: dict[int, set[int]] = {}
 
     def note_masked(self, lane: int, left_out: set[int]) -> None:
@@ -245,23 +233,40 @@ class MixtureLanes:
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
         """True if every part can have reached its cursor, and the schedule its counts."""
         positions = self._mixture.part_positions(cursor)
-        schedule = self._schedules.of_lane(lane, [position.times_ended for position in positions])
-        if schedule is not None and not schedule.can_have_drawn([position.drawn for position in positions]):
+        table = self._table(lane, [position.times_ended for position in positions])
+        if table is not None and not table.can_have_drawn([position.drawn for position in positions]):
             return False
         return all(
             self._part_lanes(part, times_ended).reaches(lane, cursor, self._mixture.parts[part].item_rows)
             for part, (_, times_ended, cursor) in enumerate(positions)
         )
 
+    def _table(self, lane: int, times_ended: Sequence[int]) -> DrawTable | None:
+        """All draws of a lane, given how often each part has ended; None if no part is left to draw from."""
+        mixture, key = self._mixture, (self._mixture.seed, self._cut.epoch, lane)
+        if mixture.steps is not None:
+            steps = mixture.steps.of_lane(lane, self._cut.lanes)
+            return DrawTable([(begin, Shares(weights, *key, step)) for step, (begin, weights) in enumerate(steps)])
+        parts = zip(mixture.integer_weights, times_ended, strict=True)
+        weights = [0 if mixture.stop == "all" and ended else weight for weight, ended in parts]
+        if not any(weights):
+            return None
+        return DrawTable.in_turn(weights) if mixture.in_turn else DrawTable([(0, Shares(weights, *key))])
+
+    def _lane_parts(self, lane: int, cursor: Cursor, open_part: Callable[[int, int, Cursor], T]) -> LaneParts[T]:
+        return LaneParts(
+            names=self._mixture.names,
+            begins=[part.begin for part in self._mixture.parts],
+            positions=self._mixture.part_positions(cursor),
+            stop=self._mixture.stop,
+            open=open_part,
+            table=partial(self._table, lane),
+        )
+
     def flow(self, opened: OpenMixture, lane: int, cursor: Cursor) -> Flow:
         """The items of a lane, in runs of rows if the parts have a common schema."""
         mixture = self._mixture
-        inputs = [
-            PartInput(name=name, begin=part.begin, open=partial(self._open, opened, lane, number))
-            for number, (name, part) in enumerate(zip(mixture.names, mixture.parts, strict=True))
-        ]
-        positions = mixture.part_positions(cursor)
-        draws = Draws(inputs, positions, stop=mixture.stop, schedule=partial(self._schedules.of_lane, lane))
+        draws = Draws(self._lane_parts(lane, cursor, partial(self._open, opened, lane)))
         form, batched = mixture.item_spec
         passes = partial(draws.passes, mixture.integer_weights) if mixture.stop == "never" else None
         if mixture.schema is not None:
@@ -273,22 +278,11 @@ class MixtureLanes:
         return [self._part_lanes(part, 0) for part in range(len(self._mixture.parts))]
 
     def counted(self, lane: int, cursor: Cursor) -> CountedDraws:
-        mixture = self._mixture
-        parts = [
-            CountedPart(name=name, begin=part.begin, open=partial(self._open_counted, lane, number))
-            for number, (name, part) in enumerate(zip(mixture.names, mixture.parts, strict=True))
-        ]
-        return CountedDraws(
-            parts,
-            mixture.part_positions(cursor),
-            stop=mixture.stop,
-            period=partial(self._schedules.period, lane),
-            form=mixture.item_spec,
-            in_runs=mixture.schema is not None,
-        )
+        def open_part(part: int, times_ended: int, cursor: Cursor) -> CountedItems:
+            return self._part_lanes(part, times_ended).counted(lane, cursor)
 
-    def _open_counted(self, lane: int, part: int, times_ended: int, cursor: Cursor) -> CountedItems:
-        return self._part_lanes(part, times_ended).counted(lane, cursor)
+        parts = self._lane_parts(lane, cursor, open_part)
+        return CountedDraws(parts, form=self._mixture.item_spec, in_runs=self._mixture.schema is not None)
 
     def _open(self, opened: OpenMixture, lane: int, part: int, times_ended: int, cursor: Cursor) -> Flow:
         lanes, name = self._part_lanes(part, times_ended), self._mixture.names[part]

@@ -1,30 +1,44 @@
-"""Which part a mixture draws from next: a schedule that keeps every part within one item of its exact share.
+"""Which part a mixture draws from next, so that every part stays within one item of its exact share.
 
 Each draw goes to a part that is due: the one that would be late first (the chairman assignment of R. Tijdeman, 1980).
 Of ``n`` parts none is ever more than ``1 - 1/(2n - 2)`` items away from its share of the draws so far. The rest of that
 one item lets every lane begin at another phase, so that lanes do not all draw from the same part at once.
 
 Everything is integers, in units of ``1 / sum(weights)`` of an item, so the schedule is the same on every machine. After
-``sum(weights)`` draws each part has been drawn exactly as often as its weight says, and the schedule repeats.
+``sum(weights)`` draws each part has been drawn exactly as often as its weight says, and the schedule repeats. A table
+of one period says which part a draw takes, what was drawn before it, and which draw takes a given item.
+
+Weights may change with the number of items drawn: in steps, or in ramps of small steps. Each step is a schedule of its
+own, from its own beginning.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from math import gcd, lcm
+from typing import Any
 
 import numpy as np
 
+from midepoch._common.checks import check_integer
 from midepoch._common.hashing import key_of
+from midepoch._common.lazy import cached_property
 from midepoch._common.types import I32, I64
 
 EXACT = 1 << 32
 """The largest sum of integer weights. Beyond it weights are rounded."""
 COUNTED = 1 << 20
-"""The longest period of draws for which a mixture is counted."""
-REMEMBERED = 1 << 14
-"""The longest period of draws that is kept in memory."""
+"""The longest period of draws for which a table is made, so that a mixture is counted."""
 DRAWN_TOGETHER = 1024
 """How many draws are found together, at most."""
+NEVER = 1 << 62
+"""The number of a draw that never comes."""
+RAMP_STEPS = 32
+"""A ramp from one weight to the next has at most this number of equal steps."""
+RAMP_PARTS = 256
+"""Inside a ramp, shares are rounded to multiples of one part in this number, so that their period is short."""
 
 
 def integer_weights(weights: Sequence[float]) -> tuple[int, ...]:
@@ -43,17 +57,24 @@ def integer_weights(weights: Sequence[float]) -> tuple[int, ...]:
     return tuple(integer // common for integer in integers)
 
 
-class Schedule:
-    """The order in which one lane draws from the parts."""
+def draws_by_part(parts: I32, count: int) -> list[I64]:
+    """For each of ``count`` parts, which of these draws are from it."""
+    ends = np.cumsum(np.bincount(parts, minlength=count))
+    # 16 bits are sorted in linear time.
+    order = np.argsort(parts.astype(np.int16) if count <= 1 << 15 else parts, kind="stable")
+    return [order[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
+
+
+class Shares:
+    """The draws of one lane by constant weights, counted from their beginning."""
 
     def __init__(self, weights: Sequence[int], *key: int | str) -> None:
         """Take integer weights, of which at least one is not 0. The key decides the phase."""
-        self._all_weights = weights
+        self.weights = np.array(weights, np.int64)
         self._weights = [(part, weight) for part, weight in enumerate(weights) if weight]
         self._total = sum(weights)
         self._slack = max(1, 2 * len(self._weights) - 2)
         self._phases = self._begin(*key)
-        self._known = np.full(self._total if self._total <= REMEMBERED else 0, -1, np.int32)
 
     def _begin(self, *key: int | str) -> dict[int, int]:
         """How far ahead of its share each part begins, in units of ``1 / slack`` of the total. The sum is 0."""
@@ -64,57 +85,21 @@ class Schedule:
             phases[ahead], phases[late] = shift, -shift
         return phases
 
-    def period(self) -> I32:
-        """The parts of the first ``sum(weights)`` draws, which repeat."""
-        if len(self._known) and self._known.min() >= 0:
-            return self._known
-        parts = self._next_draws([0] * len(self._all_weights), self._total)
-        if len(self._known):
-            self._known = parts
-        return parts
+    def next_parts(self, drawn: I64, count: int) -> I32:
+        """The parts of the next ``count`` draws, after ``drawn`` draws from each part.
 
-    def can_have_drawn(self, drawn: Sequence[int]) -> bool:
-        """True if these numbers of draws from each part are all within one of their shares."""
-        draws = sum(drawn)
-        return all(
-            abs(weight * draws - self._total * count) < self._total
-            for weight, count in zip(self._all_weights, drawn, strict=True)
-        )
+        Those of a short period are looked up, unless the counts are off the schedule, as those of a damaged state.
+        """
+        draws = int(drawn.sum())
+        if self._total <= DRAWN_TOGETHER and np.array_equal(drawn, self.drawn(draws)):
+            return self.parts(draws, draws + count)
+        return self._found_parts(drawn, count)
 
-    def draw(self, drawn: Sequence[int]) -> int:
-        """The part to draw from next, after ``drawn`` draws from each."""
-        draws = sum(drawn) + 1
-        total, slack = self._total, self._slack
-        best, best_late, best_weight = -1, 0, 1
-        for part, weight in self._weights:
-            owed = slack * (weight * draws - total * drawn[part]) + self._phases[part]
-            if owed < total:  # not due yet
-                continue
-            late = (slack - 1) * total - owed
-            if best < 0 or late * best_weight < best_late * weight:
-                best, best_late, best_weight = part, late, weight
-        return best
-
-    def draws(self, drawn: Sequence[int], available: Sequence[int], most: int) -> I32:
-        """The parts of the next draws: at most ``most``, and from no part more than it has available."""
-        if len(self._known):
-            numbers = np.arange(sum(drawn), sum(drawn) + most) % self._total
-            parts = self._known[numbers]
-            if parts.min() < 0 or parts[0] != self.draw(drawn):  # the counts of a damaged state may be off the schedule
-                parts = self._known[numbers] = self._next_draws(drawn, most)
-        else:
-            parts = self._next_draws(drawn, most)
-        if (np.bincount(parts, minlength=len(available)) <= available).all():
-            return parts
-        taken = (parts[:, None] == np.arange(len(available))).cumsum(axis=0)
-        return parts[: int((taken > np.asarray(available)).any(axis=1).argmax())]
-
-    def _next_draws(self, drawn: Sequence[int], count: int) -> I32:
-        """The parts of the next ``count`` draws."""
-        counts, parts = np.array(drawn, np.int64), [np.empty(0, np.int32)]
+    def _found_parts(self, drawn: I64, count: int) -> I32:
+        parts = [np.empty(0, np.int32)]
         for first in range(0, count, DRAWN_TOGETHER):
-            some = self._drawn_together(counts.tolist(), min(DRAWN_TOGETHER, count - first))
-            counts += np.bincount(some, minlength=len(counts))
+            some = self._drawn_together(drawn.tolist(), min(DRAWN_TOGETHER, count - first))
+            drawn = drawn + np.bincount(some, minlength=len(drawn))
             parts.append(some)
         return np.concatenate(parts)
 
@@ -122,7 +107,7 @@ class Schedule:
         """The same for so few draws that all numbers fit 64 bits.
 
         Every item of a part is due from some draw on, and late after some other. Both follow from the item's number.
-        Each draw takes, of the items that are due, the one that is late first, as ``draw`` does.
+        Each draw takes, of the items that are due, the one that is late first.
         """
         unit, draws = self._slack * self._total, sum(drawn)
         due, late, parts = [], [], []
@@ -135,6 +120,109 @@ class Schedule:
             parts.append(np.full(len(items), part, np.int32))
         order = np.lexsort(np.hstack(late))
         return np.concatenate(parts)[order[_first_due(np.concatenate(due)[order], count)]]
+
+    @cached_property
+    def _period(self) -> I32:
+        """The parts of the first ``sum(weights)`` draws, which repeat."""
+        return self._found_parts(np.zeros_like(self.weights), self._total)
+
+    @cached_property
+    def _draws_of(self) -> list[I64]:
+        """For each part, its draws in a period."""
+        return draws_by_part(self._period, len(self.weights))
+
+    def drawn(self, draws: int) -> I64:
+        """How many items were drawn from each part after a number of draws."""
+        periods, rest = divmod(draws, self._total)
+        if self._total > COUNTED:
+            some = np.bincount(self._found_parts(np.zeros_like(self.weights), rest), minlength=len(self.weights))
+        else:
+            some = np.array([of_part.searchsorted(rest) for of_part in self._draws_of])
+        return periods * self.weights + some
+
+    def parts(self, first: int, stop: int) -> I32:
+        """The parts of the draws from ``first`` to ``stop``."""
+        return self._period.take(np.arange(first, stop) % self._total)
+
+    def draw_of(self, part: int, number: int) -> int:
+        """The draw that takes the item with this number of a part, which has a weight."""
+        periods, rest = divmod(number, len(self._draws_of[part]))
+        return periods * self._total + int(self._draws_of[part][rest])
+
+
+class DrawTable:
+    """All draws of one lane: constant weights, or several in steps, one after the other.
+
+    What was drawn before a step follows from the weights and lengths of the earlier steps, so any draw can be found
+    without the ones before it.
+    """
+
+    def __init__(self, steps: Sequence[tuple[int, Shares]]) -> None:
+        """Take the draw at which each step begins, and its shares. The first begins at 0."""
+        self._starts = [start for start, _ in steps]
+        self._steps = [shares for _, shares in steps]
+        self._before = [np.zeros_like(self._steps[0].weights)]
+
+    @classmethod
+    def in_turn(cls, weights: Sequence[int]) -> "DrawTable":
+        """All draws from the first part that has a weight. Those that follow wait for a draw that never comes."""
+        first = next(part for part, weight in enumerate(weights) if weight)
+        return cls([(0, Shares([int(part == first) for part in range(len(weights))])), (NEVER, Shares(weights))])
+
+    def _step(self, draws: int) -> int:
+        """The step of the next draw after a number of draws."""
+        return bisect_right(self._starts, draws) - 1
+
+    def _drawn_before(self, step: int) -> I64:
+        """How many items were drawn from each part before a step."""
+        while len(self._before) <= step:
+            last = len(self._before) - 1
+            drawn = self._steps[last].drawn(self._starts[last + 1] - self._starts[last])
+            self._before.append(self._before[last] + drawn)
+        return self._before[step]
+
+    def can_have_drawn(self, drawn: Sequence[int]) -> bool:
+        """True if these numbers of draws from each part, in the present step, are within one of their shares."""
+        step = self._step(sum(drawn))
+        weights: list[int] = self._steps[step].weights.tolist()
+        here: list[int] = (np.array(drawn) - self._drawn_before(step)).tolist()
+        off = [weight * sum(here) - sum(weights) * count for weight, count in zip(weights, here, strict=True)]
+        return min(here) >= 0 and max(map(abs, off)) < sum(weights)
+
+    def next_parts(self, drawn: Sequence[int], most: int) -> I32:
+        """The parts of the next draws, after ``drawn`` draws from each part: at most ``most``, none of a later step."""
+        step = self._step(sum(drawn))
+        if step + 1 < len(self._starts):
+            most = min(most, self._starts[step + 1] - sum(drawn))
+        return self._steps[step].next_parts(np.array(drawn, np.int64) - self._drawn_before(step), most)
+
+    def drawn(self, draws: int) -> I64:
+        """How many items were drawn from each part after a number of draws."""
+        step = self._step(draws)
+        return self._drawn_before(step) + self._steps[step].drawn(draws - self._starts[step])
+
+    def parts(self, first: int, stop: int) -> I32:
+        """The parts of the draws from ``first`` to ``stop``."""
+        found = [np.empty(0, np.int32)]
+        while first < stop:
+            step = self._step(first)
+            end = min([stop, *self._starts[step + 1 : step + 2]])
+            found.append(self._steps[step].parts(first - self._starts[step], end - self._starts[step]))
+            first = end
+        return np.concatenate(found)
+
+    def draws_from(self, part: int) -> bool:
+        """True if the part is drawn from at all."""
+        return any(shares.weights[part] for shares in self._steps)
+
+    def draw_of(self, part: int, number: int) -> int:
+        """The draw that takes the item with this number of a part; ``NEVER`` or a later one if no draw does."""
+        step = 0
+        while step + 1 < len(self._starts) and self._drawn_before(step + 1)[part] <= number:
+            step += 1
+        if not self._steps[step].weights[part]:
+            return NEVER
+        return self._starts[step] + self._steps[step].draw_of(part, number - int(self._drawn_before(step)[part]))
 
 
 def _parts_of_quotients(numbers: I64, divisor: int) -> I64:
@@ -171,3 +259,93 @@ def _first_due(due: I64, count: int) -> I64:
                 number, following = following, following + 1
             taken[end - 1] = number
     return taken
+
+
+@dataclass(frozen=True)
+class WeightSchedule:
+    """Weights by the number of items that the mixture has drawn in an epoch, for ``mix(weights=...)``.
+
+        weights = midepoch.WeightSchedule({0: [3, 1], 100_000: [1, 1]}, ramp=True)
+        midepoch.mix([web, books], weights=weights, stop="never")
+
+    ``weights`` is a dict. A key is the number of items, of all ranks together, from which on its weights hold; one key
+    must be 0. Its weights are those that ``mix`` takes, for the same datasets at every key. With ``ramp=True`` the
+    shares move from one key's to the next one's in 32 equal steps, each rounded to 1/256.
+    """
+
+    weights: Mapping[int, Sequence[float] | Mapping[str, float]]
+    ramp: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.weights, Mapping) or not self.weights:
+            raise TypeError(
+                "WeightSchedule takes a dict of weights by the number of items, such as {0: [1, 1], 10_000: [3, 1]}, "
+                f"got {self.weights!r}."
+            )
+        for items in self.weights:
+            check_integer("A key of a WeightSchedule", items)
+        if 0 not in self.weights:
+            raise ValueError(f"A WeightSchedule needs weights from item 0 on; its first key is {min(self.weights)}.")
+        for items, weights in self.weights.items():
+            if _datasets(weights) != _datasets(self.weights[0]):
+                raise ValueError(
+                    f"The weights of a WeightSchedule are for other datasets from item {items} on, {weights!r}, than "
+                    f"from item 0 on, {self.weights[0]!r}. Give one weight for each dataset at every key."
+                )
+
+
+def _datasets(weights: Sequence[float] | Mapping[str, float]) -> set[str] | int:
+    """The names of the datasets that have these weights, or their number."""
+    return {*weights} if isinstance(weights, Mapping) else len(weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightSteps:
+    """The same with the weights of each part in order."""
+
+    at: tuple[int, ...]
+    weights: tuple[tuple[float, ...], ...]
+    ramp: bool = False
+
+    def of_part(self, part: int) -> dict[str, Any]:
+        """The weights of a part as plain values, for a checkpoint."""
+        pairs = zip(self.at, self.weights, strict=True)
+        return {"ramp": self.ramp, "at": [[items, weights[part]] for items, weights in pairs]}
+
+    @cached_property
+    def steps(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """From which item on which integer weights hold."""
+        steps = []
+        for number, (begin, weights) in enumerate(zip(self.at, self.weights, strict=True)):
+            steps.append((begin, integer_weights(weights)))
+            if self.ramp and number + 1 < len(self.at):
+                steps += _ramp(begin, self.at[number + 1], weights, self.weights[number + 1])
+        return tuple(steps)
+
+    def of_lane(self, lane: int, lanes: int) -> list[tuple[int, tuple[int, ...]]]:
+        """The same for one lane, which takes every ``lanes``-th item."""
+        return [(max(0, -((lane - items) // lanes)), weights) for items, weights in self.steps]
+
+
+def weight_in_words(weight: Any) -> str:
+    """A weight of a checkpoint: a number, or the weights from some items on."""
+    if isinstance(weight, Mapping):
+        return ", ".join(f"{of_item:g} from item {items}" for items, of_item in weight["at"])
+    return f"{weight:g}"
+
+
+def _ramp(begin: int, end: int, before: Sequence[float], after: Sequence[float]) -> list[tuple[int, tuple[int, ...]]]:
+    """The steps between two keys, without the first."""
+    count = min(RAMP_STEPS, end - begin)
+    first, last = _shares(before), _shares(after)
+    steps = []
+    for step in range(1, count):
+        shares = [a + (b - a) * Fraction(step, count) for a, b in zip(first, last, strict=True)]
+        integers = [max(1, round(RAMP_PARTS * share)) if share else 0 for share in shares]
+        steps.append((begin + (end - begin) * step // count, integer_weights(integers)))
+    return steps
+
+
+def _shares(weights: Sequence[float]) -> list[Fraction]:
+    integers = integer_weights(weights)
+    return [Fraction(integer, sum(integers)) for integer in integers]

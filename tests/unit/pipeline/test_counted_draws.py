@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import midepoch as me
-from midepoch.pipeline.counted_draws import DRAWS_AHEAD
-from midepoch.pipeline.counted_part import PASSES_KEPT
+from midepoch.pipeline.counted_draws import DRAWS_AHEAD, PASSES_KEPT
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.sources.source import EpochCut
 from worlds import ids, write_files
@@ -82,10 +81,10 @@ def test_a_part_that_is_drawn_from_rarely_does_not_look_far_ahead(build):
 def test_passes_over_a_small_part_are_not_kept(build):
     items, _ = counted(build("never", first="few"))
     cursor = items.cursor(5000)
-    inner = items._parts[0]._pass(0)
-    few = inner._parts[0]
+    inner = items.parts[0]._pass(0)
+    few = inner.parts[0]
     assert len(few._starts) > 100
-    assert len(few._passes) <= PASSES_KEPT
+    assert few._pass.cache_info().currsize <= PASSES_KEPT
     assert items.cursor(5000) == cursor
     assert counted(build("never", first="few"))[0].cursor(5000) == cursor
     assert items.cursor(17) == counted(build("never", first="few"))[0].cursor(17)

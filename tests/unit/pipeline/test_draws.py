@@ -1,20 +1,28 @@
 """Drawing from the parts of a mixture: long runs however short those of the parts are, and a first row at once."""
 
-from itertools import islice
+from itertools import islice, pairwise
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import midepoch as me
 from files import write
 from midepoch.pipeline import counted_draws, draws
-from midepoch.pipeline.draws import RUN_ROWS, interleaved
+from midepoch.pipeline.draws import RUN_ROWS, WaitingRows, deal
 from midepoch.sources import lane
 from midepoch.sources.fetcher import BlockFetcher
+from midepoch.stages.flow import RowRun
+from midepoch.testing import same
+from midepoch.values.pool import PickedRows, RowPool
+from midepoch.values.rows import Rows
 
 SIZES = {"a": 9000, "b": 6000, "c": 3000}
 WEIGHTS = [3, 2, 1]
 BLOCK = 500
+FORMS = ["python", "numpy", "torch", "arrow"]
 
 
 @pytest.fixture
@@ -32,10 +40,10 @@ def drawn(monkeypatch):
 
     def watched(parts, *arguments):
         lengths.append(len(parts))
-        return interleaved(parts, *arguments)
+        return deal(parts, *arguments)
 
     for module in (draws, counted_draws):
-        monkeypatch.setattr(module, "interleaved", watched)
+        monkeypatch.setattr(module, "deal", watched)
     return lengths
 
 
@@ -104,7 +112,7 @@ def test_items_that_are_drawn_one_by_one_are_those_of_runs_where_parts_end_too(p
     assert got == expected
 
 
-@pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
 def test_batches_of_a_mixture_in_every_form_have_the_rows_that_are_drawn_one_by_one(tmp_path, form, shuffled):
     parts = {}
@@ -131,3 +139,74 @@ def test_batches_of_a_mixture_in_every_form_have_the_rows_that_are_drawn_one_by_
 
 def plain(column):
     return column.tolist() if hasattr(column, "tolist") else column
+
+
+def run_of(part, start, size, form, is_picked):
+    """A run of rows of a part; their numbers, and names, say which they are."""
+    numbers = np.arange(start, start + size)
+    columns = {"name": [f"{part}:{number}" for number in numbers.tolist()], "x": numbers + 1000 * part}
+    batch = pa.record_batch(columns)
+    rows = Rows(batch, form)
+    if is_picked:
+        rows = Rows(PickedRows(RowPool([batch.take(pa.array(range(size)[::-1]))]), np.arange(size)[::-1]), form)
+    return RowRun(rows, numbers[:, None] + 1, numbers)
+
+
+@given(
+    parts=st.lists(st.integers(0, 3), min_size=1, max_size=60),
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(1, 59), max_size=3),
+    form=st.sampled_from(FORMS),
+    picked=st.lists(st.booleans(), min_size=4, max_size=4),
+)
+def test_each_draw_takes_the_next_row_of_its_part(parts, sizes, cuts, form, picked):
+    waiting = [WaitingRows() for _ in range(4)]
+    for part, of_part in enumerate(waiting):
+        start = 0
+        while of_part.rows < len(parts):
+            size = sizes[(part + start) % len(sizes)]
+            of_part.add(run_of(part, start, size, form, picked[part]))
+            start += size
+    got, keys, taken = [], [], [[] for _ in waiting]
+    bounds = sorted({0, len(parts), *(cut for cut in cuts if cut < len(parts))})
+    for begin, end in pairwise(bounds):
+        run, slices = deal(np.array(parts[begin:end], np.int32), waiting)
+        assert len(run.rows) == len(run) == end - begin
+        got += [(str(row["name"]), int(row["x"])) for row in map(plain_row, run.rows.items())]
+        keys += run.keys.tolist()
+        for part, of_part in enumerate(slices):
+            taken[part] += [cursor for some in of_part for (cursor,) in some.run.cursors[some.chosen].tolist()]
+    numbers = [parts[:draw].count(part) for draw, part in enumerate(parts)]
+    expected = list(zip(parts, numbers, strict=True))
+    assert got == [(f"{part}:{number}", 1000 * part + number) for part, number in expected]
+    assert keys == numbers
+    assert taken == [list(range(1, parts.count(part) + 1)) for part in range(4)]
+
+
+def plain_row(row):
+    return (
+        {name: column[0].as_py() for name, column in zip(row.schema.names, row.columns, strict=True)}
+        if isinstance(row, pa.RecordBatch)
+        else row
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("is_picked", [False, True], ids=["slices", "picked"])
+def test_batches_of_dealt_rows_are_those_of_one_record_batch(form, is_picked):
+    waiting = [WaitingRows(), WaitingRows()]
+    for part, of_part in enumerate(waiting):
+        for start in (0, 5, 10):
+            of_part.add(run_of(part, start, 5, form, is_picked))
+    parts = np.array([0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 1], np.int32)
+    rows = deal(parts, waiting)[0].rows
+    numbers = [parts[:draw].tolist().count(part) for draw, part in enumerate(parts.tolist())]
+    whole = pa.record_batch(
+        {
+            "name": [f"{part}:{number}" for part, number in zip(parts, numbers, strict=True)],
+            "x": np.array(numbers) + 1000 * parts.astype(np.int64),
+        }
+    )
+    for size in (1, 4, 11):
+        assert same(list(rows.batches(size)), list(Rows(whole, form).batches(size)))
+    assert same(rows.columns(), Rows(whole, form).columns())

@@ -1,14 +1,26 @@
-"""The schedule of a mixture: exact shares at every draw, by integers."""
+"""The schedule of a mixture: exact shares at every draw, by integers, and weights that change."""
 
 from fractions import Fraction
-from itertools import islice
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.pipeline.schedule import EXACT, REMEMBERED, Schedule, _parts_of_quotients, integer_weights
+import midepoch as me
+from midepoch.pipeline.schedule import (
+    DRAWN_TOGETHER,
+    EXACT,
+    NEVER,
+    RAMP_PARTS,
+    RAMP_STEPS,
+    DrawTable,
+    Shares,
+    WeightSteps,
+    _parts_of_quotients,
+    integer_weights,
+)
+from schedules import OneByOne
 
 positive = st.one_of(
     st.just(1.0),
@@ -24,12 +36,8 @@ keys = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 9))
 quick = settings(max_examples=60, deadline=None)
 
 
-def drawn_one_by_one(schedule, sources):
-    counts = [0] * sources
-    while True:
-        number = schedule.draw(counts)
-        counts[number] += 1
-        yield number
+def table(weights, *key):
+    return DrawTable([(0, Shares(weights, *key))])
 
 
 @quick
@@ -38,7 +46,7 @@ def test_after_any_number_of_draws_every_source_is_within_one_of_its_exact_share
     whole = integer_weights(weights)
     total, counts = sum(whole), [0] * len(whole)
     deviations = []
-    for draws, number in enumerate(islice(drawn_one_by_one(Schedule(whole, *key), len(whole)), 400), start=1):
+    for draws, number in enumerate(table(whole, *key).next_parts([0] * len(whole), 400).tolist(), start=1):
         assert number >= 0
         counts[number] += 1
         off = [count - Fraction(draws * weight, total) for count, weight in zip(counts, whole, strict=True)]
@@ -47,39 +55,6 @@ def test_after_any_number_of_draws_every_source_is_within_one_of_its_exact_share
     assert all(count == 0 for count, weight in zip(counts, whole, strict=True) if weight == 0)
     for per_source in zip(*deviations, strict=True):  # over any consecutive draws: the difference of two prefixes
         assert max([0, *per_source]) - min([0, *per_source]) < 2
-
-
-@quick
-@given(weights, keys, st.integers(0, 300))
-def test_a_draw_is_a_pure_function_of_the_counts(weights, key, cut):
-    whole = integer_weights(weights)
-    sequence = list(islice(drawn_one_by_one(Schedule(whole, *key), len(whole)), cut + 50))
-    counts = [sequence[:cut].count(number) for number in range(len(whole))]
-    fresh = Schedule(whole, *key)
-    for number in sequence[cut:]:
-        assert fresh.draw(counts) == number
-        counts[number] += 1
-
-
-@quick
-@given(weights, keys, st.data())
-def test_many_draws_at_a_time_are_those_drawn_one_by_one(weights, key, data):
-    whole = integer_weights(weights)
-    expected = list(islice(drawn_one_by_one(Schedule(whole, *key), len(whole)), 400))
-    schedule, counts, at = Schedule(whole, *key), [0] * len(whole), 0
-    while at < 300:
-        have = data.draw(st.lists(st.integers(0, 40), min_size=len(whole), max_size=len(whole)))
-        most = data.draw(st.integers(1, 60))
-        drawn = schedule.draws(counts, have, most).tolist()
-        assert drawn == expected[at : at + len(drawn)]
-        assert all(drawn.count(number) <= have[number] for number in range(len(whole)))
-        if len(drawn) < most:
-            dry = expected[at + len(drawn)]
-            assert drawn.count(dry) == have[dry]
-            drawn.append(dry)
-        for number in drawn:
-            counts[number] += 1
-        at += len(drawn)
 
 
 alike = st.lists(st.sampled_from([1, 2**31 - 1, 2**31, 2**31 + 1]), min_size=2, max_size=5)
@@ -95,17 +70,12 @@ def test_many_draws_are_those_drawn_one_by_one_from_any_counts(weights, key, dra
     weighted = [part for part, weight in enumerate(whole) if weight]
     for part in random.choices(weighted, k=draws - sum(drawn)):
         drawn[part] += 1
-    schedule, counts = Schedule(whole, *key), list(drawn)
-    for part in Schedule(whole, *key).draws(drawn, [most] * len(whole), most).tolist():
-        assert part == schedule.draw(counts)
-        counts[part] += 1
-    assert sum(counts) == sum(drawn) + most
+    assert table(whole, *key).next_parts(drawn, most).tolist() == OneByOne(whole, *key).parts(most, drawn)
 
 
 def test_more_draws_than_are_found_together_are_the_same():
     whole = integer_weights([0.31837, 0.2, 0.44881, 0.0, 0.03282])
-    expected = list(islice(drawn_one_by_one(Schedule(whole, 1), 5), 3000))
-    assert Schedule(whole, 1).draws([0] * 5, [3000] * 5, 3000).tolist() == expected
+    assert table(whole, 1).next_parts([0] * 5, 3000).tolist() == OneByOne(whole, 1).parts(3000)
 
 
 @quick
@@ -118,36 +88,96 @@ def test_quotients_are_in_the_order_of_exact_fractions(divisor, numbers):
     assert np.lexsort(np.hstack(rows)).tolist() == sorted(range(len(exact)), key=exact.__getitem__)
 
 
-def test_a_period_gives_every_source_its_weight_exactly_and_repeats():
-    for whole in ((7, 3), (1, 1, 1), (50, 30, 15, 5), (1, 99, 0, 400)):
-        total = sum(whole)
-        for lane in range(3):
-            sequence = list(islice(drawn_one_by_one(Schedule(whole, lane), len(whole)), 3 * total))
-            assert [sequence[:total].count(number) for number in range(len(whole))] == list(whole)
-            assert sequence == sequence[:total] * 3
+@pytest.mark.parametrize("whole", [(7, 3), (1, 1, 1), (50, 30, 15, 5), (1, 99, 0, 400), (DRAWN_TOGETHER, 0, 3), (4,)])
+def test_a_table_says_what_is_drawn_one_by_one_and_repeats(whole):
+    total = sum(whole)
+    for lane in range(3):
+        of_lane, expected = table(whole, lane), OneByOne(whole, lane).parts(2 * total)
+        assert expected[:total] == expected[total:]
+        assert of_lane.parts(0, 2 * total).tolist() == expected
+        assert of_lane.drawn(total).tolist() == list(whole)
+        for draws in range(0, 2 * total, 1 + total // 40):
+            drawn = of_lane.drawn(draws).tolist()
+            assert drawn == [expected[:draws].count(part) for part in range(len(whole))]
+            assert of_lane.can_have_drawn(drawn)
+            assert of_lane.next_parts(drawn, 50).tolist() == (expected * 50)[draws : draws + 50]
+            assert of_lane.parts(draws, draws + 9).tolist() == (expected * 50)[draws : draws + 9]
+        for part, weight in enumerate(whole):
+            own = [draw for draw, one in enumerate(expected) if one == part]
+            assert [of_lane.draw_of(part, number) for number in range(len(own))] == own
+            assert of_lane.draws_from(part) == bool(weight)
 
 
-def test_a_long_period_is_not_remembered_and_still_the_same():
-    whole = (REMEMBERED, 7, 1)
-    expected = list(islice(drawn_one_by_one(Schedule(whole, 1), 3), 200))
-    assert Schedule(whole, 1).draws([0, 0, 0], [200, 200, 200], 200).tolist() == expected
-
-
-def test_counts_off_the_schedule_do_not_trust_what_is_remembered():
-    schedule = Schedule((5, 2, 1), 0)
-    schedule.draws([0, 0, 0], [99] * 3, 50)
+def test_counts_off_the_schedule_are_not_looked_up():
+    of_lane, model = table((5, 2, 1), 0), OneByOne((5, 2, 1), 0)
     for wrong in ([1, 0, 0], [0, 1, 0], [0, 0, 1], [3, 1, 1]):
-        first = schedule.draw(wrong)
-        have = [int(number == first) for number in range(3)]
-        assert schedule.draws(wrong, have, 50).tolist()[:1] == [first]
+        assert of_lane.next_parts(wrong, 1).tolist() == [model.draw(wrong)]
 
 
 def test_lanes_begin_at_different_phases():
     for whole in ((1, 1), (7, 3), (5, 3, 2), (1,) * 9):
-        begins = {tuple(islice(drawn_one_by_one(Schedule(whole, 0, 0, lane), len(whole)), 20)) for lane in range(64)}
+        begins = {tuple(table(whole, 0, 0, lane).parts(0, 20).tolist()) for lane in range(64)}
         assert len(begins) > 1
-        firsts = [next(drawn_one_by_one(Schedule(whole, 0, 0, lane), len(whole))) for lane in range(400)]
-        assert len(set(firsts)) > 1
+        assert len({begin[0] for begin in begins}) > 1
+
+
+STEPS = {
+    "steps": [(0, (7, 3)), (23, (1, 1)), (24, (1, 4)), (60, (2, 1))],
+    "a part that comes": [(0, (1, 0)), (10, (1, 3))],
+    "a part that goes": [(0, (1, 3)), (10, (1, 0))],
+    "an empty step": [(0, (1, 3)), (10, (5, 1)), (10, (1, 1))],
+    "three": [(0, (1, 2, 3)), (17, (3, 2, 1))],
+    "a long period": [(0, (1 << 20, 3)), (30, (2, 1))],
+}
+
+
+def changing(steps, key):
+    return DrawTable([(begin, Shares(weights, key, step)) for step, (begin, weights) in enumerate(steps)])
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_every_step_has_the_draws_of_its_weights_from_its_own_beginning(steps):
+    ends = [*(begin for begin, _ in steps[1:]), 120]
+    expected = []
+    for step, (begin, weights) in enumerate(steps):
+        expected += OneByOne(weights, 3, step).parts(ends[step] - begin)
+    of_lane, parts = changing(steps, 3), len(steps[0][1])
+    counts = [[expected[:draws].count(part) for part in range(parts)] for draws in range(121)]
+    assert all(map(of_lane.can_have_drawn, counts))
+    drawn = [0] * parts
+    while sum(drawn) < 120:
+        some = of_lane.next_parts(drawn, 40).tolist()
+        assert some[: 120 - sum(drawn)] == expected[sum(drawn) : sum(drawn) + len(some)]
+        drawn = (np.array(drawn) + np.bincount(some, minlength=parts)).tolist()
+    if max(sum(weights) for _, weights in steps) > 1 << 20:
+        return  # such a schedule is not counted
+    assert [of_lane.drawn(draws).tolist() for draws in range(121)] == counts
+    for first in range(0, 120, 7):
+        assert of_lane.parts(first, 120).tolist() == expected[first:]
+    for part in range(parts):
+        own = [draw for draw, one in enumerate(expected) if one == part]
+        assert [of_lane.draw_of(part, number) for number in range(len(own))] == own
+        assert of_lane.draws_from(part) == bool(own)
+
+
+def test_a_part_that_is_not_drawn_from_any_more_never_comes_and_other_counts_are_refused():
+    of_lane = changing(STEPS["a part that goes"], 1)
+    drawn = of_lane.drawn(10).tolist()
+    assert of_lane.draw_of(1, drawn[1]) == NEVER
+    assert not of_lane.can_have_drawn([drawn[0] + 3, drawn[1] - 3])
+    assert of_lane.can_have_drawn([drawn[0] + 3, drawn[1]])
+
+
+def test_parts_in_turn_are_drawn_from_until_they_end():
+    turn = DrawTable.in_turn([0, 1, 1])
+    assert turn.next_parts([0, 5, 0], 7).tolist() == [1] * 7
+    assert turn.drawn(6).tolist() == [0, 6, 0]
+    assert turn.parts(3, 5).tolist() == [1, 1]
+    assert [turn.draws_from(part) for part in range(3)] == [False, True, True]
+    assert turn.draw_of(1, 8) == 8
+    assert turn.draw_of(2, 8) >= NEVER
+    assert turn.can_have_drawn([0, 3, 0])
+    assert not turn.can_have_drawn([1, 3, 0])
 
 
 @quick
@@ -182,11 +212,62 @@ def test_weights_are_taken_as_they_are_written(weights, whole):
 @given(weights, keys, st.integers(0, 200), st.integers(0, 11))
 def test_counts_that_no_schedule_can_have_drawn_are_known(weights, key, draws, wrong):
     whole = integer_weights(weights)
-    schedule, counts = Schedule(whole, *key), [0] * len(whole)
-    for number in islice(drawn_one_by_one(Schedule(whole, *key), len(whole)), draws):
-        counts[number] += 1
-    assert schedule.can_have_drawn(counts)
+    of_lane = table(whole, *key)
+    counts = np.bincount(of_lane.next_parts([0] * len(whole), draws), minlength=len(whole)).tolist()
+    assert of_lane.can_have_drawn(counts)
     if len([weight for weight in whole if weight]) > 1:
         source, total = wrong % len(whole), sum(whole)
         counts[source] += 1 + 2 * -(-total // (total - whole[source]))
-        assert not schedule.can_have_drawn(counts)
+        assert not of_lane.can_have_drawn(counts)
+
+
+def test_steps_are_integers_and_ramps_go_in_small_steps():
+    plain = WeightSteps(at=(0, 100), weights=((0.7, 0.3), (1.0, 1.0)))
+    assert plain.steps == ((0, (7, 3)), (100, (1, 1)))
+    ramp = WeightSteps(at=(0, 6400), weights=((3.0, 1.0), (1.0, 3.0)), ramp=True)
+    assert [begin for begin, _ in ramp.steps] == [200 * step for step in range(RAMP_STEPS + 1)]
+    shares = [a / (a + b) for _, (a, b) in ramp.steps]
+    assert shares == sorted(shares, reverse=True)
+    for step, share in enumerate(shares):
+        assert abs(share - (0.75 - 0.5 * step / RAMP_STEPS)) <= 1 / RAMP_PARTS
+    assert (shares[0], shares[-1]) == (0.75, 0.25)
+    assert all(sum(weights) <= RAMP_PARTS + 2 for _, weights in ramp.steps)
+
+
+def test_a_ramp_over_few_items_has_a_step_for_each():
+    ramp = WeightSteps(at=(0, 3), weights=((1.0, 0.0), (0.0, 1.0)), ramp=True)
+    assert [begin for begin, _ in ramp.steps] == [0, 1, 2, 3]
+    assert [weights[1] > 0 for _, weights in ramp.steps] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 7])
+def test_the_lanes_change_together_at_the_item(lanes):
+    steps = WeightSteps(at=(0, 10, 25), weights=((1.0, 1.0), (1.0, 2.0), (2.0, 1.0)))
+    for number, items in enumerate(steps.at):
+        starts = [steps.of_lane(lane, lanes)[number][0] for lane in range(lanes)]
+        assert sum(starts) == items
+        assert max(starts) - min(starts) <= 1
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "message"),
+    [
+        ({}, TypeError, "takes a dict"),
+        ([1, 2], TypeError, "takes a dict"),
+        ({5: [1, 1]}, ValueError, "from item 0"),
+        ({0: [1, 1], -1: [1, 2]}, ValueError, "at least 0"),
+        ({0: [1, 1], 0.5: [1, 2]}, TypeError, "integer"),
+    ],
+)
+def test_schedules_that_make_no_sense_are_refused(weights, error, message):
+    with pytest.raises(error, match=message):
+        me.WeightSchedule(weights)
+
+
+@pytest.mark.parametrize("later", [[1], [1, 1, 1], {"a": 1, "b": 1}])
+def test_weights_of_other_datasets_raise_where_the_schedule_is_made(later):
+    with pytest.raises(ValueError, match="other datasets from item 10 on"):
+        me.WeightSchedule({0: [1, 1], 10: later})
+    me.WeightSchedule({0: {"a": 1, "b": 2}, 10: {"b": 1, "a": 1}})
+    with pytest.raises(ValueError, match="other datasets from item 10 on"):
+        me.WeightSchedule({0: {"a": 1, "b": 2}, 10: {"a": 1, "c": 1}})
