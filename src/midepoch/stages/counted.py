@@ -9,7 +9,7 @@ before it for what it needs for these: so a reader that shares a lane takes no r
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,10 @@ from midepoch._common.hashing import hash_keys
 from midepoch._common.types import I64, U64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.flow import Flow
-from midepoch.stages.kept import LeftOut
 from midepoch.stages.traced import TracedRows
+
+if TYPE_CHECKING:
+    from midepoch.stages.kept import LeftOut
 
 Wanted = Iterator[I64]
 """Numbers of items, which rise over all arrays.
@@ -66,7 +68,7 @@ class CountedItems(ABC):
     """True if there is always a next item, so that there is no total."""
     batched = False
     """True if each item is a batch, whose key is the sum of the hashes of what it is made of."""
-    left_out: LeftOut | None = None
+    left_out: "LeftOut | None" = None
     """The rows among them that are read only to check filters; None if there are no filters. No item is one of them."""
     members = 1
     """The number of rows or packs of an item: more than 1 for batches."""
