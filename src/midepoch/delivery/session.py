@@ -21,9 +21,8 @@ from midepoch.delivery.rounds import Rounds
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.stages.counted import CountedItems
+from midepoch.stages.counted import CountedItems, TracedRows
 from midepoch.stages.flow import Flow
-from midepoch.stages.traced import TracedRows
 
 WANTED_ROWS = 1024
 """The items of about this many rows are asked for, and counted, at a time."""

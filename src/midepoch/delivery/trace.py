@@ -24,7 +24,7 @@ from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.stages.batch import Batch
-from midepoch.stages.traced import WHOLE, TracedRows
+from midepoch.stages.counted import WHOLE, TracedRows
 
 SCHEMA = pa.schema(
     [

@@ -30,9 +30,8 @@ from midepoch.pipeline.draws import (
     runs_of_pass,
 )
 from midepoch.pipeline.schedule import NEVER, DrawTable, draws_by_part
-from midepoch.stages.counted import CountedItems, Wanted
+from midepoch.stages.counted import CountedItems, TracedRows, Wanted, join_traced
 from midepoch.stages.flow import Flow, RowRun, SingleItem
-from midepoch.stages.traced import TracedRows, join_traced
 from midepoch.values.forms import Form
 
 PASSES_KEPT = 8

@@ -1,14 +1,15 @@
-"""Leaving rows out of a run under way: the state before an edit, as a state after it.
+"""Leaving rows out of a run: which rows a user names, and the state before an edit as a state after it.
 
 From the next epoch on an edit is a step of the order. The epoch under way keeps its order, lanes and cursors: the rows
 are passed over when they are due. Packs keep their layout, and the rows' places in them stay empty.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from midepoch._common.hashing import hash_keys
 from midepoch.checkpoint.lanes import Cursor
@@ -18,7 +19,83 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.order.without import Without
 from midepoch.pipeline.lanes import cut_of
 from midepoch.pipeline.pipeline import Pipeline
+from midepoch.sources.edits import without_rows
 from midepoch.sources.files import FileRows
+
+if TYPE_CHECKING:
+    from midepoch.pipeline.mixture import Mixture
+
+Row = tuple[str | None, str, int]
+"""The part that has a row, if it is named, with the parts inside it after a slash; the file; the row in that."""
+
+
+def without(pipeline: Pipeline, named: Any) -> Pipeline:
+    """The pipeline without rows, named by file and row, and in a mixture by part where several have such a file."""
+    source: Any = pipeline.source
+    if pipeline.parts:
+        return _of_mixture(pipeline, source, list(_rows(named)))
+    assert isinstance(source, FileRows), "a source is of files or a mixture"
+    return replace(pipeline, source=without_rows(source, named))
+
+
+def _of_mixture(pipeline: Pipeline, mixture: "Mixture", rows: Sequence[Row]) -> Pipeline:
+    of_parts: list[list[Row]] = [[] for _ in mixture.parts]
+    for row in rows:
+        number, inner = _part_of(mixture, row)
+        of_parts[number].append(inner)
+    parts = [_of_part(part, of_part) for part, of_part in zip(mixture.parts, of_parts, strict=True)]
+    return replace(pipeline, source=replace(mixture, parts=tuple(parts)))
+
+
+def _of_part(part: Pipeline, rows: list[Row]) -> Pipeline:
+    if not rows:
+        return part
+    if part.parts:
+        mixture: Any = part.source
+        return _of_mixture(part, mixture, rows)
+    return without(part, [(file, row) for _, file, row in rows])
+
+
+def _part_of(mixture: "Mixture", row: Row) -> tuple[int, Row]:
+    """The number of the part that has a row, and the row as one of that part."""
+    part, file, number = row
+    if part is not None:
+        for index, name in enumerate(mixture.names):
+            if part == name or part.startswith(f"{name}/"):
+                return index, (part[len(name) + 1 :] or None, file, number)
+        raise ValueError(
+            f"without names the part {part!r}, which the mixture does not have: {', '.join(mixture.names)}."
+        )
+    have = [index for index, one in enumerate(mixture.parts) if file in _file_names(one)]
+    if not have:
+        raise ValueError(f"without names the file {file!r}, which no part of the mixture has.")
+    if len(have) > 1:
+        names = ", ".join(mixture.names[index] for index in have)
+        raise ValueError(
+            f"without names the file {file!r}, which several parts of the mixture have: {names}. Name the part too: "
+            f"({mixture.names[have[0]]!r}, {file!r}, {number}), and a row for each part that should lose it."
+        )
+    return have[0], row
+
+
+def _file_names(pipeline: Pipeline) -> set[str]:
+    if pipeline.parts:
+        return set[str]().union(*map(_file_names, pipeline.parts))
+    source = pipeline.source
+    return set(source.index.view.names) if isinstance(source, FileRows) else set()
+
+
+def _rows(named: Any) -> Iterator[Row]:
+    if isinstance(named, pa.Table):
+        columns = [named[name].to_pylist() for name in ("part", "file", "row")]
+        return zip(*columns, strict=True)
+    rows = list(named) if isinstance(named, Iterable) and not isinstance(named, str | dict) else None
+    if rows is None or any(isinstance(row, str) or len(row) not in (2, 3) for row in rows):
+        raise TypeError(
+            "rows of a mixture must be pairs of a file and a row, or a part, a file and a row, such as "
+            "[('web', 'part-0007.parquet', 1234)], or the table that Loader.trace or Loader.find returned."
+        )
+    return ((None, *row) if len(row) == 2 else tuple(row) for row in rows)
 
 
 def with_edits(pipeline: Pipeline, state: State, edits: Edits) -> State:

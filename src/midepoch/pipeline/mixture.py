@@ -43,8 +43,7 @@ from midepoch.sources.source import (
     no_survey,
 )
 from midepoch.stages.counted import CountedItems
-from midepoch.stages.flow import Context, Flow
-from midepoch.stages.noting import noting
+from midepoch.stages.flow import Context, Flow, noting
 
 T = TypeVar("T")
 STOPS: tuple[str, ...] = get_args(Stop)

@@ -11,9 +11,8 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.order.orders import Order
 from midepoch.sources.open_files import OpenFiles
 from midepoch.sources.source import RowFacts
-from midepoch.stages.counted import CountedItems, Wanted
+from midepoch.stages.counted import CountedItems, TracedRows, Wanted
 from midepoch.stages.flow import Flow
-from midepoch.stages.traced import TracedRows
 
 NEAR_ROWS = 8192
 MAX_NEAR = 4

@@ -29,11 +29,9 @@ from midepoch.sources.source import (
     FindSurvey,
 )
 from midepoch.sources.where import matching
-from midepoch.stages.counted import CountedItems
-from midepoch.stages.flow import Flow, RowRun
+from midepoch.stages.counted import CountedItems, TracedRows
+from midepoch.stages.flow import Flow, RowRun, noting
 from midepoch.stages.kept import Kept
-from midepoch.stages.noting import noting
-from midepoch.stages.traced import TracedRows
 
 if TYPE_CHECKING:
     from midepoch.sources.files import FileRows

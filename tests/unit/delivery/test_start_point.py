@@ -18,7 +18,7 @@ from midepoch.checkpoint.state import State
 from midepoch.checkpoint.versions import signed
 from midepoch.delivery import passes
 from midepoch.delivery import plan as plans
-from midepoch.delivery import start_point as start_points
+from midepoch.delivery import position as start_points
 from midepoch.delivery.passes import PassIterator
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.position import SharedWithWorkers, StartPoint

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from midepoch.stages.flow import Flow, ItemRun, RowRun
-from midepoch.stages.noting import noting
+from midepoch.stages.flow import Flow, ItemRun, RowRun, noting
 from midepoch.values.rows import Rows
 
 KEYS = [3, 1, 2]
