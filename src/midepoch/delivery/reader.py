@@ -20,6 +20,7 @@ from midepoch.delivery.progress import EMPTY, AnyProgress, Turns
 from midepoch.delivery.rounds import NO_END
 from midepoch.delivery.session import Session
 from midepoch.delivery.uncounted import ReportedProgress
+from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import OpenSource
 from midepoch.stages.counted import hashes_of
 from midepoch.stages.flow import Flow, ItemRun, SingleItem
@@ -40,7 +41,8 @@ def take_turns(
         all_turns = _uncounted_turns(progress, first, step)
     else:
         progress.session.lanes.deferred = deferred and progress.session.pipeline.uniform
-        all_turns = _counted_turns(progress, range(progress.turns_taken + first, NO_END, step))
+        turns = range(progress.turns_taken + first, NO_END, step)
+        all_turns = _counted_turns(progress, turns, warns=first == 0)
     return _timed(all_turns, progress)
 
 
@@ -87,7 +89,7 @@ class InTurn:
 class ByCost:
     """The turns of a reader that gets its share of the costs of each step, and what to ask of each lane."""
 
-    def __init__(self, session: BalancedSession, reader: int, turns: range) -> None:
+    def __init__(self, session: Session, reader: int, turns: range) -> None:
         self._session, self._reader, self._turns = session, reader, iter(turns)
         self._lanes: deque[int] = deque()
         self._ordinals: dict[int, list[int]] = {}
@@ -125,27 +127,32 @@ class ByCost:
         return planned
 
 
-def _counted_turns(progress: AnyProgress, turns: range) -> Generator[Turns, None, None]:
+def _counted_turns(progress: AnyProgress, turns: range, *, warns: bool) -> Generator[Turns, None, None]:
     """A reader's turns of a counted session. No item of another reader is made."""
     session = progress.session
     assert isinstance(session, Session)
-    agenda = (ByCost if isinstance(session, BalancedSession) else InTurn)(session, progress.reader, turns)  # type: ignore[arg-type]
+    is_balanced = isinstance(session, BalancedSession)
+    agenda = ByCost(session, progress.reader, turns) if is_balanced else InTurn(session, progress.reader, turns)
     lanes, readers = len(session.positions), session.readers * turns.step
     opened = progress.reading.open(max(1, lanes // gcd(lanes, readers)))
-    if session.pipeline.uniform:
+    if warns and session.pipeline.uniform:
         _warn_of_sharing(progress, opened, readers)
     reading: dict[int, ReadLane] = {}
-    hashed, batched = session.pipeline.digest, session.pipeline.digest and session.pipeline.item_spec[1]
     try:
         while (found := agenda.next_lanes()) is not None:
             for lane in found[0]:
                 if lane not in reading:
                     reading[lane] = ReadLane(session.lane_items(lane).flow(opened, agenda.wanted(lane)))
             for items, keys in _in_turn([reading[lane] for lane in found[0]], found[1]):
-                yield Turns(items, (), hashes_of(keys, batched=batched) if hashed else None)
+                yield Turns(items, (), _hashes(session.pipeline, keys))
                 del items
     finally:
         progress.reading.close(opened)
+
+
+def _hashes(pipeline: Pipeline, keys: I64) -> U64 | None:
+    """What items with these keys add to a digest, if one is kept."""
+    return hashes_of(keys, batched=pipeline.item_spec[1]) if pipeline.digest else None
 
 
 def _in_turn(lanes: Sequence["ReadLane"], turns: int) -> Iterator[tuple[Any, I64]]:
@@ -214,24 +221,27 @@ def _uncounted_turns(progress: ReportedProgress, first: int, step: int) -> Gener
     for number, slot in enumerate(within.rotation(first)):
         position, skip = progress.position(slot)
         lanes.append((progress.rotation[slot], position, skip + assignment.stride * within.phase(first, number)))
-    return _read_lanes(progress, lanes, assignment.stride * within.stride, progress.session.readers * step)
+    readers = progress.session.readers * step if first == 0 else None
+    return _read_lanes(progress, lanes, assignment.stride * within.stride, readers)
 
 
 def _read_lanes(
-    progress: ReportedProgress, lanes: Sequence[tuple[int, LanePosition, int]], stride: int, readers: int
+    progress: ReportedProgress, lanes: Sequence[tuple[int, LanePosition, int]], stride: int, readers: int | None
 ) -> Generator[Turns, None, None]:
-    """Turns that go round lanes. Of each lane, from its position on, some items are skipped, then ``stride`` - 1."""
+    """Turns that go round lanes. Of each lane, from its position on, some items are skipped, then ``stride`` - 1.
+
+    The first of several ``readers`` warns if they share lanes.
+    """
     session, reading = progress.session, progress.reading
     opened = reading.open(len(lanes))
-    _warn_of_sharing(progress, opened, readers)
-    hashed, batched = session.pipeline.digest, session.pipeline.digest and session.pipeline.item_spec[1]
+    if readers is not None:
+        _warn_of_sharing(progress, opened, readers)
     try:
         flows = [session.lanes.open(opened, lane, position, skip, stride) for lane, position, skip in lanes]
         for items, cursors, keys in _going_round(flows):
-            hashes: U64 | None = None
-            if hashed:
-                empty = np.array([item is EMPTY for item in items])
-                hashes = np.where(empty, np.uint64(0), hashes_of(keys, batched=batched))
+            hashes = _hashes(session.pipeline, keys)
+            if hashes is not None:
+                hashes = np.where([item is EMPTY for item in items], np.uint64(0), hashes)
             yield Turns(items, cursors, hashes)
             del items
     finally:
