@@ -323,9 +323,15 @@ class FileSession(Session):
         """The sequence of a reader's items. An item's round is its place in its lane."""
         if reader not in self._of_readers:
             lanes = range(reader, len(self.positions), self.readers)
-            begins = {lane: -(-self.positions[lane].cursor[0] // self.start.item_rows) for lane in lanes}
+            begins = {lane: self._items_before(lane) for lane in lanes}
             self._of_readers[reader] = Rounds(lanes, self, begins=begins, formula=True)
         return self._of_readers[reader]
+
+    def _items_before(self, lane: int) -> int:
+        """The number of items that a lane had delivered."""
+        if self.has_formula:
+            return -(-self.positions[lane].cursor[0] // self.start.item_rows)
+        return self.lanes.counted(lane, self.pipeline.begin).total() - self.total(lane)
 
     def sequence(self, reader: int) -> tuple[Rounds, int, int]:
         return self._rounds_of(reader), 0, 1

@@ -179,11 +179,6 @@ class Pipeline:
         return next((stage.name for stage in self.stages if not stage.one_to_one), None)
 
     @property
-    def first_uncounted(self) -> str | None:
-        """The name of the first stage whose number of outputs is known only by reading."""
-        return next((stage.name for stage in self.stages if stage.count(stage.group_size) is None), None)
-
-    @property
     def keeps_rows(self) -> bool:
         """True if the items are the source's rows with all their columns, in any form, and no function uses them."""
         if self.schema is None or self.first_resizing is not None or any(stage.functions for stage in self.stages):

@@ -109,8 +109,6 @@ def test_whether_the_items_are_all_rows_with_all_columns():
 def test_the_first_stage_that_changes_the_number_of_items():
     assert pipeline(MAP, Convert(form="numpy")).first_resizing is None
     assert pipeline(MAP, Batch(size=2), FILTER).first_resizing == "batch"
-    assert pipeline(Batch(size=2), FILTER).first_uncounted == "filter"
-    assert pipeline(MAP, Batch(size=2, drop_last=True)).first_uncounted is None
 
 
 def test_the_functions_of_all_stages():
