@@ -1,6 +1,7 @@
 """What a state remembers of the sessions before it: how many ranks read from which turn on, and with which batch size.
 
-Nothing of it is needed to resume. It says which rank got which item at which step, also of earlier parts of a run.
+Nothing of it is needed to resume. It says which rank got which item at which step, also of earlier parts of a run, and
+which ranks had finished an epoch when states are merged.
 """
 
 from collections.abc import Sequence

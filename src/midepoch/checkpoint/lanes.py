@@ -1,9 +1,9 @@
-"""Which reader takes which item, and what all readers have delivered: the arithmetic of lanes and turns. No I/O.
+"""Lanes and turns: how an epoch is cut, and what readers have delivered of a lane that they share. No I/O.
 
-The positions of an epoch are cut into lanes. Turn ``i`` takes the next item of lane ``i % lanes``, and
-reader ``c`` of ``C`` takes the turns ``i ≡ turn + c (mod C)`` from the turn at which the readers started.
-With ``g = gcd(lanes, C)``, a reader takes turns at ``lanes / g`` lanes and shares each with ``C / g - 1`` others.
-Its turns go through these lanes in a fixed rotation; a *slot* is an index into that rotation.
+The positions of an epoch are cut into lanes. In a session that is not counted, turn ``i`` takes the next item of lane
+``i % lanes``, and reader ``c`` of ``C`` takes the turns ``i ≡ turn + c (mod C)`` from the turn at which the readers
+started. With ``g = gcd(lanes, C)``, a reader takes turns at ``lanes / g`` lanes and shares each with ``C / g - 1``
+others. Its turns go through these lanes in a fixed rotation; a *slot* is an index into that rotation.
 
 The items that a lane had left when the readers started are numbered 0, 1, 2 …: their *ordinals*.
 """
@@ -18,7 +18,8 @@ import numpy as np
 from midepoch._common.types import I64
 
 Cursor = tuple[int, ...]
-"""The rows of the lane that are consumed, then, for each stage with groups, the group's outputs delivered so far.
+"""The rows of the lane that are consumed, then, for each stage whose groups may have several outputs, how many outputs
+of the group are delivered (of packs that are cut from a stream: tokens). That of a mixture begins with its parts.
 
 After a stage that may skip errors, a check of the group's inputs follows, or 0 between groups; see ``stages/flow.py``.
 """
@@ -102,8 +103,7 @@ class LaneAssignment:
 def lane_cuts(size: int, lanes: int) -> list[int]:
     """The bounds of the lanes of an epoch of ``size`` positions. Lanes differ by one position at most.
 
-    The longer lanes come first. So the empty turns, those at a lane that has run out, are the last of the epoch, and
-    readers that pass over them stay in step.
+    The longer lanes come first, so lanes of rows run out in the last round.
     """
     each, longer = divmod(size, lanes)
     return [lane * each + min(lane, longer) for lane in range(lanes + 1)]

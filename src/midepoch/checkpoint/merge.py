@@ -229,19 +229,9 @@ def _complete(start: State, per_reader: Sequence[ReaderProgress], finished: set[
             deliveries[lane].append(LaneDelivery(assignment.phase(reader, slot), *delivered.get(lane, (0, ()))))
     # All further turns of a reader that has finished are empty, so the next turn is that of another.
     turns_taken = {one.reader or 0: one.turns_taken for one in per_reader if one.reader not in finished}
-    return state_after(start, assignment, deliveries, turns_taken)
-
-
-def state_after(
-    start: State,
-    assignment: LaneAssignment,
-    deliveries: Sequence[Sequence[LaneDelivery]],
-    turns_taken: Mapping[int, int],
-) -> State:
-    """The complete state, from the deliveries of each lane and the number of turns of each unfinished reader."""
     positions = LanePositions.pack(
         (1, join(position, assignment.stride, deliveries[lane]))
         for lane, position in enumerate(start.positions.expand())
     )
-    turn = min(assignment.turn + reader + assignment.readers * taken for reader, taken in turns_taken.items())
+    turn = min(start.turn + reader + assignment.readers * taken for reader, taken in turns_taken.items())
     return replace(start, turn=turn, positions=positions, reader_progress=None)

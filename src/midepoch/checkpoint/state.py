@@ -14,6 +14,7 @@ from midepoch.checkpoint.versions import checksum, fingerprint_digest, shortened
 from midepoch.errors import CheckpointMismatchError
 
 Edits = int | tuple["Edits", ...]
+"""How many edits came after an epoch was cut into lanes: a number, or one for each part of a mixture. 0 is no edit."""
 MOST_EDITS, MOST_DEPTH, MOST_PARTS = 1 << 10, 16, 1 << 16
 
 
@@ -199,9 +200,9 @@ class LanePositions:
 class ReaderProgress:
     """What one reader, or one rank's workers, delivered since the state's turn. Such a state is partial.
 
-    The ranks of a uniform pipeline run in lockstep, so what the ``workers`` workers of one rank delivered holds for
-    all ranks. ``items`` has one number for each of these workers, or, in the state of a single worker, its own number.
-    For other pipelines, ``reader`` is the reader, ``turns_taken`` the number of its turns, and ``deliveries`` has
+    Ranks that read counted items run in lockstep, so what the ``workers`` workers of one rank delivered holds for all
+    ranks. ``items`` has one number for each of these workers, or, in the state of a single worker, its own number.
+    If items are not counted, ``reader`` is the reader, ``turns_taken`` the number of its turns, and ``deliveries`` has
     ``(lane, end, cursor)`` for each lane of which it delivered something.
     """
 
@@ -228,6 +229,7 @@ class State:
     lanes: int | None = None
     mode: Literal["file", "example"] = "example"
     turn: int = 0
+    """How many turns at lanes were taken, those at lanes that had run out included."""
     item_rows: int = 1
     """The rows of an item, by ``batch``. A lane's ordinals count these items."""
     positions: LanePositions = LanePositions()
@@ -242,7 +244,7 @@ class State:
     digest: RowDigest | None = field(default=None, compare=False)
     """The digest of what was delivered of this epoch, if the run keeps one. Not needed to resume."""
     history: History = field(default=(), compare=False)
-    """The sessions of this run so far, for traces; empty if they are not known. Not needed to resume."""
+    """The sessions of this run so far; empty if they are not known. Traces need them, and merging does."""
 
     def counts_items(self, readers: int) -> bool:
         """True if this number of readers must count a lane's items, because it is or was shared. Else cursors do."""

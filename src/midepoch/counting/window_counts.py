@@ -10,7 +10,6 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -140,6 +139,7 @@ class Job(NamedTuple):
     cursor: Cursor
     """The cursor at the start of the first window."""
     windows: int
+    documents: int
 
 
 def count_windows(lanes: WindowLanes, job: Job) -> list[tuple[int, int]]:
@@ -149,18 +149,19 @@ def count_windows(lanes: WindowLanes, job: Job) -> list[tuple[int, int]]:
     return windows.outputs(job.windows)
 
 
-def count_lanes_ahead(lanes: WindowLanes, begin: Cursor, executor: Executor | None = None) -> None:
+def count_lanes_ahead(lanes: WindowLanes, begin: Cursor) -> None:
     """Count the packs of all lanes, if so many are unknown that one process would take long."""
     jobs = list(_unknown(lanes, begin))
-    documents = len(jobs) * JOB_DOCUMENTS
+    documents, counted = sum(job.documents for job in jobs), 0
     if documents <= IN_PARALLEL:
         return
     with ProgressBar("packs are counted", unit="documents", total=documents) as bar:
-        for number, (job, counts) in enumerate(run_all(partial(count_windows, lanes), jobs, executor), start=1):
+        for job, counts in run_all(partial(count_windows, lanes), jobs, None):
             of_lane = lanes.output_counts(job.lane)
             for start, outputs in counts:
                 of_lane.put(start, outputs)
-            bar.update(number * JOB_DOCUMENTS)
+            counted += job.documents
+            bar.update(counted)
 
 
 def _unknown(lanes: WindowLanes, begin: Cursor) -> Iterator[Job]:
@@ -174,4 +175,4 @@ def _unknown(lanes: WindowLanes, begin: Cursor) -> Iterator[Job]:
         for first in range(0, total, at_once):
             here = range(first, min(first + at_once, total))
             if any(windows.known_outputs(number) is None for number in here):
-                yield Job(lane, (*windows.start(first), 0), len(here))
+                yield Job(lane, (*windows.start(first), 0), len(here), windows.documents(here))

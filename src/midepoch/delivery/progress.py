@@ -24,7 +24,7 @@ class Turns(NamedTuple):
     items: Sequence[Any]
     """The item of each turn; ``EMPTY`` if the lane has run out."""
     cursors: Sequence[Sequence[Sequence[int]]]
-    """For each of these lanes, the cursors after its items; none if the lane has run out, or cursors are counted."""
+    """For each of these lanes, the cursors after its items; none if the lane has run out, or items are counted."""
     hashes: U64 | None = None
     """What each item adds to a digest, if one is kept; 0 if the lane has run out."""
 

@@ -7,8 +7,8 @@ import errno
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any
 
@@ -94,18 +94,6 @@ class SharedMemory:
             return False
         self.view(0, self._least)
         return True
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes that ask for this lock waiting. A process that dies gives it back."""
-        import fcntl  # not on every system
-
-        assert self._file is not None
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     def free(self) -> None:
         """Give the memory back, also if forked processes have inherited the file. No process may use it after that."""

@@ -58,7 +58,8 @@ class Rounds:
         """``order`` has the lanes in the order of their turns.
 
         A lane's first item is in round 0, or in the round that ``begins`` says. It is looked ahead by ``at_once``
-        rounds at most, unless counts are a ``formula``: then a segment is known to its end at once.
+        rounds at most, unless totals cost nothing, by a ``formula``: then a segment is known to its end at once. With
+        ``begins`` they must.
         """
         self.order, self._counts, self._begins = order, counts, begins or {}
         self._at_once, self._formula = at_once, formula

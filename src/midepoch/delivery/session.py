@@ -1,9 +1,9 @@
 """A session: part of a run with the same readers. The items that are left are one sequence, which readers take in turn.
 
-The sequence goes round the lanes, and passes over a lane that has run out. So no turn is empty, and readers differ by
-at most one item, however uneven the lanes are. Reader ``c`` of ``C`` takes the items ``c, c + C, c + 2 C …``. What was
-delivered follows from the number of items, because the items of lanes are counted; in a uniform pipeline by a formula.
-Only a state knows the lanes again.
+The sequence goes round the lanes, and passes over a lane that has run out. Reader ``c`` of ``C`` takes the items ``c,
+c + C, c + 2 C …``, so readers differ by at most one item, however uneven the lanes are. What was delivered follows from
+the number of items, because the items of lanes are counted; in a uniform pipeline by a formula. ``FileSession`` and
+``BalancedSession`` give the same items to readers in other ways.
 """
 
 from collections.abc import Iterator, Sequence
@@ -69,7 +69,8 @@ class LaneItems:
     def find(self, file: str, row: int) -> list[int]:
         """The ordinals of the items that have a row of a file, if no item was delivered ahead of others."""
         assert not self._position.delivered_ahead
-        return [number for number in self._items.find(file, row).tolist() if self._items.has(number)]
+        found: list[int] = self._items.find(file, row).tolist()
+        return found
 
     def flow(self, opened: Any, wanted: Iterator[I64]) -> Flow:
         """The items with these ordinals."""

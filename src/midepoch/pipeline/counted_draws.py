@@ -282,7 +282,7 @@ class CountedDraws(CountedItems):
         traced = []
         for places, piece in self._passes(numbers):
             rows = piece.items.trace(piece.numbers).within(piece.part)
-            traced.append(rows.with_columns(items=places[rows.items]))
+            traced.append(rows._replace(items=places[rows.items]))
         return join_traced(traced)
 
     def find(self, file: str, row: int) -> I64:

@@ -68,7 +68,7 @@ class PipelineLanes:
     def __init__(self, pipeline: Pipeline, cut: EpochCut) -> None:
         self.pipeline, self.cut = pipeline, replace(cut, masks=bool(cut.edits) and (cut.masks or pipeline.keeps_layout))
         self.deferred = False
-        """True if counted items go to another process: rows that no function needs are then ``RowItems``."""
+        """True if items of a uniform pipeline go to another process: rows that no function needs are ``RowItems``."""
         self.packs = PackCounts()
         self.left_out: dict[int, set[int]] = {}
         """For each lane that was opened, the keys of the masked rows that were read, if there are any."""
@@ -150,14 +150,10 @@ class PipelineLanes:
         folder, key = None, ""
         if survey is not None and survey.folder is not None:
             described = self.pipeline.source.describe(), [stage.describe() for stage in stages[:last]]
-            parts = [COUNTS_FORMAT, survey.digest, self.pipeline.source.fingerprint, described, self._described_cut()]
+            parts = [COUNTS_FORMAT, survey.digest, self.pipeline.source.fingerprint, described, asdict(self.cut)]
             folder, key = survey.folder, digest(json.dumps(parts, sort_keys=True).encode(), size=16).hex()
         size = stages[last - 1].group_size
         return WindowCounts(folder, key, lanes=self.cut.lanes, lane_rows=self.source.size(0), size=size)
-
-    def _described_cut(self) -> dict[str, Any]:
-        """The cut as keys of counts have it. Epochs with masked rows are not counted."""
-        return {name: value for name, value in asdict(self.cut).items() if name != "masks"}
 
     def _with_deferral(self, flow: Flow) -> Flow:
         return replace(flow, deferred=True) if self.deferred else flow

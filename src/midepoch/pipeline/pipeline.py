@@ -1,4 +1,4 @@
-"""A pipeline and its lanes in one epoch: everything that decides which items there are, nothing about who reads."""
+"""A pipeline: everything that decides which items there are, nothing about who reads."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ class Pipeline:
 
     @cached_property
     def uniform(self) -> bool:
-        """True if the positions of all lanes follow from the number of items delivered."""
+        """True if the positions of all lanes follow from the numbers of rows and items alone, by a formula."""
         return self.source.uniform and all(stage.count(1) is not None for stage in self.stages)
 
     @cached_property

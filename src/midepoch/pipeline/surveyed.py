@@ -88,13 +88,13 @@ def with_own_lengths(pipeline: Pipeline) -> Pipeline:
     return replace(pipeline, source=replace(source, parts=tuple(parts))) if is_known else pipeline
 
 
-def count_ahead(lanes: PipelineLanes, executor: Executor | None = None) -> None:
+def count_ahead(lanes: PipelineLanes) -> None:
     """Count the packs of all lanes in parallel, if so many are unknown that one process would take long."""
     if isinstance(lanes.source, MixtureLanes):
         for part in lanes.source.first_passes():
-            count_ahead(part, executor)
+            count_ahead(part)
     else:
-        count_lanes_ahead(lanes, lanes.pipeline.begin, executor)
+        count_lanes_ahead(lanes, lanes.pipeline.begin)
 
 
 def choose_kept_rows(pipeline: Pipeline) -> Pipeline:

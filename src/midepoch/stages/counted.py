@@ -1,7 +1,7 @@
 """Items that are counted: how many a lane has, the cursor after each, and the rows of each, known without reading rows.
 
 A source counts its rows, and each stage counts its outputs from its inputs: how many there are, ``inputs_of`` outputs
-and ``outputs_of`` inputs. Traces, costs, keys and lengths are compositions of these. The items of a lane are numbered
+and ``outputs_of`` inputs. Traces, costs and lengths are compositions of these. The items of a lane are numbered
 from the cursor where reading starts. A reader asks for the numbers that it delivers, and every stage asks the one
 before it for what it needs for these: so a reader that shares a lane takes no rows of the others.
 """
@@ -55,10 +55,6 @@ class TracedRows(NamedTuple):
     def take(self, indices: I64) -> "TracedRows":
         """The entries at these indices."""
         return TracedRows._make(column[indices] for column in self)
-
-    def with_columns(self, **columns: Any) -> "TracedRows":
-        """The same with other values in some columns."""
-        return self._replace(**columns)
 
     def within(self, part: str) -> "TracedRows":
         """The same rows as rows of a part of a mixture."""
@@ -126,7 +122,7 @@ class CountedItems(ABC):
     batched = False
     """True if each item is a batch, whose key is the sum of the hashes of what it is made of."""
     left_out: "LeftOut | None" = None
-    """The rows among them that are read only to check filters; None if there are no filters. No item is one of them."""
+    """Rows that are read besides the items, only to check filters; None if there are no filters."""
     members = 1
     """The number of rows or packs of an item: more than 1 for batches."""
 

@@ -31,7 +31,7 @@ from midepoch.values.row_items import row_items
 from midepoch.values.rows import Rows, concat
 
 SingleItem = tuple[Any, Cursor, int]
-"""An item, the cursor after it, and its key: its row's number, or a hash that identifies the item."""
+"""An item, the cursor after it, and its key: its row's number, a hash, or of a batch the sum of the hashes in it."""
 
 WHOLE_LANE = 1 << 62
 """The size of a group that ends only with the lane."""

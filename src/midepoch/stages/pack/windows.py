@@ -92,6 +92,10 @@ class PlannedWindows(Groups):
         """The number of windows."""
         return max(1, -(-self._inputs.total() // self._size))
 
+    def documents(self, windows: range) -> int:
+        """The number of documents in some windows."""
+        return min(windows.stop * self._size, self._inputs.total()) - windows.start * self._size
+
     def start(self, window: int) -> Cursor:
         """The cursor of the documents at the start of a window."""
         return self._inputs.cursor(window * self._size)
