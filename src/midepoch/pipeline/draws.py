@@ -191,10 +191,6 @@ class Draws:
         """Of each part, how many items were drawn, how often it has ended, and its own cursor."""
         self._table = parts.table([position.times_ended for position in parts.positions])
 
-    def passes(self, weights: Sequence[int]) -> int:
-        """How often all parts that have a weight have ended."""
-        return min((cursor[1] for cursor, weight in zip(self._cursors, weights, strict=True) if weight), default=0)
-
     def _flows(self, read: ReadPass[T]) -> list[Iterator[T]]:
         return [self._flow(part, read) for part in range(len(self._cursors))]
 

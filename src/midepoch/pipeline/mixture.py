@@ -267,10 +267,17 @@ class MixtureLanes:
         mixture = self._mixture
         draws = Draws(self._lane_parts(lane, cursor, partial(self._open, opened, lane)))
         form, batched = mixture.item_spec
-        passes = partial(draws.passes, mixture.integer_weights) if mixture.stop == "never" else None
+        passes = self._passes if mixture.stop == "never" else None
         if mixture.schema is not None:
             return Flow(row_runs=draws.row_runs(), form=form, passes=passes)
         return Flow(single_items=draws.single_items(), form=form, batched=batched, passes=passes)
+
+    def _passes(self, cursor: Sequence[int]) -> int:
+        """How often all parts that have a weight had ended at a cursor, which may have numbers of stages too."""
+        mixture = self._mixture
+        positions = mixture.part_positions(tuple(map(int, cursor[: len(mixture.begin)])))
+        drawn = zip(positions, mixture.integer_weights, strict=True)
+        return min((position.times_ended for position, weight in drawn if weight), default=0)
 
     def first_passes(self) -> list[PipelineLanes]:
         """The lanes of each part in its first pass."""

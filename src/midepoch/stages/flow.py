@@ -142,8 +142,8 @@ class Flow:
     """True if an earlier stage may skip items because of errors."""
     deferred: bool = False
     """True if items go to another process: rows that no function of this one needs are then ``RowItems``."""
-    passes: Callable[[], int] | None = None
-    """How often all parts of a mixture that never ends have ended so far; None of everything else."""
+    passes: Callable[[Sequence[int]], int] | None = None
+    """How often all parts of a mixture that never ends had ended at a cursor; None of everything else."""
 
     def as_single_items(self) -> Iterator[SingleItem]:
         """The outputs one by one."""
@@ -302,16 +302,19 @@ def check_delivered(delivered: int, outputs: int) -> None:
 class Idle:
     """Watches one stage in one lane of a mixture that never ends: if it drops everything, the loop gets no item."""
 
-    def __init__(self, passes: Callable[[], int] | None, what: str) -> None:
-        """Take what says how often all parts of the mixture have ended, None if they end once; ``what`` is missing."""
+    def __init__(self, passes: Callable[[Sequence[int]], int] | None, what: str) -> None:
+        """Take what says how often all parts had ended at a cursor, None if they end once; ``what`` is missing."""
         self._passes, self._what = passes, what
         self._since: int | None = None
 
-    def note(self, fruitful: bool) -> None:
-        """Note whether anything is left of the next inputs. Raises if nothing was for many passes over all parts."""
+    def note(self, fruitful: bool, cursor: Sequence[int]) -> None:
+        """Note whether anything is left of inputs, of which the last has this cursor.
+
+        Raises if nothing was for many passes over all parts.
+        """
         if self._passes is None:
             return
-        passes = self._passes()
+        passes = self._passes(cursor)
         if fruitful or self._since is None:
             self._since = passes
         elif passes - self._since >= IDLE_PASSES:

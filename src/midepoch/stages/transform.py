@@ -1,6 +1,6 @@
 """Stages that work on one item at a time: map, filter, select_columns and with_format."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn, Self
@@ -78,7 +78,8 @@ class Filter(FunctionStage):
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         call = self.call
         if self.size is not None:
-            runs = self._runs(single_groups(inputs.as_row_runs(self.size), self.size), inputs.passes, context)
+            groups = single_groups(inputs.as_row_runs(self.size), self.size)
+            runs = self._runs(groups, Idle(inputs.passes, NOTHING_KEPT), context)
             return Flow(row_runs=runs, form=inputs.form, schema=inputs.schema)
         if self.checks:
             return inputs.with_single_items(self._checked(inputs.as_single_items(), context))
@@ -103,7 +104,7 @@ class Filter(FunctionStage):
             is_kept = self.call(single[0], single[2], context)
             if is_kept is None:
                 self._refuse(single, context)
-            idle.note(bool(is_kept))
+            idle.note(bool(is_kept), single[1])
             if is_kept:
                 yield single
 
@@ -113,9 +114,9 @@ class Filter(FunctionStage):
                 raise rejected_row(self.name, context.name(single[2]))
             yield single
 
-    def _runs(self, groups: Iterator[RowRun], passes: Callable[[], int] | None, context: Context) -> Iterator[RowRun]:
+    def _runs(self, groups: Iterator[RowRun], idle: Idle, context: Context) -> Iterator[RowRun]:
         """What a batched function keeps."""
-        idle, to_try = Idle(passes, NOTHING_KEPT), self.tries
+        to_try = self.tries
         for group in groups:
             mask = self._mask(group, context)
             if self.checks and not mask.all():
@@ -123,7 +124,7 @@ class Filter(FunctionStage):
             if to_try and len(group) > 1:
                 to_try = False
                 self._check_judged_alone(group, mask, context)
-            idle.note(bool(mask.any()))
+            idle.note(bool(mask.any()), group.cursors[-1])
             if mask.all():
                 yield group
             elif mask.any():

@@ -257,7 +257,7 @@ def test_jobs_can_run_in_other_processes(folder):
     dataset = packs(folder, kept=False)
     lanes = PipelineLanes(dataset.plan.pipeline, EpochCut(epoch=0, lanes=1))
     with ProcessPoolExecutor(1, get_context("spawn")) as other:
-        result = other.submit(count_windows, lanes, Job(0, (0, 0), 15)).result()
+        result = other.submit(count_windows, lanes, Job(0, (0, 0), 15, 60)).result()
     assert [start for start, _ in result] == list(range(0, 60, 4))
     count_ahead(lanes)
     assert sum(made for _, made in result) == lanes.counted(0, dataset.plan.pipeline.begin).total()

@@ -52,16 +52,15 @@ def test_a_filter_that_keeps_nothing(tmp_path):
 def test_what_ends_once_is_never_idle():
     idle = Idle(None, "nothing came")
     for _ in range(100):
-        idle.note(False)
+        idle.note(False, (0,))
 
 
 def test_passes_are_counted_from_the_last_fruitful_one():
-    passes = iter(range(100))
-    idle = Idle(lambda: next(passes), "nothing came")
+    idle = Idle(lambda cursor: cursor[0], "nothing came")
     for number in range(30):
-        idle.note(number == 20 or number < 15)
+        idle.note(number == 20 or number < 15, (number, 7))
     with pytest.raises(ValueError, match=rf"nothing came in {IDLE_PASSES} passes"):
-        idle.note(False)
+        idle.note(False, (30, 7))
 
 
 def test_a_function_that_returns_nothing_is_named_after_a_mixture_too(tmp_path):

@@ -106,7 +106,7 @@ def _runs(inputs: Flow, cursor: Cursor, spec: PackSpec, context: Context) -> Ite
         kept = documents.lengths > 0
         if spec.overlong == "drop":
             kept &= documents.lengths <= spec.length
-        idle.note(bool(kept.any()))
+        idle.note(bool(kept.any()), run.cursors[-1])
         check_delivered(delivered, int(documents.lengths[0]) if kept[0] else 0)
         delivered = check = 0
         if kept.any():

@@ -52,7 +52,7 @@ def read_windows(
     for group in resume_groups(windows, cursor, inputs.skips, spec.number, context):
         documents = read_documents(group.inputs, spec, context)
         layout = lay_out(documents.lengths)
-        idle.note(len(layout) > 0)
+        idle.note(len(layout) > 0, group.inputs.cursors[-1])
         cursors, keys = group.cursors_and_keys(len(layout))
         numbers = np.arange(group.delivered, len(layout))
         layout = layout.select(numbers)
