@@ -196,7 +196,8 @@ class Rounds:
     def wanted(self, lane: int, numbers: range, most_at_once: int) -> Iterator[I64]:
         """The ordinals in a lane of the items that have these numbers in the sequence."""
         begin = self.begin(lane)
-        size = 1  # so that the first item after a resume comes as soon as possible
+        # Where counting takes time, the first item after a resume comes as soon as possible.
+        size = most_at_once if self._formula else 1
         index = 0
         while (segment := self.segment_at(index)) is not None:
             if lane not in segment.lanes:

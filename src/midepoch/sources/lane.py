@@ -170,9 +170,9 @@ class LaneRows:
         numbers, cursors = self._order.rows(positions), positions[:, None] + 1
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         scattered = len(breaks) * SLICE_ROWS > len(numbers)
-        is_part_of_window = is_first and bool(self._window_bytes)
-        read_ahead = _nothing if is_part_of_window else partial(self._read_ahead, int(positions[-1]), stop)
         window = int(np.searchsorted(self._pieces, positions[-1], "right")) if self._window_bytes else None
+        is_part = is_first and window is not None and bool(positions[-1] + 1 < self._pieces[window])
+        read_ahead = _nothing if is_part else partial(self._read_ahead, int(positions[-1]), stop)
         if scattered:
             read = self._pick(numbers, read_ahead, window)
         else:
