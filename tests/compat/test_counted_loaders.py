@@ -315,8 +315,8 @@ def test_E3_readers_that_share_lanes_take_each_row_once(build, strategy, monkeyp
     taken = []
     right = LaneRows._step
 
-    def step(self, positions, stop):
-        for run in right(self, positions, stop):
+    def step(self, positions, stop, **options):
+        for run in right(self, positions, stop, **options):
             taken.extend(run.keys.tolist())
             yield run
 

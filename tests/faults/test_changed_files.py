@@ -282,10 +282,9 @@ def test_rows_of_one_shuffled_block_are_not_picked_from_a_file_that_has_changed(
     batches = iter(pipeline())
     got = [next(batches)["x"] for _ in range(3)]
     change(path)
-    raises = pytest.raises(me.DataChangedError, match=r"0\.arrow")
-    with contextlib.nullcontext() if form == "python" else raises:  # python converts a window at once
+    with pytest.raises(me.DataChangedError, match=r"0\.arrow"):
         got.extend(batch["x"] for batch in batches)
-    assert len(got) == (len(expected) if form == "python" else 3)
+    assert len(got) < len(expected) if form == "python" else len(got) == 3  # python converts many batches at once
     assert [one.to_pylist() if form == "arrow" else list(map(int, one)) for one in got] == expected[: len(got)]
 
 
