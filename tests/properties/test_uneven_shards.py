@@ -115,7 +115,8 @@ def test_A15_any_legs_lose_and_repeat_nothing(folder, ranks, lanes, mode, sizes,
             break
         states = [json.loads(json.dumps(run.dataset.state_dict())) for run in runs]
         furthest = max(states, key=lambda one: one["turn"])
-        state = furthest if own else me.merge_states(states)
+        left_loop = number > 0 and any(one["epoch"] for one in states)  # after a resize such states may not merge
+        state = furthest if own or left_loop else me.merge_states(states)
     assert sorted(delivered) == list(range(sum(FILES)))
 
 
