@@ -120,6 +120,14 @@ def test_A15_any_legs_lose_and_repeat_nothing(folder, ranks, lanes, mode, sizes,
     assert sorted(delivered) == list(range(sum(FILES)))
 
 
+def test_the_length_of_whole_files_is_that_of_the_epoch(folder):
+    for epoch in range(6):
+        dataset = me.read(folder).shuffle(1, level="file").lanes(4).shard(1, 0, mode="file").batch(2)
+        dataset.set_epoch(epoch)
+        length = len(dataset)
+        assert length == len(list(dataset))
+
+
 @pytest.mark.parametrize("mode", ["file", "example"])
 @pytest.mark.parametrize("behind", [0, 1])
 def test_ranks_that_saved_at_different_steps_are_not_merged(folder, behind, mode):

@@ -89,6 +89,21 @@ def test_the_order_of_the_others_stays(files):
     assert [number for number in rest if number in whole[10::2]] == [n for n in expected if n in whole[10::2]]
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_lanes_of_whole_files_keep_their_order_through_resumes(files, batch):
+    dataset = me.read(files).lanes(3).shard(1, 0, mode="file").batch(batch)
+    next(iter(dataset))
+    edited = dataset.without(named({1, 2, 3, 4, 20, 50}))
+    edited.load_state_dict(dataset.state_dict())
+    whole = [ids_of(item) for item in edited]
+    edited.load_state_dict(dataset.state_dict())
+    cut = []
+    while len(cut) < len(whole):
+        cut.append(ids_of(next(iter(edited))))
+        edited.load_state_dict(edited.state_dict())
+    assert cut == whole
+
+
 def test_steps_that_a_loader_names_are_left_out_and_the_run_goes_on(files, caplog):
     dataset = me.read(files).shuffle(3)
     loader = me.Loader(dataset, batch_size=4)

@@ -286,7 +286,7 @@ class Plan:
             raise TypeError(f"The length is unknown: {reason}.")
         if self.epochs_per_loop is None:
             raise TypeError("The length is unknown: repeat() never ends.")
-        if self.pipeline.uniform:
+        if self.pipeline.uniform and self.mode == "example":  # whole files may be in other lanes in each epoch
             return self.epochs_per_loop * self._items_of_epoch(0)
         first = epoch - epoch % max(1, self.epochs_per_loop)
         return sum(map(self._items_of_epoch, range(first, first + self.epochs_per_loop)))

@@ -118,7 +118,7 @@ class AskedLoader(PositionedLoader[Item]):
         return run.progress()
 
     def trace(self, step: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
-        """The rows of a step of an epoch on all ranks, as an Arrow table with one line a row. Mostly nothing is read.
+        """The rows of a step of an epoch on all ranks, as an Arrow table with one line a row. Nothing is read.
 
             print(loader.trace(41_200).to_pandas())
 
@@ -128,8 +128,7 @@ class AskedLoader(PositionedLoader[Item]):
         With ``ranks``, the epoch is traced as if that number of ranks read it from its beginning. A batch that only
         keeps ranks even has no line.
 
-        If items are not counted, they are made again, from where the ranks last started together, and ``step`` counts
-        from there. So load the checkpoint before the step. The numbers of these items are unknown.
+        Raises if items are not counted: call ``survey()`` first.
         """
         return trace(self._start_point.latest(self._plan), step, epoch=epoch, ranks=ranks)
 
@@ -140,7 +139,7 @@ class AskedLoader(PositionedLoader[Item]):
 
         ``file`` is the name of a file, its path, or the end of that; ``row`` counts from 0 in the file. A row that is
         cut into several packs has several lines. A row that no item has, because a filter drops it, has none.
-        ``epoch`` and ``ranks`` are those of :meth:`trace`. Raises if the dataset has no such file or row. If items are
-        not counted, the rest of the epoch is read, so raises if it has no end.
+        ``epoch`` and ``ranks`` are those of :meth:`trace`. Raises if the dataset has no such file or row, or
+        if items are not counted.
         """
         return find(self._start_point.latest(self._plan), file, row, epoch=epoch, ranks=ranks)

@@ -111,12 +111,23 @@ class FileRowsLanes:
         left_out.update(keys[np.isin(keys, self._gone)].tolist())
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
-        gone = None if self._gone is None else np.sort(self.order(lane).positions(self._gone))
-        rows = CountedFileRows(self, lane, cursor[0], self._survey(), gone)
+        rows = CountedFileRows(self, lane, cursor[0], self._survey(), self._gone_positions(lane))
         if self._source.uniform:
             return rows
         name, locate = "row {1:,} of {0}", self._source.locate
         return Kept(rows, lambda flow: flow, "read(filters=...)", lambda key: name.format(*locate(key)))
+
+    def _gone_positions(self, lane: int) -> I64 | None:
+        """The rising positions in a lane of the rows that were left out. Those of all even lanes are found together."""
+        if self._gone is None or self._cut.mode == "file":
+            return None if self._gone is None else np.sort(self.order(lane).positions(self._gone))
+        first, last = np.searchsorted(self._gone_in_order, self._cuts[lane : lane + 2])
+        return self._gone_in_order[first:last] - self._cuts[lane]
+
+    @cached_property
+    def _gone_in_order(self) -> I64:
+        assert self._gone is not None
+        return np.sort(self._order.positions(self._gone))
 
     def flow_at(self, opened: OpenFiles, lane: int, positions: Iterator[I64]) -> Flow:
         """The rows of a lane at rising positions. If there is a filter, it must keep them all."""
