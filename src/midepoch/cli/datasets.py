@@ -18,7 +18,7 @@ from midepoch.delivery.position import StartPoint
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import OrderStep, Shuffle, Slice
 from midepoch.order.split import TrainTestSplit
-from midepoch.pipeline.adoption import adopt
+from midepoch.pipeline.adopt import adopt
 from midepoch.stages.batch import Batch
 
 ONE_TO_ONE = ("map", "select_columns", "decode", "read")

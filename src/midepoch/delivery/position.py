@@ -13,7 +13,7 @@ from midepoch.checkpoint.versions import upgrade
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan, settled
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
-from midepoch.pipeline.adoption import adopt
+from midepoch.pipeline.adopt import adopt
 
 EPOCHS_SET, EPOCH, STATES_LOADED, HAVE_READ, FINISHED, WARNED = range(6)
 

@@ -17,6 +17,7 @@ from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import edits_of_part
 from midepoch.errors import CheckpointMismatchError
+from midepoch.pipeline.adopt import adopt_mixture
 from midepoch.pipeline.counted_draws import CountedDraws
 from midepoch.pipeline.draws import (
     LOW_BITS,
@@ -29,7 +30,6 @@ from midepoch.pipeline.draws import (
     split_cursor,
 )
 from midepoch.pipeline.lanes import PipelineLanes
-from midepoch.pipeline.mixture_adoption import adopt_mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.schedule import COUNTED, DrawTable, Shares, WeightSteps, integer_weights, weight_in_words
 from midepoch.sources.read_counts import ReadCounts, sum_counts

@@ -10,7 +10,7 @@ import midepoch as me
 from in_memory import SCHEMA, NumbersSource, Opened, ids_of, items_of
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, State
-from midepoch.pipeline.adoption import adopt
+from midepoch.pipeline.adopt import adopt
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import EpochCut
