@@ -175,6 +175,21 @@ def test_a_group_that_is_no_window_of_packs_is_refused(files):
         dataset.without(named({30})).load_state_dict(dataset.state_dict())
 
 
+def test_between_groups_of_a_batched_map_rows_are_left_out_before_it(files):
+    """The packs of its outputs do not know rows by their keys."""
+    dataset = me.read(files).map(same_columns, batched=True, batch_size=5).pack(16, window=5).lanes(1)
+    items, gone = iter(dataset), {40, 41, 55}
+    before = [tokens_of(next(items))]
+    while any(dataset.state_dict()["cursors"][0][1][1:]):
+        before.append(tokens_of(next(items)))
+    edited = dataset.without(named(gone))
+    edited.load_state_dict(dataset.state_dict())
+    after = [tokens_of(item) for item in edited]
+    assert not {token for pack in after for token in pack} & gone
+    came = Counter(token for pack in before + after for token in pack)
+    assert all(came[one] == length_of(one) for one in range(ROWS) if one not in gone)
+
+
 def test_documents_that_are_not_left_out_would_be_seen(files):
     dataset = me.read(files).filter(is_kept).pack(16, window=25)
     next(iter(dataset))

@@ -206,6 +206,13 @@ def test_a_digest_that_is_not_known_says_why_and_the_next_epoch_has_one(files, g
     assert second.check_digest() == dataset.digest()
 
 
+def test_empty_turns_of_lanes_that_ran_out_add_nothing(files):
+    rows = me.read(files).filter(is_kept).lanes(7)
+    loader = me.Loader(rows, digest=True)
+    received(loader)
+    assert loader.digest() == rows.survey().digest()
+
+
 def test_the_state_of_one_rank_does_not_know_the_digest_of_all(files, caplog):
     loaders = [me.Loader(me.read(files).shard(2, rank), batch_size=4, digest=True) for rank in range(2)]
     for loader in loaders:
