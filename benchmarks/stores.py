@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import midepoch as me
-from midepoch.sources import fetcher
-from midepoch.sources.fetcher import BlockFetcher
+from midepoch.sources import ahead
 from midepoch.storage.clients import FsspecClient, FsspecHandle
 
 LATENCY, BYTES_PER_SECOND = 0.03, 80e6
@@ -103,7 +102,7 @@ def measure(name: str, dataset: me.Dataset, rows: int) -> None:
 
 
 def caching() -> None:
-    """Print what three epochs fetch with a cache half as large as the data, and with one that evicts by last use."""
+    """Print what three epochs fetch with a cache half as large as the data."""
     rng, store = np.random.default_rng(0), fsspec.filesystem("memory")
     for number in range(4):
         rows = pa.table({"id": np.arange(2_500), "x": [rng.bytes(2_000) for _ in range(2_500)]})
@@ -111,12 +110,9 @@ def caching() -> None:
         pq.write_table(rows, sink, row_group_size=100, compression="none", use_dictionary=False)
         store.pipe_file(f"/stores/cached/{number}.parquet", sink.getvalue())
     size = sum(store.size(f"/stores/cached/{number}.parquet") for number in range(4))
-    print("| three epochs, a cache of half the data | fetched / data | the same, least recently used evicted |")
-    print("| --- | ---: | ---: |")
+    print("| three epochs, a cache of half the data | fetched / data |\n| --- | ---: |")
     for name, build in CACHED.items():
-        planned = _fetched(build, size)
-        with patch.object(BlockFetcher, "_next_use", lambda _, key: None):
-            print(f"| {name} | {planned / size:.2f} | {_fetched(build, size) / size:.2f} |", flush=True)
+        print(f"| {name} | {_fetched(build, size) / size:.2f} |", flush=True)
 
 
 def _fetched(build: Callable[[me.Dataset], me.Dataset], size: int) -> int:
@@ -142,10 +138,10 @@ def small_requests() -> None:
     print("| in order, a latency of 20 ms | threads | reads | bytes | seconds |\n| --- | ---: | ---: | ---: | ---: |")
     for name, columns in (("all columns", None), ("one column", ["id"])):
         dataset = me.read("memory://stores/small", columns=columns).with_format("arrow").batch(BATCH)
-        for threads in (8, fetcher.FETCH_THREADS):
+        for threads in (8, ahead.FETCH_THREADS):
             with (
                 patch(f"{__name__}.LATENCY", 0.02),
-                patch.object(fetcher, "FETCH_THREADS", threads),
+                patch.object(ahead, "FETCH_THREADS", threads),
                 counted() as requests,
             ):
                 taken = []

@@ -6,8 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from midepoch.sources.read_counts import ReadCounts
-from midepoch.sources.source import AdoptedCheckpoint, no_survey
+from midepoch.sources.source import AdoptedCheckpoint, ReadCounts, no_survey
 from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.values.rows import Rows
 

@@ -12,8 +12,7 @@ from midepoch.checkpoint.lanes import LanePosition, lane_cuts
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.delivery.progress import EMPTY, Turns
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.sources.read_counts import ReadCounts
-from midepoch.sources.source import AdoptedCheckpoint, EpochCut
+from midepoch.sources.source import AdoptedCheckpoint, EpochCut, ReadCounts
 from midepoch.stages.batch import Batch
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow, ItemRun

@@ -12,7 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import midepoch as me
 from counted_pipelines import as_list, ids_of_packs, is_changed, is_no_seventh, longer, pipelines
-from midepoch.sources.lane import LaneRows
+from midepoch.sources.ahead import LaneRows
 from worlds import write_documents
 
 pytestmark = [
@@ -313,14 +313,14 @@ def test_a_state_of_whole_files_is_finished_by_ranks_that_count(build):
 def test_E3_readers_that_share_lanes_take_each_row_once(build, strategy, monkeypatch):
     dataset = build(strategy, lanes=2)
     taken = []
-    right = LaneRows._step
+    right = LaneRows.runs
 
-    def step(self, positions, stop, **options):
-        for run in right(self, positions, stop, **options):
+    def runs(self, *arguments):
+        for run in right(self, *arguments):
             taken.extend(run.keys.tolist())
             yield run
 
-    monkeypatch.setattr(LaneRows, "_step", step)
+    monkeypatch.setattr(LaneRows, "runs", runs)
     for loader in loaders(dataset, 3, 0):
         list(loader)
     kept = [row for row in taken if is_no_seventh({"id": row})]  # the others are a sample that checks the filter

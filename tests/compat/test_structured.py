@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.sources.fetcher import BlockFetcher
+from midepoch.sources.blocks import FileBlocks
 from worlds import ids, is_kept, write_files
 
 pytestmark = [
@@ -445,14 +445,8 @@ def test_B6_counts_agree_with_rows_wherever_lanes_cut(data, tmp_path_factory):
 def spied(monkeypatch):
     """The numbers of the blocks that are read from now on, in this process."""
     read = []
-    real = BlockFetcher.read_all
-
-    def spy(self, numbers):
-        for number, block in real(self, numbers):
-            read.append(number)
-            yield number, block
-
-    monkeypatch.setattr(BlockFetcher, "read_all", spy)
+    real = FileBlocks.read
+    monkeypatch.setattr(FileBlocks, "read", lambda self, numbers: (read.extend(numbers), real(self, numbers))[1])
     return read
 
 

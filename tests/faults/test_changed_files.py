@@ -29,8 +29,11 @@ def folder(tmp_path):
 @pytest.fixture(autouse=True)
 def _little_at_a_time(monkeypatch):
     """Rows that are in memory already are those of the old file, and rightly delivered: read few at a time."""
-    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 64)
-    monkeypatch.setattr("midepoch.sources.lane.RUN_ROWS", 64)
+    monkeypatch.setattr("midepoch.sources.ahead.STEP_ROWS", 64)
+    monkeypatch.setattr("midepoch.sources.ahead.RUN_ROWS", 64)
+    monkeypatch.setattr("midepoch.sources.ahead.SCATTERED_ROWS", 64)
+    monkeypatch.setattr("midepoch.sources.ahead.NARROW_BYTES", 0)
+    monkeypatch.setattr("midepoch.sources.ahead.MADE_BYTES", 0)
 
 
 def build(folder, kind):
@@ -230,24 +233,9 @@ forms = pytest.mark.parametrize("form", ["numpy", "torch"])
 
 @changes
 @forms
-@pytest.mark.parametrize("taken", [1, 3, 30, 31])
-def test_wide_rows_of_a_window_are_not_picked_from_a_file_that_has_changed(folder, monkeypatch, form, change, taken):
-    """They are copied when their batch is made, from a window that began before the change."""
-    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 2048)
-    path = write_wide(folder / "0.arrow", 0, 2048, rows=256)
-    dataset = me.read(folder).shuffle(seed=5, window=2048).with_format(form).batch(64)
-    batches = iter(dataset)
-    for _ in range(taken):
-        next(batches)
-    change(path)
-    assert until_changed(batches) == []
-
-
-@changes
-@forms
 def test_rows_left_over_from_a_window_are_not_picked_from_a_file_that_has_changed(folder, monkeypatch, form, change):
     """They wait for rows of the next window, which may be in other files."""
-    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 200)
+    monkeypatch.setattr("midepoch.sources.ahead.STEP_ROWS", 200)
     for number in range(10):
         write_wide(folder / f"{number}.arrow", 100 * number, 100 * number + 100, rows=100)
 
@@ -264,28 +252,6 @@ def test_rows_left_over_from_a_window_are_not_picked_from_a_file_that_has_change
         assert got == expected[: len(got)]
         (folder / f"{number}.arrow").write_bytes(kept[0])
         os.utime(folder / f"{number}.arrow", ns=(kept[1].st_atime_ns, kept[1].st_mtime_ns))
-
-
-@changes
-@pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
-def test_rows_of_one_shuffled_block_are_not_picked_from_a_file_that_has_changed(folder, monkeypatch, form, change):
-    """A window of one block is not copied, so it is a view of its file until its last row."""
-    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 4096)
-    monkeypatch.setattr("midepoch.sources.lane.FIRST_ROWS", 4096)
-    monkeypatch.setattr("midepoch.sources.lane.NARROW_BYTES", 0)
-    path = write_numbers(folder / "0.arrow", 0, 4000, rows=4000)
-
-    def pipeline():
-        return me.read(folder).shuffle(seed=5, window=4000).with_format(form).batch(64)
-
-    expected = [list(map(int, batch["x"])) if form != "arrow" else batch["x"].to_pylist() for batch in pipeline()]
-    batches = iter(pipeline())
-    got = [next(batches)["x"] for _ in range(3)]
-    change(path)
-    with pytest.raises(me.DataChangedError, match=r"0\.arrow"):
-        got.extend(batch["x"] for batch in batches)
-    assert len(got) < len(expected) if form == "python" else len(got) == 3  # python converts many batches at once
-    assert [one.to_pylist() if form == "arrow" else list(map(int, one)) for one in got] == expected[: len(got)]
 
 
 def write_version(path, version, kind):
@@ -380,7 +346,6 @@ def assert_one_version(versions, monkeypatch):
 
     The file is rewritten right after a check of it: after the first, after the second, and so on.
     """
-    monkeypatch.setattr("midepoch.values.rows.CHECKED_ROWS", 32)
     path, content = versions("arrow")
     kept, status = path.read_bytes(), path.stat()
     check_unchanged = me.index.files.check_unchanged
@@ -444,7 +409,7 @@ def test_no_row_is_delivered_of_a_block_whose_file_is_rewritten_while_it_is_deco
 
 def change_before_a_read(monkeypatch, number, change):
     """Change the file after it was checked, right before a block of it is read."""
-    find_reader = me.sources.fetcher.BlockFetcher._reader
+    find_reader = me.sources.blocks.FileBlocks._reader
 
     class ChangingReader:
         def __init__(self, reader):
@@ -457,7 +422,7 @@ def change_before_a_read(monkeypatch, number, change):
             return self._reader.read(block)
 
     monkeypatch.setattr(
-        "midepoch.sources.fetcher.BlockFetcher._reader", lambda self, file: ChangingReader(find_reader(self, file))
+        "midepoch.sources.blocks.FileBlocks._reader", lambda self, file: ChangingReader(find_reader(self, file))
     )
 
 
@@ -468,14 +433,14 @@ def test_a_file_that_is_truncated_while_it_is_decoded_is_an_error_not_a_crash(ve
     code = """
 import os, sys
 import midepoch as me
-from midepoch.sources.fetcher import BlockFetcher
+from midepoch.sources.blocks import FileBlocks
 rows = iter(me.read(sys.argv[1]))
-find_reader = BlockFetcher._reader
+find_reader = FileBlocks._reader
 def truncate(self, file):
     reader = find_reader(self, file)
     os.truncate(sys.argv[1], 5000)
     return reader
-BlockFetcher._reader = truncate
+FileBlocks._reader = truncate
 try:
     list(rows)
 except me.DataChangedError as error:

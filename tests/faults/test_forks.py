@@ -46,8 +46,8 @@ PIPELINES = {
 @pytest.fixture
 def _little_at_a_time(monkeypatch):
     """The rows at hand are delivered in a forked process too: keep them few."""
-    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 64)
-    monkeypatch.setattr("midepoch.sources.lane.RUN_ROWS", 64)
+    monkeypatch.setattr("midepoch.sources.ahead.STEP_ROWS", 64)
+    monkeypatch.setattr("midepoch.sources.ahead.RUN_ROWS", 64)
 
 
 @pytest.mark.usefixtures("_little_at_a_time")

@@ -19,7 +19,7 @@ from midepoch.delivery.digests import check_digest, predicted_digest
 from midepoch.delivery.reader import ReadLane
 from midepoch.delivery.session import Session
 from midepoch.errors import DigestMismatchError
-from midepoch.sources.lane import LaneRows
+from midepoch.sources.ahead import LaneRows
 from midepoch.testing import RankRun
 
 LAYOUTS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from counted import is_kept
 from legs import run_leg
-from midepoch.sources.counted_rows import CountedFileRows
+from midepoch.sources.lane import CountedFileRows
 from midepoch.testing import assert_resumes
 from worlds import ids
 

@@ -13,7 +13,7 @@ import midepoch as me
 from counted import is_kept
 from files import plain
 from legs import run_leg
-from midepoch.sources.counted_rows import CountedFileRows
+from midepoch.sources.lane import CountedFileRows
 from midepoch.testing import assert_elastic, assert_resumes
 from surveys import surveyed
 

@@ -1,16 +1,33 @@
-"""Checkpoints on disk, and the midepoch states inside them. No code of a checkpoint is run."""
+"""Checkpoints on disk, the midepoch states inside them, and what a state says by itself. No code of theirs is run."""
 
+import inspect
 import io
 import json
 import pickle
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from midepoch._common.checks import check_integer
+from midepoch.checkpoint.fingerprint import data_difference, rows_of
+from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import State
 from midepoch.checkpoint.versions import upgrade
+from midepoch.cli.prepare import open_dataset
+from midepoch.dataset import Dataset
+from midepoch.dataset.mixing import mix
+from midepoch.dataset.reading import read
+from midepoch.delivery.passes import Pass
+from midepoch.delivery.position import StartPoint
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
+from midepoch.order.orders import OrderStep, Shuffle, Slice
+from midepoch.order.split import TrainTestSplit
+from midepoch.pipeline.adopt import adopt
+from midepoch.pipeline.draws import split_cursor
+from midepoch.stages.batch import Batch
 from midepoch.storage.urls import check_plain
 
 KEYS = {"version", "epoch", "lanes", "turn", "cursors", "fingerprint"}
@@ -18,30 +35,40 @@ KEYS = {"version", "epoch", "lanes", "turn", "cursors", "fingerprint"}
 MOST_LEVELS = 50
 METADATA = ".metadata"
 """The file by which a folder of torch.distributed.checkpoint is known."""
+ONE_TO_ONE = ("map", "select_columns", "decode", "read")
+"""Stages that change no row's place."""
+NOT_WRITTEN = ("op", "digest", "widths", "names", "parts", "in_turn")
+"""What a state says of a stage, and a user does not."""
+MOST_CHARACTERS = 100
+"""A pipeline that is longer has a line for each stage."""
+Steps = Sequence[Mapping[str, Any]]
 
 
 class FoundState(NamedTuple):
     """A state inside a checkpoint."""
 
-    path: str
-    """Where it is in the checkpoint: the keys that lead to it, with dots."""
     values: dict[str, Any]
-    """The state, upgraded to the present version."""
     state: State
+    facts: dict[str, Any]
+    """What the state says by itself, as plain values."""
 
 
 def find_states(checkpoint: str) -> list[FoundState]:
     """All midepoch states in a checkpoint, each once. Raises if there is none."""
-    content = load(checkpoint)
     found = []
-    for path, values in _states_in(content, "", 0):
+    for path, values in _states_in(_load(checkpoint), "", 0):
         where = path or "(the whole file)"
         try:
-            upgraded = upgrade(values)
-            _check_fingerprint(upgraded["fingerprint"])
-            found.append(FoundState(where, upgraded, State.from_dict(upgraded)))
+            checked = upgrade(values)
+            state = State.from_dict(checked)
+            found.append(FoundState(checked, state, {"path": where, **_facts(state, checked)}))
         except CheckpointMismatchError as error:
             raise CheckpointMismatchError(f"{checkpoint}, at {where}: {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # of a fingerprint that was made by hand
+            raise CheckpointMismatchError(
+                f"{checkpoint}, at {where}: The state is damaged ({type(error).__name__}: {error}). Load an earlier "
+                "checkpoint."
+            ) from error
     if not found:
         raise CheckpointMismatchError(
             f"{checkpoint} has no midepoch state: no dict with the keys {', '.join(sorted(KEYS))}. Save "
@@ -50,27 +77,11 @@ def find_states(checkpoint: str) -> list[FoundState]:
     return found
 
 
-def _check_fingerprint(fingerprint: Any) -> None:
-    """Raise if no run can have written a fingerprint. Old states have no checksum that would tell."""
-    steps = fingerprint.get("pipeline") if isinstance(fingerprint, Mapping) else None
-    are_steps = isinstance(steps, list) and all(isinstance(step, Mapping) and "op" in step for step in steps)
-    if not are_steps or not _is_data(fingerprint.get("data")):
-        raise CheckpointMismatchError(
-            "The state is damaged: its fingerprint is incomplete. Load an earlier checkpoint."
-        )
-
-
-def _is_data(data: Any) -> bool:
-    if isinstance(data, Mapping) and isinstance(data.get("parts"), list):
-        return all(map(_is_data, data["parts"]))
-    return isinstance(data, Mapping) and all(type(data.get(name, 0)) is int for name in ("files", "rows"))
-
-
 def only_state(checkpoint: str) -> FoundState:
     """The state of a checkpoint. Raises if it has several."""
     found = find_states(checkpoint)
-    if len({json.dumps(one.values, sort_keys=True, default=str) for one in found}) > 1:
-        names = ", ".join(one.path for one in found)
+    if any(one.values != found[0].values for one in found):
+        names = ", ".join(one.facts["path"] for one in found)
         raise CheckpointMismatchError(
             f"{checkpoint} has {len(found)} different midepoch states, at {names}. If they are those of several "
             "ranks, merge them with midepoch.merge_states and save the result as JSON."
@@ -78,7 +89,7 @@ def only_state(checkpoint: str) -> FoundState:
     return found[0]
 
 
-def load(checkpoint: str) -> Any:
+def _load(checkpoint: str) -> Any:
     """What a checkpoint holds: a JSON file, a file of torch.save, or a folder of torch.distributed.checkpoint."""
     if "://" in checkpoint:
         check_plain(checkpoint)
@@ -213,3 +224,163 @@ def _states_in(value: Any, path: str, level: int) -> Iterator[tuple[str, Mapping
         pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, inner in pairs:
             yield from _states_in(inner, f"{path}.{key}" if path else str(key), level + 1)
+
+
+def _facts(state: State, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A state as plain facts."""
+    steps, data = values["fingerprint"]["pipeline"], values["fingerprint"]["data"]
+    cursors = [position.cursor for position in state.positions.expand()]
+    rows, done, parts = _rows_done(steps, data, cursors)
+    ahead = sum(len(position.delivered_ahead) for position in state.positions.expand())
+    if ahead and cursors and len(cursors[0]) == 1:  # by readers that are ahead of others
+        done = min(rows, done + ahead * state.item_rows)
+    ends_together = all(step["stop"] == "all" for step in steps if step["op"] == "mix")
+    progress = state.reader_progress
+    return {
+        "version": values["version"],
+        "epoch": state.epoch,
+        "begun": state.lanes is not None,
+        "lanes": state.lanes,
+        "item_rows": state.item_rows,
+        "complete": progress is None,
+        "reader": None if progress is None else progress.reader,
+        "readers": None if progress is None else progress.readers,
+        "files": _files(data),
+        "unit": "row",
+        "done": done if progress is None else None,
+        "total": rows,
+        "percent": percent(done, rows) if progress is None and ends_together else None,
+        "parts": parts if progress is None else [],
+        "packs": _has_pack(steps),
+        "pipeline": steps,
+        "code": "\n".join(pipeline_in_words(steps, state.item_rows)),
+        "sessions": [dict(record._asdict()) for record in state.history],
+    }
+
+
+def percent(done: int, total: int) -> float:
+    """How much is done. Nothing is all of nothing."""
+    return round(100 * done / total, 3) if total else 100.0
+
+
+def _rows_done(
+    steps: Steps, data: Mapping[str, Any], cursors: Sequence[Cursor]
+) -> tuple[int, int, list[dict[str, Any]]]:
+    """The rows of an epoch, how many are done by the cursors of all lanes, and the same of each part of a mixture.
+
+    The rows of a group under way, such as a window of packs, are not done.
+    """
+    if steps and steps[0]["op"] == "mix":
+        mixture, parts = steps[0], []
+        by_lane = [split_cursor(cursor, mixture["widths"]) for cursor in cursors]
+        for number, (name, own) in enumerate(zip(mixture["names"], mixture["parts"], strict=True)):
+            positions = [lane[number] for lane in by_lane]
+            rows, done, _ = _rows_done(own, data["parts"][number], [position.cursor for position in positions])
+            if mixture["stop"] == "never":  # a part that came to its end in a lane has started over
+                done += sum(position.times_ended for position in positions) * rows // max(1, len(positions))
+            parts.append({"name": name, "done": done, "total": rows, "percent": percent(done, rows)})
+        return sum(part["total"] for part in parts), sum(part["done"] for part in parts), parts
+    rows = rows_of(data)
+    for step in steps:
+        order_step = _order_step(step)
+        if order_step is not None:
+            rows = order_step.size(rows)
+        elif step["op"] in ("select", "survey"):
+            rows = step["rows"]
+    return rows, min(rows, sum(cursor[0] for cursor in cursors)), []
+
+
+def _files(data: Mapping[str, Any]) -> int:
+    return sum(map(_files, data["parts"])) if "parts" in data else check_integer("files", data.get("files", 0))
+
+
+def _has_pack(steps: Steps) -> bool:
+    return any(step["op"] == "pack" or any(map(_has_pack, step.get("parts", ()))) for step in steps)
+
+
+def _order_step(step: Mapping[str, Any]) -> OrderStep | None:
+    """The step of the order that a state describes; None if it is another stage."""
+    op, parameters = step["op"], {key: value for key, value in step.items() if key != "op"}
+    if op == "shuffle":
+        return Shuffle(**{"window": 1, **parameters})
+    if op == "take":
+        return Slice(start=0, stop=check_integer("n", parameters["n"]))
+    if op == "skip":
+        return Slice(start=check_integer("n", parameters["n"]), stop=None)
+    return TrainTestSplit(**parameters) if op == "train_test_split" else None
+
+
+def pipeline_in_words(steps: Steps, item_rows: int = 1) -> list[str]:
+    """The pipeline that a state describes: calls, with the arguments that are not defaults.
+
+    ``item_rows`` is the number of rows, or packs, of an item by its batches.
+    """
+    first, *others = steps if steps and steps[0]["op"] in ("mix", "read") else ({"op": "read"}, *steps)
+    lines = [_call(first, "…")]
+    if first["op"] == "mix":
+        parts = [pipeline_in_words(part) for part in first["parts"]]
+        named = [f"    {name!r}: " + "\n    ".join(part) for name, part in zip(first["names"], parts, strict=True)]
+        given = {"op": "concat"} if first.get("in_turn") else first
+        opening, closing = _call(given, "{\n}").split("\n")
+        lines = [opening, *"".join(f"{part},\n" for part in named).splitlines(), closing]
+    calls = [_call(step) for step in others]
+    batches = item_rows // prod(step["n"] for step in steps if step["op"] == "batch")
+    calls += [f"batch({batches})"] if batches > 1 else []
+    whole = ".".join([lines[-1], *calls])
+    return [*lines[:-1], whole] if len(whole) <= MOST_CHARACTERS else [*lines, *(f"    .{call}" for call in calls)]
+
+
+def _call(step: Mapping[str, Any], *positional: str) -> str:
+    """A stage as it is called."""
+    method = getattr(Dataset, step["op"], mix if step["op"] == "mix" else None)
+    known = {} if method is None else inspect.signature(method).parameters
+    given = {key: value for key, value in step.items() if key not in NOT_WRITTEN}
+    shown = [f"{key}={value!r}" for key, value in given.items() if key not in known or known[key].default != value]
+    return f"{step['op']}({', '.join([*positional, *shown])})"
+
+
+def dataset_of_state(paths: Sequence[str], found: FoundState, *, pipeline: str | None = None) -> tuple[Dataset, State]:
+    """The dataset of a state: built by the user's function, or, without one, as far as rows and order need it.
+
+    Raises CheckpointMismatchError if the state is of other files, or of another pipeline.
+    """
+    state, fingerprint = found.state, found.values["fingerprint"]
+    if pipeline is not None:
+        dataset = open_dataset(paths, pipeline=pipeline)
+        state = adopt(dataset.plan.pipeline, state, fingerprint)
+        return dataset if dataset.plan.pipeline.item_rows == state.item_rows else _with_batches(dataset, state), state
+    if "parts" in fingerprint["data"]:
+        raise CheckpointMismatchError("The state is of a mixture: pass --pipeline module:function, which builds it.")
+    dataset = read(list(paths))
+    view = dataset.file_rows("midepoch").index.view
+    if (difference := data_difference(fingerprint["data"], view.facts, view.fingerprint)) is not None:
+        raise CheckpointMismatchError(difference)
+    calls_functions = any(step["op"] in ("map", "decode") for step in fingerprint["pipeline"])
+    for step in fingerprint["pipeline"]:
+        order_step = _order_step(step)
+        if order_step is not None:
+            dataset = dataset.with_order_step(step["op"], order_step)
+        elif step["op"] == "pack" and not calls_functions:
+            dataset = dataset.pack(**{name: value for name, value in step.items() if name != "op"})
+            if dataset.plan.why_not_counted() is not None and not any("://" in path for path in paths):
+                dataset = dataset.survey()  # of the lengths of one column
+        elif step["op"] not in ONE_TO_ONE or (step.get("batched") and not step.get("one_to_one")):
+            raise ValueError(
+                f"The state is of a pipeline with {step['op']}, which cannot be built from the state alone: pass "
+                "--pipeline module:function."
+            )
+    return _with_batches(dataset, state), state
+
+
+def _with_batches(dataset: Dataset, state: State) -> Dataset:
+    if state.item_rows == 1 or any(isinstance(stage, Batch) for stage in dataset.plan.pipeline.stages):
+        return dataset
+    return dataset.batch(state.item_rows)
+
+
+def run_of_state(dataset: Dataset, state: State, *, ranks: int | None = None) -> Pass:
+    """A pass that would start from a state, on the ranks that it was saved with, or on others."""
+    if ranks is None:
+        ranks = state.history[-1].ranks if state.history else dataset.plan.ranks
+    plan = replace(dataset.plan, ranks=ranks, rank=0, lanes=state.lanes or dataset.plan.lanes)
+    return StartPoint(state).latest(plan)

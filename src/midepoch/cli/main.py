@@ -1,21 +1,50 @@
-"""The arguments of the command, and its exit codes.
+"""The command ``midepoch``: its arguments, what it prints, and its exit codes.
 
 0 means done, or yes; 1 means no: a state does not fit, a check failed, a row is nowhere; 2 means that the question
 could not be answered; 130 means that the user interrupted it.
 """
 
+import errno
+import json
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
 
-from midepoch.cli.failures import in_words
-from midepoch.cli.output import Answer, leave_broken_pipe, show
 from midepoch.errors import MidepochError
 
-Command = Callable[[Namespace], Answer]
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
+MOST_CHARACTERS = 60
+"""A longer cell of a table is cut."""
+PACKAGE = str(Path(__file__).parents[1])
+REMEDIES = {
+    errno.ENOENT: "does not exist. Check the path, and the folder in which the command was started",
+    errno.ENOTDIR: "cannot be opened: a part of the path is a file, not a folder. Check the path",
+    errno.EISDIR: "is a folder, and a file is needed. Name a file in it",
+    errno.EACCES: "may not be opened by this user. Change its permissions, or use another path",
+    errno.EPERM: "may not be opened by this user. Change its permissions, or use another path",
+    errno.EROFS: "cannot be written: the file system is read-only. Use another path",
+    errno.ENOSPC: "cannot be written: no space is left. Free some, or use another path",
+    errno.ELOOP: "cannot be opened: its symbolic links lead in a circle. Correct or remove them",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The result of a command."""
+
+    value: Any
+    """What ``--json`` prints."""
+    lines: Sequence[str] = field(default_factory=list)
+    """What people read."""
+    good: bool = True
+    """False if the answer to the question is no: then the exit code is 1."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,13 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.name is None:
         parser.print_help()
         return 0
-    module, name = parsed.command
-    command: Command = getattr(import_module(f"midepoch.cli.{module}"), name)
+    command: Callable[[Namespace], Answer] = getattr(import_module(f"midepoch.cli.{parsed.module}"), parsed.name)
     try:
         answer = command(parsed)
-        show(answer, as_json=parsed.json)
-    except BrokenPipeError:
-        leave_broken_pipe()
+        lines = [json.dumps(answer.value, default=str)] if parsed.json else answer.lines
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody reads the output any more, of which Python would complain when the process ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         sys.stderr.write(f"midepoch {parsed.name}: interrupted. What was finished is kept.\n")
@@ -50,47 +80,52 @@ def _is_expected(error: Exception) -> bool:
     return is_of_user or isinstance(error, MidepochError | ValueError | TypeError | LookupError | OSError)
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="midepoch",
-        description="Look at files and checkpoints, verify resumes on your own data, and trace steps to rows.",
-        epilog="Exit codes: 0 done or yes, 1 no, 2 the question could not be answered.",
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(title="commands", dest="name")
+def in_words(error: Exception) -> str:
+    """An error as a user reads it: what is wrong, where, and what to do.
 
-    def add(name: str, module: str, help: str) -> ArgumentParser:
-        command = commands.add_parser(name, help=help, description=help)
-        command.add_argument("--json", action="store_true", help="print one JSON value")
-        command.set_defaults(command=(module, name))
-        return command
+    An error of a user's function has notes, which say in which stage and at which row it was raised; the type of the
+    error and the line of the function are added.
+    """
+    notes = [note.removeprefix("midepoch: ") for note in getattr(error, "__notes__", [])]
+    if isinstance(error, MidepochError):
+        return "\n  ".join([str(error), *notes])
+    if notes:
+        return "\n  ".join([f"{type(error).__name__}: {error}", *notes, *_line_of_user(error)])
+    if isinstance(error, OSError) and error.filename is not None:
+        said = REMEDIES.get(error.errno or 0, f"cannot be used: {error.strerror}. Check the path and the disk")
+        return f"{error.filename} {said}."
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
-    _index(add("index", "files", "build the index of files, and say what they hold; or remove unused ones"))
-    _head(add("head", "files", "show the first items"))
-    _inspect(add("inspect", "inspecting", "say what a checkpoint holds, and whether it fits files"))
-    _verify(add("verify", "verifying", "stop and resume on your own data, in many ways"))
-    diff = add("diff", "inspecting", "say what was delivered between two checkpoints")
-    diff.add_argument("first", type=_path, metavar="CHECKPOINT_A")
-    diff.add_argument("second", type=_path, metavar="CHECKPOINT_B")
-    diff.add_argument(
-        "--data", nargs="+", type=_path, metavar="PATH", help="the files, to count packs and shares exactly"
-    )
-    diff.set_defaults(n=0)
-    _pipeline(diff)
-    trace = add("trace", "tracing", "list the rows of a step of an epoch on all ranks")
-    trace.add_argument(
-        "step", type=_integer(0, "midepoch trace STEP --data PATH"), metavar="STEP", help="counted from 0 in the epoch"
-    )
-    _run(trace)
-    find = add("find", "tracing", "say when a row comes")
-    find.add_argument("file", type=_path, metavar="FILE")
-    find.add_argument(
-        "row", type=_integer(0, "midepoch find FILE ROW --data PATH"), metavar="ROW", help="counted from 0 in the file"
-    )
-    _run(find)
-    _prepare(add("survey", "files", "count what filters and packs make of each row"), needs_folder=False)
-    _prepare(add("cache", "files", "make all rows once, as Arrow files in a folder"), needs_folder=True)
-    return parser
+
+def _line_of_user(error: Exception) -> list[str]:
+    """The last line of code outside midepoch that led to an error. A syntax error names its own."""
+    if isinstance(error, SyntaxError):
+        return []
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith((PACKAGE, "<"))]
+    return [f"at line {frames[-1].lineno} of {frames[-1].filename}"] if frames else []
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Rows as aligned columns. A column without any value is left out."""
+    if not rows:
+        return []
+    names = [name for name in rows[0] if any(row.get(name) is not None for row in rows)]
+    cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
+    numbers = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(line, widths, numbers, strict=True)
+        ).rstrip()
+        for line in cells
+    ]
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else value if isinstance(value, str) else repr(value)
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
 
 
 def _integer(least: int, call: str | None = None) -> Callable[[str], int]:
@@ -121,74 +156,96 @@ def _path(text: str) -> str:
     return text
 
 
-def _files(command: ArgumentParser) -> None:
-    command.add_argument("data", nargs="+", type=_path, metavar="PATH", help="files, folders, globs or URLs")
+Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 
-def _index(command: ArgumentParser) -> None:
-    command.add_argument("data", nargs="*", type=_path, metavar="PATH", help="files, folders, globs or URLs")
-    command.add_argument(
-        "--clean",
-        nargs="?",
-        type=_days,
-        const=90,
-        metavar="DAYS",
-        help="remove the indexes that nobody has opened for this number of days (90)",
+def _argument(*names: str, **options: Any) -> Argument:
+    return names, options
+
+
+FILES = _argument("data", nargs="+", type=_path, metavar="PATH", help="files, folders, globs or URLs")
+CHECKPOINT = _argument("checkpoint", type=_path, metavar="CHECKPOINT", help=".pt, .json, or a folder of torch's DCP")
+DATA = _argument("--data", nargs="+", type=_path, metavar="PATH", help="compare it with these files, and count")
+PIPELINE = _argument(
+    "--pipeline", metavar="MODULE:FUNCTION", help="a function that gets the dataset and returns it with stages"
+)
+SHUFFLE = _argument("--shuffle", type=int, metavar="SEED", help="shuffle the rows; a checkpoint knows it")
+VERSION = _argument("--version", help="another version of the functions")
+RUN = (
+    _argument("--data", nargs="+", type=_path, metavar="PATH", required=True, help="the files of the run"),
+    _argument("--checkpoint", type=_path, help="a checkpoint of the run, which knows its order, ranks and batch sizes"),
+    PIPELINE,
+    _argument("--epoch", type=_integer(0), help="the epoch; by default that of the checkpoint, or 0"),
+    _argument("--ranks", type=_integer(1), help="trace the epoch as read by this number of ranks, from its beginning"),
+    _argument("--batch-size", type=_integer(1), help="without a checkpoint: rows of a batch"),
+    _argument("--lanes", type=_integer(1), help="without a checkpoint: lanes; by default the number of ranks"),
+    SHUFFLE,
+)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="midepoch",
+        description="Look at files and checkpoints, verify resumes on your own data, and trace steps to rows.",
+        epilog="Exit codes: 0 done or yes, 1 no, 2 the question could not be answered.",
+        formatter_class=RawDescriptionHelpFormatter,
     )
+    commands = parser.add_subparsers(title="commands", dest="name")
 
+    def add(name: str, module: str, help: str, *arguments: Argument) -> None:
+        command = commands.add_parser(name, help=help, description=help)
+        command.set_defaults(module=module)
+        command.add_argument("--json", action="store_true", help="print one JSON value")
+        for names, options in arguments:
+            command.add_argument(*names, **options)
 
-def _pipeline(command: ArgumentParser) -> None:
-    command.add_argument(
-        "--pipeline", metavar="MODULE:FUNCTION", help="a function that gets the dataset and returns it with stages"
+    add(
+        "index",
+        "prepare",
+        "build the index of files, and say what they hold; or remove unused ones",
+        _argument("data", nargs="*", type=_path, metavar="PATH", help="files, folders, globs or URLs"),
+        _argument(
+            "--clean",
+            nargs="?",
+            type=_days,
+            const=90,
+            metavar="DAYS",
+            help="remove the indexes that nobody has opened for this number of days (90)",
+        ),
     )
-
-
-def _head(command: ArgumentParser) -> None:
-    _files(command)
-    _pipeline(command)
-    command.add_argument("-n", type=_integer(0), default=5, help="how many items (5)")
-    command.add_argument("--shuffle", type=int, metavar="SEED", help="shuffle the rows first")
-    command.add_argument("--at", type=_integer(0), default=0, metavar="N", help="start at row N of the order")
-    command.add_argument("--epoch", type=_integer(0), default=0)
-
-
-def _inspect(command: ArgumentParser) -> None:
-    command.add_argument("checkpoint", type=_path, metavar="CHECKPOINT", help=".pt, .json, or a folder of torch's DCP")
-    command.add_argument("--data", nargs="+", type=_path, metavar="PATH", help="compare it with these files")
-    command.add_argument("-n", type=_integer(0), default=5, help="how many of the next rows to show (5)")
-    command.add_argument(
-        "--png", type=_path, metavar="FILE", help="draw what is delivered of each lane and, with --data, file"
+    add(
+        "head",
+        "prepare",
+        "show the first items",
+        FILES,
+        PIPELINE,
+        _argument("-n", type=_integer(0), default=5, help="how many items (5)"),
+        SHUFFLE,
+        _argument("--at", type=_integer(0), default=0, metavar="N", help="start at row N of the order"),
+        _argument("--epoch", type=_integer(0), default=0),
     )
-    _pipeline(command)
-
-
-def _verify(command: ArgumentParser) -> None:
-    _files(command)
-    _pipeline(command)
-    command.add_argument("--rows", type=_integer(1), default=500, help="use the first rows only (500)")
-
-
-def _run(command: ArgumentParser) -> None:
-    command.add_argument("--data", nargs="+", type=_path, metavar="PATH", required=True, help="the files of the run")
-    command.add_argument(
-        "--checkpoint", type=_path, help="a checkpoint of the run, which knows its order, ranks and batch sizes"
+    add(
+        "inspect",
+        "inspect",
+        "say what a checkpoint holds, and whether it fits files",
+        CHECKPOINT,
+        DATA,
+        PIPELINE,
+        _argument("-n", type=_integer(0), default=5, help="how many of the next rows to show (5)"),
+        _argument("--png", type=_path, metavar="FILE", help="draw what is delivered of each lane, or file with --data"),
     )
-    _pipeline(command)
-    command.add_argument("--epoch", type=_integer(0), help="the epoch; by default that of the checkpoint, or 0")
-    command.add_argument(
-        "--ranks",
-        type=_integer(1),
-        help="trace the epoch as read by this number of ranks, from its beginning; uncounted, from the checkpoint on",
-    )
-    command.add_argument("--batch-size", type=_integer(1), help="without a checkpoint: rows of a batch")
-    command.add_argument(
-        "--lanes", type=_integer(1), help="without a checkpoint: lanes; by default the number of ranks"
-    )
-    command.add_argument("--shuffle", type=int, metavar="SEED", help="without a checkpoint: shuffle the rows")
-
-
-def _prepare(command: ArgumentParser, *, needs_folder: bool) -> None:
-    _files(command)
-    _pipeline(command)
-    command.add_argument("--folder", type=_path, required=needs_folder, help="where the result is kept")
-    command.add_argument("--version", help="another version of the functions")
+    rows = _argument("--rows", type=_integer(1), default=500, help="use the first rows only (500)")
+    add("verify", "verify", "stop and resume on your own data, in many ways", FILES, PIPELINE, rows)
+    pair = [_argument(name, type=_path, metavar="CHECKPOINT") for name in ("first", "second")]
+    add("diff", "inspect", "say what was delivered between two checkpoints", *pair, DATA, PIPELINE)
+    step = _integer(0, "midepoch trace STEP --data PATH")
+    step_argument = _argument("step", type=step, metavar="STEP", help="counted from 0 in the epoch")
+    add("trace", "trace", "list the rows of a step of an epoch on all ranks", step_argument, *RUN)
+    row = _integer(0, "midepoch find FILE ROW --data PATH")
+    row_argument = _argument("row", type=row, metavar="ROW", help="counted from 0 in the file")
+    add("find", "trace", "say when a row comes", _argument("file", type=_path, metavar="FILE"), row_argument, *RUN)
+    folder = {"type": _path, "help": "where the result is kept"}
+    kept, made = _argument("--folder", **folder), _argument("--folder", required=True, **folder)
+    add("survey", "prepare", "count what filters and packs make of each row", FILES, PIPELINE, kept, VERSION)
+    add("cache", "prepare", "make all rows once, as Arrow files in a folder", FILES, PIPELINE, made, VERSION)
+    return parser

@@ -31,8 +31,8 @@ from midepoch.counting.survey_file import MAX_LENGTH, Mask, Survey, UnitRows, wr
 from midepoch.errors import MidepochError
 from midepoch.index.saved import trusted_index_folder
 from midepoch.order.orders import Slice
+from midepoch.sources.ahead import OpenFiles
 from midepoch.sources.files import FileRows
-from midepoch.sources.open_files import OpenFiles
 from midepoch.sources.source import EpochCut
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Stage

@@ -7,8 +7,7 @@ from operator import add, sub
 from typing import NamedTuple
 
 from midepoch.pipeline.lanes import PipelineLanes
-from midepoch.sources.read_counts import ReadCounts, sum_counts
-from midepoch.sources.source import OpenSource
+from midepoch.sources.source import OpenSource, ReadCounts, sum_counts
 
 
 class Tally(NamedTuple):

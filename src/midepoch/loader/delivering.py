@@ -1,7 +1,8 @@
 """How a Loader delivers the batches of a pass: in this process, or by workers, and as many on every rank."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -16,13 +17,13 @@ from midepoch.dataset.planned import Item
 from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.metrics import Meter, OnMetrics
 from midepoch.delivery.passes import Pass, PassIterator
-from midepoch.delivery.progress import EMPTY, AnyProgress, Turns
+from midepoch.delivery.progress import AnyProgress, Turns
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.session import Session
 from midepoch.loader.asking import AskedLoader
 from midepoch.loader.column_kinds import ColumnKinds
-from midepoch.workers.device import copies_to, one_ahead, start_copies, start_copies_of_turns
-from midepoch.workers.pool import WorkerPool, pinned, pins
+from midepoch.workers.device import on_device, pinned_turns, pins, start_copies
+from midepoch.workers.pool import WorkerPool
 
 
 class DeliveringLoader(AskedLoader[Item]):
@@ -116,9 +117,8 @@ class DeliveringLoader(AskedLoader[Item]):
             )
             padding = self.padding_batch(session)
             if self._device is not None:
-                copies = copies_to(self._device)
-                padding = start_copies(padding, self._device, copies)
-                copies.mark().hand_over()
+                padding, wait = start_copies(padding, self._device)
+                wait()
             yield run.pad(padding)
 
     def padding_batch(self, session: Session) -> Any:
@@ -130,25 +130,20 @@ class DeliveringLoader(AskedLoader[Item]):
 
     def _turns(self, progress: AnyProgress) -> Iterator[Turns]:
         """The rank's turns, in order, as its workers take them."""
-        if self.num_workers:
-            yield from self._receive(progress)
-            return
+        all_turns = self._receive(progress) if self.num_workers else take_turns(progress)
         if self._device is not None:
-            copies = copies_to(self._device)
-            yield from one_ahead(start_copies_of_turns(take_turns(progress), self._device, copies), copies)
+            yield from on_device(all_turns, self._device)
             return
-        if not pins(self):
-            yield from take_turns(progress)
-            return
-        for turns in take_turns(progress):
-            yield turns._replace(items=[item if item is EMPTY else pinned(item) for item in turns.items])
+        with closing(all_turns):
+            turns_that_came = filter(None, all_turns)
+            yield from pinned_turns(turns_that_came) if pins(self) else turns_that_came
 
-    def _receive(self, progress: AnyProgress) -> Iterator[Turns]:
-        """The turns that the workers send when they all start from where a progress is."""
+    def _receive(self, progress: AnyProgress) -> Generator[Turns | None, None, None]:
+        """What the workers send when they all start from where a progress is, with a None before each wait."""
         pool = self._idle_pool if self._idle_pool is not None and self._idle_pool.is_of_this_process else None
         self._idle_pool = None  # so that another pass meanwhile starts workers of its own
         if pool is None:
-            pool = WorkerPool(self, self._plan, ahead=self._ahead, device=self._device)
+            pool = WorkerPool(self, self._plan, ahead=self._ahead)
         self._pools.add(pool)
         stays = False
         try:

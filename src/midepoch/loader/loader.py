@@ -21,8 +21,7 @@ from midepoch.delivery.plan import Even, Plan
 from midepoch.loader.column_kinds import ColumnKinds
 from midepoch.loader.delivering import DeliveringLoader
 from midepoch.loader.options import LoaderArguments, LoaderOptions, micro_batches
-from midepoch.workers.device import check_device
-from midepoch.workers.pool import pins
+from midepoch.workers.device import check_device, pins
 
 OneTable = TypeVar("OneTable", bound=Table)
 INSTEAD = {

@@ -14,7 +14,6 @@ import pyarrow as pa
 from midepoch._common.files import open_privately, remove, temporary_name, write_error
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.flow import Context, Flow, single_groups
-from midepoch.values.pool import PickedRows
 from midepoch.values.to_arrow import to_arrow, widened
 
 READABLE = 0o644
@@ -95,10 +94,9 @@ def item_columns(flow: Flow, context: Context, stages: int) -> Iterator[ItemColu
     where = partial(context.name_row, stages, single=True)
     if flow.row_runs is not None:
         for run in single_groups(flow.as_row_runs(BATCH_ROWS), BATCH_ROWS):
-            data = run.rows.data.batch() if isinstance(run.rows.data, PickedRows) else run.rows.data
+            data = run.rows.data
             names = data.schema.names if isinstance(data, pa.RecordBatch) else list(data)
             yield ItemColumns({name: data[name] for name in names}, run.keys.tolist(), where)
-            run.rows.check_file()  # they may be views of a file, and are written by now
         return
     single_items = flow.as_single_items()
     while singles := list(islice(single_items, BATCH_ROWS)):

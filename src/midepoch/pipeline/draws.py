@@ -7,23 +7,17 @@ all parts in the order of the draws.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from midepoch._common.hashing import key_of
 from midepoch._common.types import I32
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.pipeline.schedule import DrawTable, draws_by_part
 from midepoch.stages.flow import Flow, RowRun, SingleItem
-from midepoch.values.file_checks import all_checks
-from midepoch.values.open_batch import OpenBatch, SlicedRows
-from midepoch.values.origin import RowOrigin
-from midepoch.values.pool import PickedRows, RowPool
-from midepoch.values.rows import Rows, pool_of
+from midepoch.values.rows import concat
 
 Stop = Literal["first", "all", "never"]
 """When an epoch ends: with the first part that ends, with the last one, or never, as parts start over."""
@@ -108,68 +102,47 @@ def items_of_pass(name: str, times_ended: int, flow: Flow) -> Iterator[SingleIte
         yield item, (times_ended, *cursor), (key ^ salt) & LOW_BITS
 
 
-class RunSlice(NamedTuple):
-    """Some rows of a run."""
-
-    run: RowRun
-    chosen: slice
-    rows: SlicedRows | PickedRows
-    """The rows as a part of a pool."""
-
-
 class WaitingRows:
     """The rows of a part that are read and not drawn yet."""
 
     def __init__(self) -> None:
         self.rows = 0
-        self._runs: deque[tuple[RowRun, OpenBatch | None]] = deque()
-        """The runs. The columns of a record batch are opened once for all its slices."""
+        self._runs: deque[RowRun] = deque()
         self._drawn = 0
         """How many rows of the first run are drawn."""
 
     def add(self, run: RowRun) -> None:
-        """Let more rows wait. They are rows of files, which no function has changed."""
-        data = run.rows.data
-        self._runs.append((run, OpenBatch(data) if isinstance(data, pa.RecordBatch) else None))
+        """Let more rows wait."""
+        self._runs.append(run)
         self.rows += len(run)
 
-    def take(self, count: int) -> list[RunSlice]:
+    def take(self, count: int) -> list[RowRun]:
         """Remove the next ``count`` rows, and return them."""
         taken = []
         self.rows -= count
         while count:
-            run, opened = self._runs[0]
-            chosen = slice(self._drawn, min(self._drawn + count, len(run)))
-            data: Any = run.rows.data
-            rows = data.at(chosen) if opened is None else SlicedRows(opened, chosen.start, chosen.stop)
-            taken.append(RunSlice(run, chosen, rows))
-            count -= chosen.stop - chosen.start
-            self._drawn = chosen.stop
+            run, begin = self._runs[0], self._drawn
+            self._drawn = min(begin + count, len(run))
+            taken.append(run.slice(begin, self._drawn))
+            count -= self._drawn - begin
             if self._drawn == len(run):
                 self._runs.popleft()
                 self._drawn = 0
         return taken
 
 
-def deal(parts: I32, waiting: Sequence[WaitingRows]) -> tuple[RowRun, list[list[RunSlice]]]:
-    """The next rows of ``parts`` in the order of the draws, and the slices of each part that they are of.
+def deal(parts: I32, waiting: Sequence[WaitingRows]) -> tuple[RowRun, list[list[RowRun]]]:
+    """The next rows of ``parts`` in the order of the draws, and the rows of each part that they are.
 
     The rows are removed from ``waiting``. Their cursors mean nothing.
     """
     draws = draws_by_part(parts, len(waiting))
-    slices_of_parts = [of_part.take(len(own)) for of_part, own in zip(waiting, draws, strict=True)]
-    slices = list(chain.from_iterable(slices_of_parts))
+    of_parts = [of_part.take(len(own)) for of_part, own in zip(waiting, draws, strict=True)]
+    runs = list(chain.from_iterable(of_parts))
     places = np.empty(len(parts), np.int64)
     places[np.concatenate(draws)] = np.arange(len(parts))
-    check = all_checks(some.run.rows.check for some in slices)
-    pool = RowPool([some.rows for some in slices], check, partial(_origin, slices))
-    rows = Rows(PickedRows(pool, places), slices[0].run.rows.form)
-    keys = np.concatenate([some.run.keys[some.chosen] for some in slices])[places]
-    return RowRun(rows, np.zeros((len(keys), 1), np.int64), keys), slices_of_parts
-
-
-def _origin(slices: Sequence[RunSlice]) -> RowOrigin | None:
-    return pool_of([some.run.rows.slice(some.chosen.start, some.chosen.stop) for some in slices]).origin
+    rows, keys = concat([run.rows for run in runs]).take(places), np.concatenate([run.keys for run in runs])[places]
+    return RowRun(rows, np.zeros((len(keys), 1), np.int64), keys), of_parts
 
 
 def fill(waiting: Sequence[WaitingRows], flows: Sequence[Iterator[RowRun]], parts: I32) -> int:
@@ -239,11 +212,11 @@ class Draws:
 
     def _interleave(self, parts: I32, waiting: Sequence[WaitingRows]) -> RowRun:
         """One run of the next rows of ``parts``, in the order of the draws. The rows are removed from ``waiting``."""
-        run, slices_of_parts = deal(parts, waiting)
+        run, of_parts = deal(parts, waiting)
         cursors, column = np.empty((len(parts), sum(map(len, self._cursors))), np.int64), 0
-        for part, slices in enumerate(slices_of_parts):
+        for part, runs in enumerate(of_parts):
             drawn, *before = self._cursors[part]
-            ends = np.concatenate([[before], *(some.run.cursors[some.chosen] for some in slices)])
+            ends = np.concatenate([[before], *(own.cursors for own in runs)])
             own = np.column_stack([np.arange(drawn, drawn + len(ends)), ends])
             cursors[:, column : column + own.shape[1]] = own[np.cumsum(parts == part)]
             column += own.shape[1]

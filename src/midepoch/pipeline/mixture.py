@@ -32,15 +32,16 @@ from midepoch.pipeline.draws import (
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.schedule import COUNTED, DrawTable, Shares, WeightSteps, integer_weights, weight_in_words
-from midepoch.sources.read_counts import ReadCounts, sum_counts
 from midepoch.sources.source import (
     AdoptedCheckpoint,
     EpochCut,
     FindSurvey,
     ItemSpec,
     OpenSource,
+    ReadCounts,
     RowFacts,
     no_survey,
+    sum_counts,
 )
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow, noting

@@ -1,171 +1,186 @@
-"""The blocks that one lane holds in memory: in use, kept for the next step, or on their way."""
+"""Reading blocks of files: by any thread of one reader, checked against the index, and kept on disk if asked."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import CancelledError
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+from typing import TypeAlias
 
-from midepoch.sources.fetcher import BlockFetcher
-from midepoch.sources.read_block import Data, PendingBlock, ReadBlock
-from midepoch.storage.ranges import grouped
+import pyarrow as pa
+
+from midepoch._common.lazy import cached_property
+from midepoch._common.thread_clock import REQUESTS
+from midepoch.errors import DataChangedError
+from midepoch.formats import FORMATS, Block, BlockReader, read_all
+from midepoch.index.files import check_version, is_mapped
+from midepoch.index.index import Index
+from midepoch.storage.cache import BlockCache, block_key
+
+Data: TypeAlias = "pa.Table | pa.RecordBatch"
+MAX_OPEN_FILES = 256
+MAX_VIEWS = 4096
+"""How many views of mapped blocks are kept. They take no memory, but time to make."""
 
 
-class HeldBlocks:
-    """The blocks of one lane. The lane works in steps, and each step loads the blocks that it uses.
+class FileBlocks:
+    """The blocks of files, known by their numbers in the index. It belongs to the process that created it."""
 
-    Decoded blocks take memory, so they are kept for one more step only, or as long as the lane is in the same window of
-    a shuffle. Views of mapped files take none, so up to ``max_views`` of them are kept.
-    """
+    def __init__(self, index: Index, wanted: pa.Schema, cache: BlockCache | None = None) -> None:
+        self.index, self.view, self.is_remote = index, index.view, index.store is not None
+        self._wanted, self._cache = wanted, cache if self.is_remote else None
+        self._lock = Lock()
+        self._open_files: dict[int, _OpenFile] = {}
+        self._views: dict[int, Data] = {}
+        self._checked: set[int] = set()
+        """The objects whose version is known to be the indexed one."""
+        self.hits = self.misses = 0
+        """How many blocks were in the cache, and how many were not."""
+        self.fetched = self.decoded = 0.0  # seconds of all threads
 
-    def __init__(self, fetcher: BlockFetcher, max_views: int) -> None:
-        self._fetcher, self._max_views = fetcher, max_views
-        self._views: dict[int, Data] = {}  # in the order of their last use
-        self._decoded: dict[int, Data] = {}
-        self._idle: set[int] = set()
-        """Decoded blocks that the last step did not use."""
-        self._window: int | None = None
-        self._pending: dict[int, PendingBlock] = {}
-        """Blocks that are read ahead. Memory is reserved for each."""
-        self._urgent: dict[int, PendingBlock] = {}
-        """Blocks of the present step that are fetched or decoded side by side."""
-        self._requested: tuple[set[int], set[int]] = set(), set()
-        """The blocks of the last two calls of ``read_ahead``."""
+    @cached_property
+    def views(self) -> Sequence[bool]:
+        """For each file, whether its blocks are views of it, of which any rows can be copied alone."""
+        return [divisible and is_mapped(self.index, file) for file, divisible in enumerate(self.view.divisible)]
 
-    def __getitem__(self, number: int) -> Data:
-        return self._views[number] if number in self._views else self._decoded[number]
+    def is_copied(self, file: int) -> bool:
+        """True if blocks of a file may be views of it, so that rows must be copied before they are handed on."""
+        return is_mapped(self.index, file)
 
-    def is_view(self, number: int) -> bool:
-        """True if a block is a view of its file."""
-        return number in self._views
+    def is_read_whole(self, file: int) -> bool:
+        """True if all columns of a file are read, and its format knows the bytes of each block."""
+        own = self.view.schemas[file]
+        return own is not None and FORMATS[self.view.formats[file]].has_spans and self._names.issuperset(own.names)
 
-    @property
-    def decoded(self) -> Collection[int]:
-        """The decoded blocks."""
-        return self._decoded.keys()
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self._wanted.names)
 
-    def load(
-        self, numbers: Sequence[int], read_ahead: Callable[[], None] = lambda: None, window: int | None = None
-    ) -> None:
-        """Start a step that uses these blocks: wait for them, and drop those that are no longer needed.
+    def view_of(self, number: int) -> Data:
+        """A block as a view of its file, which the caller checks after rows were copied."""
+        data = self._views.get(number)
+        if data is None:
+            file, block = self.view.block(number)
+            data = self._reader(file).read(block)
+            self._check_rows(data, file, block)
+            while len(self._views) >= MAX_VIEWS:
+                self._views.pop(next(iter(self._views)), None)
+            self._views[number] = data
+        return data
 
-        ``window`` is the window of a shuffle in which the step ends. Its blocks are kept until another window begins.
-
-        ``read_ahead`` is called to request the blocks of later steps. With remote files that is while this step waits
-        for the store, and once more after it, if only then it is known how much blocks grow. With local files it is
-        after this step's blocks are read, because both use the same disk.
-        """
-        growth_was_known = self._fetcher.growth.is_known
-        self._fetcher.check(numbers)
-        if window != self._window:  # before the new blocks are decoded, so that they find the memory free
-            self._window, self._idle = window, set()
-            for number in self._decoded.keys() - set(numbers):
-                del self._decoded[number]
-        if self._fetcher.is_remote:
-            self._fetch_urgently(numbers)
-            read_ahead()
-        else:
-            self._decode_side_by_side(numbers)
-        for number in numbers:
-            if number in self._views:
-                self._views[number] = self._views.pop(number)
-            elif number not in self._decoded:
-                pending = self._urgent.pop(number, None) or self._take_pending(number)
-                block = self._fetcher.read(number) if pending is None else self._result(number, pending)
-                (self._views if block.is_view else self._decoded)[number] = block.data
-        self._drop_unused(set(numbers), keep_decoded=window is not None)
-        if not self._fetcher.is_remote or not growth_was_known:
-            read_ahead()
-
-    def read_ahead(self, numbers: Iterable[int], *, more_follow: bool = False) -> None:
-        """Start to read these blocks in the background, in this order. Mapped and held blocks are left out.
-
-        If ``more_follow``, a last group that the next blocks could join is left for the next call, so that it becomes
-        one request. Runs of rows are requested many at a time, as soon as there are more of them than on their way, and
-        in the order of their files: so more of them lie near each other and share requests.
-        """
-        numbers = list(numbers)
-        self._requested = self._requested[1], set(numbers)
-        self._cancel_unclaimed()
-        if self._fetcher.has_runs and len(self._missing()) < len(self._pending):
-            return
-        wanted = list[int]()
-        for number in numbers:
-            if self._is_held(number) or self._fetcher.is_mapped(number):
-                continue
-            if not self._fetcher.reserve(number):
-                more_follow = True
-                break
-            wanted.append(number)
-        if self._fetcher.has_runs:
-            wanted.sort()
-        groups = grouped(wanted, self._fetcher.joins)
-        if more_follow and groups and (self._pending or len(groups) > 1) and self._fetcher.can_grow(groups[-1]):
-            for number in groups.pop():
-                self._fetcher.release(number)
-        for group in groups:
-            self._pending |= self._fetcher.read_ahead(group)
-
-    def _cancel_unclaimed(self) -> None:
-        """Cancel blocks that the last two requests did not name: they belong to other readers of the lane.
-
-        Those that the fetcher has cancelled are no longer on their way.
-        """
-        dropped = {number for number, pending in self._pending.items() if pending.cancelled()}
-        for number in dropped | (self._pending.keys() - self._requested[0] - self._requested[1]):
-            if (unclaimed := self._take_pending(number)) is not None:
-                unclaimed.cancel()
-
-    def _missing(self) -> set[int]:
-        """The blocks of the last request that are neither here nor on their way."""
-        return self._requested[1] - self._decoded.keys() - self._pending.keys() - self._urgent.keys()
-
-    def _is_held(self, number: int) -> bool:
-        return number in self._decoded or number in self._pending or number in self._urgent
-
-    def _take_pending(self, number: int) -> "PendingBlock | None":
-        """The future of a block that was read ahead, if any. Its memory is no longer reserved."""
-        pending = self._pending.pop(number, None)
-        if pending is not None:
-            self._fetcher.release(number)
-        return pending
-
-    def _result(self, number: int, pending: PendingBlock) -> ReadBlock:
-        """A block that was requested. The fetcher may have cancelled it, because blocks grew more than it knew."""
+    def read(self, numbers: Sequence[int]) -> dict[int, Data]:
+        """Blocks of one file, fetched together. They are of the version that was indexed."""
+        file = self.view.file_of(numbers[0])
+        missing = {number: self.view.block(number)[1] for number in numbers}
+        begun, waited = time.perf_counter(), REQUESTS.seconds
         try:
-            return pending.result()
-        except CancelledError:
-            return self._fetcher.read(number)
+            read = dict(
+                self._fetched(file, missing) if self._cache is None else self._cached(self._cache, file, missing)
+            )
+        finally:
+            self.index.check(file)  # also after an error: a file that is being rewritten looks broken
+            waited = REQUESTS.seconds - waited
+            with self._lock:
+                self.fetched += waited
+                self.decoded += time.perf_counter() - begun - waited
+        return read
 
-    def _fetch_urgently(self, numbers: Sequence[int]) -> None:
-        """Fetch all blocks of a step side by side, also those that were requested but whose reading has not begun."""
-        wanted = list[int]()
-        for number in numbers:
-            if number in self._decoded or number in self._views:
-                continue
-            pending = self._pending.get(number)
-            if pending is None or pending.cancel():
-                self._take_pending(number)
-                wanted.append(number)
-        for group in grouped(wanted, self._fetcher.joins):
-            self._urgent |= self._fetcher.read_ahead(group, urgent=True)
+    def _fetched(self, file: int, blocks: Mapping[int, Block]) -> Iterator[tuple[int, Data]]:
+        if blocks:
+            for (number, block), data in zip(
+                blocks.items(), read_all(self._reader(file), [*blocks.values()]), strict=True
+            ):
+                self._check_rows(data, file, block)
+                yield number, _as_batch(data)
 
-    def _decode_side_by_side(self, numbers: Sequence[int]) -> None:
-        """Let threads decode the blocks of a step that were not read ahead: all of the first window, for example."""
-        for number in numbers:
-            if number in self._pending and self._pending[number].cancelled():
-                self._take_pending(number)
-        missing = [
-            number
-            for number in numbers
-            if number not in self._views and not self._is_held(number) and not self._fetcher.is_mapped(number)
-        ]
-        if len(missing) > 1 and self._fetcher.decode_threads > 1:
-            for number in missing:
-                self._urgent |= self._fetcher.read_ahead([number], urgent=True)
+    def _check_rows(self, data: Data, file: int, block: Block) -> None:
+        """Raise if a block has other rows than the index says: the index was damaged, or it is of another file."""
+        if data.num_rows != block.rows:
+            saved_at = self.view.saved_at
+            where = f" Delete the index, {saved_at}, and open the dataset again." if saved_at else ""
+            raise DataChangedError(
+                f"{self.view.path(file)}: block {block.number} has {data.num_rows:,} rows, and the index says "
+                f"{block.rows:,}.{where}"
+            )
 
-    def _drop_unused(self, used: set[int], *, keep_decoded: bool) -> None:
-        """Drop decoded blocks that neither this step nor the last one used, and the views used longest ago."""
-        if not keep_decoded:
-            for number in self._idle - used:
-                self._decoded.pop(number, None)
-            self._idle = self._decoded.keys() - used
-        while len(self._views) > max(self._max_views, len(used)):
-            del self._views[next(iter(self._views))]
+    def _cached(self, cache: BlockCache, file: int, missing: dict[int, Block]) -> Iterator[tuple[int, Data]]:
+        """Blocks of one object: those in the cache first, then the others, which are fetched."""
+        if file not in self._checked:
+            self._check_version(file)
+        keys = {number: self._key(file, block) for number, block in missing.items()}
+        yield from self._found(cache, keys, missing)
+        if not missing:
+            return
+        with cache.claim([keys[number] for number in missing]):  # another process may have fetched them meanwhile
+            yield from self._found(cache, keys, missing)
+            for number, data in self._fetched(file, missing):
+                cache.put(keys[number], data)
+                with self._lock:
+                    self.misses += 1
+                yield number, data
+
+    def _found(
+        self, cache: BlockCache, keys: Mapping[int, str], missing: dict[int, Block]
+    ) -> Iterator[tuple[int, Data]]:
+        """The missing blocks that are in the cache. They are missing no longer."""
+        for number in list(missing):
+            data = cache.get(keys[number])
+            # One that was forged may have other rows and columns.
+            if data is not None and data.num_rows == missing[number].rows and list(data.schema) == list(self._wanted):
+                del missing[number]
+                with self._lock:
+                    self.hits += 1
+                yield number, _as_batch(data)
+
+    def _key(self, file: int, block: Block) -> str:
+        """A hash of everything that the content of a block depends on."""
+        stamp, store = self.view.stamps[file], self.index.store
+        version = self.view.versions[file] or str(stamp.mtime_ns)
+        identity = store.identity if store is not None else ""
+        return block_key(identity, self.view.path(file), stamp.size, version, block.number, self._schema_digest)
+
+    @cached_property
+    def _schema_digest(self) -> str:
+        return block_key(self._wanted.serialize().to_pybytes().hex())
+
+    def _check_version(self, file: int) -> None:
+        """Raise ``DataChangedError`` unless an object is the indexed one, if its listing could not tell.
+
+        A listing without etags knows an object by its size and time, and two versions may have the same second.
+        """
+        stamp = self.view.stamps[file]
+        if not stamp.version and stamp.mtime_ns % 10**9 == 0:
+            check_version(self.index, file)
+        self._checked.add(file)
+
+    def _reader(self, file: int) -> BlockReader:
+        with self._lock:
+            opened = self._open_files.get(file)
+            if opened is None:
+                if len(self._open_files) >= MAX_OPEN_FILES:
+                    self._open_files.pop(next(iter(self._open_files)), None)
+                opened = self._open_files[file] = _OpenFile()
+        with opened.lock:  # if two threads want the same file, one opens it and the other waits
+            if opened.reader is None:
+                opened.reader = self.index.open(file, self._wanted)
+            return opened.reader
+
+    def close(self) -> None:
+        """Close the files."""
+        self._open_files.clear()
+        self._views.clear()
+
+
+class _OpenFile:
+    """A file that a thread has opened or is opening."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.reader: BlockReader | None = None
+
+
+def _as_batch(data: Data) -> Data:
+    """A block as one record batch, which is sliced faster than a table; unchanged if that would need a copy.
+
+    A string column with more bytes than 32-bit offsets can address comes in several chunks that cannot be joined.
+    """
+    batches = data.to_batches() if isinstance(data, pa.Table) else [data]
+    return batches[0] if len(batches) == 1 else data

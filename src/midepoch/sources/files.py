@@ -28,9 +28,9 @@ from midepoch.order.selection import KeptBlocks
 from midepoch.order.surveyed import Surveyed
 from midepoch.order.windows import WINDOW_BLOCKS, Blocks, virtual_counts, virtual_starts
 from midepoch.order.without import Without
+from midepoch.sources.ahead import OpenFiles
 from midepoch.sources.appended import FileSubset, generations
-from midepoch.sources.file_lanes import FileRowsLanes
-from midepoch.sources.open_files import OpenFiles
+from midepoch.sources.lane import FileRowsLanes
 from midepoch.sources.source import (
     AdoptedCheckpoint,
     EpochCut,
@@ -40,7 +40,6 @@ from midepoch.sources.source import (
     RowFacts,
     no_survey,
 )
-from midepoch.sources.virtual import VirtualBlocks
 from midepoch.stages.flow import Context
 from midepoch.storage.options import Fetch
 
@@ -269,18 +268,9 @@ class FileRows:
             self._read_schema,
             lanes,
             self.fetch,
-            self._fetched_blocks,
             self.window_bytes,
             is_scattered=any(isinstance(step, Shuffle) and step.level == "row" for step in self.steps),
         )
-
-    @property
-    def _fetched_blocks(self) -> VirtualBlocks | None:
-        """Virtual blocks, if they are read from a store: then only their own bytes are fetched."""
-        view = self.index.view
-        if self.index.store is None or not self._has_virtual_blocks or not any(view.divisible):
-            return None
-        return VirtualBlocks(view, virtual_starts(view.blocks, virtual_counts(view.blocks)))
 
     def context(self, epoch: int, rows_until: int) -> Context:
         return Context(seed=self.seed, epoch=epoch, rows_until=rows_until, locate=self.locate)

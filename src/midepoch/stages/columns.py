@@ -16,7 +16,6 @@ from midepoch.stages.stage import Stage
 from midepoch.values.convert import as_column, to_plain
 from midepoch.values.forms import Form
 from midepoch.values.numbers import arrow_of
-from midepoch.values.pool import PickedRows
 from midepoch.values.rows import Rows
 
 
@@ -101,10 +100,9 @@ class FillColumns(Stage):
         return pa.schema(list(known.values()))
 
     def _filled(self, rows: Rows) -> Rows:
-        origin = rows.data.origin if isinstance(rows.data, PickedRows) else rows.origin
-        data = rows.data.batch() if isinstance(rows.data, PickedRows) else rows.data
+        data = rows.data
         if isinstance(data, pa.RecordBatch):
-            return replace(rows, data=self._filled_arrow(data), origin=origin, part=None)
+            return replace(rows, data=self._filled_arrow(data))
         nulls = {
             one.name: as_column(pa.nulls(len(rows), one.type), rows.form)
             for one in self.columns
@@ -171,7 +169,7 @@ class CastColumns(Stage):
 
     def _cast_rows(self, rows: Rows) -> Rows:
         types = self._types_of(rows.names)
-        data = rows.data.batch() if isinstance(rows.data, PickedRows) else rows.data
+        data = rows.data
         if isinstance(data, pa.RecordBatch):
             return replace(rows, data=self._cast_batch(data))
         columns = {
@@ -247,7 +245,7 @@ class AddColumn(Stage):
     def _with_column(self, rows: Rows, keys: I64) -> Rows:
         self._check_new(rows.names)
         values = self.values.take(arrow_of(keys))
-        data = rows.data.batch() if isinstance(rows.data, PickedRows) else rows.data
+        data = rows.data
         if isinstance(data, pa.RecordBatch):
             columns = [*data.columns, values]
             batch = pa.RecordBatch.from_arrays(columns, names=[*data.schema.names, self.column])

@@ -55,6 +55,10 @@ class RowRun:
             return self
         return RowRun(self.rows.slice(start, stop), self.cursors[start:stop], self.keys[start:stop])
 
+    def take(self, indices: I64) -> "RowRun":
+        """The rows at ``indices``."""
+        return RowRun(self.rows.take(indices), self.cursors[indices], self.keys[indices])
+
     def item_run(self) -> "ItemRun":
         """The same rows as items."""
         return ItemRun(self.rows.items(), self.cursors, self.keys)

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.values.arrow import without_copy
-from midepoch.values.memory import new_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +69,8 @@ def stacked_batch(group: Sequence[StackedRun], form: Literal["numpy", "torch"]) 
         if {name: (column.dtype, column.shape[1:]) for name, column in run.columns.items()} != kinds:
             return None
     batch: dict[str, Any] = {}
-    for name, (dtype, shape) in kinds.items():
-        joined = new_array((sum(map(len, group)), *shape), dtype)
-        np.concatenate([run.columns[name] for run in group], out=joined)
-        batch[name] = without_copy(joined, form)
+    for name in kinds:
+        batch[name] = without_copy(np.concatenate([run.columns[name] for run in group]), form)
     for name in first.ragged:
         batch[name] = [without_copy(array, form) for run in group for array in run.ragged[name]]
     return batch

@@ -128,7 +128,7 @@ class Filter(FunctionStage):
             if mask.all():
                 yield group
             elif mask.any():
-                yield RowRun(group.rows.keep(mask.tolist()), group.cursors[mask], group.keys[mask])
+                yield group.take(np.flatnonzero(mask))
 
     def _mask(self, group: RowRun, context: Context) -> npt.NDArray[np.bool_]:
         """Which rows of a group the function keeps."""

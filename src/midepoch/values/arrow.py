@@ -1,7 +1,6 @@
 """Arrow columns as Python lists, NumPy arrays and torch tensors.
 
-NumPy arrays are views of Arrow's memory where possible. Tensors are copies: Arrow's memory may be a read-only map of
-the file, and a write to a tensor over it would crash the process.
+NumPy arrays are views of Arrow's memory where possible. Tensors are copies: Arrow's memory must not be written to.
 """
 
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch.values.forms import Form, torch_module
-from midepoch.values.memory import new_array
 from midepoch.values.numbers import DTYPES, numbers_of
 
 FIXED_SIZE_LIST = pa.list_(pa.null(), 1).id
@@ -59,7 +57,7 @@ def _torch_parts(column: pa.Array, size: int) -> Iterator[Any]:
     if array is not None and array.ndim == 1:
         return tensor_parts(array, size)
     if array is not None:
-        return (copied_tensor(array[at : at + size]) for at in range(0, len(column), size))
+        return (without_copy(array[at : at + size].copy(), "torch") for at in range(0, len(column), size))
     if column.type.id in TEXTS:
         return _text_parts(column, size)
     return (to_torch(column[at : at + size]) for at in range(0, len(column), size))
@@ -189,13 +187,6 @@ def tensor_of(array: Any) -> Any:
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         return array
     return torch_module().from_numpy(array.copy())
-
-
-def copied_tensor(array: npt.NDArray[Any]) -> Any:
-    """A tensor with a copy of an array of numbers, in memory that is used again."""
-    copy = new_array(array.shape, array.dtype)
-    copy[...] = array
-    return without_copy(copy, "torch")
 
 
 def without_copy(array: npt.NDArray[Any], form: Literal["numpy", "torch"]) -> Any:

@@ -10,11 +10,11 @@ import pyarrow as pa
 from midepoch.errors import SchemaMismatchError
 from midepoch.values.arrow import object_array, to_numpy, to_torch
 from midepoch.values.forms import Form, is_plain_tensor, torch_module
-from midepoch.values.memory import LARGE, RECYCLER, new_array
 
 NUMPY_TYPES = {f"torch.{name}" for name in ("bool", "uint8", *(f"int{bits}" for bits in (8, 16, 32, 64)))}
 NUMPY_TYPES |= {f"torch.float{bits}" for bits in (16, 32, 64)}
 """The types of tensors that NumPy has too, as torch writes them."""
+LARGE = 64 << 10
 
 
 PYTHON_NUMBERS = {bool, int, float}
@@ -106,8 +106,8 @@ def _stack_numpy(column: Any) -> Any:
     arrays = [np.asarray(value) for value in column] if _all_hold_numbers(column) else []
     if arrays and all(array.shape == arrays[0].shape and array.dtype.kind in "biuf" for array in arrays):
         same = all(array.dtype == arrays[0].dtype for array in arrays)
-        stacked = new_array((len(arrays), *arrays[0].shape), arrays[0].dtype) if same else None
-        return np.stack(arrays, out=stacked)
+        stacked = np.empty((len(arrays), *arrays[0].shape), arrays[0].dtype) if same else None
+        return np.stack(arrays, out=stacked)  # contiguous, whatever the arrays are
     return arrays if arrays and arrays[0].ndim else object_array(column)
 
 
@@ -187,16 +187,13 @@ def is_empty_list(value: Any) -> bool:
 
 
 def _stack_tensors(tensors: list[Any]) -> Any:
-    """Tensors of one shape as one: in memory that is used again, if they are numbers of one type and nothing else."""
+    """Tensors of one shape as one."""
     torch, first = torch_module(), tensors[0]
     is_plain = all(is_plain_tensor(tensor) and tensor.dtype == first.dtype for tensor in tensors)
-    if not is_plain or len(tensors) * first.nbytes < LARGE:
-        return torch.stack(tensors)
-    if first.nbytes >= LARGE and str(first.dtype) in NUMPY_TYPES:
+    if is_plain and first.nbytes >= LARGE and str(first.dtype) in NUMPY_TYPES:
         # Such as images. Threads of torch would copy them, which wait for each other where all cores are busy.
         return torch.from_numpy(_stack_numpy([tensor.numpy() for tensor in tensors]))
-    memory = torch.from_numpy(RECYCLER.array(len(tensors) * first.nbytes))
-    return torch.stack(tensors, out=memory.view(first.dtype).view(len(tensors), *first.shape))
+    return torch.stack(tensors)
 
 
 def _all_hold_numbers(column: Sequence[Any]) -> bool:

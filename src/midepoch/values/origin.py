@@ -21,13 +21,9 @@ class RowOrigin:
     numbers: I64
     locate: Locate
 
-    def slice(self, start: int, stop: int) -> "RowOrigin":
-        """Those from ``start`` to ``stop``."""
-        return RowOrigin(self.numbers[start:stop], self.locate)
-
-    def take(self, indices: I64) -> "RowOrigin":
-        """Those at ``indices``."""
-        return RowOrigin(self.numbers[indices], self.locate)
+    def at(self, chosen: slice | I64) -> "RowOrigin":
+        """Some of them."""
+        return RowOrigin(self.numbers[chosen], self.locate)
 
 
 def join_origins(origins: "Iterable[RowOrigin | None]") -> RowOrigin | None:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
+from midepoch.values.collate import concat_batches
 from midepoch.values.numbers import DTYPES, arrow_of, numbers_of
 
 Data = TypeVar("Data", pa.RecordBatch, pa.Table)
@@ -23,31 +23,41 @@ LISTS = {pa.list_(pa.null()).id, pa.large_list(pa.null()).id}
 
 def take(data: Data, indices: I64) -> Data:
     """The rows at ``indices``, in that order."""
-    try:
-        return _take(data, indices)
-    except pa.ArrowNotImplementedError as error:
-        raise _not_picked(data) from error
+    if isinstance(data, pa.RecordBatch) and any(map(_holds_long_lists, data.columns)):
+        return gather([(data, indices)], np.arange(len(indices)))
+    return _take(data, indices)
 
 
 def _take(data: Data, indices: I64) -> Data:
-    if all(kind.id in FLAT for kind in data.schema.types):
-        return data.take(arrow_of(indices))
-    data = _without_offsets(data)
-    if not isinstance(data, pa.RecordBatch) or not len(indices) or not any(map(_holds_long_lists, data.columns)):
-        return data.take(arrow_of(indices))
-    columns = [
-        _take_lists(column, indices) if _holds_long_lists(column) else column.take(arrow_of(indices))
-        for column in data.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=data.schema)
-
-
-def keep(data: Data, mask: Sequence[bool] | npt.NDArray[np.bool_]) -> Data:
-    """The rows where ``mask`` is true."""
     try:
-        return _without_offsets(data).filter(arrow_of(np.asarray(mask, bool)))
+        return _without_offsets(data).take(arrow_of(indices))
     except pa.ArrowNotImplementedError as error:
         raise _not_picked(data) from error
+
+
+def gather(parts: Sequence[tuple[pa.RecordBatch, I64]], places: I64) -> pa.RecordBatch:
+    """Some rows of several record batches: of all these rows, one part after the other, those at ``places``.
+
+    Long lists of numbers are copied once. Other columns are taken from each part, joined, and put in order.
+    """
+    schema, long = parts[0][0].schema, dict[str, pa.Array]()
+    for number, field in enumerate(schema):
+        if len(places) and all(_holds_long_lists(batch.column(number)) for batch, _ in parts):
+            lists = _gather_lists([(batch.column(number), rows) for batch, rows in parts], places)
+            long |= {} if lists is None else {field.name: lists}
+    others = [name for name in schema.names if name not in long]
+    if others or not long:
+        taken = [_sliced_or_taken(batch.select(others) if long else batch, rows) for batch, rows in parts]
+        rest = _take(taken[0] if len(taken) == 1 else concat_batches(taken), places)
+        if not long:
+            return rest
+        long |= {name: rest.column(name) for name in others}
+    return pa.RecordBatch.from_arrays([long[name] for name in schema.names], schema=schema)
+
+
+def _sliced_or_taken(batch: pa.RecordBatch, rows: I64) -> pa.RecordBatch:
+    is_slice = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
+    return batch.slice(int(rows[0]), len(rows)) if is_slice else _take(batch, rows)
 
 
 def _not_picked(data: pa.RecordBatch | pa.Table) -> DataFormatError:
@@ -71,6 +81,8 @@ def _is_picked(kind: pa.DataType) -> bool:
 
 def _without_offsets(data: Data) -> Data:
     """The same rows; columns of which Arrow would pick wrong rows are copied, so that they start at offset 0."""
+    if all(kind.id in FLAT for kind in data.schema.types):
+        return data
     for number, kind in enumerate(data.schema.types):
         if _is_misread(kind):
             column = data.column(number)
@@ -107,13 +119,23 @@ def _holds_long_lists(column: pa.Array) -> bool:
     return bool((ends[-1] - ends[0]) * DTYPES[kind.value_type.id].itemsize >= LONG_BYTES * len(column))
 
 
-def _take_lists(column: pa.Array, indices: I64) -> pa.Array:
-    kind, offsets, values = column.type, numbers_of(column.offsets), numbers_of(column.values)
-    starts, stops = offsets[:-1][indices], offsets[1:][indices]
+def _gather_lists(parts: "Sequence[tuple[pa.Array, I64]]", places: I64) -> pa.Array | None:
+    """Lists of numbers of several columns; None if they have too many numbers for one column."""
+    kind, dtype = parts[0][0].type, numbers_of(parts[0][0].offsets).dtype
+    bounds = [numbers_of(column.offsets) for column, _ in parts]
+    starts, stops = (
+        np.concatenate([own[rows + more] for own, (_, rows) in zip(bounds, parts, strict=True)])[places]
+        for more in (0, 1)
+    )
     ends = np.concatenate([[0], np.cumsum(stops - starts, dtype=np.int64)])
-    if ends[-1] > np.iinfo(offsets.dtype).max:
-        return column.take(arrow_of(indices))
-    lists = [values[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+    if ends[-1] > np.iinfo(dtype).max:
+        return None
+    values = [numbers_of(column.values) for column, _ in parts]
+    owners = np.repeat(np.arange(len(parts)), [len(rows) for _, rows in parts])[places]
+    lists = [
+        values[owner][start:stop]
+        for owner, start, stop in zip(owners.tolist(), starts.tolist(), stops.tolist(), strict=True)
+    ]
     child = pa.Array.from_buffers(kind.value_type, ends[-1], [None, pa.py_buffer(np.concatenate(lists))], 0)
-    buffers = [None, pa.py_buffer(ends.astype(offsets.dtype))]
-    return pa.Array.from_buffers(kind, len(indices), buffers, 0, children=[child])
+    buffers = [None, pa.py_buffer(ends.astype(dtype))]
+    return pa.Array.from_buffers(kind, len(places), buffers, 0, children=[child])

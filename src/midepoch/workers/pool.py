@@ -1,37 +1,59 @@
 """The workers of a Loader: how the main process starts them, and receives what they send.
 
-Workers take a rank's turns in parallel and send, with each item, the cursor after it. A worker sends an empty turn, at
-a lane that has run out, without an item, which keeps the workers in step. :mod:`midepoch.workers.process` has what a
-worker runs.
+Workers take a rank's turns in parallel, one turn of each worker after the other, and send, with each item, the cursor
+after it. A worker sends an empty turn, at a lane that has run out, without an item, which keeps the workers in step.
+:mod:`midepoch.workers.process` has what a worker runs.
 """
 
 import importlib
 import os
 import pickle
+import select
 import sys
 import time
 import weakref
-from collections.abc import Generator
+from array import array
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from math import lcm
+from typing import Any, Protocol
 
+import numpy as np
 import torch.multiprocessing
 from torch.utils.data import DataLoader
-from torch.utils.data._utils.pin_memory import pin_memory
 
-from midepoch.delivery.gather import in_turn, without_waits
-from midepoch.delivery.layout import Destination
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.progress import AnyProgress, Turns
+from midepoch.delivery.progress import EMPTY, AnyProgress, Turns
+from midepoch.delivery.tally import Tally
 from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.errors import StaleIteratorError
 from midepoch.stages.arguments import name_of
-from midepoch.values.received import copied
-from midepoch.workers.device import Copies, copies_to, one_ahead, start_copies
-from midepoch.workers.mailbox import Mailbox, WorkerPort
-from midepoch.workers.process import WorkerSettings
-from midepoch.workers.worker import GRACE_SECONDS, Worker
+from midepoch.workers.messages import Chunk, read_message
+from midepoch.workers.process import (
+    AHEAD_BYTES,
+    AHEAD_MESSAGES,
+    CHECK_SECONDS,
+    END,
+    ITEMS,
+    PLACE,
+    RECEIVED,
+    ROUND,
+    START,
+    STOP,
+    ResumePoint,
+    WorkerSettings,
+    run_worker,
+)
+from midepoch.workers.ring import SharedMemory
 
+GRACE_SECONDS = 5
+"""How long workers may take to finish the item that they make, before they are stopped."""
+UNTOLD = 1 / 4
+"""The part of what a worker may be ahead that can be received before the worker is told of it."""
+NOTHING = Chunk([], [], [])
+EMPTY_TURN = Chunk([EMPTY], [], [0])
 GUARD = (
     ' If its output says "bootstrapping phase", the script starts workers while it is imported: put what it does '
     "under if __name__ == '__main__'."
@@ -44,18 +66,8 @@ class WorkerPool:
     _hint = ""
     """What may be wrong if workers that are not forked die."""
 
-    def __init__(
-        self,
-        loader: DataLoader[Any],
-        plan: Plan,
-        *,
-        ahead: int | None,
-        device: torch.device | None = None,
-    ) -> None:
-        """Start workers with the settings of a loader. ``ahead`` is as for a :class:`~delivery.transport.Sender`.
-
-        Tensors are copied to a ``device``, if there is one, straight from the memory that is shared with the workers.
-        """
+    def __init__(self, loader: DataLoader[Any], plan: Plan, *, ahead: int | None) -> None:
+        """Start workers with the settings of a loader. ``ahead`` is as for a :class:`~workers.process.Sender`."""
         context = loader.multiprocessing_context or torch.multiprocessing
         if context.get_start_method() != "fork":
             _check_sendable(plan, context.get_start_method())
@@ -64,8 +76,6 @@ class WorkerPool:
             importlib.import_module("pyarrow.compute")  # once, and not in each worker before its first batch
         self._process, self._round = os.getpid(), 0
         self._timeout = loader.timeout
-        self.copies = None if device is None else copies_to(device)
-        self._to = _destination(device, self.copies, pin=pins(loader))
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         self._workers: list[Worker] = []
         self._progress: AnyProgress | None = None
@@ -78,9 +88,8 @@ class WorkerPool:
                 seed=seed,
                 ahead=ahead,
                 init=loader.worker_init_fn,
-                copies_tensors=self._to.new_tensor is not None,
             )
-            self._workers.append(Worker(context, settings, self.copies))
+            self._workers.append(Worker(context, settings))
 
     @property
     def is_of_this_process(self) -> bool:
@@ -98,28 +107,21 @@ class WorkerPool:
         if self._progress is not None:
             self._progress.cut_off()
 
-    def work(self, progress: AnyProgress) -> Generator[Turns, None, None]:
-        """Start all workers from where a progress is, and receive what they send, in the order of the rank's turns."""
-        arriving = self._arriving(progress)
-        return without_waits(arriving) if self.copies is None else one_ahead(arriving, self.copies)
+    def work(self, progress: AnyProgress) -> Generator[Turns | None, None, None]:
+        """Start all workers from where a progress is, and receive what they send, in the order of the rank's turns.
 
-    def _arriving(self, progress: AnyProgress) -> Generator[Turns | None, None, None]:
-        """What the workers send, with a None before each wait."""
+        There is a None before each wait, so that who is one ahead can hand over what it has.
+        """
         self._round += 1
         self._progress = progress
         session = progress.session
         resume_point = session.start, progress.reader_progress(), session.readers, progress.reader
-        mailbox = Mailbox(self._workers, self._round, progress, timeout=self._timeout)
         try:
             for worker in self._workers:
                 worker.start(self._round, resume_point)
-            count = len(self._workers)
-            ports = [WorkerPort(mailbox, number, count, progress, self._to) for number in range(count)]
             arrived = in_turn(
-                ports,
+                [Inbox(worker, self._round, progress, timeout=self._timeout) for worker in self._workers],
                 len(progress.rotation) if isinstance(progress, ReportedProgress) else 1,
-                tracks_cursors=not session.counted,
-                on_device=self.copies is not None,
                 has_hashes=session.pipeline.digest,
             )
             for turns in arrived:
@@ -139,26 +141,243 @@ class WorkerPool:
         finally:
             self._progress = None
             if not self.is_closed and self.is_of_this_process:
-                mailbox.close()
                 for worker in self._workers:
                     worker.interrupt(self._round)
 
 
-def _destination(device: torch.device | None, copies: Copies | None, *, pin: bool) -> Destination:
-    """What happens to tensors that arrive."""
-    if device is not None and copies is not None:
-        return Destination(copies.start, partial(start_copies, device=device, copies=copies))
-    return Destination(partial(copied, pin=True), pinned) if pin else Destination()
+class Worker:
+    """One process, the connection to it, and the memory through which it sends items."""
+
+    def __init__(self, context: Any, settings: WorkerSettings) -> None:
+        self.memory, self._ahead = SharedMemory(), settings.ahead
+        self._received = array("q")  # where messages began that the worker may overwrite, and does not know it yet
+        self._received_bytes = 0
+        self._connection, of_worker = context.Pipe()
+        self._name = f"worker {settings.number} of {settings.workers}"
+        self._process = context.Process(target=run_worker, args=(settings, of_worker, self.memory), daemon=True)
+        self._process.start()
+        of_worker.close()  # so that the connection ends with the process
+        self._poll = select.poll()  # the connection's own way takes ten times as long
+        self._poll.register(self._connection, select.POLLIN)
+        self._is_gone = False
+
+    def start(self, round_number: int, resume_point: ResumePoint) -> None:
+        """Let the worker start from a resume point, whatever it does now."""
+        try:
+            self._connection.send_bytes(START + pickle.dumps((round_number, resume_point)))
+        except OSError as error:
+            raise self._death() from error
+
+    def interrupt(self, round_number: int) -> None:
+        """Let the worker do nothing more in a round."""
+        with suppress(OSError):
+            self._connection.send_bytes(START + pickle.dumps((round_number, None)))
+
+    def read(self, seconds: float) -> bytes | None:
+        """What the worker has sent; None if nothing comes in that time. Raises if nothing can come any more.
+
+        Before a wait the worker is told of all that was received, because it may wait for that.
+        """
+        if seconds:
+            self._tell_received()
+        is_dead = self._is_gone or (seconds > 0 and self.has_died)
+        if not self._is_gone and self._poll.poll(0 if is_dead else 1000 * seconds):
+            try:
+                return bytes(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                self._is_gone = is_dead = True
+        if is_dead and seconds:
+            raise self._death()
+        return None
+
+    def note_received(self, start: int, size: int) -> None:
+        """Note that a message was copied. The worker is told, of many at once.
+
+        To tell it of each would wake it each time, and on a busy machine it then runs in place of this process.
+        """
+        self._received.append(start)
+        self._received_bytes += size
+        is_much = self._received_bytes >= UNTOLD * AHEAD_BYTES or len(self._received) >= UNTOLD * AHEAD_MESSAGES
+        if is_much or self._ahead is not None:
+            self._tell_received()
+
+    def _tell_received(self) -> None:
+        if self._received:
+            with suppress(OSError):  # a worker that died has sent everything that is in its memory
+                self._connection.send_bytes(RECEIVED + self._received.tobytes())
+            self._received, self._received_bytes = array("q"), 0
+
+    def stop(self) -> None:
+        """Let the worker end after the item that it makes."""
+        with suppress(OSError):
+            self._connection.send_bytes(STOP)
+
+    def _death(self) -> RuntimeError:
+        """The error of a worker that has died, in torch's words."""
+        self._process.join(GRACE_SECONDS)
+        pid, code = self._process.pid, self._process.exitcode
+        return RuntimeError(f"DataLoader worker (pid {pid}) exited unexpectedly with exit code {code}.")
+
+    @property
+    def has_died(self) -> bool:
+        """True if the process has ended."""
+        return self._process.exitcode is not None
+
+    def describe(self) -> str:
+        """The worker and how it ended, in words."""
+        return f"{self._name} (pid {self._process.pid}, exit code {self._process.exitcode})"
+
+    def free(self, deadline: float) -> None:
+        """Wait for the end of the process, or stop it, and give its memory back."""
+        self._process.join(max(0.0, deadline - time.monotonic()))
+        if self._process.exitcode is None:
+            self._process.terminate()
+            self._process.join(GRACE_SECONDS)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+        self._connection.close()
+        self.memory.free()
 
 
-def pins(loader: DataLoader[Any]) -> bool:
-    """True if a loader's tensors are to be in pinned memory, and there is a device for which that is of use."""
-    return bool(loader.pin_memory and torch.cuda.is_available())
+class Inbox:
+    """Where the turns of one worker arrive in one round. A message stays where it is until its turn has come."""
+
+    def __init__(self, worker: Worker, round_number: int, progress: AnyProgress, *, timeout: float) -> None:
+        self._worker, self._round, self._progress, self._timeout = worker, round_number, progress, timeout
+        self._chunks: deque[Chunk] = deque()
+        self._error: Exception | bytes | None = None  # that comes after these
+        self._has_ended = False
+
+    def chunk(self, *, wait: bool) -> Chunk | None:
+        """The turns that are next; None at the end, or, without ``wait``, if none have arrived yet.
+
+        An error is raised with ``wait`` only: others have turns before.
+        """
+        begun = time.monotonic()
+        while not self._chunks and not self._has_ended and self._error is None:
+            seconds: float = CHECK_SECONDS if wait else 0
+            if wait and self._timeout:
+                seconds = min(seconds, self._timeout + begun - time.monotonic())
+                if seconds <= 0:
+                    raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+            content = self._worker.read(0) or (self._worker.read(seconds) if wait else None)
+            if content is not None:
+                self._note(content)
+            elif not wait:
+                return None
+        if self._chunks:
+            return self._chunks.popleft()
+        if isinstance(self._error, bytes) and wait:
+            pickle.loads(self._error).reraise()
+        if isinstance(self._error, Exception) and wait:
+            raise self._error
+        return None
+
+    def _note(self, content: bytes) -> None:
+        kind, body = content[:1], content[1 + ROUND.size :]
+        is_of_round = ROUND.unpack(content[1 : 1 + ROUND.size]) == (self._round,)  # or of a loop that was left
+        if kind == ITEMS:
+            start, size = PLACE.unpack(body[: PLACE.size])
+            if is_of_round:
+                begun = time.perf_counter()
+                self._receive(start, size)
+                tally = Tally.read_back(body[PLACE.size :])._replace(received=time.perf_counter() - begun)
+                self._progress.of_workers = self._progress.of_workers.plus(tally)
+            self._worker.note_received(start, size)
+        elif is_of_round and kind == END:
+            self._has_ended = True
+        elif is_of_round:
+            self._error = body
+
+    def _receive(self, start: int, size: int) -> None:
+        """Take the turns of a message. An error about one comes after those before it."""
+        try:
+            for chunk in read_message(self._worker.memory.view(start, start + size)):
+                if self._chunks and self._chunks[-1].is_empty == chunk.is_empty:
+                    self._chunks[-1].extend(chunk)
+                else:
+                    self._chunks.append(chunk)
+        except Exception as error:
+            self._error = error
 
 
-def pinned(item: Any) -> Any:
-    """The item with its tensors in pinned memory, as with torch's DataLoader. Those that are there already stay."""
-    return pin_memory(item)  # type: ignore[no-untyped-call]
+class Port(Protocol):
+    """Where the turns of one worker arrive."""
+
+    def chunk(self, *, wait: bool) -> Chunk | None:
+        """The turns that are next; None at the end, or, without ``wait``, if none have arrived yet."""
+
+
+class Arrivals:
+    """The turns of one worker, to be taken one after the other."""
+
+    def __init__(self, port: Port) -> None:
+        self._port, self._chunk, self._taken = port, NOTHING, 0
+
+    def ready(self, *, wait: bool) -> int:
+        """How many turns of one kind can be taken at once; 0 at the end, or if none have arrived and we do not wait."""
+        if self._taken == len(self._chunk.items):
+            self._chunk, self._taken = self._port.chunk(wait=wait) or NOTHING, 0
+        return len(self._chunk.items) - self._taken
+
+    @property
+    def are_empty(self) -> bool:
+        """True if the turns that are ready are at lanes that have run out."""
+        return self._chunk.is_empty
+
+    def take(self, count: int) -> Chunk:
+        """The next turns, of which no more are taken than are ready."""
+        begin, self._taken = self._taken, self._taken + count
+        taken = self._chunk.cut(begin, self._taken)
+        if self._taken == len(self._chunk.items):
+            self._chunk, self._taken = NOTHING, 0  # so that the next items are made in their memory
+        return taken
+
+
+def in_turn(ports: Sequence[Port], rotation: int, *, has_hashes: bool = False) -> Iterator[Turns | None]:
+    """The turns of all workers, many at a time where they have arrived. ``rotation`` is the rank's number of lanes.
+
+    There is a None before each wait, so that who is one ahead can hand over what it has.
+    """
+    arrivals = [Arrivals(port) for port in ports]
+    first = ended = passed_over = 0
+    while ended < len(ports):
+        order = arrivals[first:] + arrivals[:first]
+        if not order[0].ready(wait=False):
+            yield None
+        if not order[0].ready(wait=True):  # all lanes of this worker have run out
+            ended, passed_over, first = ended + 1, passed_over + 1, (first + 1) % len(ports)
+            continue
+        for _ in range(passed_over):
+            yield _joined([EMPTY_TURN], rotation, has_hashes)
+        ended = passed_over = 0
+        ready = [0 if not (count := one.ready(wait=False)) or one.are_empty else count for one in order]
+        chunks = [one.take(min(ready)) for one in order] if all(ready) else [order[0].take(1)]
+        first = (first + len(chunks)) % len(ports)
+        turns = _joined(chunks, rotation, has_hashes)
+        del chunks
+        yield turns
+        del turns
+
+
+def _joined(chunks: Sequence[Chunk], rotation: int, has_hashes: bool) -> Turns:
+    """One turn of each chunk, then the next of each: turns that go round the lanes of the rank."""
+    items, cursors, hashes = map(_interleaved, zip(*chunks, strict=True))
+    lanes = min(lcm(rotation, len(chunks)), len(cursors))
+    of_lanes = ((),) if chunks[0].is_empty else [cursors[number::lanes] for number in range(lanes)]
+    return Turns(items, of_lanes, np.array(hashes, np.uint64) if has_hashes else None)
+
+
+def _interleaved(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """The first of each part, then the second of each, and so on. All parts are equally long."""
+    if len(parts) == 1:
+        return list(parts[0])
+    joined: list[Any] = [None] * (len(parts) * len(parts[0]))
+    for number, part in enumerate(parts):
+        joined[number :: len(parts)] = part
+    return joined
 
 
 def _stop(workers: list[Worker], process: int) -> None:

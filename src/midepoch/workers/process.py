@@ -21,11 +21,11 @@ from torch.utils.data._utils import worker as torch_workers
 
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.plan import Plan, progress_from
+from midepoch.delivery.progress import Turns
 from midepoch.delivery.reader import take_turns
-from midepoch.delivery.ring import Places, SharedMemory
 from midepoch.delivery.tally import Tally
-from midepoch.delivery.transport import Sender
-from midepoch.values.memory import keep_memory
+from midepoch.workers.messages import MESSAGE_BYTES, Frame, frames_of
+from midepoch.workers.ring import Places, SharedMemory
 
 ResumePoint = tuple[State, ReaderProgress, int, int]
 """Where a session of all ranks started, what this rank has delivered of it, the number of ranks, and the rank."""
@@ -33,9 +33,21 @@ ResumePoint = tuple[State, ReaderProgress, int, int]
 START, RECEIVED, STOP = b"s", b"r", b"x"
 """What the main process sends: a resume point, or None to do nothing more; which messages it received; the end."""
 ITEMS, END, ERROR = b"i", b"e", b"!"
-"""What a worker sends, with the number of the round: where items are; that it has no more; or an error, with the turn
-in place of which it comes."""
-ROUND = TURN = struct.Struct("<q")
+"""What a worker sends, with the number of the round: where items are; that it has no more; or an error, in place of
+the items that would come next."""
+ROUND, PLACE = struct.Struct("<q"), struct.Struct("<qq")
+"""The number of a round; and where a message is in memory: its start and size."""
+MESSAGE_ITEMS = 1024
+"""The most items of a message."""
+AHEAD_BYTES = 32 << 20
+"""How far a worker is ahead, unless the user says how many items: what it has made and nobody has received."""
+AHEAD_ITEMS = 2
+"""Large items that a worker may always be ahead, whatever their bytes."""
+AHEAD_MESSAGES = 128
+"""The most messages that a worker is ahead. The connection has room for all of them, so that nobody waits to send."""
+PAUSE = 0.002
+"""What was made is sent after this number of seconds, unless the main process has much to do: then messages become as
+large as they may be, because each takes time to receive."""
 CHECK_SECONDS = 5
 """How often a worker that waits looks whether the main process is still there."""
 MOST_LETTERS = 50_000
@@ -52,9 +64,8 @@ class WorkerSettings:
     seed: int
     """The first number of the seeds of all workers."""
     ahead: int | None
+    """How many items the worker may be ahead; None bounds the bytes instead."""
     init: Callable[[int], None] | None
-    copies_tensors: bool
-    """True if the main process copies tensors to a device or to pinned memory."""
 
 
 class _Interrupted(BaseException):
@@ -72,14 +83,7 @@ def run_worker(settings: WorkerSettings, connection: Connection, memory: SharedM
         link, places, init = Link(connection), Places(), settings.init
         while True:
             resume_point = link.next_start()
-            sender = Sender(
-                memory,
-                link,
-                places,
-                ahead=settings.ahead,
-                step=settings.workers,
-                copies_tensors=settings.copies_tensors,
-            )
+            sender = Sender(memory, link, places, ahead=settings.ahead)
             try:
                 if init is not None:
                     init(settings.number)
@@ -88,7 +92,7 @@ def run_worker(settings: WorkerSettings, connection: Connection, memory: SharedM
             except _Interrupted:
                 continue
             except Exception:
-                link.send(ERROR, TURN.pack(sender.turn) + _error(settings.number))
+                link.send(ERROR, _error(settings.number))
     except (OSError, KeyboardInterrupt, _Stopped):
         pass  # the main process is gone, or stops its workers itself
 
@@ -96,7 +100,6 @@ def run_worker(settings: WorkerSettings, connection: Connection, memory: SharedM
 def _prepare(settings: WorkerSettings) -> None:
     """Let this process be like a worker of torch's DataLoader: one thread, seeds of its own, and get_worker_info()."""
     gc.freeze()  # what a fork inherits is not collected: it may belong to CUDA, which ends a fork that touches it
-    keep_memory()
     pa.set_memory_pool(pa.system_memory_pool())  # which keeps memory too; Arrow's own gives it back
     torch.set_num_threads(1)
     seed = settings.seed + settings.number
@@ -107,11 +110,10 @@ def _prepare(settings: WorkerSettings) -> None:
     torch_workers._worker_info = torch_workers.WorkerInfo(**info)  # type: ignore[arg-type]
 
 
-def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: Sender, link: "Link") -> None:
+def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: "Sender", link: "Link") -> None:
     start, delivered, ranks, rank = resume_point
     progress = progress_from(settings.plan.pipeline, start, rank, ranks, delivered=delivered)
     all_turns = take_turns(progress, settings.number, settings.workers, deferred=True)
-    sender.turn = settings.number
     clock = time.perf_counter
     made = sent = 0.0
     link.tally = lambda: progress.reading.tally()._replace(made=made, sent=sent - sender.idle, idle=sender.idle)
@@ -144,8 +146,79 @@ def _error(worker: int) -> bytes:
         return pickle.dumps(error)
 
 
+class Sender:
+    """Writes the turns of a worker to shared memory and says where they are.
+
+    Only numbers go through the connection: where a message is. The main process answers when it has copied the items,
+    and their place is used again.
+    """
+
+    def __init__(self, memory: SharedMemory, link: "Link", places: Places, *, ahead: int | None) -> None:
+        """``ahead`` is the number of items that the worker may be ahead; None bounds the bytes instead."""
+        self._memory, self._link, self._places, self._ahead = memory, link, places, ahead
+        self._most_items = MESSAGE_ITEMS if ahead is None else max(1, ahead // 2)
+        self._start = self._used = self._room = self._turns = 0  # of the message under way
+        self._last_sent = time.monotonic()
+        self.idle = 0.0
+        """Seconds in which the worker was as far ahead as it may be."""
+
+    def send(self, turns: Turns) -> None:
+        """Write some turns. They are sent at once if they took long to make, else when there are enough of them."""
+        is_due = time.monotonic() - self._last_sent > PAUSE
+        for frame in frames_of(turns, self._most_items):
+            self._write(frame)
+        if is_due and self._is_wanted():
+            self.flush()  # the next ones may take as long
+
+    def _write(self, frame: Frame) -> None:
+        if self._turns and (self._used + frame.size > self._room or self._turns + frame.turns > self._most_items):
+            self.flush()
+        if not self._turns:
+            self._begin(max(MESSAGE_BYTES, frame.size))
+        start = self._start + self._used
+        frame.write(self._memory.view(start, start + frame.size))
+        self._used, self._turns = self._used + frame.size, self._turns + frame.turns
+        if self._turns >= self._most_items:
+            self.flush()
+
+    def _begin(self, size: int) -> None:
+        """Begin a message, where there is room for one of ``size`` bytes."""
+        while not self._may_be_ahead(size):
+            begun = time.perf_counter()
+            self._note_received(wait=True)
+            self.idle += time.perf_counter() - begun
+        self._start, self._used, self._room = self._places.find(size), 0, size
+        self._memory.grow(self._start + size)
+
+    def _may_be_ahead(self, size: int) -> bool:
+        places = self._places
+        if not places:
+            return True
+        if self._ahead is not None:
+            return places.turns < self._ahead and len(places) < AHEAD_MESSAGES
+        is_small = places.bytes + size <= AHEAD_BYTES and len(places) < AHEAD_MESSAGES
+        return is_small or places.turns < AHEAD_ITEMS
+
+    def _is_wanted(self) -> bool:
+        """True unless the main process has much to do before it gets to the message under way."""
+        return not self._places or self._places.bytes < AHEAD_BYTES // 2
+
+    def flush(self) -> None:
+        """Send what is written."""
+        if self._turns:
+            self._places.take(self._start, self._used, self._turns)
+            self._turns = 0
+            self._link.send_place(PLACE.pack(self._start, self._used))
+        self._note_received(wait=False)
+        self._last_sent = time.monotonic()
+
+    def _note_received(self, *, wait: bool) -> None:
+        for start in self._link.received(wait=wait):
+            self._places.release(start)
+
+
 class Link:
-    """A worker's connection to the main process. It is an ``Outbox``."""
+    """A worker's connection to the main process."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._parent = connection, os.getppid()

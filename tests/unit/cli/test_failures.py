@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
-from midepoch.cli.failures import in_words
-from midepoch.cli.main import main
+from midepoch.cli.main import in_words, main
 from midepoch.errors import NoDataError
 
 PIPELINES = """
@@ -202,7 +201,7 @@ def test_an_interrupted_command_says_so(home, capsys, monkeypatch):
     def interrupted(arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("midepoch.cli.files.head", interrupted)
+    monkeypatch.setattr("midepoch.cli.prepare.head", interrupted)
     code, _, err = run("head data", capsys)
     assert (code, err) == (130, "midepoch head: interrupted. What was finished is kept.\n")
 
@@ -211,7 +210,7 @@ def test_a_mistake_of_midepoch_keeps_its_traceback(home, monkeypatch):
     def mistaken(arguments):
         raise AssertionError("impossible")
 
-    monkeypatch.setattr("midepoch.cli.files.head", mistaken)
+    monkeypatch.setattr("midepoch.cli.prepare.head", mistaken)
     with pytest.raises(AssertionError, match="impossible"):
         main(["head", "data"])
 

@@ -135,11 +135,11 @@ def test_inspect_finds_the_state_and_the_next_rows_D2(home, capsys):
     code, [facts] = value("inspect checkpoint.pt --data data", capsys)
     assert code == 0
     assert facts["path"] == "extra.1.loader"
-    assert (facts["epoch"], facts["rows"], facts["delivered"]) == (0, 120, 32)
+    assert (facts["epoch"], facts["total"], facts["done"]) == (0, 120, 32)
     expected = list(me.read("data").shuffle(seed=42))[32:37]
     assert [40 * int(row["file"][5]) + row["row"] for row in facts["next"]] == [row["id"] for row in expected]
     _, out, _ = run("inspect checkpoint.pt --data data", capsys)
-    assert "delivered   32 rows of the epoch (26.7 %)" in out
+    assert "done        32 of 120 rows (26.7 %)" in out
     assert "pipeline    read(…).shuffle(seed=42).batch(4)" in out
     assert "fits        these files" in out
 
@@ -150,7 +150,7 @@ def test_rows_past_the_end_of_a_lane_are_not_counted(home, capsys):
     assert [len(next(batches)["id"]) for _ in range(4)] == [16, 16, 16, 12]
     Path("last.json").write_text(json.dumps(loader.state_dict()))
     _, out, _ = run("inspect last.json --json", capsys)
-    assert [(facts["delivered"], facts["percent"]) for facts in json.loads(out)] == [(120, 100)]
+    assert [(facts["done"], facts["percent"]) for facts in json.loads(out)] == [(120, 100)]
 
 
 def test_inspect_says_which_file_differs_and_exits_with_1(home, capsys):
@@ -186,7 +186,7 @@ def test_inspect_opens_a_folder_of_distributed_checkpoints(home, capsys):
         dcp.save({"model": {"w": torch.zeros(3)}, "loader": loader}, checkpoint_id="saved")
     code, [facts] = value("inspect saved --data data", capsys)
     assert code == 0
-    assert (facts["path"], facts["delivered"], facts["fits"]) == ("loader", 4, True)
+    assert (facts["path"], facts["done"], facts["fits"]) == ("loader", 4, True)
 
 
 class Evil:
@@ -211,7 +211,7 @@ def test_no_code_of_a_checkpoint_is_run(home, capsys):
 
 def test_diff_counts_the_rows_between(home, capsys):
     code, found = value("diff loader.json checkpoint.pt", capsys)
-    assert (code, found["rows_between"]) == (0, 20)
+    assert (code, found["between"]) == (0, 20)
     other = me.read("data").shuffle(seed=43)
     Path("other.json").write_text(json.dumps(other.state_dict()))
     code, out, _ = run("diff loader.json other.json", capsys)

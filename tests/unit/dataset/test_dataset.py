@@ -11,7 +11,7 @@ import pytest
 
 import midepoch as me
 from midepoch._common.once import log_once
-from midepoch.sources.blocks import HeldBlocks
+from midepoch.sources.blocks import FileBlocks
 from worlds import ids, is_kept, plus_one, spread, write_files
 
 
@@ -159,7 +159,7 @@ def test_an_empty_dataset_ends(folder):
 
 
 def test_lengths_are_known_without_reading(folder, monkeypatch):
-    monkeypatch.setattr("midepoch.sources.fetcher.BlockFetcher.read_all", None)
+    monkeypatch.setattr("midepoch.sources.ahead.make_rows", None)
     dataset = me.read(folder)
     assert len(dataset) == 60
     assert len(dataset.map(plus_one).take(50).skip(8)) == 42
@@ -316,23 +316,14 @@ def test_a_dataset_survives_pickling_with_its_start_point(folder):
     assert got + ids(copied) == ids(me.read(folder).shuffle(1))
 
 
-def test_blocks_read_ahead_for_others_are_given_up(tmp_path, monkeypatch):
-    """Eight readers share one lane of Parquet, and most of what each reads ahead is not for it."""
-    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 16)
-    monkeypatch.setattr("midepoch.sources.lane.RUN_ROWS", 8)  # decoded rows come in runs twice as long
-    monkeypatch.setattr("midepoch.sources.fetcher.usable_cores", lambda: 1)  # several threads read more ahead
+def test_blocks_of_other_readers_are_not_read(tmp_path, monkeypatch):
+    """Eight readers share one lane of Parquet. Each reads only the blocks that have its own rows."""
     folder = write_files(tmp_path / "many", [8000], kinds=["parquet"], block=4)
-    most = 0
-    load = HeldBlocks.load
-
-    def watched(self, numbers, *meanwhile):
-        nonlocal most
-        load(self, numbers, *meanwhile)
-        most = max(most, len(self._pending) + len(self._decoded))
-
-    monkeypatch.setattr(HeldBlocks, "load", watched)
-    assert len(ids(me.read(folder).lanes(1).batch(16).shard(8, 0))) == 1008
-    assert most < 20
+    read, right = [], FileBlocks.read
+    monkeypatch.setattr(FileBlocks, "read", lambda self, numbers: (read.extend(numbers), right(self, numbers))[1])
+    got = ids(me.read(folder).lanes(1).batch(16).shard(8, 0))
+    assert len(got) == 1008
+    assert sorted(read) == sorted({number // 4 for number in got})
 
 
 def test_columns_that_were_left_out_do_not_come_back(folder):

@@ -7,7 +7,7 @@ import pytest
 
 import midepoch as me
 from midepoch._common.once import log_once
-from midepoch.sources.blocks import HeldBlocks
+from midepoch.sources.ahead import OpenFiles
 from worlds import ids, is_kept, jitter, plus_one, spread, write_files
 
 
@@ -106,19 +106,11 @@ def test_take_and_skip_after_a_shuffle_warn_once_that_their_rows_change(folder, 
 
 def test_rows_shuffled_over_parquet_never_hold_all_blocks(tmp_path, monkeypatch):
     folder = write_files(tmp_path / "sparse", [4000], kinds=["parquet"], block=40)
-    monkeypatch.setattr("midepoch.sources.lane.STEP_ROWS", 128)
-    monkeypatch.setattr("midepoch.sources.lane.RUN_ROWS", 128)
-    most = 0
-    load = HeldBlocks.load
-
-    def watched(self, numbers, *meanwhile):
-        nonlocal most
-        load(self, numbers, *meanwhile)
-        most = max(most, len(self._decoded))
-
-    monkeypatch.setattr(HeldBlocks, "load", watched)
+    monkeypatch.setattr("midepoch.sources.ahead.LEAST_HELD_BYTES", 100)
+    held, hold = [], OpenFiles.hold
+    monkeypatch.setattr(OpenFiles, "hold", lambda self, numbers: (hold(self, numbers), held.append(len(self._held)))[0])
     assert sorted(ids(me.read(folder).shuffle(1, level="row"))) == list(range(4000))
-    assert most < 5
+    assert max(held, default=0) < 5
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
-from midepoch.delivery.gather import in_turn, without_waits
-from midepoch.delivery.layout import Chunk
 from midepoch.delivery.progress import EMPTY, CountedProgress, Turns
 from midepoch.delivery.session import Session
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
+from midepoch.workers.messages import Chunk
+from midepoch.workers.pool import in_turn
 from simulation import MemoryWorld, Simulation, cursor_after, memory_worlds, starts
 
 quick = settings(max_examples=100, deadline=None)
@@ -58,13 +58,11 @@ class Port:
     def __init__(self, turns, most):
         self._chunks = []
         for _, item in turns:
-            full = item is not None
-            if self._chunks and bool(self._chunks[-1].cursors) == full and len(self._chunks[-1].items) < most:
-                chunk = self._chunks.pop()
+            one = Chunk([EMPTY], [], []) if item is None else Chunk([item], [cursor_after(item)], [])
+            if self._chunks and self._chunks[-1].is_empty == one.is_empty and len(self._chunks[-1].items) < most:
+                self._chunks[-1].extend(one)
             else:
-                chunk = Chunk([], [])
-            end = [cursor_after(item)] if full else []
-            self._chunks.append(Chunk([*chunk.items, item if full else EMPTY], [*chunk.cursors, *end]))
+                self._chunks.append(one)
 
     def chunk(self, *, wait):
         return self._chunks.pop(0) if self._chunks else None
@@ -87,7 +85,7 @@ def test_at_every_cut_of_what_workers_send_the_state_is_that_of_single_turns(siz
         singly, together = ReportedProgress(session, reader), ReportedProgress(session, reader)
         ports = [Port(simulation.turns[reader][worker::workers], most) for worker in range(workers)]
         period = session.assignment.period
-        arrived = without_waits(in_turn(ports, period, tracks_cursors=True))
+        arrived = filter(None, in_turn(ports, period))
         one_by_one = chain.from_iterable(singly.follow(simulation.as_turns(reader, period)))
         for item, other in zip(one_by_one, chain.from_iterable(together.follow(arrived)), strict=True):
             assert item == other

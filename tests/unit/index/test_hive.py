@@ -14,7 +14,7 @@ import pytest
 import midepoch as me
 from midepoch import formats
 from midepoch.errors import CheckpointMismatchError, DataFormatError, SchemaMismatchError
-from midepoch.sources.fetcher import BlockFetcher
+from midepoch.sources.blocks import FileBlocks
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import FORMATS, ids, write_files
 
@@ -36,8 +36,8 @@ def root(tmp_path):
 
 @pytest.fixture
 def files_opened(monkeypatch):
-    seen, true = set(), BlockFetcher._reader
-    monkeypatch.setattr(BlockFetcher, "_reader", lambda self, file: (seen.add(file), true(self, file))[1])
+    seen, true = set(), FileBlocks._reader
+    monkeypatch.setattr(FileBlocks, "_reader", lambda self, file: (seen.add(file), true(self, file))[1])
     return seen
 
 

@@ -12,11 +12,9 @@ import midepoch as me
 from files import write
 from midepoch.pipeline import counted_draws, draws
 from midepoch.pipeline.draws import RUN_ROWS, WaitingRows, deal
-from midepoch.sources import lane
-from midepoch.sources.fetcher import BlockFetcher
+from midepoch.sources.blocks import FileBlocks
 from midepoch.stages.flow import RowRun
 from midepoch.testing import same
-from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows
 
 SIZES = {"a": 9000, "b": 6000, "c": 3000}
@@ -76,22 +74,11 @@ def test_runs_resume_at_any_row_with_the_next(parts, cut):
 
 def test_the_first_row_waits_for_one_block_of_one_part(parts, monkeypatch):
     blocks = []
-    read = BlockFetcher.read
-    monkeypatch.setattr(BlockFetcher, "read", lambda self, number: blocks.append(number) or read(self, number))
+    read = FileBlocks.view_of
+    monkeypatch.setattr(FileBlocks, "view_of", lambda self, number: blocks.append(number) or read(self, number))
     rows = iter(me.mix(parts, WEIGHTS))
     next(rows)
     assert len(blocks) == 1
-
-
-def test_windows_of_shuffled_parts_are_read_whole(parts, monkeypatch):
-    """Rows that are picked from a part of a window would be copied block by block, and more often."""
-    shuffled = {name: part.shuffle(seed=3, window=2000) for name, part in parts.items()}
-    expected = [row["x"] for row in one_by_one(shuffled)]
-    picked = []
-    take = lane.take
-    monkeypatch.setattr(lane, "take", lambda data, indices: picked.append(len(indices)) or take(data, indices))
-    assert [row["x"] for row in me.mix(shuffled, WEIGHTS, stop="all")] == expected
-    assert sum(picked) < sum(SIZES.values()) / 10
 
 
 @pytest.mark.parametrize("stop", ["first", "all", "never"])
@@ -141,14 +128,12 @@ def plain(column):
     return column.tolist() if hasattr(column, "tolist") else column
 
 
-def run_of(part, start, size, form, is_picked):
+def run_of(part, start, size, form):
     """A run of rows of a part; their numbers, and names, say which they are."""
     numbers = np.arange(start, start + size)
     columns = {"name": [f"{part}:{number}" for number in numbers.tolist()], "x": numbers + 1000 * part}
     batch = pa.record_batch(columns)
     rows = Rows(batch, form)
-    if is_picked:
-        rows = Rows(PickedRows(RowPool([batch.take(pa.array(range(size)[::-1]))]), np.arange(size)[::-1]), form)
     return RowRun(rows, numbers[:, None] + 1, numbers)
 
 
@@ -157,15 +142,14 @@ def run_of(part, start, size, form, is_picked):
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     cuts=st.lists(st.integers(1, 59), max_size=3),
     form=st.sampled_from(FORMS),
-    picked=st.lists(st.booleans(), min_size=4, max_size=4),
 )
-def test_each_draw_takes_the_next_row_of_its_part(parts, sizes, cuts, form, picked):
+def test_each_draw_takes_the_next_row_of_its_part(parts, sizes, cuts, form):
     waiting = [WaitingRows() for _ in range(4)]
     for part, of_part in enumerate(waiting):
         start = 0
         while of_part.rows < len(parts):
             size = sizes[(part + start) % len(sizes)]
-            of_part.add(run_of(part, start, size, form, picked[part]))
+            of_part.add(run_of(part, start, size, form))
             start += size
     got, keys, taken = [], [], [[] for _ in waiting]
     bounds = sorted({0, len(parts), *(cut for cut in cuts if cut < len(parts))})
@@ -175,7 +159,7 @@ def test_each_draw_takes_the_next_row_of_its_part(parts, sizes, cuts, form, pick
         got += [(str(row["name"]), int(row["x"])) for row in map(plain_row, run.rows.items())]
         keys += run.keys.tolist()
         for part, of_part in enumerate(slices):
-            taken[part] += [cursor for some in of_part for (cursor,) in some.run.cursors[some.chosen].tolist()]
+            taken[part] += [cursor for some in of_part for (cursor,) in some.cursors.tolist()]
     numbers = [parts[:draw].count(part) for draw, part in enumerate(parts)]
     expected = list(zip(parts, numbers, strict=True))
     assert got == [(f"{part}:{number}", 1000 * part + number) for part, number in expected]
@@ -192,12 +176,11 @@ def plain_row(row):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("is_picked", [False, True], ids=["slices", "picked"])
-def test_batches_of_dealt_rows_are_those_of_one_record_batch(form, is_picked):
+def test_batches_of_dealt_rows_are_those_of_one_record_batch(form):
     waiting = [WaitingRows(), WaitingRows()]
     for part, of_part in enumerate(waiting):
         for start in (0, 5, 10):
-            of_part.add(run_of(part, start, 5, form, is_picked))
+            of_part.add(run_of(part, start, 5, form))
     parts = np.array([0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 1], np.int32)
     rows = deal(parts, waiting)[0].rows
     numbers = [parts[:draw].tolist().count(part) for draw, part in enumerate(parts.tolist())]

@@ -6,7 +6,6 @@ import pytest
 
 from midepoch.stages.columns import AddColumn, CastColumns
 from midepoch.stages.flow import Flow, RowRun
-from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows
 
 BATCH = pa.RecordBatch.from_pydict({"id": [5, 6, 7], "name": ["a", "b", "c"]})
@@ -16,7 +15,6 @@ ADD = AddColumn.of("more", pa.array(range(10)))
 
 def kinds():
     yield Rows(BATCH)
-    yield Rows(PickedRows(RowPool([BATCH]), np.arange(3)))
     yield Rows(BATCH.to_pydict())
 
 

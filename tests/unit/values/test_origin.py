@@ -8,7 +8,6 @@ import pytest
 import midepoch as me
 from files import write
 from midepoch.values.origin import RowOrigin, join_origins
-from midepoch.values.pool import PickedRows, RowPool
 from midepoch.values.rows import Rows
 
 BAD = 13
@@ -71,13 +70,13 @@ def test_origins_follow_slices_masks_picks_and_joins():
         return "file", number
 
     first, second = RowOrigin(np.arange(4), locate), RowOrigin(np.arange(10, 14), locate)
-    joined = join_origins([first.slice(1, 3), second.take(np.array([3, 0]))])
+    joined = join_origins([first.at(slice(1, 3)), second.at(np.array([3, 0]))])
     assert joined is not None
     assert joined.numbers.tolist() == [1, 2, 13, 10]
     assert join_origins([first, None]) is None
     assert join_origins([first, RowOrigin(np.arange(4), lambda number: ("other", number))]) is None
-    picked = Rows(PickedRows(RowPool([texts(8, 16)], origin=RowOrigin(np.arange(8), locate)), np.array([5, 1])))
-    for rows in (picked, picked.slice(0, 1), picked.keep([True, False]), picked.select(["text"])):
+    picked = Rows(texts(8, 16), origin=RowOrigin(np.arange(8), locate)).take(np.array([5, 1]))
+    for rows in (picked, picked.slice(0, 1), picked.take(np.array([0])), picked.select(["text"])):
         with pytest.raises(me.DataFormatError, match="in row 5 of file"):
             rows.columns()
 

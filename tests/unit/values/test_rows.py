@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from files import numbers, values, write, write_numbers
 from midepoch.testing import assert_resumes
-from midepoch.values.pool import PickedRows, RowPool
-from midepoch.values.rows import Rows
+from midepoch.values.rows import Rows, concat
 
 TEXTS = ["", "a", "größer", "日本語", "\U0001f600", "x" * 600, None]
 
@@ -34,7 +33,7 @@ def test_picked_rows_are_those_at_the_indices_as_dicts_columns_and_arrow(sizes, 
     parts = parts_of(sizes)
     rows = [row for part in parts for row in part.to_pylist()]
     indices = data.draw(st.lists(st.sampled_from(range(len(rows))), unique=True))
-    picked = Rows(PickedRows(RowPool(parts), np.array(indices, np.int64)))
+    picked = concat([Rows(part) for part in parts]).take(np.array(indices, np.int64))
     expected = [rows[index] for index in indices]
     assert repr(list(picked.items())) == repr(expected)
     columns = picked.columns()

@@ -6,7 +6,7 @@ import pytest
 
 import midepoch as me
 from files import write
-from midepoch.values.take import LONG_BYTES, keep, take
+from midepoch.values.take import LONG_BYTES, gather, take
 
 PAIR = pa.list_(pa.list_(pa.int16(), 2), 2)
 
@@ -43,15 +43,14 @@ NESTED = {
 
 @pytest.mark.parametrize("name", NESTED)
 @pytest.mark.parametrize("start", [0, 7])
-def test_take_and_keep_pick_the_rows_of_the_slice(name, start):
+def test_take_picks_the_rows_of_the_slice(name, start):
     kind, make = NESTED[name]
     values = [make(number) for number in range(20)]
     whole = pa.record_batch({"id": range(20), "v": pa.array(values, kind)}).slice(start)
     rows = whole.to_pylist()
-    indices, mask = np.array([5, 0, 3, 3, 9]), np.arange(len(rows)) % 2 == 0
+    indices = np.array([5, 0, 3, 3, 9])
     for data in (whole, pa.Table.from_batches([whole.slice(0, 4), whole.slice(4)])):
         assert take(data, indices).to_pylist() == [rows[index] for index in indices]
-        assert keep(data, mask).to_pylist() == rows[::2]
         assert take(data, indices).schema == whole.schema
 
 
@@ -85,6 +84,22 @@ def test_long_lists_with_nulls_are_picked_as_arrow_picks_them(hole):
     assert take(batch, indices).equals(batch.take(pa.array(indices)))
 
 
+@pytest.mark.parametrize("length", [3, LONG_BYTES])
+def test_rows_of_several_batches_are_gathered_in_any_order(length):
+    rng = np.random.default_rng(length)
+    rows = [{"v": rng.integers(0, 99, rng.integers(0, 2 * length)).tolist(), "id": number} for number in range(60)]
+    kind = pa.schema([("v", pa.list_(pa.int16())), ("id", pa.int64())])
+    batches = [pa.RecordBatch.from_pylist(rows[start : start + 23], kind).slice(1) for start in (0, 20, 37)]
+    for _ in range(20):
+        parts = [(batch, rng.permutation(len(batch))[: rng.integers(1, 22)]) for batch in batches]
+        chosen = [batch.slice(int(row), 1).to_pylist()[0] for batch, own in parts for row in own]
+        places = rng.permutation(len(chosen))[: rng.integers(0, len(chosen))]
+        gathered = gather(parts, places)
+        gathered.validate(full=True)
+        assert gathered.schema == kind
+        assert gathered.to_pylist() == [chosen[place] for place in places]
+
+
 def test_a_copy_of_long_lists_shares_no_memory_with_the_block():
     memory = np.arange(4 * LONG_BYTES, dtype=np.int32)
     offsets = pa.array(np.arange(5, dtype=np.int32) * LONG_BYTES)
@@ -104,8 +119,8 @@ def plain(value):
 @pytest.mark.parametrize("kind", ["stream", "parquet"])
 @pytest.mark.parametrize(("block", "run"), [(25, 1024), (25, 10), (100, 1024), (100, 30)])
 def test_matrices_are_right_after_skip_take_shuffle_filter_and_batch(tmp_path, monkeypatch, form, kind, block, run):
-    monkeypatch.setattr("midepoch.sources.lane.RUN_ROWS", run)
-    monkeypatch.setattr("midepoch.sources.lane.NARROW_BYTES", 0)
+    monkeypatch.setattr("midepoch.sources.ahead.RUN_ROWS", run)
+    monkeypatch.setattr("midepoch.sources.ahead.NARROW_BYTES", 0)
     rows = pa.record_batch({"id": range(100), "v": pa.array([pair(number) for number in range(100)], PAIR)})
     path = write(tmp_path / "a.arrow", [rows.slice(start, block) for start in range(0, 100, block)], kind)
 

@@ -28,8 +28,8 @@ from midepoch.integrations.huggingface.splits import Term, row_ranges, select_te
 from midepoch.order.orders import Shuffle
 from midepoch.order.selection import Selection, Slices
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.sources.file_lanes import FileRowsLanes
 from midepoch.sources.files import FileRows
+from midepoch.sources.lane import FileRowsLanes
 from midepoch.storage.listing import PathSpec
 from midepoch.values.forms import FORMS
 

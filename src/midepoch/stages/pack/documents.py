@@ -16,7 +16,6 @@ from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, concat_runs
 from midepoch.stages.pack.spec import PackSpec, missing_column
 from midepoch.values.arrow import is_list, storage
-from midepoch.values.pool import PickedRows
 from midepoch.values.rows import Rows
 
 Values = npt.NDArray[Any]
@@ -130,11 +129,8 @@ def _run_of(single_items: list[SingleItem], spec: PackSpec, context: Context) ->
 
 
 def read_documents(run: RowRun, spec: PackSpec, context: Context) -> Documents:
-    """The documents in a run, each with its end-of-document token. All columns must be as long as the tokens.
-
-    They are copies: packs are made of them later, and a file may change until then.
-    """
-    data = run.rows.data.batch() if isinstance(run.rows.data, PickedRows) else run.rows.data
+    """The documents in a run, each with its end-of-document token. All columns must be as long as the tokens."""
+    data = run.rows.data
     columns: dict[str, Values] = {}
     lengths: dict[str, I64] = {}
     names = _token_columns(run.rows.names, spec)
@@ -152,10 +148,7 @@ def read_documents(run: RowRun, spec: PackSpec, context: Context) -> Documents:
                 f"{name!r} is packed along the tokens: make them equally long."
             )
             raise _at_row(error, row, run, spec, context)
-    if run.rows.check is not None and spec.eos is None:  # else they are copied to add the ends
-        columns = {name: column.copy() for name, column in columns.items()}
     columns, tokens = _with_ends(columns, tokens, spec)
-    run.rows.check_file()
     others = {name: list(run.rows.values(name)) for name in run.rows.names if spec.joins(name)}
     return Documents(columns, tokens, run.keys, others)
 
@@ -231,12 +224,11 @@ def document_lengths(inputs: Flow, spec: PackSpec, context: Context) -> Iterator
     for run in runs:
         if spec.column not in run.rows.names:
             raise missing_column(spec.column, run.rows.names)
-        data = run.rows.data.batch([spec.column]) if isinstance(run.rows.data, PickedRows) else run.rows.data
+        data = run.rows.data
         if isinstance(data, dict):
             lengths = _lengths_of(data[spec.column], run, spec, context)
         else:
             _, lengths = _from_arrow(spec.column, data.column(spec.column), run, spec, context)
-        run.rows.check_file()
         yield run.keys, lengths
 
 

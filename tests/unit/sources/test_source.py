@@ -1,7 +1,7 @@
 """What reading takes is counted, and nothing about the rows changes."""
 
 from in_memory import run_of
-from midepoch.sources.read_counts import ReadCounts, sum_counts
+from midepoch.sources.source import ReadCounts, sum_counts
 
 
 def test_only_the_time_in_which_rows_are_made_counts():

@@ -7,61 +7,43 @@ import errno
 import mmap
 import os
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any
 
 from midepoch._common.text import count
 
-STEP = 1 << 20
+STEP = 4 << 20
 """Memory grows by multiples of this number of bytes."""
-MOST_GROWTH = 16 << 20
-"""Memory is doubled, or grows by this number of bytes if that is less."""
-MOST_PINNED_GROWTH = LEAST_PINNED = 64 << 20
-"""The same for memory that is pinned, which has this number of bytes from the beginning: when it grows, all of it is
-pinned again, for which the training loop waits. To pin so much takes about 20 ms."""
 LENGTH = 256 << 20
 """The length of the file from the beginning, which takes no memory: so a process maps it only once. To map it again
 would cost a fault for each page that was in use."""
 
 
-BLOCK = 512
-"""The unit in which a system says how much of a file there is."""
-
-
 class SharedMemory:
     """Bytes that this process and those that it starts can read and write. Only one process lets it grow."""
 
-    def __init__(self, most_growth: int = MOST_GROWTH, least: int = STEP) -> None:
-        """It is doubled, or grows by ``most_growth`` bytes, and has at least ``least`` once it is used."""
-        self._most_growth, self._least = most_growth, least
+    def __init__(self) -> None:
         self._file: int | None = _nameless_file()
         with suppress(OSError):  # a limit of file sizes
             os.ftruncate(self._file, LENGTH)
         self._map: mmap.mmap | None = None
-        self.pin: Callable[[memoryview], Callable[[], None]] | None = None
-        """Called with the bytes that this process uses; what it returns is called before there are more or none."""
-        self._unpin: Callable[[], None] = _nothing
-        self._pinned = 0
         self.size = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """For a process that is being started: it gets the file itself."""
         assert self._file is not None
-        return {"file": reduction.DupFd(self._file), "growth": (self._most_growth, self._least)}
+        return {"file": reduction.DupFd(self._file)}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._file, self._map, self.size = values["file"].detach(), None, 0
-        self.pin, self._unpin, self._pinned = None, _nothing, 0
-        self._most_growth, self._least = values["growth"]
 
     def grow(self, size: int) -> None:
         """Have at least ``size`` bytes. Raises if the machine has no room for them."""
         if size <= self.size:
             return
         assert self._file is not None
-        wanted = -(-max(size, self._least, min(2 * self.size, self.size + self._most_growth)) // STEP) * STEP
+        wanted = -(-size // STEP) * STEP
         try:
             _allocate(self._file, wanted)
         except OSError as error:
@@ -78,38 +60,23 @@ class SharedMemory:
         """Some of the bytes, not copied."""
         assert self._file is not None
         if self._map is None or len(self._map) < stop:
-            self._unpin()
-            self._unpin, self._pinned = _nothing, 0
             self._map = mmap.mmap(self._file, os.fstat(self._file).st_size)
-        if self.pin is not None and stop > self._pinned:
-            self._unpin()
-            self._pinned = min(max(stop, os.fstat(self._file).st_blocks * BLOCK), len(self._map))
-            self._unpin = self.pin(memoryview(self._map)[: self._pinned])
         return memoryview(self._map)[start:stop]
-
-    def pin_early(self) -> bool:
-        """Pin what the memory has at least, before anything is in it; False if there is nothing more to pin."""
-        assert self._file is not None
-        if self.pin is None or self._pinned or os.fstat(self._file).st_size < self._least:
-            return False
-        self.view(0, self._least)
-        return True
 
     def free(self) -> None:
         """Give the memory back, also if forked processes have inherited the file. No process may use it after that."""
         if self._file is not None:
-            self._unpin()
             os.ftruncate(self._file, 0)
             os.close(self._file)
-            self._file, self._map, self._unpin, self._pinned = None, None, _nothing, 0
+            self._file, self._map = None, None
 
 
 class Places:
     """Where messages are in shared memory, from when they are written until they are received."""
 
     def __init__(self) -> None:
-        self._taken: dict[int, int] = {}  # the end of each place, by its start
-        self.bytes = 0
+        self._taken: dict[int, tuple[int, int]] = {}  # the end of each place and its turns, by its start
+        self.bytes = self.turns = 0
 
     def __len__(self) -> int:
         return len(self._taken)
@@ -117,24 +84,21 @@ class Places:
     def find(self, size: int) -> int:
         """The start of ``size`` free bytes: the first ones, which are most likely in the CPU's cache."""
         start = 0
-        for begin, end in sorted(self._taken.items()):
+        for begin, (end, _) in sorted(self._taken.items()):
             if begin - start >= size:
                 break
             start = max(start, end)
         return start
 
-    def take(self, start: int, size: int) -> None:
-        """Note that a message is there."""
-        self._taken[start] = start + size
-        self.bytes += size
+    def take(self, start: int, size: int, turns: int) -> None:
+        """Note that a message of some turns is there."""
+        self._taken[start] = start + size, turns
+        self.bytes, self.turns = self.bytes + size, self.turns + turns
 
     def release(self, start: int) -> None:
         """Note that the message that is there was received."""
-        self.bytes -= self._taken.pop(start) - start
-
-
-def _nothing() -> None:
-    """Undo nothing."""
+        end, turns = self._taken.pop(start)
+        self.bytes, self.turns = self.bytes - (end - start), self.turns - turns
 
 
 def _allocate(file: int, size: int) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midepoch.delivery import ring
-from midepoch.delivery.ring import STEP, Places, SharedMemory
+from midepoch.workers import ring
+from midepoch.workers.ring import STEP, Places, SharedMemory
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -19,16 +19,17 @@ def test_messages_never_overlap_and_the_lowest_place_is_used_first(sizes):
     for number, size in enumerate(sizes):
         if size is None:
             if taken:  # in any order
-                start, _ = taken.pop(number % len(taken))
+                start, *_ = taken.pop(number % len(taken))
                 places.release(start)
             continue
         start = places.find(size)
-        used = {byte for begin, end in taken for byte in range(begin, end)}
+        used = {byte for begin, end, _ in taken for byte in range(begin, end)}
         assert used.isdisjoint(range(start, start + size))
         assert all(used.intersection(range(lower, lower + size)) for lower in range(start)), "there was room before"
-        places.take(start, size)
-        taken.append((start, start + size))
-    assert (len(places), places.bytes) == (len(taken), sum(end - begin for begin, end in taken))
+        places.take(start, size, number)
+        taken.append((start, start + size, number))
+    assert (len(places), places.bytes) == (len(taken), sum(end - begin for begin, end, _ in taken))
+    assert places.turns == sum(turns for *_, turns in taken)
 
 
 def test_what_one_process_writes_another_reads_also_after_it_grew():
@@ -77,7 +78,7 @@ def test_no_room_is_an_error_that_says_what_to_do(monkeypatch):
 
     memory = SharedMemory()
     monkeypatch.setattr(ring.os, "posix_fallocate", fail)
-    with pytest.raises(MemoryError, match=r"no room for 1,048,576 bytes.*No space left.*fewer workers"):
+    with pytest.raises(MemoryError, match=r"no room for 4,194,304 bytes.*No space left.*fewer workers"):
         memory.grow(1000)
     assert memory.size == 0
     memory.free()
@@ -107,27 +108,4 @@ def test_a_system_without_files_in_memory_uses_one_on_disk_that_is_deleted_at_on
     memory.view(0, 4)[:] = b"text"
     assert bytes(memory.view(0, 4)) == b"text"
     assert list(tmp_path.iterdir()) == []
-    memory.free()
-
-
-@pytest.mark.parametrize(("most_growth", "sizes"), [(2 * STEP, [1, 2, 4, 6, 8, 10]), (64 * STEP, [1, 2, 4, 8, 16])])
-def test_memory_is_doubled_up_to_a_limit(most_growth, sizes):
-    memory, seen = SharedMemory(most_growth), []
-    for size in range(1, 10 * STEP, STEP // 2):
-        memory.grow(size)
-        if memory.size not in seen:
-            seen.append(memory.size)
-    assert seen == [size * STEP for size in sizes]
-    memory.grow(40 * STEP)
-    assert memory.size == 40 * STEP, "as much as is needed, if that is more"
-    memory.free()
-
-
-def test_memory_that_is_pinned_has_its_size_from_the_beginning():
-    memory = SharedMemory(4 * STEP, 8 * STEP)
-    assert memory.size == 0, "none of it is allocated before it is used"
-    memory.grow(1)
-    assert memory.size == 8 * STEP
-    memory.grow(8 * STEP + 1)
-    assert memory.size == 12 * STEP
     memory.free()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from midepoch.cli.checkpoints import only_state
-from midepoch.cli.datasets import open_dataset, run_of_checkpoint
-from midepoch.cli.output import Answer, table
+from midepoch.cli.checkpoints import dataset_of_state, only_state, run_of_state
+from midepoch.cli.main import Answer, table
+from midepoch.cli.prepare import open_dataset
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.trace import find as find_row
 from midepoch.delivery.trace import trace as trace_step
@@ -28,12 +28,15 @@ def find(arguments: Namespace) -> Answer:
 
 
 def _run(arguments: Namespace) -> Pass:
+    """A pass that would start from the checkpoint, or from the beginning."""
     if arguments.checkpoint is not None:
         given = [name for name in ("batch_size", "lanes", "shuffle") if getattr(arguments, name) is not None]
         if given:
             option = f"--{given[0].replace('_', '-')}"
             raise ValueError(f"{option} is for a run without a checkpoint. The checkpoint knows it: leave it out.")
-        return run_of_checkpoint(arguments.data, only_state(arguments.checkpoint), pipeline=arguments.pipeline)
+        found = only_state(arguments.checkpoint)
+        dataset, state = dataset_of_state(arguments.data, found, pipeline=arguments.pipeline)
+        return run_of_state(dataset, state)
     dataset = open_dataset(arguments.data, pipeline=arguments.pipeline, shuffle=arguments.shuffle)
     if arguments.batch_size is not None:
         dataset = dataset.batch(arguments.batch_size)

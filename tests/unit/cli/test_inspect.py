@@ -5,11 +5,15 @@ import sys
 from itertools import islice, zip_longest
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
+from midepoch.checkpoint.lanes import LanePosition
+from midepoch.checkpoint.state import LanePositions, State
+from midepoch.cli import inspect
 from midepoch.cli.main import main
 
 MODULE = """
@@ -52,6 +56,10 @@ def kept(dataset):
     return dataset.shuffle(seed=3, window=20).filter(odd).batch(4).survey()
 
 
+def some(dataset):
+    return dataset.filter(odd).batch(4)
+
+
 def mixed(dataset):
     return me.mix({"web": docs("web"), "code": docs("code")}, weights=[3, 1], seed=5).batch(4)
 
@@ -84,8 +92,6 @@ UNITS = {
     "packed_mixture": "pack",
     "joined": "row",
 }
-WITHIN = {"batched": 15, "kept": 8, "mixed": 0.5}
-"""How far an estimate of the share, in percent, may be off: windows of 16 documents have other numbers of tokens."""
 ROWS = {"web": 150, "code": 60}
 
 
@@ -143,86 +149,42 @@ def in_steps(dataset, ranks, unit):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", UNITS)
-def test_what_is_delivered_and_the_share_of_the_epoch_are_right_at_every_step(pipelines, capsys, name, ranks):
+def test_with_files_what_is_done_is_counted_at_every_step(pipelines, capsys, name, ranks):
     unit = UNITS[name]
     *steps, (_, total) = in_steps(getattr(pipelines, name)(me.read("web")), ranks, unit)
     assert len(steps) > 2
     for state, done in steps[:: max(1, len(steps) // 8)]:
         alone = facts_of(capsys, state)
         counted = facts_of(capsys, state, "--data", "web", "--pipeline", f"pipelines:{name}", "-n", 1)
-        assert alone["unit"] == unit
-        assert alone["delivered"] == done or (not alone["delivered_exact"] and done < alone["delivered"] < 2 * done)
-        assert (counted["delivered"], counted.get("total", alone["rows"])) == (done, total)
-        assert counted["exact"]
-        share = 100 * done / total
-        assert counted["percent"] == pytest.approx(share, abs=0.001)
-        if alone["percent"] is not None:
-            assert alone["percent"] == pytest.approx(share, abs=0.001 if alone["exact"] else WITHIN.get(name, 7))
-        elif alone["at_most_percent"] is not None:
-            assert alone["at_most_percent"] + 10 >= share
-        else:
-            assert not alone["rows_done"], "the share is known once a window is done"
+        assert (counted["unit"], counted["done"], counted["total"]) == (unit, done, total)
+        assert counted["percent"] == pytest.approx(100 * done / total, abs=0.001)
+        assert alone["unit"] == "row"
+        assert alone["done"] <= alone["total"]
+        if unit == "row" and "kept" not in name:  # a state alone knows rows; filters and packs leave some out
+            assert alone["done"] == done
 
 
-def test_a_share_is_not_0_while_the_first_window_of_packs_is_under_way(pipelines, capsys):
+def test_rows_of_a_window_under_way_are_not_done(pipelines, capsys):
     dataset = me.read("web").shuffle(seed=1).pack(64)
     loader = me.Loader(dataset, batch_size=2)
     list(islice(loader, 3))
-    state = loader.state_dict()
-    facts = facts_of(capsys, state)
-    assert (facts["unit"], facts["delivered"], facts["percent"], facts["at_most_percent"]) == ("pack", 6, None, 100)
+    facts = facts_of(capsys, loader.state_dict())
+    assert (facts["unit"], facts["done"], facts["total"]) == ("row", 0, 150)
     _, out = said(capsys, "inspect", "state.json")
-    assert "delivered   6 packs of the epoch (at most 100 %, as the first window is under way" in out
-    assert "in 3 batches of 2 packs" in out
-    assert " 0 rows" not in out
+    assert "done        0 of 150 rows (0 %), without those of a window under way; --data counts packs" in out
     _, out = said(capsys, "inspect", "state.json", "--data", "web")  # it is built from the state alone
     total = len(list(dataset))
-    assert f"delivered   6 of {total} packs of the epoch ({600 / total:.3g} %), in 3 batches of 2 packs" in out
+    assert f"done        6 of {total} packs ({600 / total:.3g} %)\n" in out
     assert "next rows\n" in out
-
-
-def test_packs_are_counted_through_a_resume_with_other_ranks_and_batches(pipelines, capsys):
-    dataset = pipelines.packs(me.read("web"))
-    loader = me.Loader(dataset, batch_size=2)
-    list(islice(loader, 4))
-    state = loader.state_dict()
-    ranks = [me.Loader(dataset.shard(2, rank), batch_size=3) for rank in range(2)]
-    for loader in ranks:
-        loader.load_state_dict(state)
-        list(islice(loader, 2))
-    state = ranks[0].state_dict()
-    assert facts_of(capsys, state)["delivered"] == 4 * 2 + 2 * 2 * 3
-    _, out = said(capsys, "inspect", "state.json")
-    assert "delivered   20 packs of the epoch (about" in out
-    assert "  read by     1 rank, batches of 2 packs, from the beginning of epoch 0 on\n" in out
-    assert "              2 ranks, batches of 3 packs, from batch 4 of epoch 0 on\n" in out
-    assert "lane" not in out
-    assert "turn" not in out
 
 
 def test_a_mixture_that_never_ends_has_no_share(pipelines, capsys):
     dataset = me.mix({"web": me.read("web"), "code": me.read("code")}, seed=1, stop="never")
     loader = me.Loader(dataset, batch_size=50)
     list(islice(loader, 8))
-    assert facts_of(capsys, loader.state_dict())["percent"] is None
-    _, out = said(capsys, "inspect", "state.json")
-    assert "delivered   400 rows of an epoch that never ends, in 8 batches of 50 rows" in out
-    assert "code  200 of 60 rows (about 333 %)" in out
-
-
-def test_a_group_of_rows_under_way_is_not_0_percent(pipelines, capsys):
-    dataset = me.read("web").map(twice, batched=True, batch_size=30, remove_columns=["input_ids"])
-    items = iter(dataset)
-    list(islice(items, 10))
-    facts = facts_of(capsys, dataset.state_dict())
-    assert (facts["delivered"], facts["percent"], facts["at_most_percent"]) == (10, None, 20)
-    list(islice(items, 80))
-    facts = facts_of(capsys, dataset.state_dict())
-    assert (facts["delivered"], facts["percent"]) == (90, 30)
-
-
-def twice(columns):
-    return {"id": [row for row in columns["id"] for _ in range(2)]}
+    facts = facts_of(capsys, loader.state_dict())
+    assert facts["percent"] is None
+    assert facts["parts"][1] == {"name": "code", "done": 200, "total": 60, "percent": 333.333}
 
 
 def test_a_state_of_one_rank_says_so(pipelines, capsys):
@@ -230,10 +192,12 @@ def test_a_state_of_one_rank_says_so(pipelines, capsys):
     list(islice(loader, 3))
     Path("state.json").write_text(json.dumps(loader.state_dict()))
     _, out = said(capsys, "inspect", "state.json")
-    assert "delivered   3 batches of 4 rows since it last started or resumed" in out
     assert "part        what reader 1 of 2 delivered; merge_states joins the states of all" in out
+    _, out = said(capsys, "inspect", "state.json", "--data", "web", "--pipeline", "pipelines:some")
+    assert "fits        these files" in out
+    assert "next rows   The next rows are known only by reading" in out
     _, out = said(capsys, "diff", "state.json", "state.json")
-    assert "how much lies between is unknown: a state holds what one of several ranks delivered" in out
+    assert "how much lies between is unknown" in out
 
 
 def test_parts_are_named_and_words_that_only_midepoch_knows_are_not_used(pipelines, capsys):
@@ -242,54 +206,39 @@ def test_parts_are_named_and_words_that_only_midepoch_knows_are_not_used(pipelin
     Path("state.json").write_text(json.dumps(loader.state_dict()))
     _, out = said(capsys, "inspect", "state.json")
     assert out.splitlines() == [
-        "(the whole file): state of version 1, epoch 0, of 210 rows in 4 files",
-        "  delivered   40 rows of the epoch (about 20 %), in 10 batches of 4 rows",
-        "  parts       web   30 of 150 rows (20 %)",
-        "              code  10 of 60 rows (16.7 %)",
+        "(the whole file): state of version 1, epoch 0, of 4 files",
+        "  done        40 of 210 rows",
+        "  parts       web: 30 of 150 rows (20 %)",
+        "              code: 10 of 60 rows (16.7 %)",
         "  pipeline    mix({",
         "                  'web': read(…).shuffle(seed=3, window=20),",
         "                  'code': read(…).shuffle(seed=3, window=20),",
         "              }, weights=[3.0, 1.0], seed=5).batch(4)",
-        "  read by     1 rank, batches of 4 rows, from the beginning of epoch 0 on",
+        "  read by     1 rank, batches of 4, from the beginning of epoch 0 on",
     ]
 
 
 WRITTEN = {
-    "read(…).shuffle(seed=42).map(counted).filter(odd).pack(128).batch(4)": lambda rows, module: (
+    "read(…).shuffle(seed=42).map(fn='counted').filter(fn='odd').pack(length=128).batch(4)": lambda rows, module: (
         rows.shuffle(seed=42).map(module.counted).filter(module.odd).pack(128).batch(4)
     ),
-    "read(…, columns=['id']).take(50).skip(3).shuffle(seed=1, level='row')": lambda rows, _: (
+    "read(…, columns=['id']).take(n=50).skip(n=3).shuffle(level='row', seed=1)": lambda rows, _: (
         rows.take(50).skip(3).shuffle(seed=1, level="row").select_columns(["id"])
     ),
-    "read(…).map(counted, remove_columns=['input_ids'], batched=True, one_to_one=True)": lambda rows, module: rows.map(
-        module.counted, batched=True, one_to_one=True, remove_columns=["input_ids"]
+    "read(…).train_test_split(half='test', test_size=0.2, seed=7)": lambda rows, _: (
+        rows.train_test_split(0.2, seed=7).test
     ),
-    "read(…).train_test_split(0.2, seed=7).test.pack(64, eos=0, strategy='concat')": lambda rows, _: (
-        rows.train_test_split(0.2, seed=7).test.pack(64, strategy="concat", eos=0)
-    ),
-    "read(…).rename_column('id', 'n').cast_column('n', 'int32').remove_columns(['input_ids'])": lambda rows, _: (
-        rows.rename_column("id", "n").cast_column("n", "int32").remove_columns(["input_ids"])
-    ),
-    "concat([\n    read(…).take(5),\n    read(…).filter(odd),\n]).batch(2)": lambda rows, module: me.concat(
-        [rows.take(5), rows.filter(module.odd)]
-    ).batch(2),
-    "mix([\n    read(…),\n    read(…).shuffle(seed=1),\n], seed=2, stop='never')": lambda rows, _: me.mix(
-        [rows, rows.shuffle(seed=1)], seed=2, stop="never"
+    "concat({\n    'a': read(…).take(n=5),\n    'b': read(…).filter(fn='odd'),\n}).batch(2)": lambda rows, module: (
+        me.concat({"a": rows.take(5), "b": rows.filter(module.odd)}).batch(2)
     ),
 }
 
 
 @pytest.mark.parametrize("written", WRITTEN)
-def test_a_pipeline_is_printed_as_it_was_written(pipelines, capsys, written):
+def test_a_pipeline_is_printed_as_calls(pipelines, capsys, written):
     dataset = WRITTEN[written](me.read("web"), pipelines)
-    items = iter(dataset)
-    if "map(counted, " not in written:  # whose function is one of rows
-        next(items)
-    code = facts_of(capsys, dataset.state_dict())["code"]
-    if "map(counted, " in written:
-        assert sorted(code) == sorted(written)
-    else:
-        assert code == written
+    next(iter(dataset))
+    assert facts_of(capsys, dataset.state_dict())["code"] == written
 
 
 def test_a_long_pipeline_has_a_line_for_each_stage(pipelines, capsys):
@@ -299,44 +248,130 @@ def test_a_long_pipeline_has_a_line_for_each_stage(pipelines, capsys):
     assert lines == [
         "read(…)",
         "    .shuffle(seed=42, window=10, window_blocks=2, window_bytes=1048576)",
-        "    .map(counted)",
-        "    .filter(odd)",
-        "    .pack(128, pad=0, strategy='first_fit')",
+        "    .map(fn='counted')",
+        "    .filter(fn='odd')",
+        "    .pack(length=128, pad=0, strategy='first_fit')",
     ]
 
 
-def test_diff_counts_packs_and_the_items_of_parts(pipelines, capsys):
+def test_diff_counts_what_lies_between(pipelines, capsys):
     for name, unit in (("packs", "pack"), ("mixed_packs", "pack"), ("mixed", "row"), ("kept", "row")):
         steps = in_steps(getattr(pipelines, name)(me.read("web")), 1, unit)
         (first, before), (second, after) = steps[1], steps[6]
         for path, state in (("first.json", first), ("second.json", second)):
             Path(path).write_text(json.dumps(state))
-        code, out = said(capsys, "diff", "first.json", "second.json")
+        with_files = ["--data", "web", "--pipeline", f"pipelines:{name}"]
+        code, out = said(capsys, "diff", "first.json", "second.json", *with_files)
         assert code == 0
         assert f"{after - before} {unit}s were delivered between them" in out
-        assert "lane" not in out
-        code, out = said(capsys, "diff", "second.json", "first.json", "--json")
+        code, out = said(capsys, "diff", "second.json", "first.json", "--json", *with_files)
         value = json.loads(out)
         assert (value["unit"], value["between"]) == (unit, before - after)
-        counts = {part["name"]: part["between"] for part in value["parts"]}
-        assert counts == {} or (set(counts) == {"web", "code"} and sum(counts.values()) == before - after)
-        code, out = said(
-            capsys, "diff", "first.json", "second.json", "--data", "web", "--pipeline", f"pipelines:{name}"
-        )
-        assert f" of {steps[-1][1]} {unit}s of the epoch" in out
+        if name == "mixed":
+            assert sum(part["between"] for part in value["parts"]) == before - after
 
 
 def test_packs_between_epochs_are_counted_with_the_files(pipelines, capsys):
     loader = me.Loader(pipelines.packs(me.read("web")))
-    first = loader.state_dict()
-    got = list(islice(loader, 5))
+    list(islice(loader, 5))
     loader.load_state_dict(loader.state_dict())
     Path("first.json").write_text(json.dumps(loader.state_dict()))
     rest = list(loader)
-    got += list(islice(loader, 2))
+    list(islice(loader, 2))
     Path("second.json").write_text(json.dumps(loader.state_dict()))
-    _, out = said(capsys, "diff", "first.json", "second.json")
-    assert "they are 1 epoch apart, and only reading tells how many packs an epoch has" in out
     _, out = said(capsys, "diff", "first.json", "second.json", "--data", "web", "--pipeline", "pipelines:packs")
     assert f"{len(rest) + 2} packs were delivered between them" in out
-    assert first["epoch"] == 0
+
+
+FILES, FILE_ROWS = 3, 100
+"""A file has as many rows as a line of the picture has parts."""
+DRAWN = {
+    "in order": lambda rows: rows,
+    "windows": lambda rows: rows.shuffle(seed=1, window=32, window_blocks=2),
+    "rows": lambda rows: rows.shuffle(seed=1, level="row"),
+    "files": lambda rows: rows.shuffle(seed=3, level="file").take(170),
+    "one split": lambda rows: rows.train_test_split(0.25, seed=1)[0].shuffle(seed=1),
+    "skipped": lambda rows: rows.skip(130),
+}
+BY_FILE = ["in order", "windows", "files", "skipped"]
+"""Rows of the others cannot be divided by files."""
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for number in range(FILES):
+        table = pa.table({"id": range(number * FILE_ROWS, number * FILE_ROWS + FILE_ROWS)})
+        pq.write_table(table, f"data/part-{number}.parquet", row_group_size=10)
+    return me.read("data")
+
+
+def drawn(state, dataset):
+    state = state if isinstance(state, State) else State.from_dict(state)
+    return inspect.delivered_parts(state, FILES * FILE_ROWS, dataset.file_rows("a picture"))
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [*((name, "example") for name in DRAWN), *((name, "file") for name in BY_FILE)]
+)
+def test_the_parts_of_files_are_those_of_the_rows_that_came(rows, name, mode):
+    dataset, ids = DRAWN[name](rows), []
+    loaders = [me.Loader(dataset.shard(2, rank, mode=mode), batch_size=4) for rank in range(2)]
+    for loader in loaders:
+        ids += [row for batch in islice(loader, 5) for row in batch["id"]]
+    expected = np.full(FILES * FILE_ROWS, np.nan)
+    expected[[row["id"] for row in dataset]] = 0
+    expected[ids] = 1
+    lanes, files = drawn(loaders[0].state_dict(), dataset)
+    np.testing.assert_array_equal(files.shares().ravel(), expected)
+    assert lanes.lines == 2
+
+
+def test_rows_that_a_faster_reader_is_ahead_are_drawn(rows):
+    positions = LanePositions.pack([(1, LanePosition((4,), (1, 3))), (1, LanePosition((148,)))])
+    _, files = drawn(State(lanes=2, turn=3, item_rows=4, positions=positions), rows)
+    expected = [*range(4), *range(8, 12), *range(16, 20), *range(150, 298)]
+    assert np.flatnonzero(files.shares().ravel()).tolist() == expected
+
+
+def test_many_files_share_lines_and_many_rows_are_sampled(rows, monkeypatch):
+    monkeypatch.setattr(inspect, "MOST_LINES", 2)
+    monkeypatch.setattr(inspect, "MOST_ROWS", 150)
+    loader = me.Loader(rows, batch_size=30)
+    list(islice(loader, 5))
+    _, files = drawn(loader.state_dict(), rows)
+    assert files.line_names() == ["part-0.parquet … (2)", "part-2.parquet"]
+    assert np.nanmean(files.shares()[0]) == pytest.approx(0.75)
+    assert np.nanmax(files.shares()[1]) == 0
+
+
+def test_inspect_draws_lanes_without_the_files_and_both_with_them(rows, tmp_path, capsys):
+    tokens = rows.map(lambda row: {"input_ids": [1] * (row["id"] % 7 + 1)})
+    for name, dataset in {"plain": rows.shuffle(seed=1).batch(2), "packs": tokens.pack(16, window=20)}.items():
+        loader = me.Loader(dataset)
+        list(islice(loader, 9))
+        (tmp_path / f"{name}.json").write_text(json.dumps(loader.state_dict()))
+        assert main(["inspect", f"{name}.json", "--png", f"{name}.png"]) == 0
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["inspect", "plain.json", "--data", "data", "--png", "files.png"]) == 0
+    assert "drawn in files.png" in capsys.readouterr().out
+    size = [int.from_bytes((tmp_path / name).read_bytes()[20:24]) for name in ("plain.png", "files.png")]
+    assert size[0] < size[1]
+
+
+def test_what_cannot_be_drawn_is_said(rows, tmp_path, capsys, monkeypatch):
+    mixed = me.Loader(me.mix([rows, rows.shuffle(seed=1)], weights=[1, 1], seed=1), batch_size=4)
+    by_file = me.Loader(rows.shard(3, 0, mode="file"), batch_size=4)
+    for name, loader in {"mixed": mixed, "by-file": by_file, "new": me.Loader(rows)}.items():
+        if name != "new":
+            next(iter(loader))
+        (tmp_path / f"{name}.json").write_text(json.dumps(loader.state_dict()))
+    said = {"mixed": "of a mixture", "by-file": "needs --data", "new": "the epoch has not begun"}
+    for name, message in said.items():
+        assert main(["inspect", f"{name}.json", "--png", "out.png"]) == 2
+        assert message in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(["inspect", "by-file.json", "--data", "data", "--png", "out.png"]) == 2
+    assert "pip install 'midepoch[viz]'" in capsys.readouterr().err
+    assert not (tmp_path / "out.png").exists()

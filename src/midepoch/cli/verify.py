@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from midepoch._common.text import count
-from midepoch.cli.datasets import open_dataset
-from midepoch.cli.output import Answer
+from midepoch.cli.main import Answer
+from midepoch.cli.prepare import open_dataset
 from midepoch.dataset import Dataset
 from midepoch.testing import Layout, assert_elastic, assert_resumes
 

@@ -1,0 +1,484 @@
+"""Reading ahead: the rows that a lane delivers next, made by the same pure functions, only earlier.
+
+A *step* is the rows that are made together. Its blocks are requested first. When they are in memory, a thread gathers
+its rows from them. No task waits for another one: a step is submitted when its blocks are done. Steps are planned in
+the order of the lane, as far ahead as bytes allow, and used in that order. Rows that leave here are copies or lie in
+memory that was decoded for them, and their files are checked after the copy: no row is of two versions of a file.
+
+Blocks of mapped files are views. They are not requested, and rows are copied straight from the map.
+"""
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from threading import Event
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from midepoch._common.types import I64
+from midepoch._common.world import torch_worker, usable_cores
+from midepoch.errors import StaleIteratorError
+from midepoch.formats import EMPTY, FORMATS
+from midepoch.formats.arrow import holds_dictionary
+from midepoch.index.index import Index
+from midepoch.order.orders import Order
+from midepoch.sources.blocks import Data, FileBlocks
+from midepoch.sources.source import ReadCounts
+from midepoch.stages.flow import RowRun
+from midepoch.storage.options import Fetch
+from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES, grouped
+from midepoch.values.collate import concat_batches, standalone
+from midepoch.values.origin import RowOrigin
+from midepoch.values.rows import Rows
+from midepoch.values.take import gather, take
+
+STEP_ROWS, STEP_BYTES = 8192, 1 << 20
+"""The most rows of a step, and about its bytes: so they are still in the CPU cache when they are converted."""
+SCATTERED_ROWS, SCATTERED_BYTES = 32768, 8 << 20
+"""The same for rows that lie scattered: the more of them are picked from a block at a time, the faster."""
+ROW_STEP_BYTES = 64 << 20
+"""The bytes of a step of all lanes together if any row may follow any other."""
+RUN_ROWS, RUN_BYTES = 1024, 1 << 20
+"""The rows and bytes that are handed on together."""
+NARROW_BYTES = 512 << 10
+"""Runs of narrow rows are longer, up to this number of bytes."""
+FIRST_ROWS = 256
+"""The rows of the first step after a resume. Each step may have twice as many as the one before."""
+SLICE_ROWS = 64
+"""Adjacent rows are sliced if this many or more lie together on average; fewer are picked one by one."""
+MAX_ARRAYS = 64
+"""How many arrays of wanted positions are put together, at most: who makes them must not get too far ahead."""
+MAX_STEPS = 64
+"""How many steps of a lane are planned, at most."""
+MADE_BYTES = 32 << 20
+"""About how many bytes of rows are made ahead."""
+FETCH_THREADS = 24
+"""Most of their time is spent waiting for a store."""
+DECODE_THREADS = 12
+"""More threads only wait for the interpreter lock."""
+BYTES_OF_A_THREAD = 8 << 20
+"""How many bytes of local blocks are decoded ahead for each thread but the first."""
+DECODED_TOGETHER = 4 << 20
+"""How many bytes of local blocks a thread decodes as one task, at most: to hand over a task takes time."""
+GROUPS_AHEAD = 8
+"""Of what is read ahead, one group of blocks that are fetched together is this part, at most."""
+LEAST_HELD_BYTES = 64 << 20
+"""If the blocks of a step take more than this, and more than a window may have, each is read, used and dropped."""
+CLOSE_SECONDS = 2.0
+"""How long requests under way are waited for when a reader is closed. They end by themselves after that."""
+
+Group = Future[dict[int, Data]]
+Made = TypeVar("Made")
+
+
+class HeldBlock:
+    """A block that lanes need: on its way, or in memory."""
+
+    def __init__(self, number: int, nbytes: int, group: Group) -> None:
+        self.number, self.group, self.users = number, group, 0
+        self._nbytes, self._is_measured = nbytes, False
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes in memory; until it is there, its bytes in the index."""
+        if not self._is_measured and self.group.done() and not self.group.cancelled() and not self.group.exception():
+            self._nbytes, self._is_measured = self.group.result()[self.number].get_total_buffer_size(), True
+        return self._nbytes
+
+
+class OpenFiles:
+    """What one reader of files holds open: files, threads, and the blocks that its lanes need now or soon."""
+
+    def __init__(
+        self,
+        index: Index,
+        wanted: pa.Schema,
+        lanes: int,
+        fetch: Fetch | None = None,
+        window_bytes: int = 0,
+        *,
+        is_scattered: bool = False,
+    ) -> None:
+        """``window_bytes`` bounds the windows of a shuffle. If ``is_scattered``, any row may follow any other."""
+        fetch = fetch or Fetch()
+        self.blocks = FileBlocks(index, wanted, fetch.cache)
+        self.view, self.is_remote, self.window_bytes = index.view, self.blocks.is_remote, window_bytes
+        self.decodes = not all(
+            is_view or name == EMPTY for is_view, name in zip(self.blocks.views, index.view.formats, strict=True)
+        )
+        self.threads = self._threads_to_decode()
+        self.nothing_ahead = self.is_remote and not fetch.read_ahead
+        ahead = fetch.read_ahead if self.is_remote else BYTES_OF_A_THREAD * (self.threads - 1)
+        self.bytes_ahead = ahead // lanes
+        """How many bytes of blocks each lane reads ahead."""
+        self._group_bytes = min(GROUP_BYTES if self.is_remote else DECODED_TOGETHER, self.bytes_ahead // GROUPS_AHEAD)
+        has_dictionaries = any(holds_dictionary(field.type) for field in wanted)
+        is_picked = bool(window_bytes) or is_scattered
+        scattered_bytes = max(SCATTERED_BYTES, ROW_STEP_BYTES // lanes if is_scattered and not self.decodes else 0)
+        self.sizes = StepSizes.of(
+            index.view.row_bytes, lanes, scattered_bytes if is_picked and not has_dictionaries else 0
+        )
+        self._held: dict[int, HeldBlock] = {}
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._stop = Event()
+        """Set when nobody waits for requests any more."""
+        self._process = os.getpid()
+        self._counts, self._store = ReadCounts(), index.store
+        self._earlier_retries = 0 if index.store is None else index.store.retries
+
+    def _threads_to_decode(self) -> int:
+        """About one a core, which workers share, if they can read one file side by side.
+
+        There is one more than cores, because a thread that has decoded a block waits for the interpreter lock.
+        """
+        side_by_side = all(name == EMPTY or FORMATS[name].has_spans for name in set(self.view.formats))
+        cores, worker = usable_cores(), torch_worker()
+        own = cores if worker is None else max(1, cores // worker[1])
+        return min(DECODE_THREADS, own + 1) if cores > 1 and (side_by_side or self.is_remote) else 1
+
+    def submit(self, make: Callable[..., Made], *arguments: object, fetches: bool = False) -> Future[Made]:
+        """Let a thread call a function. Those that wait for a store are others than those that compute."""
+        kind, threads = ("fetch", FETCH_THREADS) if fetches and self.is_remote else ("make", self.threads)
+        if kind not in self._pools:
+            begin = None if self._store is None else partial(self._store.stop_with, self._stop)
+            self._pools[kind] = ThreadPoolExecutor(threads, f"midepoch-{kind}", begin)
+        return self._pools[kind].submit(make, *arguments)
+
+    def hold(self, numbers: Sequence[int]) -> None:
+        """Request blocks, and hold each until as many lanes release it as hold it. Neighbours are fetched together."""
+        for group in grouped([number for number in numbers if number not in self._held], self._joins):
+            future = self.submit(self.blocks.read, group, fetches=True)
+            for number in group:
+                length = int(self.view.block_lengths[number])
+                self._held[number] = HeldBlock(number, length, future)
+        for number in numbers:
+            self._held[number].users += 1
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """Drop blocks that no other lane holds."""
+        for number in numbers:
+            block = self._held[number]
+            block.users -= 1
+            if not block.users:
+                del self._held[number]
+
+    def held(self, number: int) -> HeldBlock | None:
+        """A block that some lane holds."""
+        return self._held.get(number)
+
+    def data(self, number: int) -> Data:
+        """The rows of a block: a view, or held, or read now."""
+        held = self._held.get(number)
+        if held is None:
+            return self.blocks.view_of(number) if self.is_view(number) else self.blocks.read([number])[number]
+        try:
+            return held.group.result()[number]
+        except CancelledError:
+            raise StaleIteratorError("This iterator is out of date: what it reads was closed.") from None
+        except Exception:  # another block of its group may be the broken one, and rows before that are delivered
+            return self.blocks.read([number])[number]
+
+    def is_view(self, number: int) -> bool:
+        """True if a block is a view of its file, which takes no memory to hold."""
+        return self.blocks.views[self.view.file_of(number)]
+
+    def _joins(self, group: Sequence[int], number: int) -> bool:
+        """True if a block is fetched together with the group before it: it is the next one of the same file.
+
+        Of a store, all columns must be read, so that the bytes are adjacent and become one request. A group is only a
+        part of what is read ahead, so that several groups are fetched at a time.
+        """
+        file = self.view.file_of(group[-1])
+        if number != group[-1] + 1 or number >= self.view.first_blocks[file + 1] or len(group) >= GROUP_BLOCKS:
+            return False
+        if self.is_remote and not self.blocks.is_read_whole(file):
+            return False
+        return bool(self.view.block_lengths[group[0] : number + 1].sum() <= self._group_bytes)
+
+    def check_process(self) -> None:
+        """Raise in a forked process: the threads do not exist there."""
+        if self._process != os.getpid():
+            raise StaleIteratorError.forked(self._process)
+
+    def timed(self, runs: Iterator[RowRun]) -> Iterator[RowRun]:
+        """The same runs, counted."""
+        return self._counts.timed(runs)
+
+    def counts(self) -> ReadCounts:
+        blocks = self.blocks
+        return replace(
+            self._counts,
+            fetched=blocks.fetched,
+            decoded=blocks.decoded,
+            retries=0 if self._store is None else self._store.retries - self._earlier_retries,
+            cache_hits=blocks.hits,
+            cache_misses=blocks.misses,
+        )
+
+    def close(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Stop the threads and close the files. Requests that a store does not answer are not waited for.
+
+        Does nothing while the interpreter shuts down, which does so itself and may have cleared ``sys`` already. Nor in
+        a forked process: it has none of the threads, and a lock of theirs may be held forever.
+        """
+        if is_finalizing() or self._process != os.getpid():
+            return
+        self._stop.set()
+        for pool in self._pools.values():
+            pool.shutdown(wait=not self.is_remote, cancel_futures=True)
+        wait([block.group for block in self._held.values()], CLOSE_SECONDS)
+        self._pools.clear()
+        self.blocks.close()
+
+
+@dataclass(frozen=True, slots=True)
+class StepSizes:
+    """How much a lane makes and hands on at a time. This changes memory and speed, never which rows are delivered."""
+
+    step: int
+    """How many rows are made together, at most."""
+    run: int
+    """How many rows are handed on together, at most."""
+    made_ahead: int
+    """How many steps are made ahead, at most."""
+
+    @classmethod
+    def of(cls, row_bytes: int, lanes: int, scattered_bytes: int = 0) -> "StepSizes":
+        """Sizes for a reader of ``lanes`` lanes at once. Rows that lie scattered have steps of ``scattered_bytes``."""
+        rows = max(RUN_ROWS, min(STEP_ROWS, NARROW_BYTES // row_bytes))
+        run = max(1, min(max(16, rows // lanes), RUN_BYTES // row_bytes))
+        step = max(run, min(STEP_ROWS // lanes, STEP_BYTES // row_bytes))
+        step = max(step, min(SCATTERED_ROWS // lanes, scattered_bytes // row_bytes))
+        return cls(step, run, max(1, MADE_BYTES // lanes // (step * row_bytes)))
+
+
+class Step:
+    """Rows that are made together."""
+
+    def __init__(self, opened: OpenFiles, order: Order, positions: I64, window: int) -> None:
+        self.positions, self.numbers, self.window = positions, order.rows(positions), window
+        self.to_hold: list[int] = []
+        """The blocks that must be in memory before the rows are made."""
+        if opened.decodes:
+            blocks = np.unique(np.searchsorted(opened.view.block_starts, self.numbers, "right") - 1).tolist()
+            self.to_hold = [number for number in blocks if not opened.is_view(number)]
+        most = max(LEAST_HELD_BYTES, opened.window_bytes)
+        if len(self.to_hold) > 1 and opened.view.block_lengths[self.to_hold].sum() > most:
+            self.to_hold = []  # so many that they are read and dropped one by one
+        self.is_requested = not self.to_hold
+        self.made: Future[list[pa.RecordBatch]] | None = None
+
+
+def make_rows(opened: OpenFiles, numbers: I64) -> list[pa.RecordBatch]:
+    """Rows by their numbers, as copies that are of the indexed versions of their files.
+
+    They are one record batch, unless their texts have more bytes than one can hold.
+    """
+    starts, view = opened.view.block_starts, opened.view
+    owners = np.searchsorted(starts, numbers, "right") - 1
+    files = np.unique(np.searchsorted(view.first_blocks, owners, "right") - 1).tolist()
+    for file in files:
+        opened.blocks.index.check(file)  # before too: a map of a truncated file cannot be read
+    try:
+        batches = [_gathered(opened, numbers, owners)]
+    except (pa.ArrowInvalid, pa.ArrowCapacityError, pa.ArrowIndexError) as error:
+        if len(numbers) < 2 or "overflow" not in str(error):
+            raise
+        half = len(numbers) // 2
+        return [*make_rows(opened, numbers[:half]), *make_rows(opened, numbers[half:])]
+    for file in files:
+        opened.blocks.index.check(file)
+    return batches
+
+
+def _gathered(opened: OpenFiles, numbers: I64, owners: I64) -> pa.RecordBatch:
+    """The rows, gathered from their blocks."""
+    starts = opened.view.block_starts
+    breaks = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(owners) != 0)) + 1
+    if len(breaks) * SLICE_ROWS <= len(numbers):
+        slices = []
+        for begin, end in pairwise([0, *breaks.tolist(), len(numbers)]):
+            block = int(owners[begin])
+            slices.append(_as_batch(opened.data(block).slice(int(numbers[begin] - starts[block]), end - begin)))
+        is_view = len(slices) == 1 and opened.blocks.is_copied(opened.view.file_of(int(owners[0])))
+        return standalone(slices[0]) if is_view else _joined(slices)
+    places = np.argsort(numbers, kind="stable")
+    rising, owners = numbers[places], owners[places]
+    changes = np.flatnonzero(np.diff(owners)) + 1
+    parts = []
+    for begin, end in pairwise([0, *changes.tolist(), len(rising)]):
+        block = int(owners[begin])
+        rows, data = rising[begin:end] - starts[block], opened.data(block)
+        if not isinstance(data, pa.RecordBatch):
+            rows, data = np.arange(end - begin), _as_batch(take(data, rows))
+        parts.append((data, rows))
+    back = np.empty_like(places)
+    back[places] = np.arange(len(places))
+    return gather(parts, back)
+
+
+def _joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return parts[0] if len(parts) == 1 else concat_batches(parts)
+
+
+def _as_batch(data: Data) -> pa.RecordBatch:
+    """Rows of a block as one record batch, copied if they come in several chunks."""
+    if isinstance(data, pa.RecordBatch):
+        return data
+    batches = data.combine_chunks().to_batches()
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+class LaneRows:
+    """The rows of a lane at wanted positions, in its order. Each object is good for one pass."""
+
+    def __init__(self, opened: OpenFiles, order: Order) -> None:
+        self._opened, self._order, self._sizes = opened, order, opened.sizes
+        self._windows = order.piece_starts("block")
+        self._planned: deque[Step] = deque()
+        self._most_planned = 1  # so that the first row after a resume waits for nothing else
+        self._is_known = True
+        """False if the next positions are not known before all planned rows are handed on, or if there are none."""
+        self._until: dict[int, int] = {}
+        """The blocks that the lane holds, each with the position from which on it does not need them."""
+
+    def runs(self, wanted: Iterator[I64], most_rows: int | None = None) -> Iterator[RowRun]:
+        """The rows at rising positions, which come in arrays of any size, in runs of at most ``most_rows``.
+
+        An empty array says that the rows before it are needed before the next positions are known.
+        """
+        steps, most_rows = self._steps(wanted), most_rows or self._sizes.run
+        try:
+            while True:
+                self._opened.check_process()
+                self._plan(steps)
+                if not self._planned:
+                    return
+                self._release(int(self._planned[0].positions[0]))
+                self._make_ahead()
+                yield from self._runs_of(self._planned.popleft(), most_rows)
+        finally:
+            self._opened.release(self._until)
+
+    def _steps(self, wanted: Iterator[I64]) -> Iterator[Step | None]:
+        """Positions as steps; None where the next are not known yet."""
+        waiting, rows, most = list[I64](), 0, min(FIRST_ROWS, self._sizes.step)
+        is_first = True
+        for array in wanted:
+            waiting.append(array)
+            rows += len(array)
+            if rows < most and len(array) and len(waiting) < MAX_ARRAYS and not is_first:
+                continue
+            left, waiting, rows = np.concatenate(waiting), [], 0
+            is_due = is_first or not len(array)
+            while len(left) >= most or (len(left) and is_due):
+                step = self._step(left[:most])
+                yield step
+                left, most, is_first = left[len(step.positions) :], min(2 * most, self._sizes.step), False
+            if len(left):
+                waiting, rows = [left], len(left)
+            if not len(array):
+                yield None
+        left = np.concatenate(waiting) if rows else np.empty(0, np.int64)
+        while len(left):
+            step = self._step(left[:most])
+            yield step
+            left = left[len(step.positions) :]
+
+    def _step(self, positions: I64) -> Step:
+        """A step of these positions, or of those that are in the first window: windows share no blocks."""
+        window = int(np.searchsorted(self._windows, positions[0], "right"))
+        if self._opened.window_bytes:
+            positions = positions[: int(np.searchsorted(positions, self._windows[window]))]
+        return Step(self._opened, self._order, positions, window)
+
+    def _plan(self, steps: Iterator[Step | None]) -> None:
+        """Plan further steps and request their blocks, as far ahead as bytes allow."""
+        self._is_known = self._is_known or not self._planned
+        while True:
+            if self._planned and not self._request(self._planned[-1]):
+                break
+            if not self._is_known or len(self._planned) >= self._most_planned:
+                break
+            step = next(steps, None)
+            if step is None:
+                self._is_known = False
+                if self._planned:
+                    break
+                step = next(steps, None)  # nothing waits any more, so the next ones are looked for
+                if step is None:
+                    return
+                self._is_known = True
+            self._planned.append(step)
+        self._most_planned = min(2 * self._most_planned, MAX_STEPS)
+
+    def _request(self, step: Step) -> bool:
+        """Request the blocks of a step, and return true if all are. Those of the first step are needed in any case."""
+        if not step.is_requested:
+            missing = [number for number in step.to_hold if number not in self._until]
+            fitting = missing if step is self._planned[0] else self._fitting(step, missing)
+            self._opened.hold(fitting)
+            step.is_requested = len(fitting) == len(missing)
+            self._until |= dict.fromkeys(fitting, 0)
+            end = int(self._windows[int(np.searchsorted(self._windows, step.positions[-1], "right"))])
+            for number in step.to_hold:
+                if number in self._until:
+                    self._until[number] = max(end, self._until[number])
+        return step.is_requested
+
+    def _fitting(self, step: Step, missing: Sequence[int]) -> Sequence[int]:
+        """The first blocks that may be read ahead now. One more than the first step needs always may.
+
+        The next window of a shuffle is read ahead if it fits the bytes of one window together with this one.
+        """
+        if self._opened.nothing_ahead:
+            return []
+        now = set(self._planned[0].to_hold)
+        held = {number: self._nbytes(number) for number in self._until}
+        ahead = sum(nbytes for number, nbytes in held.items() if number not in now)
+        room = self._opened.bytes_ahead - ahead
+        if self._opened.window_bytes and step.window <= self._planned[0].window + 1:
+            room = max(room, self._opened.window_bytes - sum(held.values()))
+        lengths = self._opened.view.block_lengths[list(missing)]
+        fitting = int((np.cumsum(lengths) <= room).sum())
+        return missing[: max(fitting, 0 if ahead else 1)]
+
+    def _nbytes(self, number: int) -> int:
+        held = self._opened.held(number)
+        return 0 if held is None else held.nbytes
+
+    def _make_ahead(self) -> None:
+        """Let threads make the next steps whose blocks are in memory."""
+        for number, step in enumerate(self._planned):
+            if number > self._sizes.made_ahead or not step.is_requested:
+                return
+            blocks = map(self._opened.held, step.to_hold)
+            if step.made is None and number and all(block is None or block.group.done() for block in blocks):
+                step.made = self._opened.submit(make_rows, self._opened, step.numbers)
+
+    def _runs_of(self, step: Step, most_rows: int) -> Iterator[RowRun]:
+        """The rows of a step. If no thread has begun to make them, this one does."""
+        own = step.made is None or step.made.cancel()
+        made = make_rows(self._opened, step.numbers) if own or step.made is None else step.made.result()
+        begin, locate = 0, self._opened.view.locate
+        for batch in made:
+            for start in range(0, batch.num_rows, most_rows):
+                rows = batch.slice(start, most_rows)
+                at = slice(begin, begin + rows.num_rows)
+                numbers = step.numbers[at]
+                begin += rows.num_rows
+                yield RowRun(Rows(rows, origin=RowOrigin(numbers, locate)), step.positions[at, None] + 1, numbers)
+
+    def _release(self, position: int) -> None:
+        """Release the blocks that are not needed from a position on."""
+        done = [number for number, until in self._until.items() if until <= position]
+        self._opened.release(done)
+        for number in done:
+            del self._until[number]

@@ -1,0 +1,266 @@
+"""What arrives from workers, and the order of the rank in which it is handed over."""
+
+import pickle
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._utils import ExceptionWrapper
+
+from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.delivery.tally import Tally
+from midepoch.workers import process
+from midepoch.workers.messages import Chunk
+from midepoch.workers.pool import Inbox, in_turn
+from midepoch.workers.process import END, ERROR, ITEMS, ROUND, Sender
+from midepoch.workers.ring import Places, SharedMemory
+
+
+class FakeWorker:
+    """A worker in this process: both ends of the connection."""
+
+    def __init__(self, round_number=1):
+        self.memory, self.round = SharedMemory(), round_number
+        self.content, self.given_back, self.is_alive = [], 0, True
+        self.sender = Sender(self.memory, self, Places(), ahead=None)
+
+    def send(self, kind, body=b""):
+        self.content.append(kind + ROUND.pack(self.round) + body)
+
+    def send_place(self, place):
+        self.send(ITEMS, place + Tally(rows=1).write())
+
+    def received(self, *, wait):
+        assert not wait, "a worker would wait for ever"
+        return []
+
+    def deliver(self, *items):
+        self.sender.send(Turns(items, ()))
+        self.sender.flush()
+
+    def read(self, seconds):
+        if self.content:
+            return self.content.pop(0)
+        if seconds and not self.is_alive:
+            raise RuntimeError("died")
+        time.sleep(seconds)
+        return None
+
+    def note_received(self, start, size):
+        self.given_back += 1
+
+
+class Counted:
+    """As much of a Progress as is needed."""
+
+    def __init__(self):
+        self.of_workers = Tally()
+
+
+class Workers:
+    def __init__(self, number, *, timeout=0.0):
+        self.all, self.progress = [FakeWorker() for _ in range(number)], Counted()
+        self.inboxes = [Inbox(worker, 1, self.progress, timeout=timeout) for worker in self.all]
+
+    def __getitem__(self, number):
+        return self.all[number]
+
+    def items(self, number, *, wait=False):
+        chunk = self.inboxes[number].chunk(wait=wait)
+        return None if chunk is None else list(chunk.items)
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    monkeypatch.setattr(process, "PAUSE", 1000)  # no message is sent earlier on a busy machine
+    made = []
+
+    def make(number, **options):
+        made.append(Workers(number, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for worker in one.all:
+            worker.memory.free()
+
+
+def error_of(text):
+    try:
+        raise ValueError(text)
+    except ValueError:
+        return pickle.dumps(ExceptionWrapper(where="in a worker"))
+
+
+def test_what_has_not_arrived_is_not_waited_for_unless_one_wants_to(workers):
+    one = workers(1, timeout=0.01)
+    assert one.items(0) is None
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.01 seconds"):
+        one.items(0, wait=True)
+
+
+def test_a_worker_that_has_ended_has_no_more_turns(workers):
+    two = workers(2)
+    two[0].deliver("0")
+    two[0].send(END)
+    assert two.items(0, wait=True) == ["0"]
+    assert two.items(0, wait=True) is None
+    assert two.items(1) is None
+    two[1].deliver("1")
+    assert two.items(1, wait=True) == ["1"]
+
+
+def test_an_error_comes_after_the_items_before_it_and_only_if_one_waits(workers):
+    two = workers(2)
+    two[1].deliver("1")
+    two[1].send(ERROR, error_of("no more"))
+    assert two.items(1) == ["1"]
+    assert two.items(1) is None, "others have turns to deliver before"
+    with pytest.raises(ValueError, match="no more"):
+        two.items(1, wait=True)
+
+
+class Unreadable:
+    """An item that is sent, and cannot be read."""
+
+    def __reduce__(self):
+        return unreadable, ()
+
+
+def unreadable():
+    raise ValueError("cannot be read")
+
+
+def test_an_item_that_cannot_be_read_raises_in_its_turn(workers):
+    one = workers(1)
+    one[0].deliver("1", Unreadable(), "5")
+    assert one.items(0) == ["1"]
+    assert one.items(0) is None, "others have turns to deliver before"
+    with pytest.raises(ValueError, match="cannot be read"):
+        one.items(0, wait=True)
+    assert one[0].given_back == 1, "its room is given back"
+
+
+def test_a_dead_worker_is_noticed_when_a_turn_of_it_is_needed(workers):
+    two = workers(2, timeout=0.05)
+    two[1].deliver("1")
+    two[1].is_alive = False
+    assert two.items(1, wait=True) == ["1"], "what it sent before is delivered"
+    with pytest.raises(RuntimeError, match="timed out"):
+        two.items(0, wait=True)
+    with pytest.raises(RuntimeError, match="died"):
+        two.items(1, wait=True)
+
+
+def test_messages_of_a_loop_that_was_left_are_given_back(workers):
+    one = workers(1)
+    one[0].round = 0
+    one[0].deliver("old")
+    one[0].send(ERROR, error_of("old"))
+    one[0].send(END)
+    one[0].round = 1
+    one[0].deliver("new")
+    one[0].deliver("newer")
+    assert one.items(0, wait=True) == ["new"]
+    assert one.progress.of_workers.rows == 1
+    assert one.items(0) == ["newer"]
+    assert one[0].given_back == 3
+
+
+class Arriving:
+    """A port to which chunks come; what is not waited for may not have arrived."""
+
+    def __init__(self, chunks, arrived):
+        self._chunks, self._arrived = list(chunks), arrived
+
+    def chunk(self, *, wait):
+        if not self._chunks or (not wait and not self._arrived()):
+            return None
+        return self._chunks.pop(0)
+
+
+@st.composite
+def cut_turns(draw):
+    """For each worker its turns, and the same cut into chunks of turns of one kind."""
+    turns = draw(st.lists(st.lists(st.booleans(), max_size=12), min_size=1, max_size=4))
+    numbered = [
+        [(f"{worker}-{number}", (worker, number)) if full else None for number, full in enumerate(of_worker)]
+        for worker, of_worker in enumerate(turns)
+    ]
+    chunked = []
+    for of_worker in numbered:
+        chunks = []
+        for turn in of_worker:
+            one = Chunk([EMPTY], [], [0]) if turn is None else Chunk([turn[0]], [turn[1]], [7 + turn[1][1]])
+            if chunks and chunks[-1].is_empty == one.is_empty and draw(st.booleans()):
+                chunks[-1].extend(one)
+            else:
+                chunks.append(one)
+        chunked.append(chunks)
+    return numbered, chunked
+
+
+def expected(numbered):
+    """One turn of each worker, round by round; turns after the end of a worker are empty if a later one has an item."""
+    longest = max(map(len, numbered))
+    turns = [
+        of_worker[number] if number < len(of_worker) else None for number in range(longest) for of_worker in numbered
+    ]
+    return without_empty_end(turns)
+
+
+def without_empty_end(turns):
+    while turns and turns[-1] is None:
+        turns.pop()
+    return turns
+
+
+@given(cut_turns(), st.integers(1, 6), st.data())
+def test_turns_come_in_the_order_of_the_rank_with_their_cursors(drawn, rotation, data):
+    numbered, chunked = drawn
+    ports = [Arriving(chunks, lambda: data.draw(st.booleans())) for chunks in chunked]
+    got = []
+    for items, cursors, hashes in filter(None, in_turn(ports, rotation, has_hashes=True)):
+        assert len(hashes) == len(items)
+        before = len(got)
+        for number, item in enumerate(items):
+            group = cursors[number % len(cursors)]
+            got.append(None if item is EMPTY else (item, group[number // len(cursors)]))
+            assert hashes[number] == (0 if item is EMPTY else 7 + got[-1][1][1])
+        if len(got) - before > len(cursors):
+            assert len(cursors) % rotation == 0, "turns of one group would be at several lanes"
+    assert without_empty_end(got) == expected(numbered)
+
+
+@given(cut_turns(), st.data())
+def test_without_cursors_items_come_in_the_same_order(drawn, data):
+    numbered, chunked = drawn
+    ports = [Arriving(chunks, lambda: data.draw(st.booleans())) for chunks in chunked]
+    for chunk in (chunk for chunks in chunked for chunk in chunks):
+        chunk.cursors.clear()
+    all_turns = filter(None, in_turn(ports, 1))
+    got = [item for turns in all_turns for item in turns.items if item is not EMPTY]
+    assert got == [turn[0] for turn in expected(numbered) if turn is not None]
+
+
+class Waiting:
+    """A port at which chunks arrive only when they are waited for. It notes when that is."""
+
+    def __init__(self, name, chunks, log):
+        self._name, self._chunks, self._log, self._waited = name, list(chunks), log, False
+
+    def chunk(self, *, wait):
+        if not wait or not self._chunks:
+            return None
+        self._log.append(f"wait for {self._name}")
+        return self._chunks.pop(0)
+
+
+def test_a_wait_is_announced_so_that_what_is_ready_can_be_handed_over_first():
+    log = []
+    ports = [Waiting(name, [Chunk([name], [], []), Chunk([name], [], [])], log) for name in "ab"]
+    for turns in in_turn(ports, 1):
+        log.append("announced" if turns is None else turns.items)
+    waits = [one for name in "abab" for one in ("announced", f"wait for {name}", [name])]
+    assert log == [*waits, "announced", "announced"], "the end is waited for too"

@@ -1,0 +1,258 @@
+"""What a worker runs: its items arrive in order and unchanged, and it is ahead as far as it may be."""
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.values.row_items import RowItems, RowRounds
+from midepoch.values.rows import Rows
+from midepoch.workers import process
+from midepoch.workers.messages import MESSAGE_BYTES, read_message
+from midepoch.workers.process import PLACE, Sender
+from midepoch.workers.ring import Places, SharedMemory
+
+
+def chunks_at(memory, place):
+    start, size = PLACE.unpack(place)
+    return read_message(memory.view(start, start + size))
+
+
+def items_in(memory, place):
+    return sum(len(chunk.items) for chunk in chunks_at(memory, place))
+
+
+class Main:
+    """The main process: it receives a message when the worker waits for that, or at once."""
+
+    def __init__(self, memory, at_once=False):
+        self.memory, self.at_once = memory, at_once
+        self.places, self.turns, self.most_ahead, self._answered = [], [], 0, []
+
+    def send_place(self, place):
+        self.places.append(place)
+        self.most_ahead = max(self.most_ahead, self.items_ahead())
+        if self.at_once:
+            self.receive()
+
+    def items_ahead(self):
+        return sum(items_in(self.memory, place) for place in self.places)
+
+    def receive(self):
+        place = self.places.pop(0)
+        for chunk in chunks_at(self.memory, place):
+            self.turns += zip(chunk.items, map(tuple, chunk.cursors) if chunk.cursors else [None], strict=True)
+        self._answered.append(PLACE.unpack(place)[0])
+
+    def received(self, *, wait):
+        if wait and not self._answered:
+            assert self.places, "the worker waits, and there is nothing that the main process could receive"
+            self.receive()
+        answered, self._answered = self._answered, []
+        return answered
+
+    def rest(self):
+        while self.places:
+            self.receive()
+        return self.turns
+
+
+@pytest.fixture
+def memory():
+    memory = SharedMemory()
+    yield memory
+    memory.free()
+
+
+def numbered(items):
+    return Turns(items, [[(number, 2 * number) for number in range(len(items))]])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 3 * MESSAGE_BYTES) | st.text(max_size=9), max_size=9), st.booleans(), st.data())
+def test_items_of_any_size_arrive_in_order(sizes, at_once, data):
+    ahead = data.draw(st.sampled_from([None, 1, 2, 7]))
+    items = [np.full(size, number, np.uint8) if isinstance(size, int) else size for number, size in enumerate(sizes)]
+    memory = SharedMemory()
+    main = Main(memory, at_once)
+    sender = Sender(memory, main, Places(), ahead=ahead)
+    sender.send(numbered(items))
+    sender.flush()
+    turns = main.rest()
+    assert [cursor for _, cursor in turns] == [(number, 2 * number) for number in range(len(items))]
+    for (arrived, _), item in zip(turns, items, strict=True):
+        assert type(arrived) is type(item)
+        assert np.array_equal(arrived, item)
+    memory.free()
+
+
+def test_turns_at_lanes_that_have_run_out_arrive_as_such(memory):
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None)
+    sender.send(Turns([1, EMPTY, 2, EMPTY], [[(1,), (2,)], []]))
+    sender.send(Turns([3], ()))
+    sender.flush()
+    assert main.rest() == [(1, (1,)), (EMPTY, None), (2, (2,)), (EMPTY, None), (3, None)]
+
+
+@pytest.mark.parametrize(("ahead", "most"), [(1, 1), (2, 2), (8, 11)])
+def test_the_user_says_how_many_items_a_worker_is_ahead(memory, ahead, most):
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=ahead)
+    for number in range(100):
+        sender.send(numbered([number]))
+        assert main.most_ahead <= most
+    sender.flush()
+    assert [item for item, _ in main.rest()] == list(range(100))
+
+
+def test_else_the_bytes_are_bounded_but_two_items_fit_always(memory, monkeypatch):
+    monkeypatch.setattr(process, "AHEAD_BYTES", 16 * MESSAGE_BYTES)
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None)
+    for number in range(30):
+        sender.send(numbered([np.full(MESSAGE_BYTES + 7, number, np.uint8)]))
+    assert 8 <= main.most_ahead <= 16
+    sender.flush()
+    assert [item[-1] for item, _ in main.rest()] == list(range(30))
+    large = Main(memory)
+    sender = Sender(memory, large, Places(), ahead=None)
+    for number in range(4):
+        sender.send(numbered([np.full(16 * MESSAGE_BYTES, number, np.uint8)]))
+    assert large.most_ahead == 2
+    sender.flush()
+    assert [item[-1] for item, _ in large.rest()] == list(range(4))
+
+
+def test_an_item_that_took_long_is_sent_at_once_and_others_together(memory, monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(process.time, "monotonic", lambda: next(clock))
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None)
+    sender.send(numbered([1]))
+    assert len(main.places) == 1
+    monkeypatch.setattr(process.time, "monotonic", lambda: 0.0)
+    sender.flush()
+    for number in range(10):
+        sender.send(numbered([number]))
+    assert len(main.places) == 1
+    sender.flush()
+    assert len(main.places) == 2
+
+
+@pytest.mark.parametrize("size", [None, 1, 7])
+def test_rows_are_sent_as_columns_many_at_a_time(memory, size):
+    texts = [f"{number} " * 50 for number in range(2_000)]
+    batch = pa.RecordBatch.from_pydict({"id": range(2_000), "text": texts})
+    items = RowItems(Rows(batch), size)
+    cursors = np.arange(2 * len(items)).reshape(-1, 2)
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None)
+    sender.send(Turns(items, (cursors,)))
+    sender.flush()
+    counts = [items_in(memory, place) for place in main.places]
+    assert max(counts) <= process.MESSAGE_ITEMS
+    assert len(counts) == -(-len(items) // process.MESSAGE_ITEMS)
+    turns = main.rest()
+    assert [item for item, _ in turns] == list(items)
+    assert [cursor for _, cursor in turns] == list(map(tuple, cursors.tolist()))
+
+
+@pytest.mark.parametrize("ahead", [None, 1, 6])
+@pytest.mark.parametrize("pause", [-1.0, 1000.0])
+def test_short_runs_of_rows_share_a_message_with_what_else_is_sent(memory, monkeypatch, pause, ahead):
+    monkeypatch.setattr(process, "PAUSE", pause)
+    texts = [f"{number} " * 2000 for number in range(600)]
+    rows = Rows(pa.RecordBatch.from_pydict({"text": texts}))
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=ahead)
+    bounds = [0, 40, 41, 200, 240, 241, 242, 400, 590, 600]
+    for begin, end in pairwise(bounds):
+        sender.send(Turns(RowItems(rows.slice(begin, end)), (np.arange(begin, end)[:, None],)))
+        if begin == 200:
+            sender.send(Turns([EMPTY, "another", EMPTY], ((), ((7,),), ())))
+        assert ahead is None or main.most_ahead <= 1.5 * ahead
+    sender.flush()
+    sent = len(main.places)
+    turns = main.rest()
+    expected = [({"text": text}, (number,)) for number, text in enumerate(texts)]
+    expected[240:240] = [(EMPTY, None), ("another", (7,)), (EMPTY, None)]
+    assert turns == expected
+    if pause > 0 and ahead is None:
+        size = sum(map(len, texts))
+        assert sent <= 2 * -(-size // MESSAGE_BYTES), "the messages are at least half full"
+
+
+@pytest.mark.parametrize("size", [None, 3])
+@pytest.mark.parametrize("ahead", [None, 1, 9, 12])
+def test_rows_of_several_lanes_come_one_of_each_lane(memory, size, ahead):
+    parts = tuple(
+        RowItems(Rows(pa.RecordBatch.from_pydict({"x": [f"{lane} {number}" for number in range(300)]})), size)
+        for lane in range(4)
+    )
+    items = RowRounds(parts)
+    cursors = [np.arange(2 * len(part)).reshape(-1, 2) + 1000 * lane for lane, part in enumerate(parts)]
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=ahead)
+    sender.send(Turns(items, cursors))
+    sender.flush()
+    turns, values = main.rest(), [list(part) for part in parts]
+    assert [item for item, _ in turns] == [values[number % 4][number // 4] for number in range(len(items))]
+    assert [cursor for _, cursor in turns] == [
+        tuple(cursors[number % 4][number // 4].tolist()) for number in range(len(items))
+    ]
+    assert ahead is None or main.most_ahead <= 1.5 * ahead
+
+
+class Clock:
+    """It stands still unless a test moves it."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    perf_counter = monotonic
+
+
+@pytest.mark.parametrize("kind", ["rows", "objects"])
+def test_what_took_long_to_make_is_sent_as_a_whole_because_the_next_may_take_as_long(memory, monkeypatch, kind):
+    clock = Clock()
+    monkeypatch.setattr(process, "time", clock)
+    main = Main(memory)
+    sender = Sender(memory, main, Places(), ahead=None)
+
+    def send(seconds):
+        clock.now += seconds
+        rows = RowItems(Rows(pa.RecordBatch.from_pydict({"x": range(100)})))
+        items = rows if kind == "rows" else [f"{number}" for number in range(100)]
+        sender.send(Turns(items, (np.arange(100)[:, None],)))
+        return sum(items_in(memory, place) for place in main.places)
+
+    assert send(2.0) == 100
+    assert send(process.PAUSE / 4) == 100, "it shares a message with others"
+    assert send(2.0) == 300
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_messages_are_large_while_the_main_process_has_much_to_receive(memory, monkeypatch, at_once):
+    monkeypatch.setattr(process, "PAUSE", -1.0)  # every item takes long
+    monkeypatch.setattr(process, "AHEAD_BYTES", 4 * MESSAGE_BYTES)
+    main, sizes = Main(memory, at_once), []
+    monkeypatch.setattr(main, "send_place", lambda place: (sizes.append(items_in(memory, place)), send(place)))
+    send = Main.send_place.__get__(main)
+    sender = Sender(memory, main, Places(), ahead=None)
+    for number in range(60):
+        sender.send(numbered([np.full(MESSAGE_BYTES // 10, number, np.uint8)]))
+    sender.flush()
+    assert [int(item[0]) for item, _ in main.rest()] == list(range(60))
+    if at_once:
+        assert set(sizes) == {1}
+    else:
+        assert set(sizes[:20]) == {1}
+        assert max(sizes) > 8
