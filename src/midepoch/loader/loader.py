@@ -226,6 +226,7 @@ class Loader(DeliveringLoader[Item]):
         if pin_memory and not pins(self):
             log_once("pin_memory=True changes nothing on this machine: torch finds no CUDA device.")
         _warn_if_not_sharded(plan)
+        plan.pipeline.source.log_mixing(plan.lanes or plan.ranks)
 
     def __getstate__(self) -> dict[str, Any]:
         none = dict.fromkeys(("_idle_pool", "_waiting", "_meter", "_finished_run"))

@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from midepoch._common.types import I64
 
-WINDOW, WINDOW_BLOCKS, WINDOW_BYTES = 8192, 16, 512 << 20
+WINDOW, WINDOW_BLOCKS, WINDOW_BYTES = 8192, 32, 512 << 20
 """The default sizes of a window."""
 VIRTUAL_ROWS = 256
 """The rows of a virtual block, at most."""
 VIRTUAL_BYTES = 1 << 20
 """The most bytes of a virtual block, unless a row has more."""
-VIRTUAL_PER_BLOCK = 4
-"""How many virtual blocks count as one in a window, so that a window has 64 of them where it has 16 other blocks."""
+VIRTUAL_PER_BLOCK = 16
+"""How many virtual blocks count as one in a window: 512 of them where a window has 32 other blocks."""
 MOST_VIRTUAL = 1 << 20
 """In larger datasets virtual blocks have more rows, so that there are about this many of them."""
 GUESSED, FOLLOWED = 64, 8192

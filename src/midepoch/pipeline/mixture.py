@@ -113,6 +113,10 @@ class Mixture:
     def shuffled(self) -> bool:
         return any(part.source.shuffled for part in self.parts)
 
+    def log_mixing(self, lanes: int) -> None:
+        for part in self.parts:
+            part.source.log_mixing(lanes)
+
     @property
     def functions(self) -> list[Callable[..., Any]]:
         return [function for part in self.parts for function in part.functions]

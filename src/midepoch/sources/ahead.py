@@ -402,21 +402,16 @@ class LaneRows:
     def _plan(self, steps: Iterator[Step | None]) -> None:
         """Plan further steps and request their blocks, as far ahead as bytes allow."""
         self._is_known = self._is_known or not self._planned
-        while True:
-            if self._planned and not self._request(self._planned[-1]):
+        while not self._planned or (
+            self._request(self._planned[-1]) and self._is_known and len(self._planned) < self._most_planned
+        ):
+            try:
+                step = next(steps)
+            except StopIteration:
                 break
-            if not self._is_known or len(self._planned) >= self._most_planned:
-                break
-            step = next(steps, None)
-            if step is None:
-                self._is_known = False
-                if self._planned:
-                    break
-                step = next(steps, None)  # nothing waits any more, so the next ones are looked for
-                if step is None:
-                    return
-                self._is_known = True
-            self._planned.append(step)
+            self._is_known = step is not None
+            if step is not None:
+                self._planned.append(step)
         self._most_planned = min(2 * self._most_planned, MAX_STEPS)
 
     def _request(self, step: Step) -> bool:

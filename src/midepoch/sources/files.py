@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from midepoch.order.orders import (
 from midepoch.order.quality import ShuffleQuality, full_permutation, measure_quality
 from midepoch.order.selection import KeptBlocks
 from midepoch.order.surveyed import Surveyed
-from midepoch.order.windows import WINDOW_BLOCKS, Blocks, virtual_counts, virtual_starts
+from midepoch.order.windows import Blocks, virtual_counts, virtual_starts
 from midepoch.order.without import Without
 from midepoch.sources.ahead import OpenFiles
 from midepoch.sources.appended import FileSubset, generations
@@ -47,8 +47,21 @@ if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
     from midepoch.index.pruning import Where
 
 
-FEW_BLOCKS = 4
-"""A window with fewer blocks mixes too little."""
+MIXED_BLOCKS = 128
+"""If the windows of all lanes have fewer blocks, a model may learn less from sorted data."""
+
+
+class WindowBlocks(NamedTuple):
+    """The blocks of a window that are decoded as a whole, on average."""
+
+    all: int
+    """How many the dataset has."""
+    nbytes: int
+    """The bytes of one."""
+    wanted: int
+    """How many were asked for."""
+    fitting: int
+    """How many fit ``window_bytes``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,32 +148,53 @@ class FileRows:
         return view.blocks if self._has_virtual_blocks else Blocks.of_rows(view.block_starts)
 
     def log_window(self, step: Shuffle) -> None:
-        """Log, once for each dataset, that a window has fewer blocks than asked for, or very few."""
+        """Log, once for each dataset, that the bytes of a window allow fewer blocks than were asked for."""
+        window = self._blocks_of_window(step)
+        if window is None or window.fitting >= window.wanted:
+            return
+        log_once(
+            f"{self.label}: a window of the shuffle has about {count('block', window.fitting)} of {window.all:,}, "
+            f"because a block has {size_in_words(window.nbytes)} on average and window_bytes is "
+            f"{size_in_words(step.window_bytes)}; {window.wanted} were asked for. For batches from more places of the "
+            f"dataset, pass window_bytes of {size_in_words(window.wanted * window.nbytes)} or more, write smaller row "
+            "groups, or convert the files to uncompressed Arrow, of which small parts can be read alone.",
+            logging.INFO,
+        )
+
+    def log_mixing(self, lanes: int) -> None:
+        """Log, once, that the windows of all lanes together have few blocks, and what to do."""
+        step = next((step for step in reversed(self.steps) if isinstance(step, Shuffle)), None)
+        window = None if step is None or step.level != "block" else self._blocks_of_window(step)
+        if step is None or window is None:
+            return
+        blocks = min(window.wanted, window.fitting)
+        enough = min(MIXED_BLOCKS, window.all)
+        if lanes * blocks >= enough:
+            return
+        needed = -(-enough // lanes)
+        nbytes = needed * window.nbytes
+        rounded_up = size_in_words(nbytes + nbytes // 16 + 1).replace(" ", "")
+        more = f", window_bytes={rounded_up!r}" if nbytes > step.window_bytes else ""
+        log_once(
+            f"{self.label}: rows of {count('block', lanes * blocks)} are mixed at a time, of {window.all:,} in the "
+            f"dataset: a window of the shuffle has {blocks}, and there {'is' if lanes == 1 else 'are'} "
+            f"{count('lane', lanes)}. If neighbouring rows are alike, as in files that are sorted by topic, a model "
+            f"learns less. Pass shuffle(window_blocks={needed}{more}), which takes about "
+            f"{size_in_words(nbytes)} of memory for each lane, or call .lanes({-(-enough // blocks)}), or write smaller row groups."
+        )
+
+    def _blocks_of_window(self, step: Shuffle) -> WindowBlocks | None:
+        """How many blocks a window has, on average; None if there are none that are decoded as a whole."""
         blocks = self.index.view.blocks
         whole = ~blocks.divisible & (np.diff(blocks.starts) > 0)
         if self.where is not None:
             whole &= self.where.blocks
         number = int(whole.sum())
         if not number or step.window_blocks is None:
-            return
+            return None
         rows, nbytes = (int(sizes[whole].sum()) // number for sizes in (np.diff(blocks.starts), blocks.nbytes))
         wanted = min(number, max(step.window_blocks, -(-step.window // max(1, rows))))
-        fitting = min(number, max(1, step.window_bytes // max(1, nbytes)))
-        has = f"{self.label}: a window of the shuffle has about {count('block', min(wanted, fitting))} of {number:,}"
-        level = logging.WARNING if min(wanted, fitting) < FEW_BLOCKS else logging.INFO
-        if fitting < wanted:
-            log_once(
-                f"{has}, because a block has {size_in_words(nbytes)} on average and window_bytes is "
-                f"{size_in_words(step.window_bytes)}; {wanted} were asked for. For batches from more places of the "
-                f"dataset, pass window_bytes of {size_in_words(wanted * nbytes)} or more, write smaller row groups, or "
-                "convert the files to uncompressed Arrow, of which small parts can be read alone.",
-                level,
-            )
-        elif wanted < min(FEW_BLOCKS, number):
-            log_once(
-                f"{has}, so a batch comes from few places of the dataset. Pass a larger window_blocks; the "
-                f"default is {WINDOW_BLOCKS}."
-            )
+        return WindowBlocks(number, nbytes, wanted, min(number, max(1, step.window_bytes // max(1, nbytes))))
 
     @cached_property
     def size(self) -> int:

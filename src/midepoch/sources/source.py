@@ -210,6 +210,9 @@ class Source(Protocol):
     def cut(self, cut: EpochCut, survey: FindSurvey = no_survey) -> Lanes:
         """The lanes of an epoch. They are counted with the survey of the source's rows."""
 
+    def log_mixing(self, lanes: int) -> None:
+        """Log, once, that a shuffle mixes rows of few places at a time if an epoch has ``lanes`` lanes."""
+
     def open(self, lanes: int) -> OpenSource:
         """What a reader of ``lanes`` lanes holds open."""
 

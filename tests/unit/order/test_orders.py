@@ -18,7 +18,7 @@ from midepoch.order.orders import (
     piece_costs,
 )
 from midepoch.order.selection import ChunkedNumbers, Intervals, KeptBlocks, Listed
-from midepoch.order.windows import Blocks, bounds_of
+from midepoch.order.windows import VIRTUAL_PER_BLOCK, Blocks, bounds_of
 
 
 def sequential(sizes, block):
@@ -176,7 +176,7 @@ def test_a_piece_of_a_decoded_block_takes_all_its_bytes_and_one_of_a_divisible_b
     pieces = np.array([0, 4, 7, 10, 10])
     base = Sequential(np.array([0, 10]), pieces, blocks)
     assert piece_costs(base).nbytes.tolist() == [40, 30, 30, 0]
-    assert piece_costs(base).shares.tolist() == [4, 1, 1, 0]
+    assert piece_costs(base).shares.tolist() == [VIRTUAL_PER_BLOCK, 1, 1, 0]
     assert piece_costs(Interval(base, 1, 6)).nbytes.tolist() == [40, 20]
     assert piece_costs(Intervals(base, [(8, 9), (3, 5)])).nbytes.tolist() == [10, 40, 10]
     kept = KeptBlocks(np.array([0, 10]), pieces, np.array([True, False, True, True]), blocks)
@@ -189,7 +189,7 @@ def test_pieces_that_are_blocks_take_the_bytes_of_their_blocks():
     for pieces in (starts, starts.copy()):  # known at once, and found by their rows
         costs = piece_costs(Sequential(np.array([0, 10]), pieces, blocks))
         assert costs.nbytes.tolist() == [40, 60, 0]
-        assert costs.shares.tolist() == [4, 1, 0]
+        assert costs.shares.tolist() == [VIRTUAL_PER_BLOCK, 1, 0]
     full = Blocks(np.array([0, 4, 10]), np.array([40, 60]), np.array([True, True]))
     assert piece_costs(Sequential(np.array([0, 10]), full.starts, full)).shares.tolist() == [1, 1]
 

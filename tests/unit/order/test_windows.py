@@ -19,12 +19,13 @@ from midepoch.order.windows import (
     windows_of_blocks,
     windows_of_rows,
 )
+from midepoch.order.windows import VIRTUAL_PER_BLOCK as SHARE
 
 
 def cut(rows, nbytes, shares=None, *, window, blocks, most_bytes):
     """The windows of pieces with these rows and bytes, as lists of piece numbers."""
     starts = bounds_of(np.array(rows, np.int64))
-    costs = PieceCosts(*(np.array(values, np.int64) for values in (nbytes, shares or [4] * len(rows))))
+    costs = PieceCosts(*(np.array(values, np.int64) for values in (nbytes, shares or [SHARE] * len(rows))))
     bounds = windows_of_blocks(starts, costs, rows=window, blocks=blocks, most_bytes=most_bytes).tolist()
     assert bounds[0] == 0
     assert bounds[-1] == starts[-1]
@@ -36,14 +37,14 @@ def model(rows, nbytes, shares, *, window, blocks, most_bytes):
     """The same, one piece after the other."""
     made, current = [], []
     for piece in (number for number in range(len(rows)) if rows[number]):
-        full = sum(rows[one] for one in current) >= window and sum(shares[one] for one in current) >= 4 * blocks
+        full = sum(rows[one] for one in current) >= window and sum(shares[one] for one in current) >= SHARE * blocks
         if current and (full or sum(nbytes[one] for one in current) + nbytes[piece] > most_bytes):
             made.append(current)
             current = []
         current.append(piece)
     if not current:
         return made
-    complete = sum(rows[one] for one in current) >= window and sum(shares[one] for one in current) >= 4 * blocks
+    complete = sum(rows[one] for one in current) >= window and sum(shares[one] for one in current) >= SHARE * blocks
     if not made or complete:
         return [*made, current]
     together = made.pop() + current
@@ -54,7 +55,7 @@ def model(rows, nbytes, shares, *, window, blocks, most_bytes):
 
 
 MOST_BYTES = st.sampled_from([1, 60, 150, 400, 10_000])
-PIECES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50), st.sampled_from([1, 4])), max_size=40)
+PIECES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50), st.sampled_from([1, SHARE])), max_size=40)
 
 
 @given(PIECES, st.integers(1, 40), st.integers(1, 7), MOST_BYTES)
@@ -73,7 +74,8 @@ def test_windows_never_exceed_the_bytes_and_are_as_large_as_they_must(pieces, wi
         assert sum(nbytes[one] for one in own) <= max(most_bytes, *(nbytes[one] for one in own))
     if sum(nbytes) <= most_bytes and len(made) > 1:
         assert all(
-            sum(shares[one] for one in own) >= 4 * blocks and sum(rows[one] for one in own) >= window for own in made
+            sum(shares[one] for one in own) >= SHARE * blocks and sum(rows[one] for one in own) >= window
+            for own in made
         )
 
 
@@ -86,7 +88,7 @@ def test_windows_are_those_of_the_model_however_many_are_guessed(monkeypatch, gu
         usual = rng.random(300) < even
         rows = np.where(usual, 5, rng.integers(0, 40, 300)).tolist()
         nbytes = np.where(usual, 7, rng.integers(0, 90, 300)).tolist()
-        shares = np.where(usual, 4, rng.choice([1, 4], 300)).tolist()
+        shares = np.where(usual, SHARE, rng.choice([1, SHARE], 300)).tolist()
         for sizes in ({"window": 9, "blocks": 3}, {"window": 60, "blocks": 1}, {"window": 1, "blocks": 8}):
             expected = model(rows, nbytes, shares, most_bytes=100, **sizes)
             assert cut(rows, nbytes, shares, most_bytes=100, **sizes) == expected
@@ -111,7 +113,7 @@ def test_no_window_is_a_small_rest():
 def test_a_million_blocks_have_windows_of_any_size():
     starts, costs = np.arange(0, 1_000_001), PieceCosts(*np.ones((2, 1_000_000), np.int64))
     assert len(windows_of_blocks(starts, costs, rows=1, blocks=0, most_bytes=9)) == 1_000_001
-    assert len(windows_of_blocks(starts, costs, rows=1, blocks=4, most_bytes=99)) == 62_501
+    assert len(windows_of_blocks(starts, costs, rows=1, blocks=1, most_bytes=99)) == 62_501
 
 
 def test_windows_of_rows_are_runs_of_whole_pieces():

@@ -1,5 +1,6 @@
 """Rows of files as a source: lanes, cursors, what a state records, and which checkpoints fit."""
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ import pytest
 
 import midepoch as me
 from files import write, write_numbers
+from midepoch._common.checks import parse_size
 from midepoch._common.once import log_once
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.build import open_index
@@ -159,13 +161,14 @@ def parquet(tmp_path):
     return FileRows(index=open_index(write_files(tmp_path / "data", [60], ["parquet"], block=5)))
 
 
-def log_of(source, caplog, **sizes):
+def log_of(source, caplog, lanes=None, **sizes):
+    """What is logged of the windows of a shuffle; with ``lanes``, of how an epoch of so many lanes mixes."""
     log_once.cache_clear()
     caplog.clear()
     with caplog.at_level("INFO", logger="midepoch"):
         for _ in range(2):
             rows, step = shuffled(source, **sizes)
-            rows.log_window(step)
+            rows.log_window(step) if lanes is None else rows.log_mixing(lanes)
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
@@ -177,23 +180,42 @@ def test_a_log_line_says_once_that_the_bytes_of_a_window_bind(parquet, caplog):
     assert "8 were asked for" in message
     assert "smaller row groups" in message
     assert "uncompressed Arrow" in message
-    ((level, message),) = log_of(parquet, caplog, window_blocks=8, window_bytes=3 * each)
-    assert (level, "has about 3 blocks of 12" in message) == ("WARNING", True)
+    assert log_of(parquet, caplog, window_blocks=5, window_bytes=5 * each) == []
 
 
-def test_a_log_line_warns_of_windows_with_few_blocks(parquet, caplog):
-    ((level, message),) = log_of(parquet, caplog, window_blocks=3)
-    assert (level, "about 3 blocks of 12, so a batch comes from few places" in message) == ("WARNING", True)
-    assert "Pass a larger window_blocks; the default is 16." in message
-    assert log_of(parquet, caplog, window_blocks=4) == []
-    assert log_of(parquet, caplog, window_blocks=1, window=16) == []
+@pytest.mark.parametrize(
+    ("lanes", "sizes", "said"),
+    [
+        (1, {"window_blocks": 4}, ["4 blocks are mixed at a time, of 12", "there is 1 lane", "window_blocks=12)"]),
+        (2, {"window_blocks": 4}, ["8 blocks are mixed at a time", "there are 2 lanes", "window_blocks=6)"]),
+        (1, {"window_blocks": 4, "window_bytes": 1}, ["1 block are mixed", "window_blocks=12, window_bytes='"]),
+        (3, {"window_blocks": 4}, None),
+        (1, {"window_blocks": 12}, None),
+        (1, {"window_blocks": 1, "window": 60}, None),
+    ],
+)
+def test_a_log_line_says_once_that_the_windows_of_all_lanes_have_few_blocks(parquet, caplog, lanes, sizes, said):
+    logged = log_of(parquet, caplog, lanes, **sizes)
+    assert [level for level, _ in logged] == ([] if said is None else ["WARNING"])
+    assert all(words in logged[0][1] for words in said or ())
+
+
+def test_what_the_log_line_says_to_do_is_enough(parquet, caplog):
+    ((_, message),) = log_of(parquet, caplog, 1, window_blocks=2, window_bytes=1)
+    window_blocks, window_bytes = re.search(r"window_blocks=(\d+), window_bytes='(.+?)'", message).groups()
+    sizes = {"window_blocks": int(window_blocks), "window_bytes": parse_size("window_bytes", window_bytes)}
+    assert log_of(parquet, caplog, 1, **sizes) == []
+    lanes = int(re.search(r"\.lanes\((\d+)\)", message).group(1))
+    assert log_of(parquet, caplog, lanes, window_blocks=2, window_bytes=1) == []
 
 
 def test_nothing_is_logged_of_one_window_or_of_blocks_that_can_be_divided(tmp_path, caplog):
     few = FileRows(index=open_index(write_files(tmp_path / "few", [10], ["parquet"], block=5)))
     assert log_of(few, caplog, window_blocks=1, window=9) == []
+    assert log_of(few, caplog, 1, window_blocks=1, window=9) == []
     arrow = FileRows(index=open_index(write_files(tmp_path / "arrow", [60], ["stream"], block=5)))
     assert log_of(arrow, caplog, window_blocks=1, window_bytes=1) == []
+    assert log_of(arrow, caplog, 1, window_blocks=1, window_bytes=1) == []
 
 
 @pytest.mark.parametrize(
