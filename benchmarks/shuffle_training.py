@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import midepoch as me
-from midepoch.order.windows import VIRTUAL_ROWS
 
 TOPIC_WORDS, SUCCESSORS, FOLLOWED = 256, 4, 0.7
 """The words of a topic, how many may follow a word, and how often one of them does."""
@@ -38,6 +37,7 @@ class Sizes:
     topics: int = 400
     length: int = 64
     row_group: int = 50_000
+    small_group: int = 1_000
     vocabulary: int = 4096
     validation: int = 20_000
     batch: int = 512
@@ -48,7 +48,16 @@ class Sizes:
 
 
 QUICK = Sizes(
-    documents=8_000, topics=20, length=16, row_group=400, validation=400, batch=64, width=32, layers=1, warmup=10
+    documents=8_000,
+    topics=20,
+    length=16,
+    row_group=400,
+    small_group=20,
+    validation=400,
+    batch=64,
+    width=32,
+    layers=1,
+    warmup=10,
 )
 
 
@@ -84,6 +93,7 @@ def write(folder: Path, sizes: Sizes) -> npt.NDArray[np.int16]:
     schema = pa.schema({"tokens": pa.list_(pa.int16(), sizes.length)})
     with (
         pq.ParquetWriter(folder / "sorted.parquet", schema, use_dictionary=False) as parquet,
+        pq.ParquetWriter(folder / "small-groups.parquet", schema, use_dictionary=False) as small,
         pa.OSFile(str(folder / "sorted.arrow"), "wb") as file,
         pa.ipc.new_stream(file, schema) as arrow,
     ):
@@ -93,6 +103,7 @@ def write(folder: Path, sizes: Sizes) -> npt.NDArray[np.int16]:
             column = pa.FixedSizeListArray.from_arrays(pa.array(tokens.ravel()), sizes.length)
             batch = pa.record_batch([column], schema=schema)
             parquet.write_batch(batch, row_group_size=sizes.row_group)
+            small.write_batch(batch, row_group_size=sizes.small_group)
             arrow.write_batch(batch)
     return topics.documents(np.arange(sizes.validation) % sizes.topics, seed=VALIDATION_SEED)
 
@@ -122,17 +133,20 @@ class Arm:
                 parts = []
 
 
-OLD: dict[str, Any] = {"window": 8192, "window_blocks": 1}
+ONE: dict[str, Any] = {"window": 8192, "window_blocks": 1}
+SMALL, ARROW = "small-groups.parquet", "sorted.arrow"
 ARMS = {
-    "old": Arm(text="1 row group (`window_blocks=1`)", options=OLD),
-    "new": Arm(text="16 row groups (the default)"),
-    "row": Arm(text='all rows (`level="row"`, Arrow)', file="sorted.arrow", options={"level": "row"}),
-    "old-8": Arm(text="1 row group, 8 ranks", options=OLD, lanes=8, ranks=8),
-    "new-8": Arm(text="16 row groups, 8 ranks", lanes=8, ranks=8),
-    "new-turns": Arm(text="16 row groups, 1 rank, `lanes(8)`", lanes=8),
-    "arrow": Arm(text="64 virtual blocks of Arrow (the default)", file="sorted.arrow"),
-    "arrow-512": Arm(text="512 virtual blocks", file="sorted.arrow", options={"window": 512 * VIRTUAL_ROWS}),
-    "arrow-2048": Arm(text="2,048 virtual blocks", file="sorted.arrow", options={"window": 2048 * VIRTUAL_ROWS}),
+    "row": Arm(text='all rows (`level="row"`, Arrow)', file=ARROW, options={"level": "row"}),
+    "one": Arm(text="1 row group (`window_blocks=1`)", options=ONE),
+    "default": Arm(text="32 row groups (the default)"),
+    "one-8": Arm(text="1 row group, 8 ranks", options=ONE, lanes=8, ranks=8),
+    "default-8": Arm(text="32 row groups, 8 ranks", lanes=8, ranks=8),
+    "default-turns": Arm(text="32 row groups, 1 rank, `lanes(8)`", lanes=8),
+    "small": Arm(text="32 row groups of 1,000 rows (the default)", file=SMALL),
+    "small-128": Arm(text="128 row groups of 1,000 rows", file=SMALL, options={"window_blocks": 128}),
+    "arrow": Arm(text="512 virtual blocks of Arrow (the default)", file=ARROW),
+    "arrow-64": Arm(text="64 virtual blocks", file=ARROW, options={"window_blocks": 4}),
+    "arrow-2048": Arm(text="2,048 virtual blocks", file=ARROW, options={"window_blocks": 128}),
 }
 
 
@@ -243,7 +257,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny data and model, to see that everything runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--only", nargs="+", choices=ARMS, default=["old", "new", "row"])
+    parser.add_argument("--only", nargs="+", choices=ARMS, default=["row", "arrow", "small", "small-128"])
     chosen = parser.parse_args()
     sizes = QUICK if chosen.quick else Sizes()
     torch.set_float32_matmul_precision("high")

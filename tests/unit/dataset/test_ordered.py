@@ -140,7 +140,7 @@ def test_sizes_of_windows_may_be_numbers_or_strings(tmp_path):
         "level": "block",
         "seed": 1,
         "window": 8192,
-        "window_blocks": 16,
+        "window_blocks": 32,
         "window_bytes": 512 << 20,
     }
     assert dataset.shuffle(1, level="row", window_blocks=3).plan.pipeline.describe() == [
