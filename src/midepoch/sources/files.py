@@ -179,8 +179,8 @@ class FileRows:
             f"{self.label}: rows of {count('block', lanes * blocks)} are mixed at a time, of {window.all:,} in the "
             f"dataset: a window of the shuffle has {blocks}, and there {'is' if lanes == 1 else 'are'} "
             f"{count('lane', lanes)}. If neighbouring rows are alike, as in files that are sorted by topic, a model "
-            f"learns less. Pass shuffle(window_blocks={needed}{more}), which takes about "
-            f"{size_in_words(nbytes)} of memory for each lane, or call .lanes({-(-enough // blocks)}), or write smaller row groups."
+            f"learns less. Pass shuffle(window_blocks={needed}{more}), which takes about {size_in_words(nbytes)} of "
+            f"memory for each lane, or call .lanes({-(-enough // blocks)}), or write smaller row groups."
         )
 
     def _blocks_of_window(self, step: Shuffle) -> WindowBlocks | None:

@@ -239,11 +239,8 @@ def matching(
         try:
             mask = predicate.mask(run.rows.data)
         except pa.ArrowException as error:
-            name, row = locate(int(run.keys[0]))
-            raise DataFormatError(
-                f"filters {predicate.expression} failed on the rows that were read together with row {row:,} of "
-                f"{name}: {error}"
-            ) from error
+            name, row = locate(int(run.keys[_failing_row(predicate, run)]))
+            raise DataFormatError(f"filters {predicate.expression} failed on row {row:,} of {name}: {error}") from error
         if expects_all and not mask.all():
             name, row = locate(int(run.keys[~mask][0]))
             raise rejected_row("read(filters=...)", f"row {row:,} of {name}")
@@ -251,3 +248,13 @@ def matching(
         matches = chosen if mask.all() else chosen.take(np.flatnonzero(mask))
         for start in range(0, len(matches), max_rows):
             yield matches.slice(start, min(start + max_rows, len(matches)))
+
+
+def _failing_row(predicate: "Predicate", run: RowRun) -> int:
+    """The first row of a run on which an expression fails alone, or the first of all."""
+    for row in range(len(run)):
+        try:
+            predicate.mask(run.rows.slice(row, row + 1).data)
+        except pa.ArrowException:
+            return row
+    return 0
