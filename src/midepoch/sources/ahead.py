@@ -10,6 +10,7 @@ Blocks of mapped files are views. They are not requested, and rows are copied st
 
 import os
 import sys
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
@@ -267,8 +268,8 @@ class Step:
         self.to_hold: list[int] = []
         """The blocks that must be in memory before the rows are made."""
         if opened.decodes:
-            blocks = np.unique(np.searchsorted(opened.view.block_starts, self.numbers, "right") - 1).tolist()
-            self.to_hold = [number for number in blocks if not opened.is_view(number)]
+            blocks, _ = blocks_of(opened.view.block_starts, np.sort(self.numbers))
+            self.to_hold = [number for number in blocks.tolist() if not opened.is_view(number)]
         most = max(LEAST_HELD_BYTES, opened.window_bytes)
         if len(self.to_hold) > 1 and opened.view.block_lengths[self.to_hold].sum() > most:
             self.to_hold = []  # so many that they are read and dropped one by one
@@ -276,18 +277,27 @@ class Step:
         self.made: Future[list[pa.RecordBatch]] | None = None
 
 
+def blocks_of(starts: I64, rising: I64) -> tuple[I64, list[int]]:
+    """The blocks of rows whose numbers rise, and where the rows of each begin among these, and the last end."""
+    owners = np.searchsorted(starts, rising, "right") - 1
+    changes = np.flatnonzero(np.diff(owners)) + 1
+    begins = np.append(np.int64(0), changes)
+    return owners[begins], [*begins.tolist(), len(rising)]
+
+
 def make_rows(opened: OpenFiles, numbers: I64) -> list[pa.RecordBatch]:
     """Rows by their numbers, as copies that are of the indexed versions of their files.
 
     They are one record batch, unless their texts have more bytes than one can hold.
     """
-    starts, view = opened.view.block_starts, opened.view
-    owners = np.searchsorted(starts, numbers, "right") - 1
-    files = np.unique(np.searchsorted(view.first_blocks, owners, "right") - 1).tolist()
+    places = None if (np.diff(numbers) > 0).all() else np.argsort(numbers)
+    rising = numbers if places is None else numbers[places]
+    blocks, bounds = blocks_of(opened.view.block_starts, rising)
+    files = np.unique(np.searchsorted(opened.view.first_blocks, blocks, "right") - 1).tolist()
     for file in files:
         opened.blocks.index.check(file)  # before too: a map of a truncated file cannot be read
     try:
-        batches = [_gathered(opened, numbers, owners)]
+        batch = _gathered(opened, rising, blocks.tolist(), bounds, places)
     except (pa.ArrowInvalid, pa.ArrowCapacityError, pa.ArrowIndexError) as error:
         if len(numbers) < 2 or "overflow" not in str(error):
             raise
@@ -295,32 +305,32 @@ def make_rows(opened: OpenFiles, numbers: I64) -> list[pa.RecordBatch]:
         return [*make_rows(opened, numbers[:half]), *make_rows(opened, numbers[half:])]
     for file in files:
         opened.blocks.index.check(file)
-    return batches
+    return [batch]
 
 
-def _gathered(opened: OpenFiles, numbers: I64, owners: I64) -> pa.RecordBatch:
-    """The rows, gathered from their blocks."""
+def _gathered(
+    opened: OpenFiles, rising: I64, blocks: Sequence[int], bounds: Sequence[int], places: I64 | None
+) -> pa.RecordBatch:
+    """The rows of blocks, put at their ``places``; None if they stay in file order."""
     starts = opened.view.block_starts
-    breaks = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(owners) != 0)) + 1
-    if len(breaks) * SLICE_ROWS <= len(numbers):
-        slices = []
-        for begin, end in pairwise([0, *breaks.tolist(), len(numbers)]):
-            block = int(owners[begin])
-            slices.append(_as_batch(opened.data(block).slice(int(numbers[begin] - starts[block]), end - begin)))
-        is_view = len(slices) == 1 and opened.blocks.is_copied(opened.view.file_of(int(owners[0])))
-        return standalone(slices[0]) if is_view else _joined(slices)
-    places = np.argsort(numbers, kind="stable")
-    rising, owners = numbers[places], owners[places]
-    changes = np.flatnonzero(np.diff(owners)) + 1
+    if places is None:
+        cuts = np.union1d(np.flatnonzero(np.diff(rising) != 1) + 1, bounds).tolist()
+        if (len(cuts) - 2) * SLICE_ROWS <= len(rising):
+            slices = []
+            for begin, end in pairwise(cuts):
+                block = blocks[bisect(bounds, begin) - 1]
+                slices.append(_as_batch(opened.data(block).slice(int(rising[begin] - starts[block]), end - begin)))
+            is_view = len(slices) == 1 and opened.blocks.is_copied(opened.view.file_of(blocks[0]))
+            return standalone(slices[0]) if is_view else _joined(slices)
     parts = []
-    for begin, end in pairwise([0, *changes.tolist(), len(rising)]):
-        block = int(owners[begin])
+    for block, (begin, end) in zip(blocks, pairwise(bounds), strict=True):
         rows, data = rising[begin:end] - starts[block], opened.data(block)
         if not isinstance(data, pa.RecordBatch):
             rows, data = np.arange(end - begin), _as_batch(take(data, rows))
         parts.append((data, rows))
-    back = np.empty_like(places)
-    back[places] = np.arange(len(places))
+    back = np.arange(len(rising))
+    if places is not None:
+        back[places] = np.arange(len(rising))
     return gather(parts, back)
 
 
