@@ -59,7 +59,7 @@ MAX_ARRAYS = 64
 MAX_STEPS = 64
 """How many steps of a lane are planned, at most."""
 MADE_BYTES = 32 << 20
-"""About how many bytes of rows are made ahead."""
+"""About how many bytes of rows are made ahead, at most: one step for each thread."""
 FETCH_THREADS = 24
 """Most of their time is spent waiting for a store."""
 DECODE_THREADS = 12
@@ -124,7 +124,7 @@ class OpenFiles:
         is_picked = bool(window_bytes) or is_scattered
         scattered_bytes = max(SCATTERED_BYTES, ROW_STEP_BYTES // lanes if is_scattered and not self.decodes else 0)
         self.sizes = StepSizes.of(
-            index.view.row_bytes, lanes, scattered_bytes if is_picked and not has_dictionaries else 0
+            index.view.row_bytes, lanes, scattered_bytes if is_picked and not has_dictionaries else 0, self.threads
         )
         self._held: dict[int, HeldBlock] = {}
         self._pools: dict[str, ThreadPoolExecutor] = {}
@@ -251,13 +251,13 @@ class StepSizes:
     """How many steps are made ahead, at most."""
 
     @classmethod
-    def of(cls, row_bytes: int, lanes: int, scattered_bytes: int = 0) -> "StepSizes":
+    def of(cls, row_bytes: int, lanes: int, scattered_bytes: int = 0, threads: int = 1) -> "StepSizes":
         """Sizes for a reader of ``lanes`` lanes at once. Rows that lie scattered have steps of ``scattered_bytes``."""
         rows = max(RUN_ROWS, min(STEP_ROWS, NARROW_BYTES // row_bytes))
         run = max(1, min(max(16, rows // lanes), RUN_BYTES // row_bytes))
         step = max(run, min(STEP_ROWS // lanes, STEP_BYTES // row_bytes))
         step = max(step, min(SCATTERED_ROWS // lanes, scattered_bytes // row_bytes))
-        return cls(step, run, max(1, MADE_BYTES // lanes // (step * row_bytes)))
+        return cls(step, run, max(1, min(threads, MADE_BYTES // lanes // (step * row_bytes))))
 
 
 class Step:
