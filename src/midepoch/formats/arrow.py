@@ -157,7 +157,8 @@ class ArrowBlocks:
 
     @cached_property
     def _file(self) -> pa.ipc.RecordBatchFileReader:
-        return pa.ipc.open_file(open_file(self._path) if self._map is None else self._map)
+        """Reads what it returns into memory: rows that leave share the memory of their dictionaries."""
+        return pa.ipc.open_file(open_file(self._path))
 
     @cached_property
     def _preamble(self) -> list[Message]:

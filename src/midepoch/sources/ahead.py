@@ -17,7 +17,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from threading import Event
+from threading import Event, current_thread
 from typing import TypeVar
 
 import numpy as np
@@ -72,6 +72,8 @@ GROUPS_AHEAD = 8
 """Of what is read ahead, one group of blocks that are fetched together is this part, at most."""
 LEAST_HELD_BYTES = 64 << 20
 """If the blocks of a step take more than this, and more than a window may have, each is read, used and dropped."""
+THREADS = "midepoch"
+"""How the names of threads begin."""
 CLOSE_SECONDS = 2.0
 """How long requests under way are waited for when a reader is closed. They end by themselves after that."""
 
@@ -82,16 +84,39 @@ Made = TypeVar("Made")
 class HeldBlock:
     """A block that lanes need: on its way, or in memory."""
 
-    def __init__(self, number: int, nbytes: int, group: Group) -> None:
+    def __init__(self, number: int, nbytes: int, group: Group, is_alone: bool) -> None:
         self.number, self.group, self.users = number, group, 0
-        self._nbytes, self._is_measured = nbytes, False
+        self._nbytes, self._is_measured, self._is_alone = nbytes, False, is_alone
 
     @property
     def nbytes(self) -> int:
         """Its bytes in memory; until it is there, its bytes in the index."""
-        if not self._is_measured and self.group.done() and not self.group.cancelled() and not self.group.exception():
+        if not self._is_measured and self._is_here:
             self._nbytes, self._is_measured = self.group.result()[self.number].get_total_buffer_size(), True
         return self._nbytes
+
+    @property
+    def _is_here(self) -> bool:
+        return self.group.done() and not self.group.cancelled() and not self.group.exception()
+
+    def data(self, blocks: FileBlocks) -> Data:
+        """Its rows. If its group failed it is read alone, once: another block of the group may be the broken one."""
+        try:
+            return self.group.result()[self.number]
+        except CancelledError:
+            raise StaleIteratorError("This iterator is out of date: what it reads was closed.") from None
+        except Exception:
+            if self._is_alone:
+                raise
+            alone: Group = Future()
+            alone.set_result(blocks.read([self.number]))
+            self.group, self._is_alone = alone, True
+            return alone.result()[self.number]
+
+    def drop(self) -> None:
+        """Let go of its memory, also while others of its group are needed."""
+        if self._is_here:
+            self.group.result().pop(self.number, None)
 
 
 class OpenFiles:
@@ -149,7 +174,7 @@ class OpenFiles:
         kind, threads = ("fetch", FETCH_THREADS) if fetches and self.is_remote else ("make", self.threads)
         if kind not in self._pools:
             begin = None if self._store is None else partial(self._store.stop_with, self._stop)
-            self._pools[kind] = ThreadPoolExecutor(threads, f"midepoch-{kind}", begin)
+            self._pools[kind] = ThreadPoolExecutor(threads, f"{THREADS}-{kind}", begin)
         return self._pools[kind].submit(make, *arguments)
 
     def hold(self, numbers: Sequence[int]) -> None:
@@ -158,7 +183,7 @@ class OpenFiles:
             future = self.submit(self.blocks.read, group, fetches=True)
             for number in group:
                 length = int(self.view.block_lengths[number])
-                self._held[number] = HeldBlock(number, length, future)
+                self._held[number] = HeldBlock(number, length, future, len(group) == 1)
         for number in numbers:
             self._held[number].users += 1
 
@@ -168,23 +193,25 @@ class OpenFiles:
             block = self._held[number]
             block.users -= 1
             if not block.users:
-                del self._held[number]
+                self._held.pop(number).drop()
 
     def held(self, number: int) -> HeldBlock | None:
         """A block that some lane holds."""
         return self._held.get(number)
 
     def data(self, number: int) -> Data:
-        """The rows of a block: a view, or held, or read now."""
+        """The rows of a block: a view, or in memory, or read now.
+
+        Nobody waits here for one on its way: the thread that is to read it may be this one.
+        """
         held = self._held.get(number)
-        if held is None:
-            return self.blocks.view_of(number) if self.is_view(number) else self.blocks.read([number])[number]
-        try:
-            return held.group.result()[number]
-        except CancelledError:
-            raise StaleIteratorError("This iterator is out of date: what it reads was closed.") from None
-        except Exception:  # another block of its group may be the broken one, and rows before that are delivered
-            return self.blocks.read([number])[number]
+        if held is not None and held.group.done():
+            return held.data(self.blocks)
+        return self.blocks.view_of(number) if self.is_view(number) else self.blocks.read([number])[number]
+
+    def keeps(self, number: int) -> bool:
+        """True if a block is in memory anyway, or takes none."""
+        return number in self._held or self.is_view(number)
 
     def is_view(self, number: int) -> bool:
         """True if a block is a view of its file, which takes no memory to hold."""
@@ -232,8 +259,9 @@ class OpenFiles:
         if is_finalizing() or self._process != os.getpid():
             return
         self._stop.set()
+        may_wait = not self.is_remote and not current_thread().name.startswith(THREADS)  # which collects garbage
         for pool in self._pools.values():
-            pool.shutdown(wait=not self.is_remote, cancel_futures=True)
+            pool.shutdown(wait=may_wait, cancel_futures=True)
         wait([block.group for block in self._held.values()], CLOSE_SECONDS)
         self._pools.clear()
         self.blocks.close()
@@ -271,8 +299,8 @@ class Step:
             blocks, _ = blocks_of(opened.view.block_starts, np.sort(self.numbers))
             self.to_hold = [number for number in blocks.tolist() if not opened.is_view(number)]
         most = max(LEAST_HELD_BYTES, opened.window_bytes)
-        if len(self.to_hold) > 1 and opened.view.block_lengths[self.to_hold].sum() > most:
-            self.to_hold = []  # so many that they are read and dropped one by one
+        if len(self.to_hold) > 2 and opened.view.block_lengths[self.to_hold].sum() > most:
+            self.to_hold = []  # so many that they are read and dropped one by one; two are where large blocks meet
         self.is_requested = not self.to_hold
         self.made: Future[list[pa.RecordBatch]] | None = None
 
@@ -325,7 +353,7 @@ def _gathered(
     parts = []
     for block, (begin, end) in zip(blocks, pairwise(bounds), strict=True):
         rows, data = rising[begin:end] - starts[block], opened.data(block)
-        if not isinstance(data, pa.RecordBatch):
+        if not isinstance(data, pa.RecordBatch) or not opened.keeps(block):
             rows, data = np.arange(end - begin), _as_batch(take(data, rows))
         parts.append((data, rows))
     back = np.arange(len(rising))
@@ -386,8 +414,8 @@ class LaneRows:
             rows += len(array)
             if rows < most and len(array) and len(waiting) < MAX_ARRAYS and not is_first:
                 continue
+            is_due = is_first or not len(array) or len(waiting) >= MAX_ARRAYS
             left, waiting, rows = np.concatenate(waiting), [], 0
-            is_due = is_first or not len(array)
             while len(left) >= most or (len(left) and is_due):
                 step = self._step(left[:most])
                 yield step
@@ -471,6 +499,8 @@ class LaneRows:
     def _runs_of(self, step: Step, most_rows: int) -> Iterator[RowRun]:
         """The rows of a step. If no thread has begun to make them, this one does."""
         own = step.made is None or step.made.cancel()
+        if own:
+            wait([block.group for block in map(self._opened.held, step.to_hold) if block is not None])
         made = make_rows(self._opened, step.numbers) if own or step.made is None else step.made.result()
         begin, locate = 0, self._opened.view.locate
         for batch in made:

@@ -61,9 +61,10 @@ class FileBlocks:
             file, block = self.view.block(number)
             data = self._reader(file).read(block)
             self._check_rows(data, file, block)
-            while len(self._views) >= MAX_VIEWS:
-                self._views.pop(next(iter(self._views)), None)
-            self._views[number] = data
+            with self._lock:
+                while len(self._views) >= MAX_VIEWS:
+                    del self._views[next(iter(self._views))]
+                self._views[number] = data
         return data
 
     def read(self, numbers: Sequence[int]) -> dict[int, Data]:
@@ -156,7 +157,7 @@ class FileBlocks:
             opened = self._open_files.get(file)
             if opened is None:
                 if len(self._open_files) >= MAX_OPEN_FILES:
-                    self._open_files.pop(next(iter(self._open_files)), None)
+                    del self._open_files[next(iter(self._open_files))]
                 opened = self._open_files[file] = _OpenFile()
         with opened.lock:  # if two threads want the same file, one opens it and the other waits
             if opened.reader is None:
@@ -165,8 +166,9 @@ class FileBlocks:
 
     def close(self) -> None:
         """Close the files."""
-        self._open_files.clear()
-        self._views.clear()
+        with self._lock:
+            self._open_files.clear()
+            self._views.clear()
 
 
 class _OpenFile:

@@ -43,8 +43,7 @@ def gather(parts: Sequence[tuple[pa.RecordBatch, I64]], places: I64) -> pa.Recor
     schema, long = parts[0][0].schema, dict[str, pa.Array]()
     for number, field in enumerate(schema):
         if len(places) and all(_holds_long_lists(batch.column(number)) for batch, _ in parts):
-            lists = _gather_lists([(batch.column(number), rows) for batch, rows in parts], places)
-            long |= {} if lists is None else {field.name: lists}
+            long[field.name] = _gather_lists([(batch.column(number), rows) for batch, rows in parts], places)
     others = [name for name in schema.names if name not in long]
     if others or not long:
         taken = [_sliced_or_taken(batch.select(others) if long else batch, rows) for batch, rows in parts]
@@ -119,8 +118,8 @@ def _holds_long_lists(column: pa.Array) -> bool:
     return bool((ends[-1] - ends[0]) * DTYPES[kind.value_type.id].itemsize >= LONG_BYTES * len(column))
 
 
-def _gather_lists(parts: "Sequence[tuple[pa.Array, I64]]", places: I64) -> pa.Array | None:
-    """Lists of numbers of several columns; None if they have too many numbers for one column."""
+def _gather_lists(parts: "Sequence[tuple[pa.Array, I64]]", places: I64) -> pa.Array:
+    """Lists of numbers of several columns. Raises if they have too many numbers: Arrow would not notice."""
     kind, dtype = parts[0][0].type, numbers_of(parts[0][0].offsets).dtype
     bounds = [numbers_of(column.offsets) for column, _ in parts]
     starts, stops = (
@@ -129,7 +128,7 @@ def _gather_lists(parts: "Sequence[tuple[pa.Array, I64]]", places: I64) -> pa.Ar
     )
     ends = np.concatenate([[0], np.cumsum(stops - starts, dtype=np.int64)])
     if ends[-1] > np.iinfo(dtype).max:
-        return None
+        raise pa.ArrowCapacityError(f"offset overflow: {ends[-1]:,} numbers are too many for a column of {kind}")
     values = [numbers_of(column.values) for column, _ in parts]
     owners = np.repeat(np.arange(len(parts)), [len(rows) for _, rows in parts])[places]
     lists = [

@@ -1,0 +1,653 @@
+"""Reading ahead: the rows of the order, each block decoded once, within memory, and errors in their turn."""
+
+import json
+import os
+import sys
+import threading
+from collections import Counter
+from functools import lru_cache
+from unittest.mock import patch
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import midepoch as me
+from files import numbers, values, write, write_numbers
+from forking import in_a_forked_process
+from midepoch.errors import DataChangedError, DataFormatError, StaleIteratorError
+from midepoch.index.build import open_index
+from midepoch.order.orders import Sequential, Shuffle, Slice
+from midepoch.sources import ahead, blocks
+from midepoch.sources.ahead import LaneRows, OpenFiles, StepSizes
+from midepoch.sources.files import FileRows
+from midepoch.storage.maps import PROCESS_MAPS
+from midepoch.storage.options import Fetch
+from midepoch.values.take import gather
+from objects import find
+from worlds import SUFFIXES
+
+BLOCKS = [[7, 0, 3], [1, 1, 1, 20], [], [64, 64], [5]]
+"""The sizes of the blocks of each file."""
+ROWS = sum(map(sum, BLOCKS))
+KINDS = {
+    "mapped": ["stream", "file"],
+    "decoded": ["parquet"],
+    "mixed": ["parquet", "stream", "jsonl"],
+    "compressed": ["file"],
+    "lines": ["jsonl"],
+}
+
+
+def write_blocks(path, kind, batches, **options):
+    if kind != "jsonl":
+        return write(path, batches or [numbers(0, 0)], kind, **options)
+    path.write_text("".join(json.dumps(row) + "\n" for batch in batches for row in batch.to_pylist()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def index_of(tmp_path_factory):
+    """The index of files whose column ``x`` is the row's number in the dataset."""
+
+    @lru_cache
+    def written(kind):
+        folder, start = tmp_path_factory.mktemp(kind), 0
+        for number, sizes in enumerate(BLOCKS):
+            batches = []
+            for size in sizes:
+                batches.append(numbers(start, start + size))
+                start += size
+            own = KINDS[kind][number % len(KINDS[kind])]
+            options = {"compression": "lz4"} if kind == "compressed" else {}
+            write_blocks(folder / f"{number}{SUFFIXES[own]}", own, batches, **options)
+        with patch.multiple("midepoch.formats.text.records", BLOCK_RECORDS=9, PACKED_BYTES=200):
+            return open_index(folder, index_dir=tmp_path_factory.mktemp("index"))
+
+    return written
+
+
+def opened_of(index, *steps, lanes=1, sizes=None, order=None):
+    """What a reader holds open, the order, and how often each block is read."""
+    rows = FileRows(index=index, steps=steps)
+    opened, counted = rows.open(lanes), Counter()
+    read = opened.blocks.read
+    opened.blocks.read = lambda numbers: (counted.update(numbers), read(numbers))[1]
+    opened.sizes = sizes or opened.sizes
+    return opened, order or rows.order(1), counted
+
+
+def found_in(runs):
+    """The positions, keys and values of runs."""
+    positions, keys, found = [], [], []
+    for run in runs:
+        assert len(run)
+        positions += (run.cursors[:, 0] - 1).tolist()
+        keys += run.keys.tolist()
+        found += [row["x"] for row in run.rows.items()]
+    return positions, keys, found
+
+
+shuffles = st.builds(
+    Shuffle,
+    seed=st.integers(0, 9),
+    level=st.sampled_from(["file", "block", "row"]),
+    window=st.integers(1, 90),
+    window_blocks=st.none() | st.integers(1, 9),
+    window_bytes=st.sampled_from([1, 500, 4000, 1 << 29]),
+)
+order_steps = st.lists(
+    shuffles | st.builds(Slice, start=st.integers(0, 60), stop=st.none() | st.integers(60, 200)), max_size=2
+).filter(lambda chosen: not any(isinstance(step, Shuffle) and step.level == "file" for step in chosen[1:]))
+step_sizes = st.builds(
+    lambda run, factor, made: StepSizes(run * factor, run, made),
+    st.sampled_from([1, 3, 16, 100]),
+    st.sampled_from([1, 2, 9]),
+    st.sampled_from([0, 500, 1 << 25]),
+)
+limits = st.fixed_dictionaries(
+    {
+        "FIRST_ROWS": st.sampled_from([1, 5, 256]),
+        "MAX_ARRAYS": st.sampled_from([1, 2, 64]),
+        "BYTES_OF_A_THREAD": st.sampled_from([0, 300, 8 << 20]),
+        "LEAST_HELD_BYTES": st.sampled_from([1, 64 << 20]),
+        "usable_cores": st.sampled_from([lambda: 1, lambda: 3]),
+    }
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(steps=order_steps, sizes=step_sizes, limited=limits, most=st.none() | st.integers(1, 40), data=st.data())
+def test_runs_hold_the_rows_of_the_order_at_the_wanted_positions(index_of, kind, steps, sizes, limited, most, data):
+    """Arrays may be empty, several times in a row, at the beginning and at the end. Nothing is held afterwards."""
+    with patch.multiple(ahead, **limited):
+        opened, order, counted = opened_of(index_of(kind), *steps, sizes=sizes)
+        wanted = list(range(order.size))
+        if data.draw(st.booleans()) and wanted:
+            wanted = sorted(data.draw(st.sets(st.sampled_from(wanted))))
+        cuts = sorted(data.draw(st.lists(st.sampled_from([0, len(wanted)]) | st.integers(0, len(wanted)), max_size=9)))
+        arrays = np.split(np.array(wanted, np.int64), cuts) if wanted or cuts else []
+        rows = LaneRows(opened, order)
+        lengths, runs = [], rows.runs(iter(arrays), most)
+        got = found_in(run for run in runs if lengths.append(len(run)) is None)
+        opened.close()
+    expected = order.rows(np.array(wanted, np.int64)).tolist()
+    assert got == (wanted, expected, expected)
+    assert max(lengths, default=1) <= (most or sizes.run)
+    assert opened._held == {}
+    shuffled = [step for step in steps if isinstance(step, Shuffle) and step.level != "file"]
+    if len(shuffled) <= 1 and not any(step.level == "row" for step in shuffled) and limited["LEAST_HELD_BYTES"] > 1:
+        assert max(counted.values(), default=1) == 1
+
+
+@pytest.mark.parametrize("kind", ["mapped", "decoded"])
+def test_rows_before_an_empty_array_come_before_more_are_asked_for(index_of, kind):
+    opened, order, _ = opened_of(index_of(kind))
+    asked = []
+
+    def wanted():
+        for begin in range(0, 90, 30):
+            asked.append(begin)
+            yield np.arange(begin, begin + 30)
+            yield np.empty(0, np.int64)
+            yield np.empty(0, np.int64)
+
+    for run in LaneRows(opened, order).runs(wanted()):
+        assert asked[-1] == int(run.keys[-1]) // 30 * 30
+    assert asked == [0, 30, 60]
+    opened.close()
+
+
+def test_who_makes_the_wanted_positions_does_not_get_far_ahead(index_of):
+    opened, order, _ = opened_of(index_of("mapped"), sizes=StepSizes(8192, 8192, 1))
+    asked = []
+    with patch.object(ahead, "MAX_ARRAYS", 10):
+        runs = LaneRows(opened, order).runs(asked.append(n) or np.array([n]) for n in range(ROWS))
+        assert [(len(run), len(asked)) for run, _ in zip(runs, range(3), strict=False)] == [(1, 1), (10, 21), (10, 51)]
+    opened.close()
+
+
+WINDOWS = {"window": 50, "window_blocks": 8}
+
+
+@pytest.fixture
+def row_groups(tmp_path):
+    """A dataset of 40 row groups of 100 rows in 4 files."""
+    for file in range(4):
+        write_numbers(tmp_path / f"{file}.parquet", 1000 * file, 1000 * file + 1000, "parquet", rows=100)
+    return me.read(tmp_path)
+
+
+@pytest.fixture(params=[16, 300])
+def small_steps(request, monkeypatch):
+    for name in ("STEP_ROWS", "SCATTERED_ROWS", "RUN_ROWS"):
+        monkeypatch.setattr(ahead, name, request.param)
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """How often each row group is decoded."""
+    counted, read = Counter(), blocks.FileBlocks.read
+    monkeypatch.setattr(
+        blocks.FileBlocks, "read", lambda self, numbers: (counted.update(numbers), read(self, numbers))[1]
+    )
+    return counted
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("taken", [0, 5, 799, 800, 801, 2345])
+@pytest.mark.parametrize("order", [None, WINDOWS, {**WINDOWS, "window_bytes": 1}, {"level": "file"}])
+def test_after_a_resume_every_row_group_that_is_left_is_decoded_once(row_groups, decoded, taken, order):
+    build = (lambda: row_groups.take(4000)) if order is None else lambda: row_groups.shuffle(1, **order)
+    whole, dataset = values(build()), build()
+    iterator = iter(dataset)
+    assert sorted(whole) == list(range(4000))
+    for _ in range(taken):
+        next(iterator)
+    state = iterator.state_dict()
+    del iterator  # its threads decode nothing more
+    dataset.load_state_dict(state)
+    decoded.clear()
+    assert values(dataset) == whole[taken:]
+    assert set(decoded.values()) == {1}
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize(
+    ("build", "groups"),
+    [
+        (lambda ds: ds.shuffle(1, window=50, window_blocks=40).lanes(8), 40),
+        (lambda ds: ds.shuffle(1, **WINDOWS).skip(777), 33),
+        (lambda ds: ds.shuffle(1, **WINDOWS).shard(1, 0, mode="file"), 40),
+        (lambda ds: ds.shuffle(1, **WINDOWS).lanes(1).batch(7).shard(3, 1), 40),
+    ],
+    ids=["lanes of one window", "skip", "by file", "a shared lane"],
+)
+def test_row_groups_are_decoded_once_whoever_reads(row_groups, decoded, build, groups):
+    list(build(row_groups))
+    assert set(decoded.values()) == {1}
+    assert groups <= len(decoded) <= 40
+
+
+def test_row_groups_are_decoded_once_where_a_filter_leaves_some_out(tmp_path, row_groups, decoded):
+    assert sorted(values(me.read(tmp_path, filters=[("x", ">=", 1550)]).shuffle(1, **WINDOWS))) == [*range(1550, 4000)]
+    assert len(decoded) == 25
+    assert set(decoded.values()) == {1}
+
+
+def test_large_row_groups_in_order_are_decoded_once_where_they_meet_too(row_groups, decoded, monkeypatch):
+    monkeypatch.setattr(ahead, "LEAST_HELD_BYTES", 1)
+    monkeypatch.setattr(ahead, "STEP_ROWS", 64)
+    monkeypatch.setattr(ahead, "RUN_ROWS", 64)
+    assert values(row_groups) == list(range(4000))
+    assert set(decoded.values()) == {1}
+
+
+def test_blocks_that_are_not_held_are_dropped_one_by_one(row_groups, monkeypatch):
+    """A step of rows from everywhere must not have all the blocks in memory that it picks from."""
+    monkeypatch.setattr(ahead, "LEAST_HELD_BYTES", 1)
+    opened, order, _ = opened_of(row_groups.file_rows("test").index, Shuffle(seed=1, level="row", window=1))
+    alive, seen, read = [], [], opened.blocks.read
+
+    def watched(numbers):
+        found = read(numbers)
+        alive.extend(found[number].column(0).buffers()[1].address for number in numbers)
+        seen.append(pa.total_allocated_bytes())
+        return found
+
+    opened.blocks.read = watched
+    before = pa.total_allocated_bytes()
+    rows = found_in(LaneRows(opened, order).runs(iter([np.arange(4000)])))[2]
+    opened.close()
+    assert sorted(rows) == list(range(4000))
+    assert max(seen) - before < 3 * 4000 * 8, "several times what is delivered"
+
+
+def test_no_task_waits_for_another_that_may_come_after_it(row_groups, monkeypatch):
+    """With one thread, a step that finds a block requested and not read would wait for ever."""
+    opened, _, counted = opened_of(row_groups.file_rows("test").index)
+    opened.threads, begin = 1, threading.Event()
+    opened.submit(begin.wait)
+    made = opened.submit(ahead.make_rows, opened, np.arange(100))
+    opened.hold([0])
+    begin.set()
+    assert made.result(30)[0].num_rows == 100
+    opened.close()
+    assert counted[0] >= 1
+
+
+ROW_BYTES = 8
+
+
+@pytest.fixture
+def plain_groups(tmp_path, monkeypatch):
+    """The index of 40 row groups that have as many bytes in memory as in their file, about, and two cores."""
+    monkeypatch.setattr(ahead, "usable_cores", lambda: 2)
+    groups = [numbers(first, first + 1000) for first in range(0, 40_000, 1000)]
+    write(tmp_path / "a.parquet", groups, "parquet", compression="none", use_dictionary=False)
+    return open_index(tmp_path)
+
+
+def watch(opened, rows, runs):
+    """How many bytes are held after each step, once all that was requested is there."""
+    held = []
+    for _ in runs:
+        ahead.wait([block.group for block in opened._held.values()])
+        held.append((len(opened._held), sum(block.nbytes for block in opened._held.values())))
+    assert opened._held == {}
+    return held
+
+
+@pytest.mark.parametrize(("blocks_ahead", "least", "most"), [(0, 2, 2), (1, 2, 2), (3, 4, 4), (9, 9, 10)])
+def test_blocks_are_read_ahead_within_their_bytes_but_one_always_is(
+    plain_groups, monkeypatch, blocks_ahead, least, most
+):
+    length = int(plain_groups.view.block_lengths.max())
+    monkeypatch.setattr(ahead, "BYTES_OF_A_THREAD", (blocks_ahead * length + 1) // 2 + 1)
+    opened, order, counted = opened_of(plain_groups, sizes=StepSizes(1000, 1000, 1))
+    rows = LaneRows(opened, order)
+    held = [count for count, _ in watch(opened, rows, rows.runs(iter([np.arange(40_000)]), 1000))]
+    opened.close()
+    assert least <= max(held) <= most + 1  # a first step of 256 rows makes later ones lie in two blocks
+    assert min(held[5:-12]) >= 2
+    assert set(counted.values()) == {1}
+
+
+@pytest.mark.parametrize("fitting", [1, 3, 8, 9, 16])
+def test_the_next_window_is_read_ahead_if_it_fits_the_bytes_of_one_or_one_block_is(plain_groups, monkeypatch, fitting):
+    monkeypatch.setattr(ahead, "BYTES_OF_A_THREAD", 0)
+    length = int(plain_groups.view.block_lengths.max())
+    shuffle = Shuffle(seed=1, level="block", window=50, window_blocks=8, window_bytes=fitting * length)
+    opened, order, counted = opened_of(plain_groups, shuffle, sizes=StepSizes(500, 500, 1))
+    rows = LaneRows(opened, order)
+    held = watch(opened, rows, rows.runs(iter([np.arange(40_000)])))
+    opened.close()
+    assert max(nbytes for _, nbytes in held) <= (fitting + 1) * 8192
+    assert max(count for count, _ in held) >= min(fitting, 12)
+    assert set(counted.values()) == {1}
+
+
+def test_blocks_that_grow_in_memory_count_by_their_bytes_there(tmp_path, monkeypatch):
+    """All of them fit, by what the footer says: each is 10 kB there and 1 MB in memory."""
+    monkeypatch.setattr(ahead, "usable_cores", lambda: 2)
+    groups = [pa.record_batch({"x": range(n, n + 100), "text": ["abcd" * 2500] * 100}) for n in range(0, 6000, 100)]
+    index = open_index(write(tmp_path / "a.parquet", groups, "parquet"))
+    grown = 100 * 10_000
+    assert index.view.block_lengths.sum() * 10 < 2 * ahead.BYTES_OF_A_THREAD < 60 * grown
+    opened, order, _ = opened_of(index, sizes=StepSizes(100, 100, 4 * grown + grown // 2))
+    rows = LaneRows(opened, order)
+    held = [nbytes for _, nbytes in watch(opened, rows, rows.runs(iter([np.arange(6000)])))]
+    opened.close()
+    assert 6 * grown < np.median(held) <= 2 * ahead.BYTES_OF_A_THREAD + 4 * grown
+    assert rows._steps_ahead == 4, "of what is made ahead too"
+
+
+def test_nothing_is_held_after_a_pass_was_left_or_failed(plain_groups, monkeypatch):
+    opened, order, _ = opened_of(plain_groups)
+    runs = LaneRows(opened, order).runs(iter([np.arange(40_000)]))
+    next(runs)
+    runs.close()
+    assert opened._held == {}
+    monkeypatch.setattr(ahead, "make_rows", None)
+    with pytest.raises(TypeError):
+        list(LaneRows(opened, order).runs(iter([np.arange(40_000)])))
+    assert opened._held == {}
+    opened.close()
+
+
+def test_lanes_release_a_block_when_the_last_does_and_its_memory_before_that_of_its_group(plain_groups):
+    opened, _, counted = opened_of(plain_groups)
+    opened.hold([0, 1])
+    opened.hold([1, 2])
+    group = opened.held(0).group
+    assert group.result(30).keys() == {0, 1}
+    opened.release([0, 1])
+    assert group.result().keys() == {1}
+    assert opened.data(1).num_rows == 1000
+    opened.release([1, 2])
+    assert group.result() == {}
+    assert set(counted.values()) == {1}
+    opened.close()
+
+
+def breaking(opened, broken, error=DataFormatError, file=0, times=1 << 30):
+    """Let a reader fail, so many times, at a block of a file."""
+    reader = opened.blocks._reader(file)
+    read, left = reader.read, [times]
+
+    def failing(block):
+        if block.number == broken and left[0]:
+            left[0] -= 1
+            raise error(f"{opened.view.path(file)} is damaged")
+        return read(block)
+
+    reader.read = failing
+
+
+def test_row_groups_before_a_damaged_one_are_delivered_and_the_error_names_the_file(row_groups):
+    index = row_groups.file_rows("test").index
+    opened, order, counted = opened_of(index, sizes=StepSizes(300, 100, 1 << 20))
+    breaking(opened, 6)
+    got = []
+    with pytest.raises(DataFormatError, match=r"0\.parquet is damaged"):
+        got.extend(key for run in LaneRows(opened, order).runs(iter([np.arange(4000)])) for key in run.keys.tolist())
+    opened.close()
+    assert got == list(range(556)), "those of the steps before"
+    assert opened._held == {}
+    assert max(counted.values()) == 2, "what is good in a group is read once more, and not for each step"
+
+
+def test_a_group_that_failed_once_is_read_block_by_block(row_groups):
+    opened, order, counted = opened_of(row_groups.file_rows("test").index, sizes=StepSizes(300, 30, 1 << 20))
+    breaking(opened, 6, times=1)
+    assert found_in(LaneRows(opened, order).runs(iter([np.arange(4000)])))[2] == list(range(4000))
+    opened.close()
+    assert max(counted.values()) == 2
+
+
+@pytest.mark.parametrize("kind", ["stream", "parquet"])
+@pytest.mark.parametrize("level", ["file", "row"])
+def test_nothing_is_delivered_of_a_file_that_changed_while_it_was_read_or_copied(tmp_path, monkeypatch, kind, level):
+    path = write_numbers(tmp_path / f"a{SUFFIXES[kind]}", 0, 400, kind, rows=40)
+    opened, order, _ = opened_of(open_index(path), Shuffle(seed=1, level=level, window=1))
+    if kind == "parquet":  # the file is checked when it has been decoded
+        reader = opened.blocks._reader(0)
+        read = reader.read
+        reader.read = lambda block: (os.utime(path, ns=(0, 0)), read(block))[1]
+    else:
+        monkeypatch.setattr(ahead, "gather", lambda *parts: (os.utime(path, ns=(0, 0)), gather(*parts))[1])
+    with pytest.raises(DataChangedError, match="was changed while it was in use"):
+        next(LaneRows(opened, order).runs(iter([np.arange(400)])))
+    opened.close()
+
+
+def test_an_error_of_a_thread_reaches_the_loop_after_the_rows_before_it(row_groups, monkeypatch):
+    make = ahead.make_rows
+
+    def broken(opened, wanted):
+        if wanted[0] >= 256 and threading.current_thread() is not threading.main_thread():
+            raise OSError("disk gone")
+        return make(opened, wanted)
+
+    monkeypatch.setattr(ahead, "make_rows", broken)
+    opened, order, _ = opened_of(row_groups.file_rows("test").index, sizes=StepSizes(256, 256, 1 << 20))
+    got = []
+
+    def read():
+        for run in LaneRows(opened, order).runs(iter([np.arange(4000)])):
+            got.extend(run.keys.tolist())
+            ahead.wait([block.group for block in opened._held.values()])
+
+    with pytest.raises(OSError, match="disk gone"):
+        read()
+    opened.close()
+    assert got == list(range(len(got)))
+    assert len(got) >= 256
+
+
+def remote_index(name, groups=4):
+    fsspec.filesystem("memory").pipe_file(f"/{name}/a.parquet", parquet_of(groups))
+    return open_index(find(f"memory://{name}"))
+
+
+def parquet_of(groups):
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(pa.table({"x": range(100 * groups)}), sink, row_group_size=100, compression="none")
+    return sink.getvalue().to_pybytes()
+
+
+def test_closing_does_not_wait_for_a_store_that_does_not_answer(monkeypatch):
+    monkeypatch.setattr(ahead, "CLOSE_SECONDS", 0.0)
+    index, asked, may_answer = remote_index("stalled"), threading.Event(), threading.Event()
+    monkeypatch.setattr(index, "open", lambda *_: (asked.set(), may_answer.wait())[1])
+    opened = OpenFiles(index, index.schema(None), 1)
+    opened.hold([0])
+    asked.wait()
+    opened.close()
+    group = opened.held(0).group
+    assert not group.done()
+    may_answer.set()
+    assert isinstance(group.exception(30), AttributeError)  # the stalled one returns no reader
+
+
+@pytest.mark.parametrize(("read_ahead", "least", "most"), [(0, 1, 1), (1, 2, 2), (1 << 20, 12, 20)])
+def test_blocks_of_a_store_are_requested_ahead_as_far_as_asked_for(read_ahead, least, most):
+    index = remote_index("asked", 20)
+    opened = OpenFiles(index, index.schema(None), 1, Fetch(read_ahead=read_ahead))
+    opened.sizes = StepSizes(50, 50, 1)
+    rows = LaneRows(opened, Sequential(index.view.file_starts, index.view.block_starts))
+    held = watch(opened, rows, rows.runs(iter([np.arange(2000)])))
+    opened.close()
+    assert least <= max(count for count, _ in held) <= most
+
+
+def test_a_forked_process_neither_reads_nor_waits_for_the_threads_of_its_parent(row_groups):
+    opened, order, _ = opened_of(row_groups.file_rows("test").index)
+    opened.sizes = StepSizes(16, 16, 1)
+    runs = LaneRows(opened, order).runs(iter([np.arange(4000)]))
+    next(runs)
+    (pool,) = opened._pools.values()
+    with pool._shutdown_lock:  # as a thread holds it that requests blocks
+        answer = in_a_forked_process(lambda: (opened.close(), list(runs)))
+    assert "StaleIteratorError: This iterator was started in process" in answer
+    assert len(list(runs)) > 100
+    opened.close()
+
+
+def test_close_does_nothing_while_the_interpreter_ends_and_has_cleared_its_modules(row_groups, monkeypatch):
+    opened, _, _ = opened_of(row_groups.file_rows("test").index)
+    opened.hold([0])
+    monkeypatch.setattr(ahead, "sys", None)
+    opened.close(lambda: True)
+    assert opened.data(0).num_rows == 100
+    opened.close()
+
+
+def test_a_thread_that_collects_garbage_may_close_what_it_belongs_to(row_groups):
+    opened, _, _ = opened_of(row_groups.file_rows("test").index)
+    opened.submit(opened.close).result(30)
+    opened.hold([])
+
+
+def test_what_was_closed_raises_and_does_not_wait(row_groups):
+    opened, _, _ = opened_of(row_groups.file_rows("test").index)
+    opened.threads, go_on = 1, threading.Event()
+    opened.submit(go_on.wait)
+    opened.hold([0])
+    threading.Timer(0.05, go_on.set).start()
+    opened.close()
+    with pytest.raises(StaleIteratorError, match="was closed"):
+        opened.data(0)
+
+
+OVERFLOWS = [
+    pa.ArrowInvalid("offset overflow while concatenating arrays, consider casting"),
+    pa.ArrowInvalid("Take operation overflowed binary array capacity"),
+]
+
+
+@pytest.mark.parametrize("error", OVERFLOWS, ids=["joined", "picked"])
+@pytest.mark.parametrize("level", ["file", "row"])
+def test_more_texts_than_a_column_can_hold_come_in_several_runs(index_of, monkeypatch, error, level):
+    def limited(function, count):
+        def raising(parts, *more):
+            if count(parts, *more) > 7:
+                raise error
+            return function(parts, *more)
+
+        return raising
+
+    monkeypatch.setattr(ahead, "concat_batches", limited(ahead.concat_batches, lambda parts: sum(map(len, parts))))
+    monkeypatch.setattr(ahead, "gather", limited(gather, lambda _, places: len(places)))
+    monkeypatch.setattr(ahead, "SLICE_ROWS", 1)
+    opened, order, _ = opened_of(index_of("decoded"), Shuffle(seed=1, level=level, window=1))
+    lengths = []
+    runs = LaneRows(opened, order).runs(iter([np.arange(ROWS)]))
+    got = found_in(run for run in runs if lengths.append(len(run)) is None)
+    opened.close()
+    expected = order.rows(np.arange(ROWS)).tolist()
+    assert got == (list(range(ROWS)), expected, expected)
+    assert max(lengths) <= 64
+    assert len(lengths) > 4
+
+
+def test_lists_with_more_numbers_than_a_column_can_hold_are_not_picked_wrongly():
+    """Arrow's own take would return lists with wrong bounds."""
+    lists = pa.record_batch({"x": pa.array([[1] * (1 << 20)], pa.list_(pa.int8()))})
+    with pytest.raises(pa.ArrowCapacityError, match=r"offset overflow: 2,202,009,600 numbers are too many"):
+        gather([(lists, np.zeros(2100, np.int64))], np.arange(2100))
+
+
+def test_sizes_of_steps_and_runs():
+    assert [StepSizes.of(size, 1).run for size in (64, 256, 2000, 1 << 20)] == [8192, 2048, 524, 1]
+    assert [StepSizes.of(64, lanes).run for lanes in (1, 64, 10_000)] == [8192, 128, 16]
+    scattered = [StepSizes.of(size, lanes, 8 << 20).step for size, lanes in ((56, 1), (512, 1), (56, 8), (1 << 24, 1))]
+    assert scattered == [32768, 16384, 4096, 1]
+    for row_bytes in (1, 10, 64, 500, 5000, 1 << 24):
+        for lanes in (1, 3, 256, 10_000):
+            chosen = StepSizes.of(row_bytes, lanes)
+            assert 1 <= chosen.run <= chosen.step <= 8192
+            assert chosen.steps_ahead(row_bytes) * chosen.step * row_bytes <= max(32 << 20, chosen.step * row_bytes)
+            assert chosen.steps_ahead(1e12) == chosen.steps_ahead(0.0) // max(1, chosen.steps_ahead(0.0)) == 1
+
+
+@pytest.mark.parametrize("level", ["file", "row", "block"])
+def test_the_first_steps_after_a_resume_are_small(tmp_path, level):
+    index = open_index(write_numbers(tmp_path / "a.arrow", 0, 40_000, rows=5000))
+    opened, order, _ = opened_of(index, Shuffle(seed=1, level=level, window=40_000, window_bytes=1 << 29))
+    lengths = [len(run) for run in LaneRows(opened, order).runs(iter([np.arange(7, 40_000)]))]
+    opened.close()
+    assert lengths[:4] == [256, 512, 1024, 2048]
+    assert max(lengths) == 8192
+
+
+COLUMNS = {
+    "words": pa.array([f"v{n % 7}" for n in range(500)]).dictionary_encode(),
+    "lists": pa.DictionaryArray.from_arrays(pa.array([n % 2 for n in range(500)]), pa.array([[1], [2, 3]])),
+    "texts": pa.array(map(str, range(500))),
+    "structs": pa.array([{"a": str(n)} for n in range(500)]),
+    "vectors": pa.array([[n] * 200 for n in range(500)]),
+}
+
+
+@pytest.mark.parametrize("kind", ["file", "stream"])
+@pytest.mark.parametrize("level", ["file", "row"])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_rows_that_leave_are_no_views_of_a_mapped_file(tmp_path, kind, level, name):
+    batch = pa.record_batch({"x": COLUMNS[name]})
+    path = write(tmp_path / "a.arrow", [batch, batch.slice(0, 0), batch.slice(9)], kind)
+    opened, order, _ = opened_of(open_index(path), Shuffle(seed=1, level=level, window=1))
+    runs = list(LaneRows(opened, order).runs(iter([np.arange(order.size)])))
+    mapped = PROCESS_MAPS.map(str(path))
+    for column in (run.rows.data.column(0) for run in runs):
+        parts = [column, column.dictionary] if pa.types.is_dictionary(column.type) else [column]
+        for buffer in filter(None, (buffer for part in parts for buffer in part.buffers())):
+            assert not buffer.size or not mapped.address <= buffer.address < mapped.address + mapped.size
+    expected = [*COLUMNS[name].to_pylist(), *COLUMNS[name].to_pylist()[9:]]
+    got = [row["x"] for run in runs for row in run.rows.items()]
+    opened.close()
+    assert got == [expected[row] for row in order.rows(np.arange(order.size)).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cores", "worker", "threads"),
+    [
+        ("parquet", 16, None, 12),
+        ("parquet", 16, (3, 4), 5),
+        ("parquet", 16, (13, 14), 2),
+        ("parquet", 2, (7, 8), 2),
+        ("parquet", 2, None, 3),
+        ("parquet", 1, (1, 2), 1),
+        ("jsonl", 2, None, 1),
+    ],
+)
+def test_workers_share_the_cores_that_decode(tmp_path, monkeypatch, kind, cores, worker, threads):
+    monkeypatch.setattr(ahead, "usable_cores", lambda: cores)
+    monkeypatch.setattr(ahead, "torch_worker", lambda: worker)
+    write_blocks(tmp_path / f"a.{kind}", kind, [numbers(0, 40)])
+    opened, _, _ = opened_of(open_index(tmp_path), lanes=2)
+    assert opened.threads == threads
+    assert opened.bytes_ahead == (threads - 1) * ahead.BYTES_OF_A_THREAD // 2
+    opened.submit(int).result(30)
+    assert opened._pools["make"]._max_workers == threads
+    opened.close()
+
+
+def test_threads_may_look_at_more_blocks_than_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "MAX_VIEWS", 1)
+    monkeypatch.setattr(blocks, "MAX_OPEN_FILES", 1)
+    for file in range(3):
+        write_numbers(tmp_path / f"{file}.arrow", 40 * file, 40 * file + 40, rows=1)
+    opened, _, _ = opened_of(open_index(tmp_path))
+    opened.threads, interval = 4, sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        made = [opened.submit(ahead.make_rows, opened, np.arange(120)[::step]) for step in (1, -1) * 30]
+        assert all(sorted(future.result(60)[0]["x"].to_pylist()) == list(range(120)) for future in made)
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(opened.blocks._views) == len(opened.blocks._open_files) == 1
+    opened.close()
