@@ -23,6 +23,7 @@ def like_macos(monkeypatch, tmp_path):
         monkeypatch.delattr(os, name, raising=False)
     for module, name in ((os, "open"), (builtins, "open"), (os, "listdir"), (os, "readlink"), (os, "stat")):
         monkeypatch.setattr(module, name, missing(getattr(module, name)))
+    monkeypatch.setattr("multiprocessing.heap.Arena._dir_candidates", [])
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -53,7 +54,7 @@ def test_a_loader_with_workers_delivers_and_resumes_without_what_only_linux_has(
     for batch in loader:
         got.append(batch["x"].tolist())
         assert "wide" not in batch or (batch["wide"] == batch["x"][:, None] % 100).all()
-        assert list(like_macos.iterdir()) == [], "the memory has no name"
+        assert not any(path.is_file() for path in like_macos.iterdir()), "the memory has no name"
         if len(got) == 3:
             break
     rest = me.Loader(dataset, num_workers=2, multiprocessing_context=method)
@@ -67,9 +68,9 @@ def test_a_message_may_be_longer_than_the_memory_that_was_mapped(tmp_path, monke
     monkeypatch.setattr(ring, "STEP", mmap.PAGESIZE)
     write_numbers(tmp_path / "a.parquet", 0, 40, "parquet", rows=30)
     dataset = me.read(tmp_path).lanes(2).map(widen).batch(5)
-    files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    files = []
     for _ in range(2):
         got = [(batch["x"].tolist(), batch["wide"][:, -1].tolist()) for batch in me.Loader(dataset, num_workers=2)]
         assert got == [([*range(first, first + 5)],) * 2 for first in (0, 20, 5, 25, 10, 30, 15, 35)]
-        dataset.set_epoch(0)
-    assert not files or len(os.listdir("/proc/self/fd")) <= files + 1
+        files.append(len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0)
+    assert files[0] == files[1]
