@@ -100,18 +100,21 @@ class HeldBlock:
         return self.group.done() and not self.group.cancelled() and not self.group.exception()
 
     def data(self, blocks: FileBlocks) -> Data:
-        """Its rows. If its group failed it is read alone, once: another block of the group may be the broken one."""
+        """Its rows. If its group failed, maybe at another block, or if it was dropped, it is read alone, once."""
+        data = None
         try:
-            return self.group.result()[self.number]
+            data = self.group.result().get(self.number)
         except CancelledError:
             raise StaleIteratorError("This iterator is out of date: what it reads was closed.") from None
         except Exception:
             if self._is_alone:
                 raise
+        if data is None:
             alone: Group = Future()
             alone.set_result(blocks.read([self.number]))
             self.group, self._is_alone = alone, True
-            return alone.result()[self.number]
+            data = alone.result()[self.number]
+        return data
 
     def drop(self) -> None:
         """Let go of its memory, also while others of its group are needed."""
