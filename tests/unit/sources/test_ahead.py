@@ -412,6 +412,8 @@ def test_nothing_is_delivered_of_a_file_that_changed_while_it_was_read_or_copied
     opened, order, _ = opened_of(open_index(path), Shuffle(seed=1, level=level, window=1))
     if kind == "parquet":  # it looks broken to who reads it
         breaking(opened, 3, lambda message: os.utime(path, ns=(0, 0)) or DataFormatError(message))
+        with pytest.raises(DataChangedError):
+            opened.blocks.read([3])
     else:
         monkeypatch.setattr(ahead, "gather", lambda *parts: (os.utime(path, ns=(0, 0)), gather(*parts))[1])
     with pytest.raises(DataChangedError, match="was changed while it was in use"):
@@ -638,6 +640,13 @@ def test_threads_may_look_at_more_blocks_than_are_kept(tmp_path, monkeypatch):
         write_numbers(tmp_path / f"{file}.arrow", 40 * file, 40 * file + 40, rows=1)
     opened, _, _ = opened_of(open_index(tmp_path))
     opened.threads, interval = 4, sys.getswitchinterval()
+
+    class Shared(dict):
+        def __setitem__(self, number, view):
+            assert opened.blocks._lock.locked(), "another thread may look for what to drop"
+            super().__setitem__(number, view)
+
+    opened.blocks._views = Shared()
 
     def look():
         return [opened.blocks.view_of(number)["x"][0].as_py() for _ in range(20) for number in range(120)]
