@@ -91,12 +91,13 @@ class HeldBlock:
     @property
     def nbytes(self) -> int:
         """Its bytes in memory; until it is there, its bytes in the index."""
-        if not self._is_measured and self._is_here:
+        if not self._is_measured and self.is_here:
             self._nbytes, self._is_measured = self.group.result()[self.number].get_total_buffer_size(), True
         return self._nbytes
 
     @property
-    def _is_here(self) -> bool:
+    def is_here(self) -> bool:
+        """True if it is in memory."""
         return self.group.done() and not self.group.cancelled() and not self.group.exception()
 
     def data(self, blocks: FileBlocks) -> Data:
@@ -118,7 +119,7 @@ class HeldBlock:
 
     def drop(self) -> None:
         """Let go of its memory, also while others of its group are needed."""
-        if self._is_here:
+        if self.is_here:
             self.group.result().pop(self.number, None)
 
 
@@ -472,23 +473,30 @@ class LaneRows:
     def _fitting(self, step: Step, missing: Sequence[int]) -> Sequence[int]:
         """The first blocks that may be read ahead now. One more than the first step needs always may.
 
-        The next window of a shuffle is read ahead if it fits the bytes of one window together with this one.
+        Blocks on their way are taken to grow as those in memory did. The next window of a shuffle is read ahead if it
+        fits the bytes of one window together with this one.
         """
         if self._opened.nothing_ahead:
             return []
         now = set(self._planned[0].to_hold)
         held = {number: self._nbytes(number) for number in self._until}
+        lengths, here = self._opened.view.block_lengths, [number for number in held if self._is_here(number)]
+        growth = max(1.0, sum(held[number] for number in here) / max(1, int(lengths[here].sum())))
+        held |= {number: int(growth * nbytes) for number, nbytes in held.items() if not self._is_here(number)}
         ahead = sum(nbytes for number, nbytes in held.items() if number not in now)
         room = self._opened.bytes_ahead - ahead
         if self._opened.window_bytes and step.window <= self._planned[0].window + 1:
             room = max(room, self._opened.window_bytes - sum(held.values()))
-        lengths = self._opened.view.block_lengths[list(missing)]
-        fitting = int((np.cumsum(lengths) <= room).sum())
+        fitting = int((growth * np.cumsum(lengths[list(missing)]) <= room).sum())
         return missing[: max(fitting, 0 if ahead else 1)]
 
     def _nbytes(self, number: int) -> int:
         held = self._opened.held(number)
         return 0 if held is None else held.nbytes
+
+    def _is_here(self, number: int) -> bool:
+        held = self._opened.held(number)
+        return held is not None and held.is_here
 
     def _make_ahead(self) -> None:
         """Let threads make the next steps whose blocks are in memory."""

@@ -328,15 +328,15 @@ def test_the_next_window_is_read_ahead_if_it_fits_the_bytes_of_one_or_one_block_
 def test_blocks_that_grow_in_memory_count_by_their_bytes_there(tmp_path, monkeypatch):
     """All of them fit, by what the footer says: each is 10 kB there and 1 MB in memory."""
     monkeypatch.setattr(ahead, "usable_cores", lambda: 2)
-    groups = [pa.record_batch({"x": range(n, n + 100), "text": ["abcd" * 2500] * 100}) for n in range(0, 12_000, 100)]
+    groups = [pa.record_batch({"x": range(n, n + 100), "text": ["abcd" * 2500] * 100}) for n in range(0, 16_000, 100)]
     index = open_index(write(tmp_path / "a.parquet", groups, "parquet"))
     grown = 100 * 10_000
-    assert index.view.block_lengths.sum() * 5 < 2 * ahead.BYTES_OF_A_THREAD < 60 * grown
+    assert index.view.block_lengths.sum() * 4 < 2 * ahead.BYTES_OF_A_THREAD < 60 * grown
     opened, order, _ = opened_of(index, sizes=StepSizes(100, 100, 1))
     rows = LaneRows(opened, order)
-    held = [nbytes for _, nbytes in watch(opened, rows.runs(iter([np.arange(12_000)])))]
+    held = [nbytes for _, nbytes in watch(opened, rows.runs(iter([np.arange(16_000)])))]
     opened.close()
-    assert 6 * grown < np.median(held[60:100]) <= 2 * ahead.BYTES_OF_A_THREAD + 4 * grown
+    assert 6 * grown < max(held) <= 2 * ahead.BYTES_OF_A_THREAD + 16 * grown
 
 
 def test_nothing_is_held_after_a_pass_was_left_or_failed(plain_groups, monkeypatch):
