@@ -1,4 +1,4 @@
-"""Passes over S3 with a latency of 20 ms, by client, against pyarrow's scanner: ``python -m benchmarks.s3_latency``.
+"""Passes over S3 with a latency of 20 ms against pyarrow's scanner: ``python -m benchmarks.s3_latency``.
 
 The server is a small one in a process of its own, on loopback. It answers HEAD, GET of ranges and listings, each after
 20 ms. Rounds alternate, and the best of each contender counts.
@@ -119,9 +119,8 @@ def scanned(endpoint: str, columns: list[str] | None) -> int:
     return sum(batch.num_rows for batch in table.to_batches(columns=columns, batch_size=1024))
 
 
-def read(endpoint: str, columns: list[str] | None, client: str) -> int:
-    options = {**KEYS, "endpoint": endpoint, "client": client}
-    dataset = me.read(f"s3://{BUCKET}/d", storage_options=options, columns=columns)
+def read(endpoint: str, columns: list[str] | None) -> int:
+    dataset = me.read(f"s3://{BUCKET}/d", storage_options={**KEYS, "endpoint": endpoint}, columns=columns)
     return sum(batch.num_rows for batch in dataset.with_format("arrow").batch(1024))
 
 
@@ -132,8 +131,7 @@ def main() -> None:
     options = parser.parse_args()
     contenders: dict[str, Callable[[str, list[str] | None], int]] = {
         "pyarrow's scanner": scanned,
-        "midepoch, pyarrow's client": lambda endpoint, columns: read(endpoint, columns, "pyarrow"),
-        "midepoch, obstore": lambda endpoint, columns: read(endpoint, columns, "obstore"),
+        "midepoch": read,
     }
     with serving(options.files) as endpoint, tempfile.TemporaryDirectory() as index:
         os.environ["MIDEPOCH_INDEX_DIR"] = index

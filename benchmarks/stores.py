@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 import midepoch as me
 from midepoch.sources import ahead
-from midepoch.storage.clients import FsspecClient, FsspecHandle
+from midepoch.storage.fsspec import FsspecHandle
 
 LATENCY, BYTES_PER_SECOND = 0.03, 80e6
 BATCH_ROWS = 100_000
@@ -55,17 +55,17 @@ class Requests:
 @contextmanager
 def counted() -> Iterator[Requests]:
     """Count and delay all requests."""
-    requests, read_at, opened = Requests(), FsspecHandle.read_at, FsspecClient.open
+    requests, read_at, now = Requests(), FsspecHandle.read_at, FsspecHandle._now
 
     def slow_read(handle: FsspecHandle, nbytes: int, offset: int) -> pa.Buffer:
         requests.read(nbytes)
         return read_at(handle, nbytes, offset)
 
-    def slow_open(client: FsspecClient, url: str) -> FsspecHandle:
+    def slow_look(handle: FsspecHandle) -> tuple[int, str]:
         requests.check()
-        return opened(client, url)
+        return now(handle)
 
-    with patch.object(FsspecHandle, "read_at", slow_read), patch.object(FsspecClient, "open", slow_open):
+    with patch.object(FsspecHandle, "read_at", slow_read), patch.object(FsspecHandle, "_now", slow_look):
         yield requests
 
 

@@ -1,7 +1,6 @@
 """Loopback servers that speak what midepoch asks of Azure Blob Storage and of Google Cloud Storage."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -65,33 +64,21 @@ def _azure_page(cloud: Cloud) -> Callable[[str], bytes | None]:
 
 
 def _gcs_page(cloud: Cloud) -> Callable[[str], bytes | None]:
-    def entry(name: str) -> dict[str, Any]:
-        return {
-            "kind": "storage#object",
-            "name": name,
-            "bucket": "data",
-            "generation": str(cloud.versions[name]),
-            "metageneration": "1",
-            "size": str(len(cloud.content(name))),
-            "updated": "2026-01-05T10:00:00.000Z",
-            "timeCreated": "2026-01-05T10:00:00.000Z",
-            "etag": f"of-{cloud.versions[name]}",
-        }
-
     def page(path: str) -> bytes | None:
         parts = urlsplit(path)
-        if parts.path == "/storage/v1/b/data":
-            return json.dumps({"kind": "storage#bucket", "name": "data"}).encode()
-        if not parts.path.startswith("/storage/v1/b/data/o"):
-            return None
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        name = unquote(parts.path.removeprefix("/storage/v1/b/data/o").removeprefix("/"))
-        if not name:
-            names, _ = cloud.below(query.get("prefix", ""), deep=True)
-            return json.dumps({"kind": "storage#objects", "items": [entry(one) for one in names]}).encode()
-        if name not in cloud.versions:
+        if parts.path != "/data" or query.get("list-type") != "2":
             return None
-        return cloud.content(name) if query.get("alt") == "media" else json.dumps(entry(name)).encode()
+        names, folders = cloud.below(query.get("prefix", ""), deep="delimiter" not in query)
+        objects = "".join(
+            f"<Contents><Key>{escape(name)}</Key><Generation>{cloud.versions[name]}</Generation>"
+            f"<LastModified>2026-01-05T10:00:00.000Z</LastModified><ETag>&quot;0x{cloud.versions[name]}&quot;</ETag>"
+            f"<Size>{len(cloud.content(name))}</Size></Contents>"
+            for name in names
+        )
+        objects += "".join(f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in folders)
+        text = f"<ListBucketResult><Name>data</Name><IsTruncated>false</IsTruncated>{objects}</ListBucketResult>"
+        return b"<?xml version='1.0' encoding='UTF-8'?>" + text.encode()
 
     return page
 
@@ -100,13 +87,8 @@ def _gcs_page(cloud: Cloud) -> Callable[[str], bytes | None]:
 def azure_store() -> Iterator[Cloud]:
     """A container of an account on loopback."""
     with http_store() as server:
-        parts = (
-            "DefaultEndpointsProtocol=http",
-            "AccountName=me",
-            f"AccountKey={KEY}",
-            f"BlobEndpoint={server.url('me')}",
-        )
-        cloud = Cloud(server, "abfs", {"connection_string": ";".join(parts)}, "me/data/")
+        options = {"account_name": "me", "account_key": KEY, "endpoint": server.url("me")}
+        cloud = Cloud(server, "abfs", options, "me/data/")
         server.page = _azure_page(cloud)
         yield cloud
 

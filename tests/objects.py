@@ -32,7 +32,7 @@ class Counting:
         self.content, self.size, self.read = content, len(content), []
 
     def open(self, url):
-        return SimpleNamespace(size=self.size, version=self.version, verifies=False, read_at=self.read_at)
+        return SimpleNamespace(size=self.size, version=self.version, read_at=self.read_at)
 
     def read_at(self, nbytes, offset):
         self.read.append((offset, nbytes))

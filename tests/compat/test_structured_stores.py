@@ -21,7 +21,7 @@ from chats import Chat, process, write_jsonl
 from chats import ids as ids_of_packs
 from midepoch.storage import retry as retries
 from midepoch.storage import store as stores
-from midepoch.storage.ranges import LEAST_BYTES
+from midepoch.storage.objects import LEAST_BYTES
 from worlds import ids, write_files
 
 pytestmark = [

@@ -20,7 +20,7 @@ from midepoch.counting.survey_file import UnitRows
 from midepoch.formats import Scan
 from midepoch.index.encode import index_bytes
 from midepoch.index.saved import SavedIndexes
-from midepoch.storage.cache import SUFFIX, BlockCache
+from midepoch.storage.block_cache import SUFFIX, BlockCache
 from objects import find
 
 ONE, OTHER = 12345, 12346

@@ -24,8 +24,8 @@ from midepoch.index.tokens import MEGATRON_DTYPES, TokenIndex, TokenLayout
 from midepoch.index.union import UnionIndex
 from midepoch.sources.files import FileRows
 from midepoch.stages.transform import Map
+from midepoch.storage.block_cache import CACHE, Fetch
 from midepoch.storage.listing import Listing, PathSpec, find
-from midepoch.storage.options import CACHE, Fetch
 from midepoch.storage.urls import is_url
 
 TOKEN_DTYPES = (*MEGATRON_DTYPES.values(), "uint32", "uint64")

@@ -10,7 +10,7 @@ from midepoch.formats.base import Block, BlockReader, Format, Range, Scan, read_
 from midepoch.formats.detect import detect
 from midepoch.formats.inflation import MAX_RECORD_BYTES, NO_LIMIT
 from midepoch.formats.text import csv, json_array, jsonl, raw_lines
-from midepoch.storage.location import Location
+from midepoch.storage.objects import Location
 
 __all__ = [
     "EMPTY",

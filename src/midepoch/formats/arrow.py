@@ -18,9 +18,8 @@ from midepoch.formats.arrow_ranges import can_read_rows
 from midepoch.formats.base import Block, Format, Scan, as_read, read_as
 from midepoch.formats.flatbuffers import field_at, four_fields_at, long_at, table_at
 from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_message
-from midepoch.storage.arrow_checks import check_offsets
-from midepoch.storage.location import Location, open_bytes, open_file
-from midepoch.storage.maps import PROCESS_MAPS
+from midepoch.storage.local import PROCESS_MAPS, check_offsets
+from midepoch.storage.objects import Location, open_bytes, open_file
 
 CONTINUATION = b"\xff\xff\xff\xff"
 FILE_MAGIC = b"ARROW1"

@@ -19,8 +19,7 @@ from midepoch.formats.arrow_ranges import (
 )
 from midepoch.formats.base import Block
 from midepoch.formats.inflation import InflationError, check_message
-from midepoch.storage.objects import StoredFile
-from midepoch.storage.ranges import LEAST_BYTES, Span
+from midepoch.storage.objects import LEAST_BYTES, Span, StoredFile
 
 HEADER_BYTES = 4096
 """The length of most message headers is below this."""

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.formats.flatbuffers import field_at, long_at, pairs_at, table_at
-from midepoch.storage.ranges import LEAST_BYTES, Span, joined
+from midepoch.storage.objects import LEAST_BYTES, Span, joined
 
 T = TypeVar("T")
 Fetching: TypeAlias = Generator[Sequence[Span], Sequence[pa.Buffer], T]

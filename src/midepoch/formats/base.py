@@ -6,8 +6,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from midepoch.storage.location import Location
-from midepoch.storage.ranges import Span
+from midepoch.storage.objects import Location, Span
 
 
 class Block(NamedTuple):

@@ -7,8 +7,8 @@ from midepoch.errors import DataFormatError
 from midepoch.formats.base import Format, TextHead
 from midepoch.formats.text.compressed import codec_of, open_text
 from midepoch.formats.text.records import BOM
-from midepoch.storage.foreign import unread_kind
-from midepoch.storage.location import Location, open_bytes
+from midepoch.storage.listing import unread_kind
+from midepoch.storage.objects import Location, open_bytes
 
 HEAD_BYTES = 4096
 

@@ -17,7 +17,7 @@ from midepoch.formats.page_content import LZ4, UncountableError, beginning_of, c
 from midepoch.formats.parquet_pages import Page, Pages, UnreadablePageError, pages_of
 from midepoch.formats.parquet_writers import mistakes_in
 from midepoch.formats.shared_prefixes import LENGTHS_FIRST, PREFIXES, shared_bytes
-from midepoch.storage.ranges import Span
+from midepoch.storage.objects import Span
 
 MOST_BYTES = 1 << 30
 """What the texts that are decoded at a time may take at most, if each were the longest of the dictionary."""

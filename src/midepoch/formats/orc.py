@@ -8,7 +8,7 @@ from pyarrow import orc
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Format, Scan, as_read, read_as
 from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_inflation
-from midepoch.storage.location import Location, open_file
+from midepoch.storage.objects import Location, open_file
 
 
 def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:

@@ -21,8 +21,7 @@ from midepoch.formats.dictionary_pages import (
     stored_bytes,
 )
 from midepoch.formats.inflation import MAX_RECORD_BYTES, NO_LIMIT, InflationError, check_inflation
-from midepoch.storage.location import Location, open_file
-from midepoch.storage.ranges import Span
+from midepoch.storage.objects import Location, Span, open_file
 
 UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 JOINED_BYTES = 128 << 20

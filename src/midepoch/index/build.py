@@ -22,8 +22,7 @@ from midepoch.index.index import IndexView
 from midepoch.index.saved import SavedIndexes, index_folder
 from midepoch.storage.listing import Listing, PathSpec, find
 from midepoch.storage.local import FileStamp, stamp_of
-from midepoch.storage.location import Location
-from midepoch.storage.objects import StoredFile
+from midepoch.storage.objects import Location, StoredFile
 from midepoch.storage.store import Store
 from midepoch.storage.urls import folder_prefix
 

@@ -7,16 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from midepoch.errors import DataChangedError
 from midepoch.formats import FORMATS, MAX_RECORD_BYTES, BlockReader
 from midepoch.index.index import Index, IndexView
 from midepoch.index.remote import StoredBlocks
 from midepoch.index.saved import forget
 from midepoch.index.schemas import schema_of
-from midepoch.storage.local import check_unchanged
-from midepoch.storage.location import Location
-from midepoch.storage.maps import KeptMaps
-from midepoch.storage.objects import StoredFile
+from midepoch.storage.local import KeptMaps, check_unchanged
+from midepoch.storage.objects import Location, StoredFile
 from midepoch.storage.store import Store
 
 
@@ -62,16 +59,6 @@ def location_of(index: Index, file: int) -> Location:
     if index.store is None:
         return view.path(file)
     return StoredFile(index.store, view.path(file), size=view.stamps[file].size, version=view.versions[file])
-
-
-def check_version(index: Index, file: int) -> None:
-    """Raise ``DataChangedError`` unless an object is the version that was indexed. It takes a request."""
-    location = location_of(index, file)
-    try:
-        _ = location.version if isinstance(location, StoredFile) else ""
-    except DataChangedError:
-        forget(index.view.saved_at)
-        raise
 
 
 def is_mapped(index: Index, file: int) -> bool:

@@ -12,7 +12,7 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.integrations.iceberg_snapshot import Snapshot
 from midepoch.integrations.structured.dataset import StructuredDataset
 from midepoch.integrations.structured.options import OutputFormat, StructuredOptions, dataset_options, loader_options
-from midepoch.storage.options import CACHE
+from midepoch.storage.block_cache import CACHE
 
 if TYPE_CHECKING:
     from midepoch.integrations.structured.loader import StructuredLoader

@@ -22,8 +22,8 @@ from midepoch.index.index import IndexView
 from midepoch.index.saved import trusted_index_folder
 from midepoch.integrations.structured.options import StructuredOptions
 from midepoch.order.deletes import Deletes
+from midepoch.storage.block_cache import Fetch
 from midepoch.storage.listing import find
-from midepoch.storage.options import Fetch
 from midepoch.storage.urls import local_path
 
 FILE_URL = re.compile(r"^file:(//(localhost)?)?", re.IGNORECASE)

@@ -33,8 +33,8 @@ from midepoch.order.orders import Order
 from midepoch.sources.blocks import Data, FileBlocks
 from midepoch.sources.source import ReadCounts
 from midepoch.stages.flow import RowRun
-from midepoch.storage.options import Fetch
-from midepoch.storage.ranges import GROUP_BLOCKS, GROUP_BYTES, grouped
+from midepoch.storage.block_cache import Fetch
+from midepoch.storage.objects import GROUP_BLOCKS, GROUP_BYTES, grouped
 from midepoch.values.collate import concat_batches, standalone
 from midepoch.values.origin import RowOrigin
 from midepoch.values.rows import Rows

@@ -11,9 +11,9 @@ from midepoch._common.lazy import cached_property
 from midepoch._common.thread_clock import REQUESTS
 from midepoch.errors import DataChangedError
 from midepoch.formats import FORMATS, Block, BlockReader, read_all
-from midepoch.index.files import check_version, is_mapped
+from midepoch.index.files import is_mapped
 from midepoch.index.index import Index
-from midepoch.storage.cache import BlockCache, block_key
+from midepoch.storage.block_cache import BlockCache, block_key
 
 Data: TypeAlias = "pa.Table | pa.RecordBatch"
 MAX_OPEN_FILES = 256
@@ -30,8 +30,6 @@ class FileBlocks:
         self._lock = Lock()
         self._open_files: dict[int, _OpenFile] = {}
         self._views: dict[int, Data] = {}
-        self._checked: set[int] = set()
-        """The objects whose version is known to be the indexed one."""
         self.hits = self.misses = 0
         """How many blocks were in the cache, and how many were not."""
         self.fetched = self.decoded = 0.0  # seconds of all threads
@@ -104,8 +102,6 @@ class FileBlocks:
 
     def _cached(self, cache: BlockCache, file: int, missing: dict[int, Block]) -> Iterator[tuple[int, Data]]:
         """Blocks of one object: those in the cache first, then the others, which are fetched."""
-        if file not in self._checked:
-            self._check_version(file)
         keys = {number: self._key(file, block) for number, block in missing.items()}
         yield from self._found(cache, keys, missing)
         if not missing:
@@ -141,16 +137,6 @@ class FileBlocks:
     @cached_property
     def _schema_digest(self) -> str:
         return block_key(self._wanted.serialize().to_pybytes().hex())
-
-    def _check_version(self, file: int) -> None:
-        """Raise ``DataChangedError`` unless an object is the indexed one, if its listing could not tell.
-
-        A listing without etags knows an object by its size and time, and two versions may have the same second.
-        """
-        stamp = self.view.stamps[file]
-        if not stamp.version and stamp.mtime_ns % 10**9 == 0:
-            check_version(self.index, file)
-        self._checked.add(file)
 
     def _reader(self, file: int) -> BlockReader:
         with self._lock:

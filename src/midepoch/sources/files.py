@@ -41,7 +41,7 @@ from midepoch.sources.source import (
     no_survey,
 )
 from midepoch.stages.flow import Context
-from midepoch.storage.options import Fetch
+from midepoch.storage.block_cache import Fetch
 
 if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
     from midepoch.index.pruning import Where

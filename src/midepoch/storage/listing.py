@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from midepoch._common.text import count
-from midepoch.errors import MidepochError, NoDataError, StoreError
-from midepoch.storage.clients import BUCKETS, HTTP, ObjectInfo
-from midepoch.storage.foreign import foreign_layout, unread_kind
-from midepoch.storage.hub import pinned
+from midepoch.errors import MidepochError, NoDataError
+from midepoch.storage.fsspec import pinned
 from midepoch.storage.local import FileStamp, stamp_of
-from midepoch.storage.location import Location
-from midepoch.storage.objects import StoredFile
-from midepoch.storage.store import Store
+from midepoch.storage.objects import Location, StoredFile
+from midepoch.storage.store import HTTP, ObjectInfo, Store
 from midepoch.storage.urls import WILDCARDS, check_plain, common_folder, folder_prefix, is_url, local_path, split_glob
 
 log = logging.getLogger("midepoch")
@@ -26,6 +23,28 @@ PathSpec = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 METADATA = ".json"
 """Next to files with other suffixes, such a file is most often about the data: dataset_info.json, state.json."""
 HIDDEN = re.compile(r"/[._]")
+LAYOUTS = (
+    (
+        re.compile(r"\.mds(\.\w+)?$"),
+        "MosaicML Streaming (MDS)",
+        "streaming.StreamingDataset(local=folder, batch_size=1)",
+    ),
+    (re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)*\.bin$"), "LitData", "litdata.StreamingDataset(folder)"),
+)
+INDEX = re.compile(r"(^|/)index\.json$")
+TAR = (
+    re.compile(r"\.(tar(\.\w+)?|tgz)$", re.IGNORECASE),
+    "tar files, as WebDataset writes them",
+    "Copy their samples to Parquet once, or read them in place by midepoch.from_indexable(samples): "
+    "docs/coming-from.md shows both",
+)
+IMAGES = (
+    re.compile(r"\.(jpe?g|png|webp|gif|bmp|tiff?)$", re.IGNORECASE),
+    "images",
+    "Read them in place by midepoch.from_indexable(torchvision.datasets.ImageFolder(folder)), or copy them to Parquet "
+    "once: docs/coming-from.md shows both",
+)
+"""The names of files, what such files are, and what there is for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +221,6 @@ def _find_objects(urls: list[str], options: Mapping[str, Any], suffixes: tuple[s
         check_plain(url)
     urls = [pinned(url if url.endswith("://") else url.rstrip("/"), options) for url in urls]
     store = Store(urls[0], options)
-    _refuse_empty_names(store, urls)
     for url in urls:
         other = Store(url, options)
         if (other.scheme, other.bucket) != (store.scheme, store.bucket):
@@ -215,7 +233,6 @@ def _find_objects(urls: list[str], options: Mapping[str, Any], suffixes: tuple[s
         roots.append(root)
         objects += below
     _refuse_repeats([one.url for one in objects])
-    _refuse_empty_names(store, [one.url for one in objects])
     root = common_folder(roots)
     prefix = len(root) + 1
     names = tuple(one.url[prefix:] for one in objects)
@@ -272,16 +289,6 @@ def _refuse_undecodable(names: Iterable[str]) -> None:
             ) from None
 
 
-def _refuse_empty_names(store: Store, urls: Iterable[str]) -> None:
-    for url in urls if store.scheme in BUCKETS else ():
-        scheme, separator, rest = url.partition("://")
-        if "//" in rest:
-            raise StoreError(
-                f"{url} cannot be read from the store: it has two slashes in a row, so a part of its path is empty. "
-                f"Write {scheme}{separator}{re.sub('/+', '/', rest)}, or copy the objects to paths without empty parts."
-            )
-
-
 def _refuse_repeats(paths: list[str]) -> None:
     seen: set[str] = set()
     for path in paths:
@@ -303,3 +310,26 @@ def _last_existing(store: Store, url: str) -> str:
             above = above.rpartition("/")[0]
         return f"There is no bucket {store.bucket!r}: check its name, and the endpoint in storage_options. "
     return ""
+
+
+def foreign_layout(names: Iterable[str]) -> str | None:
+    """Which other library wrote a folder with these files, and what to do; None if none is recognised."""
+    names = list(names)
+    pattern, what, advice = TAR
+    if any(map(pattern.search, names)):
+        return f"It has {what}. {advice}"
+    if not any(map(INDEX.search, names)):
+        return None
+    for pattern, library, opened in LAYOUTS:
+        if any(map(pattern.search, names)):
+            return (
+                f"It is a dataset of {library}, whose files midepoch does not read. Read the files that it was made "
+                f"from, or let that library fetch its rows: midepoch.from_indexable({opened})"
+            )
+    return None
+
+
+def unread_kind(names: Iterable[str]) -> tuple[str, str] | None:
+    """What files with these names are, and what there is for them; None if they are not recognised."""
+    names = list(names)
+    return next(((what, advice) for pattern, what, advice in (TAR, IMAGES) if any(map(pattern.search, names))), None)

@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 from midepoch._common.checks import Size, check_integer, parse_size
 from midepoch.errors import MidepochError, NoDataError, NotAllowedError
-from midepoch.storage.redirects import AllowedRedirects
-from midepoch.storage.redirects import origin_of as _origin
+from midepoch.storage.fsspec import AllowedRedirects
+from midepoch.storage.fsspec import origin_of as _origin
 from midepoch.storage.store import Store
 from midepoch.storage.urls import check_plain, is_url, local_path
 
@@ -150,8 +150,7 @@ class NamedFiles:
         """The options of a store whose servers may redirect only to allowed origins."""
         if urlsplit(url).scheme.lower() not in ("http", "https"):
             return options
-        plain = {name: value for name, value in (options or {}).items() if name != "client"}
-        return {**plain, AllowedRedirects.OPTION: self._redirects}
+        return {**(options or {}), AllowedRedirects.OPTION: self._redirects}
 
     def _check_size(self, name: str, size: int) -> None:
         if size > self._limit:

@@ -1,17 +1,54 @@
-"""Objects in a store, read by ranges like files, all ranges of one version."""
+"""Bytes by position: objects in a store, read by ranges and all of one version, and files on this machine."""
 
 import os
 from bisect import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
+from typing import Protocol
 
 import pyarrow as pa
 
 from midepoch.errors import DataChangedError, MidepochError, NoDataError
-from midepoch.storage.clients import Client, Handle
-from midepoch.storage.ranges import LEAST_BYTES, Span, joined
-from midepoch.storage.retry import OtherVersionError, ShortReadError
-from midepoch.storage.store import Store
+from midepoch.storage.retry import OtherVersionError
+from midepoch.storage.store import Client, Handle, Store, read_exactly
+
+Span = tuple[int, int]
+"""The bytes of a file from an offset to another, which is not included."""
+
+LEAST_BYTES = 64 << 10
+"""A request costs more than fetching this many bytes, so no request asks for fewer, and gaps up to this are fetched."""
+REQUEST_BYTES = 32 << 20
+GROUP_BYTES = 8 << 20
+GROUP_BLOCKS = 32
+
+
+def joined(spans: Iterable[Span], gap: int = LEAST_BYTES, most: int = REQUEST_BYTES) -> list[Span]:
+    """The ranges to request, so that each span lies in one of them.
+
+    Spans share a range if at most ``gap`` unwanted bytes lie between them. A range is longer than ``most`` only if a
+    single span is.
+    """
+    ranges: list[Span] = []
+    for begin, end in sorted(spans):
+        if ranges:
+            first, last = ranges[-1]
+            until = max(last, end)
+            if begin - last <= gap and until - first <= most:
+                ranges[-1] = first, until
+                continue
+        ranges.append((begin, end))
+    return ranges
+
+
+def grouped(numbers: Iterable[int], joins: Callable[[Sequence[int], int], bool]) -> list[list[int]]:
+    """Numbers of blocks in groups, in the same order: a block that does not join the group before it begins another."""
+    groups: list[list[int]] = []
+    for number in numbers:
+        if groups and joins(groups[-1], number):
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return groups
 
 
 class StoredFile:
@@ -21,9 +58,8 @@ class StoredFile:
         """Take an object; where ``size`` and ``version`` are given, it must still have them when it is opened."""
         self._store, self._url, self._size, self._version = store, url, size, version
         self._handle: Handle | None = None
-        self._lock, self._checking = Lock(), Lock()
+        self._lock = Lock()
         self._recent: tuple[tuple[int, pa.Buffer], ...] = ()
-        self._fetches = self._checked = 0
         self.failure: MidepochError | None = None
         """The last error of the store. A library that reads through this file may have replaced it by its own."""
 
@@ -76,19 +112,6 @@ class StoredFile:
 
         return Fetched(self, self._store.side_by_side(read, joined(spans)))
 
-    def check(self) -> None:
-        """Raise ``DataChangedError`` unless all bytes read so far are of the version that was opened.
-
-        They are, if the object still has that version. One version check covers every fetch that finished before the
-        check began. Fetches that were verified need none.
-        """
-        fetches = self._fetches
-        if fetches <= self._checked:
-            return
-        with self._checking:
-            if fetches > self._checked:
-                self._check_version(self._fetches)
-
     def _recently_read(self, begin: int, end: int) -> pa.Buffer | None:
         """Bytes that a small read has fetched already."""
         for start, data in self._recent:
@@ -96,35 +119,17 @@ class StoredFile:
                 return data.slice(begin - start, end - begin)
         return None
 
-    def _check_version(self, fetches: int) -> None:
-        """Compare the present version with the opened one, on behalf of the first ``fetches`` fetches."""
-        try:
-            now = self._store.open(self._url)
-        except NoDataError as error:
-            raise self._changed("it is gone") from error
-        opened = self._opened()
-        if (now.size, now.version) != (opened.size, opened.version):
-            raise self._changed(_difference(opened.size, now.size))
-        self._checked = fetches
-
     def _fetch(self, begin: int, end: int) -> pa.Buffer:
         handle = self._opened()
 
         def read(_: Client) -> pa.Buffer:
             try:
-                data = handle.read_at(end - begin, begin)
+                return read_exactly(handle, end - begin, begin)
             except OtherVersionError:
                 raise self._changed("another version") from None
-            if data.size != end - begin:
-                raise ShortReadError(f"got {data.size:,} of {end - begin:,} bytes")
-            return data
 
         try:
-            data = self._store.request(read, self._url)
-            if not handle.verifies:
-                with self._lock:
-                    self._fetches += 1
-            return data
+            return self._store.request(read, self._url)
         except MidepochError as error:
             self.failure = self._changed("it is gone, or shorter") if isinstance(error, NoDataError) else error
         raise self.failure
@@ -161,8 +166,6 @@ class Fetched:
         """Take ranges of an object with their offsets, in rising order."""
         self._file, self._ranges = file, ranges
         self._begins = [begin for begin, _ in ranges]
-        self.fetched_more = False
-        """True if a read needed other bytes, which were fetched then and are not checked yet."""
 
     @property
     def size(self) -> int:
@@ -181,7 +184,6 @@ class Fetched:
             begin, data = self._ranges[number]
             if offset <= end <= begin + data.size:
                 return data.slice(offset - begin, end - offset)
-        self.fetched_more = True
         return self._file.buffer_at(nbytes, offset)
 
 
@@ -217,6 +219,32 @@ class SeekableFile:
 
     def writable(self) -> bool:
         return False
+
+
+Location = str | StoredFile
+"""A path, or an object in a store. ``str`` of it is for messages."""
+
+
+class Bytes(Protocol):
+    """Bytes that are read by position, as an open ``pyarrow.NativeFile`` is."""
+
+    def read_at(self, nbytes: int, offset: int) -> bytes:
+        """``nbytes`` bytes from an offset on; fewer only at the end of the file."""
+
+
+def open_file(path: Location) -> pa.NativeFile:
+    """Open a file to read it by position. Every format reads through this, except mapped Arrow.
+
+    A local file is not mapped: if it is truncated meanwhile, a read is short, where a map would kill the process.
+    """
+    if isinstance(path, StoredFile):
+        return path.open()
+    return pa.OSFile(path)
+
+
+def open_bytes(path: Location) -> Bytes:
+    """The same, for several threads at once: every read names its own position."""
+    return path if isinstance(path, StoredFile) else pa.OSFile(path)
 
 
 def _difference(then: int, now: int) -> str:

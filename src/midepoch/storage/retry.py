@@ -1,15 +1,19 @@
-"""Retries: a temporary error is retried with back-off, any other is raised at once."""
+"""Errors of clients: temporary ones are retried with back-off, others raised at once, and no text shows a secret."""
 
+import html
+import json
 import logging
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Event
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote, quote_plus, unquote
 
 from midepoch._common.text import count
+from midepoch._common.world import store_secrets
 from midepoch.errors import MidepochError
 
 log = logging.getLogger("midepoch")
@@ -17,21 +21,25 @@ log = logging.getLogger("midepoch")
 T = TypeVar("T")
 ErrorKind = Literal["gone", "denied", "temporary", "wrong"]
 
-GONE = re.compile(r"NO_SUCH_(BUCKET|KEY)|RESOURCE_NOT_FOUND|NoSuchBucket|NoSuchKey")
-DENIED = re.compile(
-    r"ACCESS_DENIED|INVALID_ACCESS_KEY_ID|INVALID_CLIENT_TOKEN_ID|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN|AccessDenied"
-    r"|UNRECOGNIZED_CLIENT|INVALID_SIGNATURE|MISSING_AUTHENTICATION_TOKEN|PERMISSION_DENIED|UNAUTHENTICATED"
-)
-TEMPORARY = re.compile(
-    r"SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|NETWORK_CONNECTION|INTERNAL_FAILURE|SERVICE_UNAVAILABLE|curlCode"
-    r"|REQUEST_EXPIRED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|HTTP error: "
-)
-STATUS = re.compile(r"(?:HTTP (?:status|response code:?)|status code:) ?(\d{3})", re.IGNORECASE)
+TEMPORARY = "HTTP error: "
+"""What obstore says of connections that failed."""
+STATUS = re.compile(r"status code: ?(\d{3})", re.IGNORECASE)
 TEMPORARY_STATUS = (408, 425, 429)
 MOST_ASKED_SECONDS = 60.0
 """A server that asks for a longer wait is asked again after this time."""
 QUIET_SECONDS = 2.0
 """A request that is tried again after this time is worth a warning."""
+REDACTED = "***"
+ADDRESSES = ("region", "region_name")
+"""Options that say where a store is, as endpoints do. They are no secrets, and whoever reads an error needs them."""
+SECRET_PART = re.compile(
+    r"(?:^|[?&;])([^=?&;]*(?:sig|key|token|secret|passw|signature)[^=?&;]*)=([^?&;]+)", re.IGNORECASE
+)
+"""A part of a connection string or of a query that is a secret."""
+ECHOED = re.compile(r"(<(AWSAccessKeyId|Token-\d+|SignatureProvided|StringToSign|CanonicalRequest)>)[^<]*")
+"""What answers of S3 repeat of a request, whoever has found the keys."""
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+LEAST_LENGTH = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,16 +72,16 @@ def error_kind(error: Exception) -> ErrorKind:
         return "gone"
     if isinstance(error, PermissionError):
         return "denied"
-    text, status = str(error), _status(error)
+    status = _status(error)
     # 416 means that the object is shorter than it was.
-    if status in (404, 410, 416) or GONE.search(text):
+    if status in (404, 410, 416):
         return "gone"
-    if status in (401, 403) or DENIED.search(text):
+    if status in (401, 403):
         return "denied"
     if status is not None:
         return "temporary" if status >= 500 or status in TEMPORARY_STATUS else "wrong"
     known = isinstance(error, ShortReadError) or _is_of_network(error)
-    return "temporary" if TEMPORARY.search(text) or known else "wrong"
+    return "temporary" if known or TEMPORARY in str(error) else "wrong"
 
 
 def _what_happened(error: Exception) -> Exception:
@@ -137,16 +145,50 @@ def _seconds_asked_for(error: Exception) -> float:
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status of an error, from its attributes or its text."""
-    match = STATUS.search(str(error))
-    if match:
+    """The HTTP status of an error, from its text or its attributes."""
+    if match := STATUS.search(str(error)):
         return int(match[1])
     response = getattr(error, "response", None)
     if isinstance(response, dict):
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return status if isinstance(status, int) else None
-    for name in ("status", "status_code", "code"):
-        status = getattr(error, name, None)
-        if isinstance(status, int) and 100 <= status < 600:
-            return status
-    return None
+    found = (getattr(one, name, None) for one in (error, response) for name in ("status", "status_code", "code"))
+    return next((status for status in found if isinstance(status, int) and 100 <= status < 600), None)
+
+
+def redacted(text: str, options: Mapping[str, Any]) -> str:
+    """A text without the strings in the options and in the environment that could be secrets."""
+    for value in sorted({*_leaves(options), *_leaves(store_secrets())}, key=len, reverse=True):
+        text = text.replace(value, REDACTED)
+    return ECHOED.sub(rf"\1{REDACTED}", text)
+
+
+def _leaves(options: Any) -> Iterator[str]:
+    """All strings in the options that are long enough to be a secret, in each of their forms."""
+    if isinstance(options, Mapping):
+        for name, value in options.items():
+            is_address = name in ADDRESSES or "endpoint" in str(name).lower()
+            if not is_address or re.search("[@?]", str(value)):
+                yield from _leaves(value)
+    elif isinstance(options, list | tuple | set | frozenset):
+        for value in options:
+            yield from _leaves(value)
+    elif isinstance(options, bytes):
+        yield from _leaves(options.decode(errors="replace"))
+        yield repr(options)[2:-1]
+    elif isinstance(options, str) and len(options) >= LEAST_LENGTH:
+        yield from _forms(options)
+        yield from _leaves(ADDRESS.sub("", options) if ADDRESS.match(options) else "")
+        for part in SECRET_PART.finditer(options):
+            yield from (*_forms(part[2]), *_forms(unquote(part[2])))
+        scheme, _, credential = options.partition(" ")  # as in "Bearer …"
+        if scheme.isalpha() and len(credential) >= LEAST_LENGTH:
+            yield from _forms(credential)
+
+
+def _forms(value: str) -> Iterator[str]:
+    """A string as it may be written in an address, in JSON, in XML or in Python."""
+    quoted = {quote(value, safe=""), quote(value), quote_plus(value)}
+    yield from quoted
+    yield from (re.sub("%..", lambda code: code[0].lower(), one) for one in quoted)
+    yield from (value, repr(value)[1:-1], json.dumps(value)[1:-1], html.escape(value))

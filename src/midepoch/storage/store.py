@@ -1,41 +1,173 @@
 """An object store and the options that reach it: requests with retries, errors without secrets."""
 
-import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock, local
-from typing import Any, ClassVar, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
 from midepoch._common.hashing import digest
+from midepoch._common.once import log_once
 from midepoch._common.thread_clock import REQUESTS
-from midepoch._common.world import azure_settings
+from midepoch._common.world import aws_endpoint, azure_settings
 from midepoch.errors import MidepochError, NoDataError, StoreError
-from midepoch.storage.azure import AZURE
-from midepoch.storage.clients import BUCKETS, Client, Handle, ObjectInfo, known_options
-from midepoch.storage.redaction import redacted
-from midepoch.storage.retry import ErrorKind, OtherVersionError, RetryPolicy, ShortReadError, with_retries
-from midepoch.storage.verified import connect
+from midepoch.storage.retry import ErrorKind, OtherVersionError, RetryPolicy, ShortReadError, redacted, with_retries
 
 T = TypeVar("T")
 A = TypeVar("A")
+BUCKETS = ("s3", "gs")
+"""The schemes whose URLs begin with a bucket."""
+AZURE = ("abfs", "abfss", "az")
+HTTP = ("http", "https")
+
+COMMON: Mapping[str, tuple[str, ...]] = {
+    "endpoint": ("endpoint_url", "endpoint_override"),
+    "anonymous": ("anon",),
+    "proxy": (),
+    "connect_timeout": (),
+    "request_timeout": ("read_timeout",),
+}
+S3: Mapping[str, tuple[str, ...]] = {
+    "key": ("access_key", "aws_access_key_id"),
+    "secret": ("secret_key", "aws_secret_access_key"),
+    "token": ("session_token", "aws_session_token"),
+    "region": ("region_name",),
+    "role_arn": (),
+    "external_id": (),
+    "force_virtual_addressing": (),
+    **COMMON,
+}
+GS = {"token": ("access_token",), "token_expires": ("credential_token_expiration",), **COMMON}
+AZ: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("account_name", "account_key", "sas_token", "tenant_id", "client_id", "client_secret"), ()),
+    **COMMON,
+    "endpoint": (*COMMON["endpoint"], "account_host"),
+}
+OPTIONS = {"s3": S3, "gs": GS, **dict.fromkeys(AZURE, AZ)}
+"""The options of the stores that obstore reads, by scheme, each with the other names that users may write."""
+NESTED = ("client_kwargs", "config_kwargs")
+"""The dicts in which fsspec's client of S3 takes some options."""
+CACHES = re.compile(r"cache|listings_expiry_time|max_paths|default_block_size")
+"""Options of fsspec's clients of S3 and GCS that say what these cache, and change no byte that is read."""
+GCSFS_TOKEN = re.compile(r"^(anon|google_default|cache|cloud|browser)$|\.json$|^\{")
+"""What fsspec's client of GCS takes as a token, and ours would send as one."""
 PLACES = re.compile(
     r"^(account|account_name|account_host|host|hostname|port|user|username|drive|repo|org|zone)$|endpoint|url$",
     re.IGNORECASE,
 )
-"""The names under which fsspec's clients take the address of a store, or the account in it."""
+"""The names under which clients take the address of a store, or the account in it."""
 SIDE_BY_SIDE = 4
-"""How many requests one fetch sends at a time. Several threads fetch, and pyarrow allows 25 connections to S3."""
+"""How many requests one fetch sends at a time. Several threads fetch."""
+
+
+class ObjectInfo(NamedTuple):
+    """What a store reports of a URL; ``kind`` is None if nothing is there."""
+
+    url: str
+    kind: Literal["file", "folder"] | None
+    size: int = 0
+    mtime_ns: int = 0
+    version: str = ""
+    """The etag or the like, if the client reports one."""
+
+
+class Handle(Protocol):
+    """An open object that many threads read by position at once."""
+
+    @property
+    def size(self) -> int:
+        """The number of its bytes."""
+
+    @property
+    def version(self) -> str:
+        """A text that differs between versions of the object, such as its etag."""
+
+    def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
+        """``nbytes`` bytes from an offset on; ``OtherVersionError`` unless they are of this version."""
+
+
+class Client(Protocol):
+    """A connection to a store, for the process that opened it."""
+
+    def stat(self, url: str) -> ObjectInfo:
+        """What is at a URL."""
+
+    def list_objects(self, folder: str, *, deep: bool) -> list[ObjectInfo]:
+        """The objects in a folder, or ``deep`` below it."""
+
+    def open(self, url: str) -> Handle:
+        """The present version of an object: one request, which reads no content."""
+
+
+def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
+    """A client for the URLs of a scheme. Its library is imported here, because most datasets need none."""
+    from midepoch.storage.fsspec import FsspecClient
+    from midepoch.storage.obstore import ObstoreClient, http_client
+
+    if scheme in OPTIONS:
+        return ObstoreClient(scheme, bucket, options)
+    return http_client(scheme, options) if scheme in HTTP else FsspecClient(scheme, options)
+
+
+def known_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a store that obstore reads under their first names. Those of fsspec's clients pass unchecked."""
+    if scheme not in OPTIONS:
+        return dict(options)
+    name_of = {alias: name for name, aliases in OPTIONS[scheme].items() for alias in (name, *aliases)}
+    known: dict[str, Any] = {}
+    for alias, value in _flattened(options):
+        name = name_of.get(alias)
+        if name is None and CACHES.search(alias):
+            log_once(
+                f"{alias} in storage_options has no effect: it is for the caches of fsspec's clients, and midepoch "
+                f"reads {scheme}:// with its own. To keep blocks on a local disk, pass cache_dir."
+            )
+            continue
+        if name is None:
+            raise TypeError(
+                f"storage_options has {alias!r}, which {scheme}:// does not know. It knows: "
+                f"{', '.join(OPTIONS[scheme])}."
+            )
+        if name in known:
+            names = ", ".join((name, *OPTIONS[scheme][name]))
+            raise TypeError(f"storage_options has several of {names}, which mean the same. Pass one.")
+        if value is not None:
+            known[name] = value
+    _check_values(scheme, known)
+    if scheme == "s3" and "endpoint" not in known and (endpoint := aws_endpoint()) is not None:
+        known["endpoint"] = endpoint
+    return known
+
+
+def _flattened(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The options, also those in the dicts in which fsspec's client of S3 takes some of them."""
+    for name, value in options.items():
+        yield from value.items() if name in NESTED and isinstance(value, Mapping) else [(name, value)]
+
+
+def _check_values(scheme: str, known: Mapping[str, Any]) -> None:
+    """Raise if options have values that no client takes."""
+    for name in ("anonymous", "force_virtual_addressing"):
+        if not isinstance(known.get(name, False), bool):
+            kind = type(known[name]).__name__
+            raise TypeError(f"{name} in storage_options must be True or False, not a {kind}.")
+    if not isinstance(known.get("proxy", ""), str):
+        raise TypeError("proxy in storage_options must be a URL, such as 'http://host:port'.")
+    if ("key" in known) != ("secret" in known):
+        raise TypeError("storage_options needs both key and secret, or neither.")
+    if scheme == "gs" and GCSFS_TOKEN.search(str(known.get("token", ""))):
+        raise TypeError(
+            "token in storage_options is no access token. For gs:// pass one, or anonymous=True. To use keys in a "
+            "file, name it in the environment: GOOGLE_APPLICATION_CREDENTIALS. Others are found without options."
+        )
 
 
 class Store:
     """A store and its options. It can be pickled; it never shows its options in a message or a repr."""
 
-    _in_flight: ClassVar[dict[int, set[object]]] = {}
-    """The requests to S3 and GCS that are under way, by process. A forked process sees those of its parent."""
     __slots__ = ("_clients", "_helpers", "_locks", "_options", "_policy", "bucket", "retries", "scheme")
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None, policy: RetryPolicy | None = None) -> None:
@@ -69,20 +201,13 @@ class Store:
     @property
     def identity(self) -> str:
         """A digest that differs between stores with the same URLs: it covers endpoints and accounts, but no secrets."""
-        place = self._options.get("endpoint_override", "")
-        if self.scheme not in BUCKETS:
-            options = {**azure_settings(), **self._options} if self.scheme in AZURE else self._options
-            place = "\n".join(f"{name}={value}" for name, value in sorted(_places(options)))
-        elif self.scheme == "gs":
-            place += "\ngenerations"  # indexes and blocks that know versions by etags are not those of this store
+        options = {**azure_settings(), **self._options} if self.scheme in AZURE else self._options
+        place = "\n".join(f"{name}={value}" for name, value in sorted(_places(options)))
         return digest(f"{self.scheme}\n{place}".encode()).hex()
 
     def stat(self, urls: Sequence[str]) -> list[ObjectInfo]:
         """What is under these URLs. If a request fails, only that one is tried again, and an error names its URL."""
-        if len(urls) > 1:
-            with contextlib.suppress(Exception):
-                return self._client().stat(urls)
-        return self.side_by_side(lambda url: self.request(lambda client: client.stat([url]), url)[0], urls)
+        return self.side_by_side(lambda url: self.request(lambda client: client.stat(url), url), urls)
 
     def list_objects(self, folder: str, *, deep: bool = True) -> list[ObjectInfo]:
         """The objects in a folder, or ``deep`` below it."""
@@ -99,34 +224,23 @@ class Store:
             handle = client.open(url)
             check_size(handle.size)
             try:
-                data = handle.read_at(handle.size, 0) if handle.size else pa.py_buffer(b"")
+                return bytes(read_exactly(handle, handle.size, 0))
             except OtherVersionError:
                 raise ShortReadError("the object was changed meanwhile") from None
-            is_same = handle.verifies or client.open(url).version == handle.version
-            if data.size != handle.size or not is_same:
-                raise ShortReadError(f"got {data.size:,} of {handle.size:,} bytes, or the object was changed meanwhile")
-            return bytes(data)
 
         return self.request(whole, url)
 
     def request(self, action: Callable[[Client], T], url: str) -> T:
         """Run a request of the client, with retries; an error names the URL."""
-        token = object()
-        in_flight = Store._in_flight.setdefault(os.getpid(), set())
-        if self.scheme in BUCKETS:
-            in_flight.add(token)
-        try:
-            with REQUESTS.running():
-                return with_retries(
-                    lambda: action(self._client()),
-                    lambda kind, text: _error(url, kind, text),
-                    self.redact,
-                    self._policy,
-                    getattr(self._helpers, "stop", None),
-                    self._note_retry,
-                )
-        finally:
-            in_flight.discard(token)
+        with REQUESTS.running():
+            return with_retries(
+                lambda: action(self._client()),
+                lambda kind, text: _error(url, kind, text),
+                self.redact,
+                self._policy,
+                getattr(self._helpers, "stop", None),
+                self._note_retry,
+            )
 
     def _note_retry(self) -> None:
         self.retries += 1
@@ -162,31 +276,26 @@ class Store:
         process = os.getpid()
         client = self._clients.get(process)
         if client is None:
-            self._check_fork(process)
             with self._locks.setdefault(process, Lock()):
                 client = self._clients.get(process)
                 if client is None:
                     client = self._clients[process] = connect(self.scheme, self.bucket, self._options)
         return client
 
-    def _check_fork(self, process: int) -> None:
-        """Raise if this process was forked in the middle of a request: nobody would release the locks of the client."""
-        if self.scheme in BUCKETS and any(tokens for other, tokens in Store._in_flight.items() if other != process):
-            raise StoreError(
-                "This process was forked while a thread of its parent read from a store, so a client of "
-                f"{self.scheme}:// could wait here forever. Start workers with multiprocessing_context='forkserver' or "
-                "'spawn', or before anything is read."
-            )
+
+def read_exactly(handle: Handle, nbytes: int, offset: int) -> pa.Buffer:
+    """``nbytes`` bytes of an open object from an offset on. Raises if fewer come."""
+    data = handle.read_at(nbytes, offset) if nbytes else pa.py_buffer(b"")
+    if data.size != nbytes:
+        raise ShortReadError(f"got {data.size:,} of {nbytes:,} bytes")
+    return data
 
 
 def _places(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The options of fsspec's clients that say where a store is or whose it is. A connection string has both."""
+    """The options that say where a store is or whose it is. fsspec's clients take some of them in a dict."""
     for name, value in options.items():
         if isinstance(value, Mapping) and name.endswith("_kwargs"):
             yield from _places(value)
-        elif "connection_string" in name:
-            parts = (part.partition("=") for part in str(value).split(";"))
-            yield from ((key, text) for key, _, text in parts if "key" not in key.lower() and "sig" not in key.lower())
         elif PLACES.search(name) and isinstance(value, str | int):
             yield name, str(value)
 

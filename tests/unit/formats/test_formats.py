@@ -6,7 +6,7 @@ import pytest
 import midepoch as me
 from midepoch.formats import FORMATS, Block, Scan, file_suffixes
 from midepoch.formats.base import Format, Range, read_as
-from midepoch.storage.location import open_bytes
+from midepoch.storage.objects import open_bytes
 
 MAGIC, SUFFIX = b"TOY\n", ".toy"
 BLOCK_ROWS = 3

@@ -15,7 +15,7 @@ from midepoch.index.build import open_index
 from midepoch.index.field_ids import FieldIdIndex, Missing, TableBlocks, TableColumns
 from midepoch.index.field_names import FIELD_ID, NamedField
 from midepoch.index.pruning import Where
-from midepoch.storage.options import Fetch
+from midepoch.storage.block_cache import Fetch
 
 
 def field(name, kind, number):

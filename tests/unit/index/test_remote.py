@@ -1,4 +1,4 @@
-"""Blocks of objects: when the version is checked, and which error wins."""
+"""Blocks of objects: what is fetched together, and which error wins."""
 
 import os
 
@@ -26,12 +26,7 @@ class Object:
     """An object that notes what is done with it."""
 
     def __init__(self):
-        self.log, self.failure, self.changed, self.fetched_more = [], None, False, False
-
-    def check(self):
-        self.log.append("check")
-        if self.changed:
-            raise CHANGED
+        self.log, self.failure = [], None
 
     def fetch(self, spans):
         self.log.append(("fetch", list(spans)))
@@ -89,46 +84,27 @@ def numbers(batches):
     return [data["x"][0].as_py() for data in batches]
 
 
-def test_blocks_whose_bytes_are_known_are_fetched_together_and_checked_once(file, opened):
+def test_blocks_whose_bytes_are_known_are_fetched_together(file, opened):
     assert numbers(opened(SpannedReader).read_all(BLOCKS)) == [0, 1, 2]
     spans = [(0, 10), (10, 20), (20, 30)]
-    assert file.log == [("fetch", spans), "check", ("decode", 0), ("decode", 1), ("decode", 2)]
+    assert file.log == [("fetch", spans), ("decode", 0), ("decode", 1), ("decode", 2)]
 
 
-def test_bytes_that_decoding_fetches_are_checked_too(file, opened):
-    file.fetched_more = True
-    assert numbers(opened(SpannedReader).read_all(BLOCKS[:1])) == [0]
-    assert file.log[-2:] == [("decode", 0), "check"]
-
-
-def test_blocks_that_a_reader_fetches_together_are_checked_once(file, opened):
-    assert numbers(opened(JoiningReader).read_all(BLOCKS)) == [0, 1, 2]
-    assert file.log == [("read", 0), ("read", 1), ("read", 2), "check"]
-
-
-def test_other_blocks_are_checked_one_by_one(file, opened):
-    assert numbers(opened(PlainReader).read_all(BLOCKS[:2])) == [0, 1]
-    assert file.log == [("read", 0), "check", ("read", 1), "check"]
+def test_other_blocks_are_read_as_their_reader_reads_them(file, opened):
+    assert numbers(opened(JoiningReader).read_all(BLOCKS)) == numbers(opened(PlainReader).read_all(BLOCKS)) == [0, 1, 2]
+    assert file.log == 2 * [("read", 0), ("read", 1), ("read", 2)]
     assert opened(PlainReader).read(BLOCKS[2])["x"].to_pylist() == [2]
-
-
-@pytest.mark.parametrize("reader", [PlainReader, JoiningReader, SpannedReader])
-def test_no_block_of_a_replaced_object_is_returned_and_its_index_is_forgotten(file, opened, forgotten, reader):
-    blocks = opened(reader)
-    file.changed = True
-    with pytest.raises(DataChangedError, match="replaced"):
-        blocks.read(BLOCKS[0])
-    assert forgotten == [True]
 
 
 def fail(error):
     raise error
 
 
-def test_an_object_that_looks_broken_because_it_was_replaced_is_reported_as_replaced(file, opened, forgotten):
-    file.changed = True
+@pytest.mark.parametrize("raised", [CHANGED, BROKEN], ids=["by the object", "by a format that hid it"])
+def test_the_index_of_a_replaced_object_is_forgotten(file, opened, forgotten, raised):
+    file.failure = None if raised is CHANGED else CHANGED
     with pytest.raises(DataChangedError, match="replaced"):
-        opened(lambda _: fail(BROKEN))
+        opened(lambda _: fail(raised))
     assert forgotten == [True]
 
 
@@ -200,18 +176,12 @@ def test_the_spans_of_a_block_are_all_that_decoding_needs(names, version, tmp_pa
         assert len(client.read) == 1
 
 
-def test_bytes_that_were_not_foreseen_are_fetched_and_checked(monkeypatch):
+def test_bytes_that_were_not_foreseen_are_fetched(monkeypatch):
     table = nested().select(["id", "noise"])
     content = parquet_bytes(table, 10, compression="none")
     spans = parquet.ParquetBlocks.spans
     monkeypatch.setattr(
         parquet.ParquetBlocks, "spans", lambda self, block: [(begin, end - 1) for begin, end in spans(self, block)]
     )
-    reader, blocks, client, _ = open_object(content, table.column_names)
+    reader, blocks, _, _ = open_object(content, table.column_names)
     assert pa.concat_tables(reader.read_all(blocks)).select(["id"]) == table.select(["id"])
-    reader, blocks, client, _ = open_object(content, table.column_names)
-    rest = reader.read_all(blocks)
-    next(rest)
-    client.version = "2"
-    with pytest.raises(DataChangedError, match="another version"):
-        list(rest)  # gaps are fetched too, so that it is the end of the last block alone

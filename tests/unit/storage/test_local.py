@@ -1,10 +1,23 @@
-"""Local files: a changed file is noticed."""
+"""Local files: a changed one is noticed, maps are shared, and offsets are checked before values are read."""
 
+import gc
+import os
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
 import pytest
 
 import midepoch as me
-from files import write_numbers
-from midepoch.storage.local import FileStamp, check_unchanged
+from files import values, write_numbers
+from midepoch.errors import DataChangedError, DataFormatError
+from midepoch.formats import arrow
+from midepoch.formats.base import Block
+from midepoch.storage import local
+from midepoch.storage.local import FileStamp, check_offsets, check_unchanged
 from objects import find
 
 
@@ -19,3 +32,209 @@ def test_check_unchanged_says_what_changed(tmp_path):
     path.unlink()
     with pytest.raises(me.DataChangedError, match=r"a\.arrow cannot be read.*restore it"):
         check_unchanged(str(path), found)
+
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc/self/maps")
+
+
+def maps_of(folder):
+    """The files below a folder that this process has mapped, once for each map."""
+    gc.collect()
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sorted(Path(line.split(maxsplit=5)[5]).name for line in lines if f"{folder}/" in line)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for number, kind in enumerate(["stream", "file", "stream"]):
+        write_numbers(data / f"{number}.arrow", 20 * number, 20 * number + 20, kind)
+    return data
+
+
+ALL = ["0.arrow", "1.arrow", "2.arrow"]
+
+
+def test_files_stay_mapped_as_long_as_the_dataset_lives(folder):
+    dataset = me.read(folder)
+    assert maps_of(folder) == []
+    assert values(dataset) == list(range(60))
+    assert maps_of(folder) == ALL
+    shuffled = dataset.shuffle(seed=1, window=7)
+    del dataset
+    assert sorted(values(shuffled)) == list(range(60))
+    assert maps_of(folder) == ALL
+    del shuffled
+    assert maps_of(folder) == []
+
+
+def test_all_who_read_a_file_share_its_map(folder):
+    dataset = me.read(folder)
+    others = [dataset, dataset.shuffle(seed=3, level="row"), dataset.select_columns(["x"]), me.read(folder).batch(7)]
+    readers = [iter(one) for one in others]
+    for _ in range(4):
+        for reader in readers:
+            next(reader)
+        assert len(maps_of(folder)) == len(set(maps_of(folder)))
+    for number, reader in enumerate(readers):
+        assert len(list(reader)) == (5 if number == 3 else 56)
+    assert maps_of(folder) == ALL
+
+
+def test_no_more_than_the_most_bytes_stay_mapped(folder, monkeypatch):
+    sizes = [os.path.getsize(folder / name) for name in ALL]
+    for most, stay in [(0, []), (sizes[0], ALL[:1]), (sum(sizes) - 1, ALL[:2]), (sum(sizes), ALL)]:
+        monkeypatch.setattr(local, "KEPT_BYTES", most)
+        dataset = me.read(folder)
+        for _ in range(2):
+            assert values(dataset) == list(range(60))
+            dataset.set_epoch(0)
+        assert maps_of(folder) == stay
+
+
+def test_no_more_than_the_most_files_of_all_datasets_stay_mapped(folder, monkeypatch):
+    write_numbers(folder.parent / "other" / "a.arrow", 0, 5)
+    monkeypatch.setattr(local.PROCESS_MAPS, "_maps", type(local.PROCESS_MAPS._maps)())
+    for most in range(5):
+        monkeypatch.setattr(local, "KEPT_FILES", most)
+        dataset = me.read(folder)
+        assert values(dataset) == list(range(60))
+        assert maps_of(folder) == ALL[:most]
+        other = me.read(folder.parent / "other").shuffle(seed=1)
+        assert sorted(values(other)) == list(range(5))
+        assert maps_of(folder.parent / "other") == (["a.arrow"] if most > 3 else [])
+        del dataset, other
+
+
+def test_a_changed_file_is_noticed_though_it_is_still_mapped(folder):
+    old = me.read(folder)
+    assert values(old) == list(range(60))
+    write_numbers(folder / "new", 100, 130, "stream")
+    os.replace(folder / "new", folder / "1.arrow")
+    with pytest.raises(DataChangedError, match=r"1\.arrow was changed"):
+        values(old)
+    assert values(me.read(folder)) == [*range(20), *range(100, 130), *range(40, 60)]
+
+
+def test_another_file_in_its_place_is_mapped_even_if_it_looks_the_same(folder):
+    old = me.read(folder)
+    assert values(old) == list(range(60))
+    before = os.stat(folder / "1.arrow")
+    write_numbers(folder / "new", 120, 140, "file")
+    assert os.path.getsize(folder / "new") == before.st_size
+    os.utime(folder / "new", ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(folder / "new", folder / "1.arrow")
+    assert values(me.read(folder)) == [*range(20), *range(120, 140), *range(40, 60)]
+
+
+def test_a_file_that_was_taken_away_and_came_back_is_read_again(folder, tmp_path):
+    dataset = me.read(folder)
+    assert values(dataset) == list(range(60))
+    shutil.move(folder / "1.arrow", tmp_path / "aside")
+    with pytest.raises(DataChangedError, match=r"1\.arrow cannot be read"):
+        values(dataset)
+    shutil.copy2(tmp_path / "aside", folder / "1.arrow")
+    dataset = me.read(folder)
+    assert values(dataset) == list(range(60))
+
+
+def test_a_file_that_cannot_be_mapped_is_named_with_what_to_do(folder, monkeypatch):
+    dataset = me.read(folder)
+
+    def full(path):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(local.pa, "memory_map", full)
+    with pytest.raises(
+        DataFormatError, match=r"0\.arrow cannot be mapped: .*Cannot allocate memory.*vm\.max_map_count"
+    ):
+        values(dataset)
+
+
+TEXT = pa.array(["one", "two", "three"])
+NUMBERS = pa.array([[1], [2, 3], []])
+
+
+def record_batch():
+    nested = pa.array([{"a": "x", "b": [1]}, {"a": "y", "b": []}, None])
+    texts = pa.array([["p"], [], ["q", "r"]])
+    columns = [TEXT, NUMBERS, nested, texts, TEXT.dictionary_encode(), TEXT.cast(pa.large_string())]
+    return pa.record_batch(columns, [f"column {number}" for number in range(len(columns))])
+
+
+def test_sound_columns_of_all_kinds_pass():
+    data = record_batch()
+    check_offsets(data, data.schema.names)
+    check_offsets(data, [])
+    check_offsets(pa.record_batch([TEXT, NUMBERS], ["x", "x"]), ["x"])
+
+
+def test_text_that_is_not_utf8_is_left_to_those_who_decode_it():
+    column = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(struct.pack("<ii", 0, 1)), pa.py_buffer(b"\xff")]
+    )
+    check_offsets(pa.record_batch([column], ["x"]), ["x"])
+
+
+@pytest.fixture(params=["stream", "file"])
+def write(request, tmp_path):
+    """Write two record batches, with bytes of the second one replaced."""
+    make = pa.ipc.new_stream if request.param == "stream" else pa.ipc.new_file
+
+    def write(old, new):
+        path = tmp_path / "a.arrow"
+        data = pa.record_batch({"id": [1, 2, 3], "text": TEXT, "numbers": NUMBERS})
+        with make(str(path), data.schema) as writer:
+            writer.write_batch(data)
+            writer.write_batch(data)
+        content = path.read_bytes()
+        at = content.rindex(old)
+        path.write_bytes(content[:at] + new + content[at + len(old) :])
+        return path
+
+    return write
+
+
+OFFSETS = struct.pack("<4i", 0, 3, 6, 11)
+BAD = {
+    "beyond the values": struct.pack("<4i", 0, 3, 6, 3000),
+    "decreasing": struct.pack("<4i", 0, 9, 6, 11),
+    "negative": struct.pack("<4i", -3, 3, 6, 11),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("level", [None, "block", "row"])
+def test_bad_offsets_of_text_raise_with_file_and_place(write, bad, level):
+    path = write(OFFSETS, bad)
+    dataset = me.read(path)
+    if level:
+        dataset = dataset.shuffle(seed=1, level=level)
+    with pytest.raises(me.DataFormatError, match=r"a\.arrow is broken at byte \d"):
+        list(dataset)
+
+
+def test_bad_offsets_of_lists_raise(write):
+    path = write(struct.pack("<4i", 0, 1, 3, 3), struct.pack("<4i", 0, 1, 3, 900))
+    with pytest.raises(me.DataFormatError, match=r"a\.arrow is broken at byte \d"):
+        list(me.read(path))
+    assert [row["id"] for row in me.read(path, columns=["id", "text"])] == [1, 2, 3, 1, 2, 3], "it is not read"
+
+
+def test_rows_of_a_store_are_checked_too(write):
+    fsspec.filesystem("memory").pipe("/checked/a.arrow", write(OFFSETS, BAD["beyond the values"]).read_bytes())
+    with pytest.raises(me.DataFormatError, match=r"a\.arrow is broken at byte \d"):
+        list(me.read("memory://checked/a.arrow"))
+
+
+def test_a_block_of_a_map_is_checked_once(write, monkeypatch):
+    checked = []
+    monkeypatch.setattr(arrow, "check_offsets", lambda data, names: checked.append(names))
+    path = str(write(OFFSETS, OFFSETS))
+    found = arrow.scan(path)
+    opened = arrow.open_blocks(path, found.schema, found.schema)
+    for number in (1, 0, 1, 0):
+        opened.read(Block(number, *found.blocks[number]))
+        opened.read(Block(number, *found.blocks[number][:2], rows=1, first=1))
+    assert len(checked) == 2

@@ -8,8 +8,8 @@ import pytest
 from http_store import http_store
 from midepoch.errors import NoDataError, NotAllowedError
 from midepoch.storage import named_files
+from midepoch.storage.fsspec import AllowedRedirects
 from midepoch.storage.named_files import NamedFiles
-from midepoch.storage.redirects import AllowedRedirects
 from objects import put
 
 

@@ -1,7 +1,7 @@
 """Objects read by ranges: few requests, all bytes of one version."""
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Event
+from itertools import pairwise
+from threading import Barrier
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.errors import DataChangedError, StoreError
-from midepoch.storage.objects import LEAST_BYTES
+from midepoch.storage.objects import LEAST_BYTES, grouped, joined
+from midepoch.storage.retry import OtherVersionError
 from objects import numbered, put, stored
 from worlds import ids
 
@@ -39,24 +40,23 @@ def test_an_object_of_another_size_or_version_is_refused():
         with pytest.raises(DataChangedError, match="s3://bucket/x was changed"):
             stored(b"1234", **known)[0].read_at(1, 0)
     file, client = stored(b"1234", size=4, version="1")
-    assert file.open().read() == b"1234"
     client.version = "2"
     with pytest.raises(DataChangedError, match="same size, another version"):
-        file.check()
+        file.open().read()
 
 
-def test_a_fetch_is_checked_once(monkeypatch):
-    file, client = stored(b"1234")
-    opened = []
-    monkeypatch.setattr(client, "open", lambda url: opened.append(url) or type(client).open(client, url))
-    file.read_at(4, 0)
-    file.check()
-    file.check()
-    assert len(opened) == 2  # to read it, and to check it afterwards
-    file._recent = ()
-    file.read_at(4, 0)
-    file.check()
-    assert len(opened) == 3
+def test_a_read_that_is_of_another_version_is_refused_and_not_tried_again(monkeypatch):
+    file, client = stored(b"1234", size=4, version="1")
+    asked = []
+
+    def replaced(nbytes, offset):
+        asked.append(offset)
+        raise OtherVersionError
+
+    monkeypatch.setattr(client, "read_at", replaced)
+    with pytest.raises(DataChangedError, match="s3://bucket/x was changed while it was in use"):
+        file.read_at(4, 0)
+    assert asked == [0]
 
 
 def test_a_short_read_is_retried(monkeypatch):
@@ -81,7 +81,8 @@ def test_an_error_of_the_store_passes_through_arrow(monkeypatch):
         pq.ParquetFile(file.open())
 
 
-def test_a_changed_object_is_noticed_and_indexed_again():
+def test_a_changed_object_is_noticed_and_indexed_again(monkeypatch):
+    monkeypatch.setattr("midepoch.sources.ahead.FIRST_ROWS", 10)
     url = "memory://data"
     put("/data/part-0.parquet", numbered(0, 40, noise=10_000))
     rows = iter(me.read(url, read_ahead=0))
@@ -91,43 +92,6 @@ def test_a_changed_object_is_noticed_and_indexed_again():
         first += [row["id"] for row in rows]
     assert first == list(range(10))
     assert ids(me.read(url)) == list(range(500, 540))
-
-
-def test_one_version_check_covers_every_fetch_that_finished_before_it_began(monkeypatch):
-    file, client = stored(bytes(1 << 20))
-    assert file.size
-    looks, began, go_on = [], Event(), Event()
-    plain = type(client).open
-
-    def stat(url):
-        looks.append(url)
-        found = plain(client, url)
-        if len(looks) == 1:
-            began.set()
-            go_on.wait(100)
-        return found
-
-    monkeypatch.setattr(client, "open", stat)
-    with ThreadPoolExecutor(3) as pool:
-        file.read_at(70_000, 0)
-        first = pool.submit(file.check)
-        began.wait(100)
-        # These came after the first look began, so it says nothing of them.
-        file.read_at(70_000, 100_000)
-        file.read_at(70_000, 200_000)
-        others = [pool.submit(file.check), pool.submit(file.check)]
-        client.version = "2"
-        go_on.set()
-        first.result(100)
-        for one in others:
-            with pytest.raises(DataChangedError, match="another version"):
-                one.result(100)
-        client.version = "1"
-        assert len(looks) == 3
-        looks[:] = ["none waits any more"]
-        file.check()
-        file.check()
-        assert len(looks) == 2
 
 
 def test_ranges_of_one_fetch_are_requested_side_by_side(monkeypatch):
@@ -143,7 +107,6 @@ def test_ranges_of_one_fetch_are_requested_side_by_side(monkeypatch):
     fetched = file.fetch(spans, exact=True)
     for begin, end in spans:
         assert bytes(fetched.buffer_at(end - begin, begin)) == client.content[begin:end]
-    assert not fetched.fetched_more
 
 
 def test_an_exact_fetch_asks_for_no_more_bytes_and_uses_those_of_a_small_read():
@@ -169,3 +132,40 @@ def test_an_error_of_one_of_several_ranges_is_raised(monkeypatch):
     monkeypatch.setattr(client, "read_at", broken)
     with pytest.raises(StoreError, match="refuses access"):
         file.fetch([(0, 10), (600_000, 600_010)])
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 300)).map(lambda one: (one[0], one[0] + one[1])))
+
+
+@given(SPANS, st.integers(0, 100), st.integers(1, 500))
+def test_every_span_lies_in_one_range(spans, gap, most):
+    ranges = joined(spans, gap, most)
+    assert ranges == sorted(ranges)
+    for begin, end in spans:
+        assert any(first <= begin and end <= last for first, last in ranges)
+    wanted = {number for begin, end in spans for number in range(begin, end)}
+    for first, last in ranges:
+        assert last - first <= most or (first, last) in spans
+        # What nobody wants lies between two spans, and is no longer than a gap.
+        gaps = "".join("x" if number in wanted else " " for number in range(first, last))
+        assert gaps.strip() == gaps
+        assert not any(len(unwanted) > gap for unwanted in gaps.split("x"))
+
+
+def test_ranges_are_joined_where_that_is_allowed_and_no_further():
+    assert joined([(0, 10), (10, 20), (25, 30)], gap=5, most=30) == [(0, 30)]
+    assert joined([(0, 10), (10, 20), (26, 30)], gap=5, most=30) == [(0, 20), (26, 30)]
+    assert joined([(0, 10), (10, 20), (20, 31)], gap=5, most=30) == [(0, 20), (20, 31)]
+    assert joined([(0, 50), (50, 51)], gap=5, most=30) == [(0, 50), (50, 51)]
+    assert joined([]) == []
+
+
+@given(st.lists(st.integers(0, 30), unique=True))
+def test_a_group_ends_where_a_number_does_not_join_it(numbers):
+    found = grouped(numbers, lambda group, number: number == group[-1] + 1 and number % 5 > 0)
+    assert [number for group in found for number in group] == numbers
+    for group in found:
+        assert group == list(range(group[0], group[-1] + 1))
+        assert all(number % 5 for number in group[1:])
+    for one, two in pairwise(found):
+        assert two[0] != one[-1] + 1 or two[0] % 5 == 0

@@ -1,13 +1,17 @@
-"""Retries: what an error means, what is tried again, and how long is waited."""
+"""Errors of clients: what they mean, what is tried again and when, and that no text shows a secret."""
 
 import itertools
+import json
 import logging
+from html import escape
 from types import SimpleNamespace
+from urllib.parse import quote, quote_plus
 
 import pytest
+from obstore.exceptions import GenericError
 
 from midepoch.errors import StoreError
-from midepoch.storage.retry import RetryPolicy, ShortReadError, error_kind, with_retries
+from midepoch.storage.retry import REDACTED, RetryPolicy, ShortReadError, error_kind, redacted, with_retries
 from midepoch.storage.store import Store
 from objects import QUICK, SECRETS
 
@@ -16,20 +20,25 @@ from objects import QUICK, SECRETS
     ("error", "kind"),
     [
         (FileNotFoundError(2, "no"), "gone"),
-        (OSError("AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation"), "gone"),
-        (OSError("AWS Error UNKNOWN (HTTP status 416) during GetObject operation"), "gone"),
-        (OSError("AWS Error ACCESS_DENIED during HeadObject operation: No response body."), "denied"),
         (PermissionError("no"), "denied"),
-        (OSError("AWS Error UNKNOWN (HTTP status 503) during HeadObject operation"), "temporary"),
-        (OSError("AWS Error UNKNOWN (HTTP status 429) during HeadObject operation"), "temporary"),
-        (OSError("AWS Error SLOW_DOWN during GetObject operation: "), "temporary"),
-        (
-            OSError("AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 18, Transferred a part"),
-            "temporary",
+        *(
+            (GenericError(f"Server returned non-2xx status code: {status} Oh: <Code>Oh</Code>"), kind)
+            for status, kind in (
+                (404, "gone"),
+                (410, "gone"),
+                (416, "gone"),
+                (401, "denied"),
+                (403, "denied"),
+                (429, "temporary"),
+                (503, "temporary"),
+                (400, "wrong"),
+            )
         ),
+        (GenericError("Error performing HEAD - HTTP error: error sending request"), "temporary"),
+        (GenericError("Error after 0 retries - HTTP error: request or response body error"), "temporary"),
         (ConnectionResetError("reset"), "temporary"),
         (ShortReadError("3 of 4"), "temporary"),
-        (OSError("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation"), "wrong"),
+        (GenericError("something else"), "wrong"),
         (ValueError("no"), "wrong"),
     ],
 )
@@ -45,6 +54,7 @@ def test_the_http_status_of_an_error_decides():
     assert error_kind(ClientError(status=503)) == "temporary"
     assert error_kind(ClientError(code=403)) == "denied"
     assert error_kind(ClientError(response={"ResponseMetadata": {"HTTPStatusCode": 404}})) == "gone"
+    assert error_kind(ClientError(response=SimpleNamespace(status_code=429))) == "temporary"
     assert error_kind(ClientError(status=422)) == "wrong"
 
 
@@ -150,3 +160,54 @@ def test_waits_grow_to_a_limit():
     waits = [RetryPolicy().wait(attempt) for attempt in range(1, 9)]
     assert 0.05 <= waits[0] <= 0.1
     assert all(2.5 <= wait <= 5.0 for wait in waits[6:])
+
+
+SECRET = "h\u00fcsh/+&='\\\" x"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        str,
+        repr,
+        json.dumps,
+        quote,
+        quote_plus,
+        escape,
+        lambda text: quote(text, safe=""),
+        lambda text: quote(text, safe="").lower(),
+        lambda text: repr(text.encode()),
+    ],
+)
+def test_every_form_of_a_value(form):
+    options = {"key": SECRET if form(SECRET)[0] != "b" else SECRET.encode()}
+    assert "sh" not in redacted(f"refused: {form(SECRET)}", options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"connection_string": "AccountName=me;AccountKey=hush+hush==;BlobEndpoint=http://host"},
+        {"sas_token": "?sv=2024&sp=rl&sig=hush%2Bhush%3D%3D"},
+        {"headers": {"Authorization": "Bearer hush+hush=="}},
+        {"nested": [{"a": ("hush+hush==",)}, frozenset(["other"])]},
+    ],
+    ids=str,
+)
+def test_parts_of_values(options):
+    for text in ("hush+hush==", "hush%2Bhush%3D%3D", "hush%2bhush%3d%3d"):
+        assert redacted(f"at {text}!", options) == f"at {REDACTED}!"
+    assert redacted("me at http://host in 2024", options) == "me at http://host in 2024"
+
+
+def test_secrets_of_the_environment_and_those_that_a_store_repeats(monkeypatch):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-the-environment")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "also-of-it")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    assert redacted("of-the-environment also-of-it a test", {}) == f"{REDACTED} {REDACTED} a test"
+    answer = (
+        "<Error><Code>ExpiredToken</Code><Token-0>found/by=boto3</Token-0><AWSAccessKeyId>AKIA</AWSAccessKeyId></Error>"
+    )
+    assert redacted(answer, {}) == (
+        f"<Error><Code>ExpiredToken</Code><Token-0>{REDACTED}</Token-0><AWSAccessKeyId>{REDACTED}</AWSAccessKeyId></Error>"
+    )

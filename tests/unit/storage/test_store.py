@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from time import sleep
@@ -9,11 +10,10 @@ from time import sleep
 import pytest
 
 from forking import in_a_forked_process
+from midepoch._common.once import log_once
 from midepoch.errors import StoreError
-from midepoch.storage.clients import ObjectInfo
-from midepoch.storage.redaction import REDACTED
-from midepoch.storage.retry import RetryPolicy
-from midepoch.storage.store import Store
+from midepoch.storage.retry import REDACTED, RetryPolicy
+from midepoch.storage.store import ObjectInfo, Store, known_options
 from objects import SECRETS
 
 
@@ -33,7 +33,7 @@ def test_a_store_never_shows_its_options():
 
 
 def test_the_values_of_options_are_redacted_in_texts_of_clients():
-    store = Store("abfs://c/x", {"account": {"keys": ["nested-value"]}, "url": "https://hidden.host/x", "n": 12345})
+    store = Store("oss://c/x", {"account": {"keys": ["nested-value"]}, "url": "https://hidden.host/x", "n": 12345})
     redacted = store.redact("at hidden.host/x with nested-value, and https://hidden.host/x")
     assert redacted == f"at {REDACTED} with {REDACTED}, and {REDACTED}"
 
@@ -43,11 +43,11 @@ def test_secrets_are_redacted_in_every_form_and_addresses_are_shown():
     texts = ["AKIA+/=x", "AKIA%2B%2F%3Dx", "AKIA%2B/%3Dx", "it's\\hush", repr("it's\\hush")[1:-1]]
     assert store.redact(" ".join(texts)) == " ".join([REDACTED] * len(texts))
     assert store.redact("http://minio.local:9000 does not answer") == "http://minio.local:9000 does not answer"
-    assert Store("abfs://c/x", {"key": b"by\xffte"}).redact(f"{b'by' + bytes([255]) + b'te'!r}") == f"b'{REDACTED}'"
+    assert Store("oss://c/x", {"key": b"by\xffte"}).redact(f"{b'by' + bytes([255]) + b'te'!r}") == f"b'{REDACTED}'"
     named = Store("oss://c/x", {"endpoint": "http://oss.local", "config": {"s3_endpoint": "http://other.local"}})
     assert named.redact("http://oss.local http://other.local") == "http://oss.local http://other.local"
     for hidden in ("http://me:hush@host", "http://host?sig=hush"):
-        assert "hush" not in Store("abfs://c/x", {"endpoint_url": hidden}).redact(f"{hidden}/x")
+        assert "hush" not in Store("oss://c/x", {"endpoint_url": hidden}).redact(f"{hidden}/x")
 
 
 def test_stores_with_other_endpoints_have_another_identity():
@@ -65,44 +65,28 @@ def test_the_identity_covers_accounts_and_endpoints_of_other_stores_but_no_secre
         identity(account_name="b"),
         identity(account_name="a", endpoint_url="http://e"),
         identity(client_kwargs={"endpoint_url": "http://e"}),
-        identity(host="h", port=1),
-        identity(connection_string="AccountName=a;AccountKey=k;BlobEndpoint=http://e"),
-        identity(connection_string="AccountName=b;AccountKey=k;BlobEndpoint=http://e"),
+        Store("sftp://x", {"host": "h", "port": 1}).identity,
     ]
     assert len({*others}) == len(others)
     assert identity(account_name="a", account_key="k") == identity(account_name="a", account_key="other")
-    assert others[-2] == identity(connection_string="AccountName=a;AccountKey=new;BlobEndpoint=http://e")
-
-
-def test_the_identity_covers_the_account_of_the_environment(monkeypatch):
-    identities = set()
-    for name in ("", "a", "b"):
-        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", name)
-        identities.add(Store("az://container/x").identity)
-    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=c;AccountKey=k")
-    identities.add(Store("az://container/x").identity)
-    assert len(identities) == 4
-    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=c;AccountKey=new")
-    assert Store("az://container/x").identity in identities
 
 
 def test_a_failed_request_for_one_of_many_urls_is_repeated_alone():
     asked = []
 
     class Client:
-        def stat(self, urls):
-            asked.append(list(urls))
-            if "memory://2" in urls and len(asked) < 6:
+        def stat(self, url):
+            asked.append(url)
+            if url == "memory://2" and asked.count(url) < 3:
                 raise ConnectionResetError("reset")
-            return [ObjectInfo(url, "file", 1) for url in urls]
+            return ObjectInfo(url, "file", 1)
 
     store = Store("memory://", None, RetryPolicy(attempts=8, first=0, most=0))
     store._clients[os.getpid()] = Client()
     urls = [f"memory://{number}" for number in range(4)]
     assert [info.url for info in store.stat(urls)] == urls
-    assert store.retries == len(asked) - 5
-    assert asked[0] == urls
-    assert sorted(one for (one,) in asked[1:]) == [*urls[:2], *["memory://2"] * (len(asked) - 4), urls[3]]
+    assert store.retries == 2
+    assert sorted(asked) == [*urls[:2], *["memory://2"] * 3, urls[3]]
 
 
 def test_a_process_that_is_forked_while_a_thread_connects_connects_by_itself(monkeypatch):
@@ -140,35 +124,10 @@ def test_a_forked_process_sends_requests_side_by_side_with_threads_of_its_own():
     assert store.side_by_side(str, []) == []
 
 
-class Stalled:
-    """A client that answers only when it may."""
-
-    def __init__(self):
-        self.asked, self.may_answer = Event(), Event()
-
-    def stat(self, urls):
-        self.asked.set()
-        self.may_answer.wait()
-        return [ObjectInfo(url, None) for url in urls]
-
-
-def test_a_process_that_is_forked_in_the_middle_of_a_request_refuses_to_read():
-    store, client = Store("s3://bucket/x", SECRETS), Stalled()
-    store._clients[os.getpid()] = client
-    thread = Thread(target=store.stat, args=(["s3://bucket/x"],))
-    thread.start()
-    client.asked.wait()
-    answer = in_a_forked_process(lambda: Store("s3://bucket/y", SECRETS).stat(["s3://bucket/y"]))
-    client.may_answer.set()
-    thread.join()
-    assert "StoreError: This process was forked while a thread of its parent read from a store" in answer
-    assert "connected" in in_a_forked_process(lambda: store._check_fork(os.getpid()) or "connected")
-
-
 def test_nothing_is_repeated_once_nobody_waits():
     class Failing:
-        def stat(self, urls):
-            asked.append(urls)
+        def stat(self, url):
+            asked.append(url)
             stop.set()
             raise ConnectionResetError("reset")
 
@@ -181,3 +140,96 @@ def test_nothing_is_repeated_once_nobody_waits():
         with pytest.raises(StoreError, match="does not answer"):
             store.stat(urls)
         assert len(asked) <= 1
+
+
+def test_options_have_their_usual_names():
+    expected = {"key": "k", "secret": "s", "token": "t", "endpoint": "e", "anonymous": True}
+    for names in (
+        ("key", "secret", "token", "endpoint", "anon"),
+        ("access_key", "secret_key", "session_token", "endpoint_url", "anonymous"),
+        ("aws_access_key_id", "aws_secret_access_key", "aws_session_token", "endpoint_override", "anon"),
+    ):
+        assert known_options("s3", dict(zip(names, ("k", "s", "t", "e", True), strict=True))) == expected
+    assert known_options("az", {"anon": True, "account_host": "h"}) == {"anonymous": True, "endpoint": "h"}
+    assert known_options("oss", {"whatever": 1}) == {"whatever": 1}
+
+
+def test_the_endpoint_of_s3_may_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    assert known_options("s3", {})["endpoint"] == "http://127.0.0.1:1"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2")
+    assert known_options("s3", {})["endpoint"] == "http://127.0.0.1:2"
+    assert known_options("s3", {"endpoint": "http://127.0.0.1:3"})["endpoint"] == "http://127.0.0.1:3"
+    assert known_options("gs", {}) == {}
+    here, there = Store("s3://bucket/a"), Store("s3://bucket/a", {"endpoint": "http://127.0.0.1:3"})
+    assert here.identity != there.identity  # their indexes and caches are not shared
+    monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
+    assert known_options("s3", {}) == {}
+
+
+def test_options_as_fsspec_nests_them():
+    nested = {
+        "anon": False,
+        "client_kwargs": {"endpoint_url": "http://e", "region_name": "r"},
+        "config_kwargs": {"connect_timeout": 1, "read_timeout": 2},
+    }
+    expected = {"anonymous": False, "endpoint": "http://e", "region": "r"}
+    assert known_options("s3", nested) == {**expected, "connect_timeout": 1, "request_timeout": 2}
+    with pytest.raises(TypeError, match="storage_options has 'signature_version', which s3:// does not know"):
+        known_options("s3", {"config_kwargs": {"signature_version": "s3v4"}})
+    with pytest.raises(TypeError, match="several of region, region_name, which mean the same"):
+        known_options("s3", {"region": "a", "client_kwargs": {"region": "b"}})
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_options_of_the_caches_of_fsspec_are_left_out_and_named(scheme, caplog):
+    caches = {"skip_instance_cache": True, "use_listings_cache": False, "default_cache_type": "none"}
+    plain = {"endpoint": "http://127.0.0.1:1", "anon": True}
+    log_once.cache_clear()
+    assert known_options(scheme, {**plain, **caches}) == known_options(scheme, plain)
+    known_options(scheme, caches)
+    assert len(caplog.messages) == len(caches)
+    for name, message in zip(caches, caplog.messages, strict=True):
+        assert message.startswith(f"{name} in storage_options has no effect")
+        assert "pass cache_dir" in message
+    assert Store(f"{scheme}://a/b", {**plain, **caches}).identity == Store(f"{scheme}://a/b", plain).identity
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"sekret": "hush-hush"},
+            "storage_options has 'sekret', which s3:// does not know. It knows: key, secret, token",
+        ),
+        ({"key": "hush-hush", "access_key": "hush-hush"}, "which mean the same"),
+        ({"key": "hush-hush"}, "needs both key and secret"),
+        ({"anon": "hush-hush"}, "anonymous in storage_options must be True or False, not a str"),
+    ],
+)
+def test_an_error_names_a_wrong_option_but_not_its_value(options, message):
+    with pytest.raises(TypeError, match=re.escape(message)) as error:
+        Store("s3://bucket/x", options)
+    assert "hush" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("gs://b/x", {"service_account": "a@b"}),
+        ("gs://b/x", {"project": "p"}),
+        ("az://c/x", {"connection_string": "AccountName=a"}),
+        ("s3://b/x", {"client": "pyarrow"}),
+    ],
+    ids=str,
+)
+def test_options_that_obstore_has_no_equal_of_are_refused(url, options):
+    with pytest.raises(TypeError, match=f"which {url[:2]}:// does not know. It knows: "):
+        Store(url, options)
+
+
+@pytest.mark.parametrize("token", ["anon", "google_default", "/keys/me.json", {"type": "service_account"}])
+def test_tokens_of_fsspec_are_refused_with_what_to_do(token):
+    with pytest.raises(TypeError, match=r"token in storage_options is no access token\. For gs:// pass one, or anony"):
+        known_options("gs", {"token": token})
+    assert known_options("gs", {"token": "ya29.x"}) == {"token": "ya29.x"}

@@ -5,7 +5,7 @@ from threading import Lock
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
-from midepoch.storage.location import Bytes, Location, open_bytes, open_file
+from midepoch.storage.objects import Bytes, Location, open_bytes, open_file
 
 CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """Codecs of pyarrow, by the bytes that a file begins with."""

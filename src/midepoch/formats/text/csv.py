@@ -24,7 +24,7 @@ from midepoch.formats.text.records import (
     text_start,
 )
 from midepoch.formats.text.types import TypeClashError, widened
-from midepoch.storage.location import Bytes, Location
+from midepoch.storage.objects import Bytes, Location
 
 QUOTE, RETURN = map(ord, '"\r')
 # Without 0 and 1: with them, the type of a column would depend on which of its rows share a block.

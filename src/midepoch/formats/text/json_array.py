@@ -13,7 +13,7 @@ from midepoch.formats.text.compressed import compressible, open_text
 from midepoch.formats.text.jsonl import FIX, SUFFIXES, clash, first_error, infer_lines, parse_lines
 from midepoch.formats.text.records import READ_BYTES, Before, MalformedError, TextBlocks, scan_text, text_start
 from midepoch.formats.text.types import TypeClashError
-from midepoch.storage.location import Bytes, Location
+from midepoch.storage.objects import Bytes, Location
 
 QUOTE, COMMA, BACKSLASH = map(ord, '",\\')
 STEPS = np.zeros(256, np.int8)

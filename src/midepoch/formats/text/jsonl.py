@@ -24,7 +24,7 @@ from midepoch.formats.text.records import (
     text_start,
 )
 from midepoch.formats.text.types import TypeClashError, widened_schema, with_items
-from midepoch.storage.location import Location
+from midepoch.storage.objects import Location
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
 FIX = "Correct or remove it, and open the dataset again."

@@ -9,7 +9,7 @@ from midepoch.formats.inflation import MAX_RECORD_BYTES
 from midepoch.formats.text.compressed import open_text
 from midepoch.formats.text.jsonl import FIX, first_error
 from midepoch.formats.text.records import NEWLINE, Before, TextBlocks, check_utf8, scan_text, text_start
-from midepoch.storage.location import Location
+from midepoch.storage.objects import Location
 
 SCHEMA = pa.schema([("line", pa.string())])
 

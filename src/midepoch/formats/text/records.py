@@ -13,7 +13,7 @@ from midepoch.formats.base import Block, Scan, read_as
 from midepoch.formats.inflation import InflationError, check_inflation
 from midepoch.formats.text.compressed import Inflated
 from midepoch.formats.text.types import TypeClashError
-from midepoch.storage.location import Bytes, Location
+from midepoch.storage.objects import Bytes, Location
 
 BOM = b"\xef\xbb\xbf"
 NEWLINE = ord("\n")

@@ -18,8 +18,8 @@ from midepoch.integrations.structured.metrics import Counters, Measure
 from midepoch.integrations.structured.options import OutputFormat, StructuredOptions, dataset_options, loader_options
 from midepoch.integrations.structured.progress import SplitLayout, is_order_of_splits, lane_progress
 from midepoch.sources.files import FileRows
+from midepoch.storage.block_cache import CACHE
 from midepoch.storage.listing import PathSpec
-from midepoch.storage.options import CACHE
 
 if TYPE_CHECKING:
     from midepoch.integrations.structured.loader import StructuredLoader

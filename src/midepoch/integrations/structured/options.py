@@ -19,8 +19,8 @@ from midepoch.formats import file_suffixes
 from midepoch.index.index import IndexView
 from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
 from midepoch.order.windows import WINDOW
+from midepoch.storage.block_cache import CACHE
 from midepoch.storage.listing import PathSpec, find
-from midepoch.storage.options import CACHE
 
 OutputFormat = Literal["torch", "numpy", "arrow", "dict"]
 LOADER_OPTIONS = (

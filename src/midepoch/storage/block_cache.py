@@ -1,8 +1,4 @@
-"""A cache of remote blocks in a local folder: checked when read, and what is needed last evicted first.
-
-Each epoch needs a block once. So a block that was read in this epoch is needed again only in the next one, and a reader
-knows when. Of all other blocks, which may be needed in this epoch, the least recently used are evicted, and only after
-those. Blocks that nobody has used for a day belong to no run, and are evicted before all others.
+"""A cache of remote blocks in a local folder: checked when read, and the least recently used evicted first.
 
 Any number of processes may share a folder. A block is written under another name and renamed, so it is there whole or
 not at all. A damaged block fails its checksum and is fetched again. Space for a block is freed before it is renamed,
@@ -15,12 +11,14 @@ import logging
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import pyarrow as pa
 
+from midepoch._common.checks import Size, parse_size
 from midepoch._common.files import (
     exclusive_lock,
     framed,
@@ -33,26 +31,21 @@ from midepoch._common.files import (
 from midepoch._common.hashing import digest
 from midepoch._common.lazy import cached_property
 from midepoch._common.trust import UntrustedFileError, is_shared, map_trusted, read_trusted, trust_folder
-from midepoch.storage.arrow_checks import check_offsets
+from midepoch.storage.local import check_offsets
 
 log = logging.getLogger("midepoch")
 
 MAGIC = b"MBL2"
 COUNT = struct.Struct("<Q")
 SUFFIX = ".block"
+READ_AHEAD = 256 << 20
+CACHE = "10GiB"
 FILLED_AFTER_EVICTION = 0.9
 """A full folder is emptied down to this fraction, so that not every new block has to list all others."""
-RECENT = 0.1
-"""The blocks that were used last, this fraction of the limit, may be needed by other readers of the same lane."""
-UNUSED_SECONDS = 86_400.0
-"""A block that was not used for so long is not needed any more."""
 ABANDONED_SECONDS = 3600.0
 """A temporary file of this age belongs to a killed process."""
 CLAIM_SECONDS = 60.0
 """How long a process waits for blocks that another one has claimed, before it fetches them itself."""
-
-
-NextUse = Callable[[str], float | None]
 
 
 class BlockCache:
@@ -89,11 +82,8 @@ class BlockCache:
             os.utime(path)
         return table
 
-    def put(self, key: str, data: pa.Table | pa.RecordBatch, next_use: NextUse = lambda _: None) -> None:
-        """Store a block. If the folder cannot be written, warn once.
-
-        ``next_use`` says how late a block is needed again, or None for blocks that may be needed sooner than those.
-        """
+    def put(self, key: str, data: pa.Table | pa.RecordBatch) -> None:
+        """Store a block. If the folder cannot be written, warn once."""
         content = _packed(data, key)
         if content.size > self.limit:
             return
@@ -102,7 +92,7 @@ class BlockCache:
         try:
             write_privately(temporary, content)
             with exclusive_lock(self.folder / "lock"):
-                self._make_room(content.size, next_use)
+                self._make_room(content.size)
                 temporary.replace(path)
         except OSError as error:
             remove(temporary)
@@ -135,7 +125,7 @@ class BlockCache:
     def _counter(self) -> Path:
         return self.folder / "bytes"
 
-    def _make_room(self, nbytes: int, next_use: NextUse) -> None:
+    def _make_room(self, nbytes: int) -> None:
         """Count a block that is about to be added, and evict others if it would not fit.
 
         The count may be too high after a process was killed, but never too low. When it says that the folder is full,
@@ -146,26 +136,26 @@ class BlockCache:
         except (OSError, struct.error):
             used = self.limit
         if used + nbytes > self.limit:
-            used = self._evict(max(0, int(self.limit * FILLED_AFTER_EVICTION) - nbytes), next_use)
+            used = self._evict(max(0, int(self.limit * FILLED_AFTER_EVICTION) - nbytes))
         write_privately(self._counter, COUNT.pack(used + nbytes))
 
-    def _evict(self, most: int, next_use: NextUse) -> int:
-        """Remove the blocks that are needed last until at most ``most`` bytes are left; return the bytes left."""
+    def _evict(self, most: int) -> int:
+        """Remove the least recently used blocks until at most ``most`` bytes are left; return the bytes left."""
         blocks, now = [], time.time()
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     status = entry.stat()
                     if entry.name.endswith(SUFFIX):
-                        blocks.append(_Stored(status.st_mtime_ns, status.st_size, entry.name.removesuffix(SUFFIX)))
+                        blocks.append((status.st_mtime_ns, status.st_size, entry.path))
                     elif entry.name.startswith(".") and status.st_mtime < now - ABANDONED_SECONDS:
                         os.unlink(entry.path)
-        used = sum(block.nbytes for block in blocks)
-        for block in _needed_last(blocks, next_use, int(self.limit * RECENT), now):
+        used = sum(nbytes for _, nbytes, _ in blocks)
+        for _, nbytes, path in sorted(blocks):
             if used <= most:
                 break
-            os.unlink(self._path(block.key))
-            used -= block.nbytes
+            os.unlink(path)
+            used -= nbytes
         return used
 
 
@@ -174,27 +164,27 @@ def _opened(folder: Path, limit: int, trust_shared: bool) -> BlockCache:
     return BlockCache(folder, limit, trust_shared=trust_shared)
 
 
-class _Stored(NamedTuple):
-    """A block in the folder."""
+@dataclass(frozen=True, kw_only=True)
+class Fetch:
+    """How remote files are fetched. This changes memory and speed, never the rows or their order."""
 
-    used_ns: int
-    nbytes: int
-    key: str
+    read_ahead: int = READ_AHEAD
+    cache: BlockCache | None = None
 
-
-def _needed_last(blocks: Iterable[_Stored], next_use: NextUse, recent: int, now: float) -> list[_Stored]:
-    """The blocks in the order in which they are evicted. The last used, ``recent`` bytes, come late."""
-    ranked = list[tuple[int, float, _Stored]]()
-    for block in sorted(blocks, reverse=True):
-        recent -= block.nbytes
-        late = None if recent >= 0 else next_use(block.key)
-        if block.used_ns < (now - UNUSED_SECONDS) * 1e9:
-            ranked.append((0, block.used_ns, block))
-        elif late is not None:
-            ranked.append((1, -late, block))
-        else:
-            ranked.append((2, block.used_ns, block))
-    return [block for _, _, block in sorted(ranked)]
+    @classmethod
+    def of(
+        cls,
+        read_ahead: Size | None,
+        cache_dir: str | os.PathLike[str] | None,
+        cache_bytes: Size = CACHE,
+        *,
+        trust_shared: bool = False,
+    ) -> Self:
+        """The options from the arguments that users pass."""
+        ahead = READ_AHEAD if read_ahead is None else parse_size("read_ahead", read_ahead)
+        limit = parse_size("cache_bytes", cache_bytes)
+        cache = None if cache_dir is None else BlockCache(cache_dir, limit, trust_shared=trust_shared)
+        return cls(read_ahead=ahead, cache=cache)
 
 
 def block_key(*parts: str | int) -> str:

@@ -7,16 +7,16 @@ import os
 import pickle
 import signal
 import struct
-import time
 import zlib
 
 import pyarrow as pa
 import pytest
 
+import midepoch as me
 from midepoch._common import trust
 from midepoch._common.files import framed, unframed
-from midepoch.storage import cache as caches
-from midepoch.storage.cache import SUFFIX, BlockCache, block_key
+from midepoch.storage import block_cache as caches
+from midepoch.storage.block_cache import SUFFIX, BlockCache, Fetch, block_key
 
 
 def block(number, rows=100):
@@ -241,31 +241,6 @@ def test_a_claim_ends_with_its_process_and_is_not_waited_for_too_long(tmp_path, 
         pass
 
 
-def test_blocks_that_are_needed_last_go_first(tmp_path):
-    """Among blocks whose next use is known; others stay, and so do those that were used last."""
-    size = _size(tmp_path)
-    cache = BlockCache(tmp_path / "cache", 10 * size + 5)
-    now = time.time()
-    for number in range(10):
-        cache.put(str(number), block(number))
-        os.utime(cache.folder / f"{number}{SUFFIX}", (now - 100 + number, now - 100 + number))
-    cache.put("new", block(10), {"9": 1.0, "3": 0.9, "7": 0.5, "1": 0.4}.get)
-    assert [number for number in range(10) if cache.get(str(number)) is None] == [3, 7]
-    assert cache.get("new") == block(10)
-
-
-def test_blocks_that_nobody_used_for_a_day_go_before_all_others(tmp_path):
-    size = _size(tmp_path)
-    cache = BlockCache(tmp_path / "cache", 10 * size + 5)
-    for number in range(10):
-        cache.put(str(number), block(number))
-    old = time.time() - 2 * caches.UNUSED_SECONDS
-    for number in (4, 5):
-        os.utime(cache.folder / f"{number}{SUFFIX}", (old, old))
-    cache.put("new", block(10), {"0": 1.0, "1": 0.9}.get)
-    assert [number for number in range(10) if cache.get(str(number)) is None] == [4, 5]
-
-
 @pytest.mark.parametrize("trusted", [True, False])
 def test_a_cache_that_is_sent_to_another_process_trusts_the_same_users(tmp_path, monkeypatch, trusted):
     monkeypatch.setattr(trust, "_shared", set())
@@ -274,3 +249,11 @@ def test_a_cache_that_is_sent_to_another_process_trusts_the_same_users(tmp_path,
     received = pickle.loads(sent)
     assert (received.folder, received.limit) == (tmp_path / "cache", 1 << 20)
     assert trust.is_shared(received.folder) == trusted
+
+
+@pytest.mark.parametrize("size", ["much", "-1", "1 parsec", -1])
+def test_a_wrong_size_is_refused(size):
+    with pytest.raises(ValueError, match="read_ahead is"):
+        me.read("memory://x", read_ahead=size)
+    with pytest.raises(TypeError, match="cache_bytes is a float"):
+        Fetch.of(None, None, 1.5)

@@ -1,0 +1,260 @@
+"""The client of all other stores: fsspec. It returns bytes alone, so the version is asked for after each read."""
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from midepoch._common.hashing import digest
+from midepoch.errors import MissingExtraError, NoDataError, StoreError
+from midepoch.storage.retry import OtherVersionError, error_kind
+from midepoch.storage.store import HTTP, Handle, ObjectInfo
+
+log = logging.getLogger("midepoch")
+
+HTTP_SECONDS, HTTP_CONNECT_SECONDS = 30.0, 10.0
+"""How long a server may send nothing, and how long a connection may take."""
+LEAST_BYTES_A_SECOND = 64 << 10
+"""An answer that comes more slowly is given up and asked for again, unless storage_options has a timeout."""
+VERSIONS = ("etag", "generation", "md5hash", "content_md5", "md5", "sha256", "checksum", "versionid", "uid")
+TIMES = ("mtime", "lastmodified", "last_modified", "last-modified", "updated", "modified", "created")
+HARMLESS = frozenset(("accept", "accept-language", "referer", "user-agent"))
+STRIPPED = frozenset(("authorization", "cookie", "proxy-authorization"))
+"""The headers that every client keeps from other hosts."""
+REPOSITORY = re.compile(
+    r"(?P<kind>datasets/|spaces/|models/)?(?P<name>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?(?P<path>/.*)?"
+)
+TYPES = {"datasets/": "dataset", "spaces/": "space"}
+COMMIT = re.compile(r"[0-9a-f]{40}")
+PINNED = re.compile(rf"hf://[^@]+@{COMMIT.pattern}/")
+PULL_REQUEST = re.compile(r"@(refs/(?:pr/\d+|convert/\w+))")
+"""The only revisions with slashes that the hub has. In a URL their slashes are written as %2F."""
+
+
+class FsspecClient:
+    """A client of an fsspec file system."""
+
+    def __init__(self, scheme: str, options: Mapping[str, Any]) -> None:
+        try:
+            import fsspec
+        except ImportError:
+            raise MissingExtraError("fsspec", "remote", f"Reading {scheme}:// URLs") from None
+        self._least_speed: int | None = None
+        if scheme in HTTP:
+            options = _with_allowed_redirects(_with_private_headers(options))
+            if "timeout" not in options and "timeout" not in options.get("client_kwargs", {}):
+                options, self._least_speed = _with_time_outs(options), LEAST_BYTES_A_SECOND
+        # fsspec's own cache could return a client that others hold, or one from before a fork.
+        self._system = fsspec.filesystem(scheme, skip_instance_cache=True, **options)
+
+    def stat(self, url: str) -> ObjectInfo:
+        path = self._system._strip_protocol(url)
+        try:
+            info = self._system.info(path)
+        except FileNotFoundError as error:
+            if error_kind(error) != "gone":
+                raise
+            return ObjectInfo(url, None)
+        # A web server lists the files of a folder on a page that links to them.
+        is_page = info.get("mimetype") == "text/html" and "." not in url.rpartition("/")[2]
+        if info.get("type") == "directory" or is_page:
+            return ObjectInfo(self._system.unstrip_protocol(path), "folder")
+        return self._object_info(path, info)
+
+    def list_objects(self, folder: str, *, deep: bool) -> list[ObjectInfo]:
+        self._system.invalidate_cache()
+        path = self._system._strip_protocol(folder)
+        entries = self._system.find(path, maxdepth=None if deep else 1, detail=True)
+        return [self._object_info(name, info) for name, info in entries.items() if info.get("type", "file") == "file"]
+
+    def open(self, url: str) -> Handle:
+        return FsspecHandle(self._system, url, self._least_speed)
+
+    def _object_info(self, path: str, info: Mapping[str, Any]) -> ObjectInfo:
+        size, url = int(info.get("size") or 0), self._system.unstrip_protocol(path)
+        return ObjectInfo(url, "file", size, change_number(info), version_of(info))
+
+
+class FsspecHandle:
+    """An object that fsspec reads by ranges. After each, it is asked whether it is still the same version."""
+
+    def __init__(self, system: Any, url: str, least_speed: int | None = None) -> None:
+        """``least_speed`` is the bytes a second below which a read is given up, for clients that can be told so."""
+        self._system, self._path, self._least_speed = system, system._strip_protocol(url), least_speed
+        self._is_fixed = PINNED.match(url) is not None
+        self.size, self.version = self._now()
+
+    def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
+        options = {} if self._least_speed is None else {"timeout": HTTP_SECONDS + nbytes / self._least_speed}
+        data = self._system.cat_file(self._path, start=offset, end=offset + nbytes, **options)
+        self.check()
+        return pa.py_buffer(data)
+
+    def check(self) -> None:
+        """Raise ``OtherVersionError`` unless the object still is the version that was opened."""
+        if not self._is_fixed and self._now() != (self.size, self.version):
+            raise OtherVersionError
+
+    def _now(self) -> tuple[int, str]:
+        self._system.invalidate_cache()
+        info = self._system.info(self._path)
+        if info.get("size") is None:
+            raise ValueError("the store does not report the size of the object, so it cannot be read by position")
+        return int(info["size"]), version_of(info)
+
+
+def version_of(info: Mapping[str, Any]) -> str:
+    """A text that differs between versions of an object, as far as its entry has one."""
+    entry = {name.lower(): value for name, value in info.items()}
+    return next((str(entry[name]) for name in (*VERSIONS, *TIMES) if entry.get(name)), "")
+
+
+def change_number(info: Mapping[str, Any]) -> int:
+    """A number that changes with the object: its time of change, or a digest of what else its entry has."""
+    entry = {name.lower(): value for name, value in info.items()}
+    time = next((entry[name] for name in TIMES if entry.get(name)), None)
+    if isinstance(time, int | float):
+        return int(time * 1e9)
+    if isinstance(time, datetime):
+        return int(time.timestamp() * 1e6) * 1000
+    text = str(time or version_of(info))
+    return int.from_bytes(digest(text.encode(), size=7), "little") if text else 0
+
+
+def _with_time_outs(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an HTTP client, which waits for five minutes by default."""
+    from aiohttp import ClientTimeout
+
+    limits = ClientTimeout(total=None, sock_connect=HTTP_CONNECT_SECONDS, sock_read=HTTP_SECONDS)
+    return {**options, "client_kwargs": {"timeout": limits, **options.get("client_kwargs", {})}}
+
+
+def headers_of(options: Mapping[str, Any]) -> dict[str, str]:
+    """The headers in the options of an HTTP client: for the session, and for each request."""
+    inner = options.get("client_kwargs", {})
+    return {str(name): str(value) for name, value in {**inner.get("headers", {}), **options.get("headers", {})}.items()}
+
+
+def only_for_origin(names: Iterable[str]) -> list[str]:
+    """Those of the headers that other hosts must not get, and that clients would send to them."""
+    return [name for name in names if name.lower() not in HARMLESS | STRIPPED]
+
+
+class AllowedRedirects:
+    """The origins to which servers may redirect, and the last one to which that was refused."""
+
+    OPTION = "redirects_to"
+    """The option of a store that holds it. Only clients of fsspec know it."""
+
+    def __init__(self, origins: Iterable[str]) -> None:
+        self._origins = frozenset(origins)
+        self.refused: str | None = None
+
+    def check(self, url: Any, headers: Mapping[str, str]) -> None:
+        """Raise if the answer of a server under a URL leads elsewhere."""
+        target = _target(url, headers)
+        if target is None or origin_of(target) not in self._origins:
+            self.refused = "nowhere" if target is None else origin_of(target)
+            raise PermissionError(f"{url} redirects to {self.refused}")
+
+
+def origin_of(url: str) -> str:
+    """The scheme and the host of a URL, in lower case."""
+    parts = urlsplit(url)
+    return f"{parts.scheme.lower()}://{parts.netloc.lower()}"
+
+
+def _with_allowed_redirects(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an HTTP client, which follows only the redirects that ``AllowedRedirects`` allows."""
+    allowed: AllowedRedirects | None = options.get(AllowedRedirects.OPTION)
+    others = {name: value for name, value in options.items() if name != AllowedRedirects.OPTION}
+    if allowed is None:
+        return others
+
+    async def check(_: Any, __: Any, redirect: Any) -> None:
+        allowed.check(redirect.url, redirect.response.headers)
+
+    return _with_trace(others, check)
+
+
+def _with_private_headers(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an HTTP client, which drops the headers on the way to another host: they often hold keys."""
+    names = only_for_origin(headers_of(options))
+    if not names:
+        return dict(options)
+
+    async def drop(_: Any, __: Any, redirect: Any) -> None:
+        target = _target(redirect.url, redirect.response.headers)
+        if target is None or origin_of(target) != origin_of(str(redirect.url)):
+            for name in names:
+                redirect.headers.popall(name, None)
+
+    return _with_trace(options, drop)
+
+
+def _with_trace(options: Mapping[str, Any], on_redirect: Any) -> dict[str, Any]:
+    from aiohttp import TraceConfig
+
+    traces = TraceConfig()
+    traces.on_request_redirect.append(on_redirect)
+    inner = options.get("client_kwargs", {})
+    return {**options, "client_kwargs": {**inner, "trace_configs": [*inner.get("trace_configs", ()), traces]}}
+
+
+def _target(url: Any, headers: Mapping[str, str]) -> str | None:
+    """The URL to which a redirect leads, as the client understands it."""
+    from yarl import URL
+
+    try:
+        return str(url.join(URL(headers.get("Location") or headers.get("URI") or "")))
+    except ValueError:
+        return None
+
+
+def pinned(url: str, options: Mapping[str, Any]) -> str:
+    """The same URL with the commit that its branch is at now. Another URL than hf:// is returned unchanged."""
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() != "hf" or rest.startswith("buckets/"):
+        return url
+    rest = PULL_REQUEST.sub(lambda match: "@" + match[1].replace("/", "%2F"), rest)
+    match = REPOSITORY.fullmatch(rest)
+    if match is None:
+        raise ValueError(f"{url} names no repository; write hf://datasets/owner/name/folder/*.parquet.")
+    kind, revision = match["kind"] or "", match["revision"]
+    if revision is not None and COMMIT.fullmatch(revision):
+        return url
+    commit = _commit(url, match["name"], TYPES.get(kind, "model"), revision, options)
+    log.info("%s is read at the commit %s.", url, commit)
+    return f"hf://{kind}{match['name']}@{commit}{match['path'] or ''}"
+
+
+def _commit(url: str, name: str, kind: str, revision: str | None, options: Mapping[str, Any]) -> str:
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError:
+        raise MissingExtraError("huggingface_hub", "huggingface", "Reading hf:// URLs") from None
+    api = HfApi(endpoint=options.get("endpoint"), token=options.get("token"))
+    wanted = None if revision is None else revision.replace("%2F", "/")
+    try:
+        commit = api.repo_info(name, repo_type=kind, revision=wanted).sha
+    except HfHubHTTPError as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403, 404):
+            raise NoDataError(
+                f"{url} does not exist on the hub, or needs a token: {status}. Check the name and the revision "
+                f"{wanted or 'main'!r}, or pass storage_options={{'token': ...}}."
+            ) from None
+        raise StoreError(f"The hub does not answer for {url}: {status}. Try again later.") from None
+    except Exception as error:  # of its HTTP client, which is another one in each release
+        raise StoreError(
+            f"The hub cannot be reached for {url}: {type(error).__name__}. Is this machine online, and is "
+            "HF_HUB_OFFLINE not set?"
+        ) from None
+    if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
+        raise StoreError(f"The hub names no commit for {url}. Pass one: hf://datasets/{name}@<commit>/...")
+    return commit

@@ -1,0 +1,203 @@
+"""The client of obstore: which options and keys open a store, and what an answer says of its version."""
+
+import sys
+from datetime import UTC, datetime
+from types import ModuleType
+
+import pytest
+
+import s3
+from http_store import http_store
+from midepoch.errors import MissingExtraError, StoreError
+from midepoch.storage import obstore as client
+from midepoch.storage.fsspec import FsspecClient
+from midepoch.storage.obstore import HttpClient, ObstoreClient, is_of_version
+from midepoch.storage.store import connect, known_options
+
+KEYS = {"key": "k", "secret": "s", "endpoint": "http://127.0.0.1:9", "region": "us-east-1"}
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN"):
+        monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
+    monkeypatch.setattr(client, "_is_forked", False)
+
+
+def opened(url, **options):
+    """The store of obstore that a URL is read with."""
+    scheme = url.partition(":")[0]
+    return connect(scheme, url.split("/")[2], known_options(scheme, options))._stores.at(url)
+
+
+def test_which_client_reads_what():
+    assert isinstance(connect("s3", "bucket", known_options("s3", KEYS)), ObstoreClient)
+    assert isinstance(connect("https", "", {"headers": {"Authorization": "b"}}), HttpClient)
+    for options in ({"headers": {"X-Api-Key": "b"}}, {"encoded": True}, {"client_kwargs": {"trust_env": True}}):
+        found = connect("https", "", options)
+        assert isinstance(found, FsspecClient)
+        assert not isinstance(found, HttpClient), "obstore would send the header on, or does not know the option"
+    assert isinstance(connect("memory", "", {}), FsspecClient)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az", "https"])
+def test_without_obstore_the_extra_is_named(monkeypatch, scheme):
+    monkeypatch.setattr(client.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"needs obstore, .* pip install 'midepoch\[remote\]'"):
+        connect(scheme, "bucket", {})
+
+
+def test_a_forked_process_is_told_of_forkserver(monkeypatch):
+    monkeypatch.setattr(client, "_is_forked", True)
+    for scheme in ("s3", "az", "https"):
+        with pytest.raises(StoreError, match=r"it was forked .*multiprocessing_context='forkserver'"):
+            connect(scheme, "bucket", {})
+
+
+def test_options_of_s3_reach_obstore(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://of-the-environment")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-other-keys")
+    store = opened("s3://bucket/x", **KEYS, proxy="http://127.0.0.1:8", connect_timeout=3, request_timeout=7)
+    assert store.config["endpoint"] == store.config["endpoint_url_s3"] == "http://127.0.0.1:9"
+    assert store.client_options["proxy_url"] == "http://127.0.0.1:8"
+    assert store.client_options["allow_http"] == "true"
+    assert store.credential_provider() == {
+        "access_key_id": "k",
+        "secret_access_key": "s",
+        "token": None,
+        "expires_at": None,
+    }
+    virtual = opened("s3://bucket/x", **{**KEYS, "endpoint": "minio.local"}, force_virtual_addressing=True)
+    assert virtual.config["endpoint"] == "https://bucket.minio.local"
+    assert virtual.client_options["allow_http"] == "false"
+
+
+def test_an_endpoint_of_the_options_goes_before_that_of_the_environment(monkeypatch, s3_port):
+    s3.put_all(s3_port, "endpoints", {"x": b"there"})
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    options = known_options("s3", {**KEYS, "endpoint": f"http://127.0.0.1:{s3_port}"})
+    assert connect("s3", "endpoints", options).stat("s3://endpoints/x").size == 5
+
+
+def test_an_ignored_endpoint_of_the_environment_stays_ignored(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
+    store = opened("s3://bucket/x", key="k", secret="s", region="eu-central-1")
+    assert store.config["endpoint_url_s3"] == "https://s3.eu-central-1.amazonaws.com"
+
+
+def test_boto3_finds_keys_and_region_of_a_profile_and_takes_roles(monkeypatch, tmp_path):
+    (tmp_path / "keys").write_text("[mine]\naws_access_key_id = k\naws_secret_access_key = s\nregion = eu-west-3\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    store = opened("s3://bucket/x")
+    assert (store.credential_provider()["access_key_id"], store.config["region"]) == ("k", "eu-west-3")
+    role = opened("s3://bucket/x", role_arn="arn:aws:iam::1:role/me", external_id="e").credential_provider
+    assert role.kwargs == {"RoleArn": "arn:aws:iam::1:role/me", "RoleSessionName": "midepoch", "ExternalId": "e"}
+    monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
+    with pytest.raises(Exception, match="no-such-profile"):
+        opened("s3://bucket/x")
+    monkeypatch.delenv("AWS_PROFILE")
+    (tmp_path / "keys").unlink()
+    assert opened("s3://bucket/x", region="us-east-1").credential_provider is None, "obstore may find others"
+
+
+def test_roles_need_boto3(monkeypatch):
+    found = client.importlib.util.find_spec
+    monkeypatch.setattr(client.importlib.util, "find_spec", lambda name: None if name == "boto3" else found(name))
+    with pytest.raises(MissingExtraError, match="needs boto3"):
+        opened("s3://bucket/x", role_arn="arn:aws:iam::1:role/me")
+
+
+@pytest.mark.parametrize(("status", "expected"), [(None, "eu-central-1"), (403, "us-east-1")])
+def test_the_region_comes_from_the_bucket(monkeypatch, status, expected):
+    with http_store() as server:
+        server.put("bucket", b"", x_amz_bucket_region="eu-central-1")
+        server.spoil = lambda _: status
+        monkeypatch.setattr(client, "AWS", server.url("").rstrip("/"))
+        assert opened("s3://bucket/x", key="k", secret="s").config["region"] == expected
+
+
+def test_options_of_gcs_reach_obstore(monkeypatch):
+    store = opened("gs://bucket/x", token="t", endpoint="http://127.0.0.1:9")
+    assert store.credential_provider() == {"token": "t", "expires_at": None}
+    assert store.config["base_url"] == "http://127.0.0.1:9"
+    assert opened("gs://bucket/x", anonymous=True).config["skip_signature"] == "true"
+    auth, module = ModuleType("auth"), ModuleType("obstore.auth.google")
+    auth.default = lambda scopes: (scopes, "project")
+    module.GoogleCredentialProvider = lambda credentials: lambda: {"token": credentials[0], "expires_at": None}
+    monkeypatch.setitem(sys.modules, "google", ModuleType("google"))
+    monkeypatch.setattr(sys.modules["google"], "auth", auth, raising=False)
+    monkeypatch.setitem(sys.modules, "obstore.auth.google", module)
+    assert opened("gs://bucket/x").credential_provider()["token"] == client.GCS_SCOPE
+
+
+def test_options_of_azure_reach_obstore(monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "b3RoZXI=")
+    signed = opened("az://c/x", account_name="me", sas_token="?sv=1&sig=s", endpoint="host:1")
+    assert signed.credential_provider()["sas_token"] == "?sv=1&sig=s"
+    assert (signed.config["account_name"], signed.config["endpoint"]) == ("me", "https://host:1")
+    keyed = opened("abfss://c@me.dfs.core.windows.net/x", account_key="a2V5")
+    assert (keyed.config["account_name"], keyed.credential_provider()["access_key"]) == ("me", "a2V5")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "env")
+    assert opened("az://c/x", anon=True).config["account_name"] == "env"
+    assert opened("az://c/x", account_name="mine", anon=True).config["account_name"] == "mine"
+
+
+MONDAY = "Mon, 05 Jan 2026 10:00:00 GMT"
+THEN, LATER, NEVER = datetime(2026, 1, 5, 10, tzinfo=UTC), datetime(2026, 1, 6, 10, tzinfo=UTC), client.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("version", "etag", "changed", "expected"),
+    [
+        ('"a"', '"a"', LATER, True),
+        ('"a"', '"b"', THEN, False),
+        ('W/"a"', 'W/"a"', NEVER, True),
+        ('"a"', None, THEN, None),
+        (MONDAY, None, THEN, True),
+        (MONDAY, '"a"', LATER, False),
+        (MONDAY, None, NEVER, None),
+        ("unquoted", "unquoted", NEVER, True),
+        ("unquoted", "other", NEVER, False),
+        ("", '"a"', THEN, None),
+    ],
+)
+def test_what_an_answer_says_of_its_version(version, etag, changed, expected):
+    assert is_of_version(version, etag, changed) is expected
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://h/a/b.parquet", "a/b.parquet"),
+        ("http://h/a%20b", "a b"),
+        ("http://h/a%2Fb", None),
+        ("http://h/a%25b", None),
+        ("http://h/a?b=c", None),
+        ("http://h/a#b", None),
+        ("http://h/a//b", None),
+        ("http://h/%C3%A9", "é"),
+    ],
+)
+def test_urls_that_obstore_would_spell_otherwise_are_left_to_fsspec(url, name):
+    assert client._http_name(url) == name
+
+
+@pytest.mark.parametrize("name", ["a//b", "/a", "a/", "a/../b", "./a", "..", "a\nb"])
+def test_names_that_obstore_does_not_take(name):
+    with pytest.raises(StoreError, match="a part of its path is empty, or is one or two dots"):
+        client._name(f"s3://bucket/{name}")
+
+
+@pytest.mark.parametrize("name", ["a", ".a/..b/c.", "a b%20c#?é~+", "a...b/...c"])
+def test_names_that_obstore_takes(name, s3_port):
+    s3.put_all(s3_port, "names", {client.quote(name): name.encode()})
+    found = connect("s3", "names", known_options("s3", {**KEYS, "endpoint": f"http://127.0.0.1:{s3_port}"}))
+    assert found.stat(f"s3://names/{name}").kind == "file"
+    assert found.open(f"s3://names/{name}").read_at(100, 0).to_pybytes() == name.encode()
+    assert f"s3://names/{name}" in [one.url for one in found.list_objects("s3://names", deep=True)]
