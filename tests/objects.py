@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from midepoch.formats import file_suffixes
 from midepoch.storage import listing
 from midepoch.storage.objects import StoredFile
-from midepoch.storage.retry import RetryPolicy
+from midepoch.storage.retry import OtherVersionError, RetryPolicy
 from midepoch.storage.store import Store
 
 SECRETS = {
@@ -32,7 +32,15 @@ class Counting:
         self.content, self.size, self.read = content, len(content), []
 
     def open(self, url):
-        return SimpleNamespace(size=self.size, version=self.version, read_at=self.read_at)
+        version = self.version
+
+        def read_at(nbytes, offset):
+            data = self.read_at(nbytes, offset)
+            if self.version != version:
+                raise OtherVersionError
+            return data
+
+        return SimpleNamespace(size=self.size, version=version, read_at=read_at)
 
     def read_at(self, nbytes, offset):
         self.read.append((offset, nbytes))

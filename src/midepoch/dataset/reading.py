@@ -26,6 +26,7 @@ from midepoch.sources.files import FileRows
 from midepoch.stages.transform import Map
 from midepoch.storage.block_cache import CACHE, Fetch
 from midepoch.storage.listing import Listing, PathSpec, find
+from midepoch.storage.shared_listing import find_once
 from midepoch.storage.urls import is_url
 
 TOKEN_DTYPES = (*MEGATRON_DTYPES.values(), "uint32", "uint64")
@@ -56,6 +57,7 @@ def read(
     max_record_bytes: Size | None = MAX_RECORD_BYTES,
     trust_shared: bool = False,
     executor: Executor | None = None,
+    shared_listing: bool = False,
 ) -> Dataset[Row]:
     """Open Arrow, Parquet, ORC, JSON and CSV files in place.
 
@@ -80,7 +82,8 @@ def read(
     ``storage_options`` (key, secret, token, endpoint, region, anonymous …) are for object stores: s3://, gs:// and all
     URLs that fsspec knows. They are kept in memory only. Threads fetch blocks ``read_ahead`` bytes (default "256MiB")
     ahead of the one in use, and keep them in ``cache_dir``, if given, up to ``cache_bytes``. These four options have
-    no effect on local files.
+    no effect on local files. With ``shared_listing=True``, called on all ranks of a process group, rank 0 lists a
+    remote folder for all of them; a rank that gets no listing from it for a minute lists the folder itself.
 
     ``max_record_bytes`` (default "512MiB") protects the memory from files that are small and become large: a record of
     text may have that many bytes, and so may a Parquet or Arrow block that grows a hundredfold when it is decompressed.
@@ -98,6 +101,9 @@ def read(
         raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass {names}.")
     if partitioning not in (None, "hive"):
         raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive', or left out.")
+    if shared_listing:
+        suffixes = file_suffixes(format if partitioning == "hive" else None)
+        source = find_once(source, storage_options, suffixes=suffixes)
     if partitioning == "hive":
         source = below_hive_folders(find(source, storage_options, suffixes=file_suffixes(format)))
     index: Index = open_index(

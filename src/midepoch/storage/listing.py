@@ -76,7 +76,7 @@ def find(
     """
     if isinstance(source, Listing):
         return source
-    sources = _as_paths(source)
+    sources = as_paths(source)
     if not sources:
         raise NoDataError("The list of sources is empty; pass at least one file, folder or glob.")
     sources = [local_path(one) or one for one in sources]
@@ -93,7 +93,7 @@ def find(
     return Listing(spec, root, names, tuple(stamp_of(path) for path in paths))
 
 
-def _as_paths(source: Any) -> list[str]:
+def as_paths(source: Any) -> list[str]:
     """The paths and URLs that a source names. Raises on rows in memory, and says what to do with them."""
     if isinstance(source, str | os.PathLike):
         return [os.fspath(source)]
