@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from midepoch._common.hashing import digest
 from midepoch.errors import MissingExtraError, NoDataError, StoreError
+from midepoch.storage.options import HTTP
 from midepoch.storage.retry import OtherVersionError, error_kind
-from midepoch.storage.store import HTTP, Handle, ObjectInfo
+from midepoch.storage.store import Handle, ObjectInfo
 
 log = logging.getLogger("midepoch")
 

@@ -15,7 +15,8 @@ from midepoch.errors import MidepochError, NoDataError
 from midepoch.storage.fsspec import pinned
 from midepoch.storage.local import FileStamp, stamp_of
 from midepoch.storage.objects import Location, StoredFile
-from midepoch.storage.store import HTTP, ObjectInfo, Store
+from midepoch.storage.options import HTTP
+from midepoch.storage.store import ObjectInfo, Store
 from midepoch.storage.urls import WILDCARDS, check_plain, common_folder, folder_prefix, is_url, local_path, split_glob
 
 log = logging.getLogger("midepoch")

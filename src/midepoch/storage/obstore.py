@@ -1,27 +1,20 @@
 """The client of s3, gs, az and https: obstore, one request a range, and every answer says of which version it is.
 
 An object that is replaced and restored between two requests is noticed, and so are answers that are too short. Answers
-that come too slowly are given up. Keys, roles and profiles come from the options, from boto3 or google-auth where they
-are installed, or else from obstore, which looks in the environment and asks the machine.
+that come too slowly are given up.
 """
 
 import contextlib
-import importlib.util
-import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import Any, TypeVar
-from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
-from midepoch._common.world import aws_endpoint, aws_keys, aws_region, azure_settings
-from midepoch.errors import MissingExtraError, StoreError
+from midepoch.errors import StoreError
 from midepoch.storage.fsspec import (
     HTTP_CONNECT_SECONDS,
     HTTP_SECONDS,
@@ -31,12 +24,11 @@ from midepoch.storage.fsspec import (
     headers_of,
     only_for_origin,
 )
+from midepoch.storage.options import OpenStore, check_usable, opener
 from midepoch.storage.retry import OtherVersionError, error_kind
 from midepoch.storage.store import Handle, ObjectInfo
 
 T = TypeVar("T")
-OpenStore = Callable[..., Any]
-"""A store of obstore for the bucket or host of a URL. Its named arguments are time limits and retries."""
 LEAST_CLASS, CLASS_FACTOR = 1 << 20, 8
 """Requests of up to 1 MiB, 8 MiB, 64 MiB and so on have a time limit each, because obstore has one for a connection."""
 LONG_SECONDS = 86_400.0
@@ -46,33 +38,9 @@ UNKNOWN = datetime.fromtimestamp(0, UTC)
 """The time of change of an object whose answer has none."""
 WHOLE_NAME = re.compile(r"(?!.*(?:^|/)\.{0,2}(?:/|$))[^\x00-\x1f\x7f]+")
 """The names that obstore takes as they are: no part is empty, or one or two dots."""
-AWS, GCS = "https://s3.amazonaws.com", "https://storage.googleapis.com"
-GCS_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
-ACCOUNT_HOST = re.compile(r"([^.@/]+)\.(?:dfs|blob)\.core\.windows\.net")
 NO_LENGTH = "Content-Length Header missing"
 UNQUOTED = "/!$&'()*+,;=:@|[]^\\"
 ADDRESS = re.compile(r" https?://\S+ in \S+ - ")
-
-_is_forked = False
-
-
-def _note_fork() -> None:
-    global _is_forked
-    _is_forked = _is_forked or "obstore" in sys.modules
-
-
-os.register_at_fork(after_in_child=_note_fork)  # the threads of obstore stay behind, and it would wait for them
-
-
-def check_usable(scheme: str) -> None:
-    """Raise if obstore is not installed, or does not work in this process."""
-    if importlib.util.find_spec("obstore") is None:
-        raise MissingExtraError("obstore", "remote", f"Reading {scheme}:// URLs")
-    if _is_forked:
-        raise StoreError(
-            f"{scheme}:// URLs cannot be read in this process: it was forked from one that had read from a store, and "
-            "the threads of the client do not survive a fork. Start workers with multiprocessing_context='forkserver'."
-        )
 
 
 class Stores:
@@ -101,10 +69,7 @@ class ObstoreClient:
     """A client of the objects in a bucket or container."""
 
     def __init__(self, scheme: str, bucket: str, options: Mapping[str, Any]) -> None:
-        check_usable(scheme)
-        openers = {"s3": _s3, "gs": _gs}
-        open_store = openers.get(scheme, _azure)(bucket, options)
-        self._stores = Stores(open_store, options)
+        self._stores = Stores(opener(scheme, bucket, options), options)
 
     def stat(self, url: str) -> ObjectInfo:
         """What is at a URL: an object, names that begin with it and a slash, or nothing."""
@@ -242,138 +207,11 @@ def is_of_version(version: str, etag: str | None, changed: datetime) -> bool | N
     return None if changed == UNKNOWN else format_datetime(then) == format_datetime(changed)
 
 
-def _s3(bucket: str, options: Mapping[str, Any]) -> OpenStore:
-    from obstore.store import S3Store
-
-    endpoint, is_virtual = options.get("endpoint"), bool(options.get("force_virtual_addressing"))
-    provider = None if options.get("anonymous") else _s3_credentials(options)
-    region = options.get("region") or aws_region() or getattr(provider, "config", {}).get("region")
-    region = region or ("us-east-1" if endpoint else _region(bucket))
-    if endpoint is None and aws_endpoint(even_if_ignored=True) is not None:  # obstore would use the ignored one
-        endpoint = f"https://s3.{region}.amazonaws.com"
-    config: Any = {
-        "region": region,
-        "virtual_hosted_style_request": is_virtual,
-        "skip_signature": bool(options.get("anonymous")),
-    }
-    if endpoint is not None:
-        scheme, _, host = with_scheme(endpoint).partition("://")
-        endpoint = f"{scheme}://{bucket}.{host}" if is_virtual else f"{scheme}://{host}"
-        # The second name goes before the first, and would come from the environment.
-        config |= {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint}
-    return lambda _, **limits: S3Store(bucket, config=config, credential_provider=provider, **limits)
-
-
-def _region(bucket: str) -> str:
-    """The region of a bucket of AWS. Every answer names it, a refusal too."""
-    try:
-        with urlopen(Request(f"{AWS}/{quote(bucket)}", method="HEAD"), timeout=HTTP_CONNECT_SECONDS) as answer:
-            headers = answer.headers
-    except HTTPError as error:
-        headers = error.headers
-    return headers.get("x-amz-bucket-region") or "us-east-1"
-
-
-def _s3_credentials(options: Mapping[str, Any]) -> Any:
-    """What gives the keys, and renews them; None if obstore is to find them."""
-    key, secret, token = (options.get(name) for name in ("key", "secret", "token"))
-    if "role_arn" in options:
-        if importlib.util.find_spec("boto3") is None:
-            raise MissingExtraError("boto3", "remote", "role_arn in storage_options")
-        import boto3
-        from obstore.auth.boto3 import StsCredentialProvider
-
-        session = boto3.Session(aws_access_key_id=key, aws_secret_access_key=secret, aws_session_token=token)
-        external = {"ExternalId": options["external_id"]} if "external_id" in options else {}
-        return StsCredentialProvider(session, RoleArn=options["role_arn"], RoleSessionName="midepoch", **external)
-    if key is not None:
-        return lambda: {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": None}
-    if aws_keys() is not None or importlib.util.find_spec("boto3") is None:
-        return None
-    from obstore.auth.boto3 import Boto3CredentialProvider
-
-    try:
-        return Boto3CredentialProvider()
-    except ValueError:  # it finds none
-        return None
-
-
-def _gs(bucket: str, options: Mapping[str, Any]) -> OpenStore:
-    from obstore.store import GCSStore
-
-    config: Any = {
-        "base_url": with_scheme(options.get("endpoint") or GCS),
-        "skip_signature": bool(options.get("anonymous")),
-    }
-    provider = None if options.get("anonymous") else _gs_credentials(options)
-    return lambda _, **limits: GCSStore(bucket, config=config, credential_provider=provider, **limits)
-
-
-def _gs_credentials(options: Mapping[str, Any]) -> Any:
-    """What gives the token, and renews it; None if obstore is to find it."""
-    token, until = options.get("token"), options.get("token_expires")
-    if token is not None:
-        return lambda: {"token": token, "expires_at": until}
-    try:
-        from google import auth
-        from obstore.auth.google import GoogleCredentialProvider
-    except ImportError:
-        return None
-    try:
-        return GoogleCredentialProvider(auth.default(scopes=[GCS_SCOPE])[0])
-    except auth.exceptions.DefaultCredentialsError:
-        return None
-
-
-def _azure(_: str, options: Mapping[str, Any]) -> OpenStore:
-    from obstore.store import AzureStore
-
-    config: Any = {name: options[name] for name in ("tenant_id", "client_id", "client_secret") if name in options}
-    config["skip_signature"] = bool(options.get("anonymous"))
-    if "endpoint" in options:
-        config["endpoint"] = with_scheme(options["endpoint"])
-    given = options.get("account_name") or azure_settings().get("account_name")
-    # A key of the environment does not go before these.
-    keys = {"access_key": options.get("account_key"), "sas_token": options.get("sas_token")}
-    credential = next(({name: key, "expires_at": None} for name, key in keys.items() if key), None)
-    provider: Any = None if credential is None else lambda: credential
-
-    def open_store(url: str, **limits: Any) -> Any:
-        container, _, host = url.split("/")[2].partition("@")
-        account: Any = {**config, "account_name": _account(url, host, given)}
-        return AzureStore(container, config=account, credential_provider=provider, **limits)
-
-    return open_store
-
-
-def _account(url: str, host: str, given: str | None) -> str:
-    """The account of a URL of Azure, which the URL or the options name."""
-    match = ACCOUNT_HOST.fullmatch(host)
-    named = match[1] if match else given
-    if not named:
-        scheme = url.partition("://")[0]
-        raise StoreError(
-            f"Neither {url} nor storage_options name an account. Pass account_name in storage_options, or write "
-            f"{scheme}://container@account.dfs.core.windows.net/…"
-        )
-    if given and named != given:
-        raise StoreError(
-            f"{url} names the account {named!r}, and the options or the environment name {given!r}. Leave one of them "
-            "out."
-        )
-    return named
-
-
 def _http(url: str, **limits: Any) -> Any:
     from obstore.store import HTTPStore
 
     parts = urlsplit(url)
     return HTTPStore(f"{parts.scheme}://{parts.netloc}", **limits)
-
-
-def with_scheme(endpoint: str) -> str:
-    """The URL of a server that may have been named by its host alone."""
-    return (endpoint if "://" in endpoint else f"https://{endpoint}").rstrip("/")
 
 
 def _client_options(seconds: float, options: Mapping[str, Any]) -> dict[str, Any]:

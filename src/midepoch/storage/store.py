@@ -10,50 +10,14 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from midepoch._common.hashing import digest
-from midepoch._common.once import log_once
 from midepoch._common.thread_clock import REQUESTS
-from midepoch._common.world import aws_endpoint, azure_settings
+from midepoch._common.world import azure_settings
 from midepoch.errors import MidepochError, NoDataError, StoreError
+from midepoch.storage.options import AZURE, BUCKETS, HTTP, OPTIONS, known_options
 from midepoch.storage.retry import ErrorKind, OtherVersionError, RetryPolicy, ShortReadError, redacted, with_retries
 
 T = TypeVar("T")
 A = TypeVar("A")
-BUCKETS = ("s3", "gs")
-"""The schemes whose URLs begin with a bucket."""
-AZURE = ("abfs", "abfss", "az")
-HTTP = ("http", "https")
-
-COMMON: Mapping[str, tuple[str, ...]] = {
-    "endpoint": ("endpoint_url", "endpoint_override"),
-    "anonymous": ("anon",),
-    "proxy": (),
-    "connect_timeout": (),
-    "request_timeout": ("read_timeout",),
-}
-S3: Mapping[str, tuple[str, ...]] = {
-    "key": ("access_key", "aws_access_key_id"),
-    "secret": ("secret_key", "aws_secret_access_key"),
-    "token": ("session_token", "aws_session_token"),
-    "region": ("region_name",),
-    "role_arn": (),
-    "external_id": (),
-    "force_virtual_addressing": (),
-    **COMMON,
-}
-GS = {"token": ("access_token",), "token_expires": ("credential_token_expiration",), **COMMON}
-AZ: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("account_name", "account_key", "sas_token", "tenant_id", "client_id", "client_secret"), ()),
-    **COMMON,
-    "endpoint": (*COMMON["endpoint"], "account_host"),
-}
-OPTIONS = {"s3": S3, "gs": GS, **dict.fromkeys(AZURE, AZ)}
-"""The options of the stores that obstore reads, by scheme, each with the other names that users may write."""
-NESTED = ("client_kwargs", "config_kwargs")
-"""The dicts in which fsspec's client of S3 takes some options."""
-CACHES = re.compile(r"cache|listings_expiry_time|max_paths|default_block_size")
-"""Options of fsspec's clients of S3 and GCS that say what these cache, and change no byte that is read."""
-GCSFS_TOKEN = re.compile(r"^(anon|google_default|cache|cloud|browser)$|\.json$|^\{")
-"""What fsspec's client of GCS takes as a token, and ours would send as one."""
 PLACES = re.compile(
     r"^(account|account_name|account_host|host|hostname|port|user|username|drive|repo|org|zone)$|endpoint|url$",
     re.IGNORECASE,
@@ -110,59 +74,6 @@ def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
     if scheme in OPTIONS:
         return ObstoreClient(scheme, bucket, options)
     return http_client(scheme, options) if scheme in HTTP else FsspecClient(scheme, options)
-
-
-def known_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a store that obstore reads under their first names. Those of fsspec's clients pass unchecked."""
-    if scheme not in OPTIONS:
-        return dict(options)
-    name_of = {alias: name for name, aliases in OPTIONS[scheme].items() for alias in (name, *aliases)}
-    known: dict[str, Any] = {}
-    for alias, value in _flattened(options):
-        name = name_of.get(alias)
-        if name is None and CACHES.search(alias):
-            log_once(
-                f"{alias} in storage_options has no effect: it is for the caches of fsspec's clients, and midepoch "
-                f"reads {scheme}:// with its own. To keep blocks on a local disk, pass cache_dir."
-            )
-            continue
-        if name is None:
-            raise TypeError(
-                f"storage_options has {alias!r}, which {scheme}:// does not know. It knows: "
-                f"{', '.join(OPTIONS[scheme])}."
-            )
-        if name in known:
-            names = ", ".join((name, *OPTIONS[scheme][name]))
-            raise TypeError(f"storage_options has several of {names}, which mean the same. Pass one.")
-        if value is not None:
-            known[name] = value
-    _check_values(scheme, known)
-    if scheme == "s3" and "endpoint" not in known and (endpoint := aws_endpoint()) is not None:
-        known["endpoint"] = endpoint
-    return known
-
-
-def _flattened(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The options, also those in the dicts in which fsspec's client of S3 takes some of them."""
-    for name, value in options.items():
-        yield from value.items() if name in NESTED and isinstance(value, Mapping) else [(name, value)]
-
-
-def _check_values(scheme: str, known: Mapping[str, Any]) -> None:
-    """Raise if options have values that no client takes."""
-    for name in ("anonymous", "force_virtual_addressing"):
-        if not isinstance(known.get(name, False), bool):
-            kind = type(known[name]).__name__
-            raise TypeError(f"{name} in storage_options must be True or False, not a {kind}.")
-    if not isinstance(known.get("proxy", ""), str):
-        raise TypeError("proxy in storage_options must be a URL, such as 'http://host:port'.")
-    if ("key" in known) != ("secret" in known):
-        raise TypeError("storage_options needs both key and secret, or neither.")
-    if scheme == "gs" and GCSFS_TOKEN.search(str(known.get("token", ""))):
-        raise TypeError(
-            "token in storage_options is no access token. For gs:// pass one, or anonymous=True. To use keys in a "
-            "file, name it in the environment: GOOGLE_APPLICATION_CREDENTIALS. Others are found without options."
-        )
 
 
 class Store:

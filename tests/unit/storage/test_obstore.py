@@ -10,9 +10,11 @@ import s3
 from http_store import http_store
 from midepoch.errors import MissingExtraError, StoreError
 from midepoch.storage import obstore as client
+from midepoch.storage import options as options_of_stores
 from midepoch.storage.fsspec import FsspecClient
 from midepoch.storage.obstore import HttpClient, ObstoreClient, is_of_version
-from midepoch.storage.store import connect, known_options
+from midepoch.storage.options import GCS_SCOPE, known_options
+from midepoch.storage.store import connect
 
 KEYS = {"key": "k", "secret": "s", "endpoint": "http://127.0.0.1:9", "region": "us-east-1"}
 
@@ -23,7 +25,7 @@ def _no_keys(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name in ("ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN"):
         monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
-    monkeypatch.setattr(client, "_is_forked", False)
+    monkeypatch.setattr(options_of_stores, "_is_forked", False)
 
 
 def opened(url, **options):
@@ -44,13 +46,13 @@ def test_which_client_reads_what():
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az", "https"])
 def test_without_obstore_the_extra_is_named(monkeypatch, scheme):
-    monkeypatch.setattr(client.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(options_of_stores.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"needs obstore, .* pip install 'midepoch\[remote\]'"):
         connect(scheme, "bucket", {})
 
 
 def test_a_forked_process_is_told_of_forkserver(monkeypatch):
-    monkeypatch.setattr(client, "_is_forked", True)
+    monkeypatch.setattr(options_of_stores, "_is_forked", True)
     for scheme in ("s3", "az", "https"):
         with pytest.raises(StoreError, match=r"it was forked .*multiprocessing_context='forkserver'"):
             connect(scheme, "bucket", {})
@@ -107,8 +109,10 @@ def test_boto3_finds_keys_and_region_of_a_profile_and_takes_roles(monkeypatch, t
 
 
 def test_roles_need_boto3(monkeypatch):
-    found = client.importlib.util.find_spec
-    monkeypatch.setattr(client.importlib.util, "find_spec", lambda name: None if name == "boto3" else found(name))
+    found = options_of_stores.importlib.util.find_spec
+    monkeypatch.setattr(
+        options_of_stores.importlib.util, "find_spec", lambda name: None if name == "boto3" else found(name)
+    )
     with pytest.raises(MissingExtraError, match="needs boto3"):
         opened("s3://bucket/x", role_arn="arn:aws:iam::1:role/me")
 
@@ -118,7 +122,7 @@ def test_the_region_comes_from_the_bucket(monkeypatch, status, expected):
     with http_store() as server:
         server.put("bucket", b"", x_amz_bucket_region="eu-central-1")
         server.spoil = lambda _: status
-        monkeypatch.setattr(client, "AWS", server.url("").rstrip("/"))
+        monkeypatch.setattr(options_of_stores, "AWS", server.url("").rstrip("/"))
         assert opened("s3://bucket/x", key="k", secret="s").config["region"] == expected
 
 
@@ -133,7 +137,7 @@ def test_options_of_gcs_reach_obstore(monkeypatch):
     monkeypatch.setitem(sys.modules, "google", ModuleType("google"))
     monkeypatch.setattr(sys.modules["google"], "auth", auth, raising=False)
     monkeypatch.setitem(sys.modules, "obstore.auth.google", module)
-    assert opened("gs://bucket/x").credential_provider()["token"] == client.GCS_SCOPE
+    assert opened("gs://bucket/x").credential_provider()["token"] == GCS_SCOPE
 
 
 def test_options_of_azure_reach_obstore(monkeypatch):

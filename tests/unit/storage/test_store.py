@@ -12,8 +12,9 @@ import pytest
 from forking import in_a_forked_process
 from midepoch._common.once import log_once
 from midepoch.errors import StoreError
+from midepoch.storage.options import known_options
 from midepoch.storage.retry import REDACTED, RetryPolicy
-from midepoch.storage.store import ObjectInfo, Store, known_options
+from midepoch.storage.store import ObjectInfo, Store
 from objects import SECRETS
 
 
