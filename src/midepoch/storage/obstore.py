@@ -40,7 +40,7 @@ WHOLE_NAME = re.compile(r"(?!.*(?:^|/)\.{0,2}(?:/|$))[^\x00-\x1f\x7f]+")
 """The names that obstore takes as they are: no part is empty, or one or two dots."""
 NO_LENGTH = "Content-Length Header missing"
 UNQUOTED = "/!$&'()*+,;=:@|[]^\\"
-ADDRESS = re.compile(r" https?://\S+ in \S+ - ")
+ADDRESS = re.compile(r" (https?://)(?:[^/\s@]*@)?([^/\s]+)\S* in \S+ - ")
 
 
 class Stores:
@@ -258,10 +258,10 @@ def _object_info(url: str, meta: Mapping[str, Any]) -> ObjectInfo:
 
 
 def shortly(action: Callable[[], T]) -> T:
-    """Do something. Addresses, and the inner values that end the messages of obstore, are left out of its errors."""
+    """Do something. Of its errors, the paths and queries of addresses and the inner values at the end are left out."""
     from obstore.exceptions import BaseError
 
     try:
         return action()
     except (BaseError, FileNotFoundError) as error:
-        raise type(error)(ADDRESS.sub(": ", str(error).partition("\n\nDebug source:")[0])) from None
+        raise type(error)(ADDRESS.sub(r" at \1\2: ", str(error).partition("\n\nDebug source:")[0])) from None

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from types import ModuleType
 
 import pytest
+from obstore.exceptions import GenericError
 
 import s3
 from http_store import http_store
@@ -205,3 +206,15 @@ def test_names_that_obstore_takes(name, s3_port):
     assert found.stat(f"s3://names/{name}").kind == "file"
     assert found.open(f"s3://names/{name}").read_at(100, 0).to_pybytes() == name.encode()
     assert f"s3://names/{name}" in [one.url for one in found.list_objects("s3://names", deep=True)]
+
+
+def test_an_error_names_the_server_without_the_query_and_the_user_of_its_address():
+    def refused():
+        raise GenericError(
+            "Generic S3 error: Error performing GET http://me:hush@h:1/b/x?sig=hush in 1.5ms - status code: 500"
+            "\n\nDebug source:\nhush"
+        )
+
+    with pytest.raises(GenericError) as error:
+        client.shortly(refused)
+    assert str(error.value) == "Generic S3 error: Error performing GET at http://h:1: status code: 500"
