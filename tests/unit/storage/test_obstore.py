@@ -15,6 +15,7 @@ from midepoch.storage import options as options_of_stores
 from midepoch.storage.fsspec import FsspecClient
 from midepoch.storage.obstore import HttpClient, ObstoreClient, is_of_version
 from midepoch.storage.options import GCS_SCOPE, known_options
+from midepoch.storage.retry import OtherVersionError
 from midepoch.storage.store import connect
 
 KEYS = {"key": "k", "secret": "s", "endpoint": "http://127.0.0.1:9", "region": "us-east-1"}
@@ -218,3 +219,17 @@ def test_an_error_names_the_server_without_the_query_and_the_user_of_its_address
     with pytest.raises(GenericError) as error:
         client.shortly(refused)
     assert str(error.value) == "Generic S3 error: Error performing GET at http://h:1: status code: 500"
+
+
+def test_a_web_server_whose_answers_do_not_say_their_version_is_asked_for_it_after_each_read():
+    with http_store() as server:
+        url = server.put("x", b"0123456789", ETag='"a"')
+        handle = connect("http", "", {}).open(url)
+        for etag in ('"a"', '"b"'):
+            headers = {"HEAD": {"ETag": etag}, "GET": {}}
+            server.before = lambda method, _, headers=headers: server.put("x", b"0123456789", **headers[method])
+            if etag == '"a"':
+                assert handle.read_at(3, 2).to_pybytes() == b"234"
+            else:
+                with pytest.raises(OtherVersionError):
+                    handle.read_at(3, 2)
