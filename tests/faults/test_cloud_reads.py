@@ -106,3 +106,11 @@ def test_an_account_in_the_url_must_be_that_of_the_options():
             me.read("abfs://data/x", storage_options={"account_key": "a2V5"})
         with pytest.raises(TypeError, match="storage_options has 'connection_string', which az:// does not know"):
             me.read("az://data/x", storage_options={"connection_string": "AccountName=me"})
+
+
+def test_an_object_that_was_replaced_just_before_it_is_opened_is_read_anew(cloud, tmp_path):
+    """Same size, and the same second, in which stores count: its etag is in the listing."""
+    for version in range(3):
+        cloud.put("d/x.parquet", rows(50 * version, 50 * version + 50), version=version)
+        dataset = me.read(f"{cloud.scheme}://data/d", storage_options=cloud.options, cache_dir=tmp_path / "cache")
+        assert ids(dataset) == list(range(50 * version, 50 * version + 50))
