@@ -195,8 +195,12 @@ def _s3_credentials(options: Mapping[str, Any]) -> Any:
 
     try:
         return Boto3CredentialProvider()
-    except ValueError:  # it finds none
-        return None
+    except ValueError:
+        raise StoreError(
+            "No keys for s3:// were found in storage_options, in the environment, in a profile or on this machine. "
+            "Pass key and secret in storage_options, name a profile in AWS_PROFILE, or pass anonymous=True for public "
+            "data."
+        ) from None
 
 
 def _gs(bucket: str, options: Mapping[str, Any]) -> OpenStore:

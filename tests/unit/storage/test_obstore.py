@@ -107,7 +107,9 @@ def test_boto3_finds_keys_and_region_of_a_profile_and_takes_roles(monkeypatch, t
         opened("s3://bucket/x")
     monkeypatch.delenv("AWS_PROFILE")
     (tmp_path / "keys").unlink()
-    assert opened("s3://bucket/x", region="us-east-1").credential_provider is None, "obstore may find others"
+    with pytest.raises(StoreError, match=r"No keys for s3:// were found .*or pass anonymous=True for public data"):
+        opened("s3://bucket/x", region="us-east-1")
+    assert opened("s3://bucket/x", region="us-east-1", anonymous=True).config["skip_signature"] == "true"
 
 
 def test_roles_need_boto3(monkeypatch):
