@@ -228,7 +228,7 @@ def test_an_object_with_an_empty_part_in_its_path(s3_port, proxy):
     s3.put_all(s3_port, "slashes", {"a/x.parquet": parquet(0, 10), "a//b/y.parquet": parquet(10, 20)})
     with pytest.raises(me.StoreError, match=r"s3://slashes/a cannot be listed, because .* is empty.*a//b/y\.parquet"):
         me.read("s3://slashes/a", storage_options=proxy.options)
-    with pytest.raises(me.StoreError, match=r"a//b/y\.parquet cannot be read.*a part of its path is empty"):
+    with pytest.raises(me.StoreError, match=r"a//b/y\.parquet cannot be read.*two slashes in a row"):
         me.read("s3://slashes/a//b/y.parquet", storage_options=proxy.options)
     assert ids(me.read("s3://slashes/a/x.parquet", storage_options=proxy.options)) == list(range(10))
 

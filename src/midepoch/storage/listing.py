@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from midepoch._common.text import count
-from midepoch.errors import MidepochError, NoDataError
+from midepoch.errors import MidepochError, NoDataError, StoreError
 from midepoch.storage.fsspec import pinned
 from midepoch.storage.local import FileStamp, stamp_of
 from midepoch.storage.objects import Location, StoredFile
-from midepoch.storage.options import HTTP
+from midepoch.storage.options import HTTP, OPTIONS
 from midepoch.storage.store import ObjectInfo, Store
 from midepoch.storage.urls import WILDCARDS, check_plain, common_folder, folder_prefix, is_url, local_path, split_glob
 
@@ -220,6 +220,12 @@ def _find_objects(urls: list[str], options: Mapping[str, Any], suffixes: tuple[s
         if not is_url(url):
             raise ValueError(f"{url} is a path, and other sources are URLs. Read them apart, and join them with mix.")
         check_plain(url)
+        scheme, separator, rest = url.partition("://")
+        if scheme.lower() in OPTIONS and "//" in rest:
+            raise StoreError(
+                f"{url} cannot be read from the store: it has two slashes in a row, so a part of its path is empty. "
+                f"Write {scheme}{separator}{re.sub('/+', '/', rest)}, or copy the objects to paths without empty parts."
+            )
     urls = [pinned(url if url.endswith("://") else url.rstrip("/"), options) for url in urls]
     store = Store(urls[0], options)
     for url in urls:
