@@ -24,8 +24,8 @@ from midepoch.order.orders import Sequential, Shuffle, Slice
 from midepoch.sources import ahead, blocks
 from midepoch.sources.ahead import LaneRows, OpenFiles, StepSizes
 from midepoch.sources.files import FileRows
-from midepoch.storage.maps import PROCESS_MAPS
-from midepoch.storage.options import Fetch
+from midepoch.storage.block_cache import Fetch
+from midepoch.storage.local import PROCESS_MAPS
 from midepoch.values.take import gather
 from objects import find
 from worlds import SUFFIXES
