@@ -4,11 +4,13 @@ Keys, roles and profiles come from the options, from boto3 or google-auth where 
 obstore, which looks in the environment and asks the machine.
 """
 
+import contextlib
 import importlib.util
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
@@ -62,22 +64,31 @@ ACCOUNT_HOST = re.compile(r"([^.@/]+)\.(?:dfs|blob)\.core\.windows\.net")
 REGION_SECONDS = 10.0
 
 
-_is_forked = False
+_process_of_threads: int | None = None
+"""The process that has started threads of obstore. They stay behind at a fork, and obstore would wait for them."""
 
 
-def _note_fork() -> None:
-    global _is_forked
-    _is_forked = _is_forked or "obstore" in sys.modules
+def _note_threads() -> None:
+    global _process_of_threads
+    if _process_of_threads is None and "obstore" in sys.modules and any("tokio" in name for name in _threads()):
+        _process_of_threads = os.getpid()
 
 
-os.register_at_fork(after_in_child=_note_fork)  # the threads of obstore stay behind, and it would wait for them
+def _threads() -> Iterator[str]:
+    """The names of the threads of this process, also of those that Python does not know."""
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it has just ended
+            yield path.read_text()
+
+
+os.register_at_fork(before=_note_threads)
 
 
 def check_usable(scheme: str) -> None:
     """Raise if obstore is not installed, or does not work in this process."""
     if importlib.util.find_spec("obstore") is None:
         raise MissingExtraError("obstore", "remote", f"Reading {scheme}:// URLs")
-    if _is_forked:
+    if _process_of_threads not in (None, os.getpid()):
         raise StoreError(
             f"{scheme}:// URLs cannot be read in this process: it was forked from one that had read from a store, and "
             "the threads of the client do not survive a fork. Start workers with multiprocessing_context='forkserver'."

@@ -1,5 +1,7 @@
 """The client of obstore: which options and keys open a store, and what an answer says of its version."""
 
+import os
+import subprocess
 import sys
 from datetime import UTC, datetime
 from types import ModuleType
@@ -27,7 +29,7 @@ def _no_keys(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name in ("ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN"):
         monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
-    monkeypatch.setattr(options_of_stores, "_is_forked", False)
+    monkeypatch.setattr(options_of_stores, "_process_of_threads", None)
 
 
 def opened(url, **options):
@@ -53,11 +55,38 @@ def test_without_obstore_the_extra_is_named(monkeypatch, scheme):
         connect(scheme, "bucket", {})
 
 
-def test_a_forked_process_is_told_of_forkserver(monkeypatch):
-    monkeypatch.setattr(options_of_stores, "_is_forked", True)
-    for scheme in ("s3", "az", "https"):
-        with pytest.raises(StoreError, match=r"it was forked .*multiprocessing_context='forkserver'"):
-            connect(scheme, "bucket", {})
+@pytest.mark.parametrize("scheme", ["s3", "az", "https"])
+def test_a_process_that_was_forked_from_one_with_threads_of_obstore_is_told_of_forkserver(monkeypatch, scheme):
+    monkeypatch.setattr(options_of_stores, "_process_of_threads", os.getppid())
+    with pytest.raises(StoreError, match=r"it was forked .*multiprocessing_context='forkserver'"):
+        connect(scheme, "bucket", {})
+
+
+FORKING = """
+import os, sys
+import obstore
+from obstore.store import HTTPStore
+from midepoch.storage.options import check_usable
+
+if sys.argv[1] == "used":
+    try:
+        store = HTTPStore("http://127.0.0.1:1", client_options={"allow_http": True}, retry_config={"max_retries": 0})
+        obstore.head(store, "x")
+    except obstore.exceptions.BaseError:
+        pass
+child = os.fork()
+if child == 0:
+    check_usable("s3")
+    os._exit(0)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.parametrize("used", ["used", "imported"])
+def test_only_a_process_in_which_obstore_was_used_leaves_none_to_its_forks(used):
+    """The fork server of a Loader imports the main module of the user, which may import obstore."""
+    ended = subprocess.run([sys.executable, "-c", FORKING, used], capture_output=True, text=True, check=False)
+    assert ("StoreError: s3:// URLs cannot be read in this process" in ended.stderr) == (used == "used"), ended.stderr
 
 
 def test_options_of_s3_reach_obstore(monkeypatch):
