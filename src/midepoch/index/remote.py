@@ -6,7 +6,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from midepoch.errors import DataChangedError, DataFormatError, MidepochError
-from midepoch.formats.base import Block, BlockReader, JoiningReader, SpannedReader
+from midepoch.formats.base import Block, BlockReader, SpannedReader
 from midepoch.storage.objects import Fetched, StoredFile
 
 T = TypeVar("T")
@@ -25,12 +25,9 @@ class StoredBlocks:
     def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.Table | pa.RecordBatch]:
         """The rows of each of these blocks.
 
-        If the reader knows their bytes or fetches them together, one version check after the fetch covers all.
+        If the reader knows their bytes, they are fetched together, and one version check after the fetch covers all.
         """
         reader = self._reader
-        if isinstance(reader, JoiningReader):
-            yield from self._checked(lambda: list(reader.read_all(blocks)))
-            return
         if not isinstance(reader, SpannedReader):
             for block in blocks:
                 yield self._checked(lambda block=block: reader.read(block))  # type: ignore[misc]
@@ -38,9 +35,6 @@ class StoredBlocks:
         fetched = self._checked(lambda: self._file.fetch([span for block in blocks for span in reader.spans(block)]))
         for block in blocks:
             yield self._decoded(reader, block, fetched)
-
-    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        return False
 
     def _decoded(self, reader: SpannedReader, block: Block, fetched: Fetched) -> pa.Table | pa.RecordBatch:
         data = self._safely(lambda: reader.decode(block, fetched.open()))

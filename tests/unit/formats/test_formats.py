@@ -28,9 +28,6 @@ class ToyBlocks:
         content = self._file.read_at(block.length, block.offset)
         return read_as(pa.record_batch({"byte": pa.array(list(content), pa.int64())}), self._wanted)
 
-    def is_view(self, data):
-        return False
-
 
 def ranges(path, columns):
     """The bounds of every block, which a real format would store."""
@@ -41,10 +38,9 @@ def ranges(path, columns):
 TOY = Format(
     name="toy",
     suffixes=(SUFFIX,),
-    types="fixed",
     has_magic=lambda head: head.startswith(MAGIC),
     scan=scan,
-    open_blocks=lambda path, own, wanted, limit: ToyBlocks(path, wanted),
+    open_blocks=lambda path, own, wanted: ToyBlocks(path, wanted),
     ranges=ranges,
 )
 
@@ -99,10 +95,9 @@ def test_a_registered_text_format_is_known_by_its_name(tmp_path, monkeypatch):
     text = Format(
         name="bytes",
         suffixes=(".bytes",),
-        types="fixed",
         is_text=lambda head: head.assumed == "bytes",
         scan=lambda path, limit: Scan("bytes", pa.schema([("byte", pa.int64())]), [(0, 3, 3)]),
-        open_blocks=lambda path, own, wanted, limit: ToyBlocks(path, wanted),
+        open_blocks=lambda path, own, wanted: ToyBlocks(path, wanted),
     )
     monkeypatch.setitem(FORMATS, "bytes", text)
     (tmp_path / "a.bytes").write_text("abc")

@@ -49,14 +49,6 @@ class PlainReader:
         self._file.log.append(("read", block.number))
         return batch(block.number)
 
-    def is_view(self, data):
-        return True
-
-
-class JoiningReader(PlainReader):
-    def read_all(self, blocks):
-        return map(self.read, blocks)
-
 
 class SpannedReader(PlainReader):
     def spans(self, block):
@@ -101,18 +93,13 @@ def test_bytes_that_decoding_fetches_are_checked_too(file, opened):
     assert file.log[-2:] == [("decode", 0), "check"]
 
 
-def test_blocks_that_a_reader_fetches_together_are_checked_once(file, opened):
-    assert numbers(opened(JoiningReader).read_all(BLOCKS)) == [0, 1, 2]
-    assert file.log == [("read", 0), ("read", 1), ("read", 2), "check"]
-
-
 def test_other_blocks_are_checked_one_by_one(file, opened):
     assert numbers(opened(PlainReader).read_all(BLOCKS[:2])) == [0, 1]
     assert file.log == [("read", 0), "check", ("read", 1), "check"]
     assert opened(PlainReader).read(BLOCKS[2])["x"].to_pylist() == [2]
 
 
-@pytest.mark.parametrize("reader", [PlainReader, JoiningReader, SpannedReader])
+@pytest.mark.parametrize("reader", [PlainReader, SpannedReader])
 def test_no_block_of_a_replaced_object_is_returned_and_its_index_is_forgotten(file, opened, forgotten, reader):
     blocks = opened(reader)
     file.changed = True
@@ -143,10 +130,6 @@ def test_an_error_of_the_store_is_reported_in_place_of_what_a_format_made_of_it(
     with pytest.raises(StoreError, match="403"):
         opened(lambda _: fail(BROKEN))
     assert forgotten == []
-
-
-def test_blocks_of_objects_are_never_views(opened):
-    assert not opened(PlainReader).is_view(batch(0))
 
 
 def nested():
