@@ -77,15 +77,11 @@ def test_arrow_with_dictionaries(tmp_path, s3_port, proxy, make):
 
 
 def test_remote_arrow_reads_one_record_batch(s3_port, proxy):
-    table = pa.table({"id": list(range(100)), "noise": [os.urandom(NOISE) for _ in range(100)]})
-    sink = io.BytesIO()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=10)
-    s3.put_all(s3_port, "ranges", {"a.arrow": sink.getvalue()})
+    s3.put_all(s3_port, "ranges", {"a.arrow": wide_batches(0, 5000)})
     dataset = me.read("s3://ranges/a.arrow", storage_options=proxy.options, read_ahead=0)
     proxy.reset()
-    assert next(iter(dataset.skip(50)))["id"] == 50
-    assert proxy.body_bytes < 2 * 10 * NOISE
+    assert next(iter(dataset.skip(2600)))["id"] == 2600
+    assert 1250 * WIDE < proxy.body_bytes < 1.2 * 1250 * WIDE
 
 
 WIDE = 4_000

@@ -23,6 +23,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from midepoch._common.current_reads import CURRENT_READS
 from midepoch._common.types import I64
 from midepoch._common.world import torch_worker, usable_cores
 from midepoch.errors import StaleIteratorError
@@ -328,8 +329,10 @@ def make_rows(opened: OpenFiles, numbers: I64) -> list[pa.RecordBatch]:
     files = np.unique(np.searchsorted(opened.view.first_blocks, blocks, "right") - 1).tolist()
     for file in files:
         opened.blocks.index.check(file)  # before too: a map of a truncated file cannot be read
+    mapped = "; ".join(opened.view.path(file) for file in files if opened.blocks.views[file])
     try:
-        batch = _gathered(opened, rising, blocks.tolist(), bounds, places)
+        with CURRENT_READS.noted(mapped):
+            batch = _gathered(opened, rising, blocks.tolist(), bounds, places)
     except (pa.ArrowInvalid, pa.ArrowCapacityError, pa.ArrowIndexError) as error:
         if len(numbers) < 2 or "overflow" not in str(error):
             raise

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from midepoch._common.current_reads import CURRENT_READS
 from midepoch._common.lazy import cached_property
 from midepoch._common.thread_clock import REQUESTS
 from midepoch.errors import DataChangedError
@@ -59,7 +60,8 @@ class FileBlocks:
         data = self._views.get(number)
         if data is None:
             file, block = self.view.block(number)
-            data = self._reader(file).read(block)
+            with CURRENT_READS.noted(self._name(file, block)):
+                data = self._reader(file).read(block)
             self._check_rows(data, file, block)
             with self._lock:
                 while len(self._views) >= MAX_VIEWS:
@@ -85,12 +87,16 @@ class FileBlocks:
         return read
 
     def _fetched(self, file: int, blocks: Mapping[int, Block]) -> Iterator[tuple[int, Data]]:
-        if blocks:
-            for (number, block), data in zip(
-                blocks.items(), read_all(self._reader(file), [*blocks.values()]), strict=True
-            ):
-                self._check_rows(data, file, block)
-                yield number, _as_batch(data)
+        read: Iterator[Data] | None = None
+        for number, block in blocks.items():
+            with CURRENT_READS.noted(self._name(file, block)):
+                read = read or iter(read_all(self._reader(file), [*blocks.values()]))
+                data = next(read)
+            self._check_rows(data, file, block)
+            yield number, _as_batch(data)
+
+    def _name(self, file: int, block: Block) -> str:
+        return f"{self.view.path(file)}, {FORMATS[self.view.formats[file]].block} {block.number}"
 
     def _check_rows(self, data: Data, file: int, block: Block) -> None:
         """Raise if a block has other rows than the index says: the index was damaged, or it is of another file."""

@@ -19,13 +19,14 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import worker as torch_workers
 
+from midepoch._common.current_reads import CURRENT_READS
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.plan import Plan, progress_from
 from midepoch.delivery.progress import Turns
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.tally import Tally
 from midepoch.workers.messages import MESSAGE_BYTES, Frame, frames_of
-from midepoch.workers.ring import Places, SharedMemory
+from midepoch.workers.ring import NOTE_BYTES, Places, SharedMemory
 
 ResumePoint = tuple[State, ReaderProgress, int, int]
 """Where a session of all ranks started, what this rank has delivered of it, the number of ranks, and the rank."""
@@ -85,6 +86,8 @@ def run_worker(settings: WorkerSettings, connection: Connection, memory: SharedM
             resume_point = link.next_start()
             sender = Sender(memory, link, places, ahead=settings.ahead)
             try:
+                memory.grow(NOTE_BYTES)
+                CURRENT_READS.write_to(memory.note())
                 if init is not None:
                     init(settings.number)
                     init = None
