@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, as_read, read_as
+from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, read_as
 from midepoch.storage.arrow_checks import check_offsets
 from midepoch.storage.location import Location, open_bytes, open_file
 from midepoch.storage.maps import PROCESS_MAPS
@@ -64,7 +64,7 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     is_compressed = any(message.is_compressed for message in batches)
     is_sliced = not any(_holds(field.type, NOT_SLICED) for field in own)
     divisible = isinstance(path, str) and is_sliced and not is_compressed
-    return Scan("arrow", as_read(own), blocks, divisible=divisible)
+    return Scan("arrow", own, blocks, divisible=divisible)
 
 
 def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "ArrowBlocks":

@@ -1,10 +1,11 @@
 """All formats, and which of them a file has: as its first bytes say, else its name or the user."""
 
 import re
+from dataclasses import replace
 
 from midepoch.errors import DataFormatError
 from midepoch.formats import arrow, orc, parquet
-from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan, TextHead
+from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan, TextHead, as_read
 from midepoch.formats.text import csv, json_array, jsonl
 from midepoch.formats.text.records import BOM, codec_of, open_text
 from midepoch.storage.foreign import unread_kind
@@ -30,7 +31,10 @@ for _format in (arrow.FORMAT, parquet.FORMAT, orc.FORMAT, jsonl.LINES, csv.FORMA
 def scan_file(path: Location, format: str | None = None, limit: int = MAX_RECORD_BYTES) -> Scan:
     """Find a file's format, or check that it is the one asked for, and scan the file. ``limit`` is max_record_bytes."""
     name = detect(path, format)
-    return Scan(EMPTY, None, ()) if name is None else FORMATS[name].scan(path, limit)
+    if name is None:
+        return Scan(EMPTY, None, ())
+    scan = FORMATS[name].scan(path, limit)
+    return scan if scan.schema is None else replace(scan, schema=as_read(scan.schema))
 
 
 def file_suffixes(format: str | None = None) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyarrow import orc
 
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, as_read, check_inflation, read_as
+from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, check_inflation, read_as
 from midepoch.storage.location import Location, open_file
 
 
@@ -26,7 +26,7 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     blocks = [(0, file.content_length * count // max(1, total), count) for count in rows]
     for number, (_, length, count) in enumerate(blocks):
         check_inflation(f"{path}, stripe {number}", length, 8 * len(file.schema) * count, limit)
-    return Scan("orc", as_read(file.schema), blocks)
+    return Scan("orc", file.schema, blocks)
 
 
 def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "OrcBlocks":

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from midepoch._common.text import count
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Range, Scan, as_read, check_inflation, read_as
+from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Range, Scan, check_inflation, read_as
 from midepoch.storage.location import Location, open_file
 from midepoch.storage.ranges import Span
 
@@ -36,7 +36,7 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
         for number, group in enumerate(groups):
             _check_size(f"{path}, row group {number}", group, limit)
         blocks = [(_offset(group), group.total_byte_size, group.num_rows) for group in groups]
-        return Scan("parquet", as_read(file.schema_arrow), blocks)
+        return Scan("parquet", file.schema_arrow, blocks)
 
 
 def ranges(path: Location, columns: Sequence[pa.Field]) -> list[dict[str, Range]]:
