@@ -26,7 +26,7 @@ MOST_ROWS = 1 << 48
 MOST_COMPRESSED = 1 << 15
 """No codec of Arrow makes bytes smaller than by this factor: zstd writes 128 KiB of one value as 4 bytes."""
 SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
-_SHORT, _INT, _UNSIGNED, _LONG = (struct.Struct(f"<{kind}").unpack_from for kind in "HiIq")
+_SIX_SHORTS, _INT, _UNSIGNED, _LONG = (struct.Struct(f"<{kind}").unpack_from for kind in ("6H", "i", "I", "q"))
 NOT_SLICED = (
     pa.types.is_dictionary,
     pa.types.is_union,
@@ -213,13 +213,13 @@ def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Messag
 
 def _parse_header(head: bytes, root: int) -> tuple[int, int, int, bool]:
     """Kind, body length and rows of the flatbuffer ``Message`` at ``root``, and whether its body is compressed."""
-    message = _table_at(head, root)
-    kind_at, header_at, body_at = (_field_at(head, message, number) for number in (1, 2, 3))
+    head += bytes(12)  # so that the fields of a short table can be read at once
+    _, kind_at, header_at, body_at = _four_fields(head, _table_at(head, root))
     kind = head[kind_at] if kind_at else 0
     rows, is_compressed = 0, False
     if kind == RECORD_BATCH and header_at:
-        batch = _table_at(head, header_at)
-        rows, is_compressed = _long_at(head, _field_at(head, batch, 0)), bool(_field_at(head, batch, 3))
+        rows_at, _, _, compression_at = _four_fields(head, _table_at(head, header_at))
+        rows, is_compressed = _long_at(head, rows_at), bool(compression_at)
     return kind, _long_at(head, body_at), rows, is_compressed
 
 
@@ -228,12 +228,15 @@ def _table_at(data: bytes, position: int) -> int:
     return position + int(_UNSIGNED(data, position)[0])
 
 
-def _field_at(data: bytes, table: int, number: int) -> int:
-    """The position of field ``number`` of a table, or 0 if the field has its default."""
-    vtable = table - int(_INT(data, table)[0])
-    entry = 4 + 2 * number
-    distance = int(_SHORT(data, vtable + entry)[0]) if entry < _SHORT(data, vtable)[0] else 0
-    return table + distance if distance else 0
+def _four_fields(data: bytes, table: int) -> tuple[int, int, int, int]:
+    """The positions of the first four fields of a table; 0 for one that has its default."""
+    size, _, first, second, third, fourth = _SIX_SHORTS(data, table - _INT(data, table)[0])
+    return (
+        table + first if first and size > 4 else 0,
+        table + second if second and size > 6 else 0,
+        table + third if third and size > 8 else 0,
+        table + fourth if fourth and size > 10 else 0,
+    )
 
 
 def _long_at(data: bytes, position: int) -> int:
