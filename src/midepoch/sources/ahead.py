@@ -23,7 +23,6 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.current_reads import CURRENT_READS
 from midepoch._common.types import I64
 from midepoch._common.world import torch_worker, usable_cores
 from midepoch.errors import StaleIteratorError
@@ -31,7 +30,7 @@ from midepoch.formats import EMPTY, FORMATS
 from midepoch.formats.arrow import holds_dictionary
 from midepoch.index.index import Index
 from midepoch.order.orders import Order
-from midepoch.sources.blocks import Data, FileBlocks
+from midepoch.sources.blocks import CURRENT_READS, Data, FileBlocks
 from midepoch.sources.source import ReadCounts
 from midepoch.stages.flow import RowRun
 from midepoch.storage.options import Fetch

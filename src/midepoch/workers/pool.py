@@ -24,12 +24,12 @@ import numpy as np
 import torch.multiprocessing
 from torch.utils.data import DataLoader
 
-from midepoch._common.current_reads import written
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import EMPTY, AnyProgress, Turns
 from midepoch.delivery.tally import Tally
 from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.errors import StaleIteratorError
+from midepoch.sources.blocks import written
 from midepoch.stages.arguments import name_of
 from midepoch.workers.messages import Chunk, read_message
 from midepoch.workers.process import (

@@ -1,6 +1,6 @@
 """What is read is written where another process finds it."""
 
-from midepoch._common.current_reads import CurrentReads, written
+from midepoch.sources.blocks import CurrentReads, written
 
 
 def test_the_reads_under_way_are_written_and_no_others():
