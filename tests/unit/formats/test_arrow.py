@@ -155,3 +155,15 @@ def test_names_that_are_not_utf8_are_an_error_that_names_the_file(tmp_path, kind
     path.write_bytes(path.read_bytes().replace(b"name", b"n\xffme"))
     with pytest.raises(me.DataFormatError, match=r"a\.arrow has a broken Arrow schema"):
         list(me.read(path))
+
+
+@pytest.mark.parametrize("kind", ["stream", "parquet"])
+def test_columns_of_any_file_may_be_null_and_views_become_plain_text(tmp_path, kind):
+    schema = pa.schema([pa.field("x", pa.int64(), nullable=False), pa.field("text", pa.string_view())])
+    path = write(
+        tmp_path / "a", pa.record_batch([[1, 2], pa.array(["a", None], pa.string_view())], schema=schema), kind
+    )
+    read = scan_file(str(path)).schema
+    assert [field.nullable for field in read] == [True, True]
+    assert read.field("text").type == pa.large_string()
+    assert [row["text"] for row in me.read(path)] == ["a", None]
