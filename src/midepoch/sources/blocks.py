@@ -1,7 +1,7 @@
 """Reading blocks of files: by any thread of one reader, checked against the index, and kept on disk if asked."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import TypeAlias
@@ -35,25 +35,26 @@ class CurrentReads:
 
     def write_to(self, place: memoryview) -> None:
         """Write what is read to some shared bytes, from now on."""
-        self._place = place
+        self._place, self._names, self._lock = place, [], Lock()  # a thread may have held the lock in a forked parent
 
     @contextmanager
     def noted(self, name: str) -> Iterator[None]:
         """Note that something is read, as long as the context lasts."""
-        with self._lock:
-            self._names.append(name)
-            self._write()
+        place = self._place
+        if place is None:
+            yield
+            return
+        self._change(place, self._names.append, name)
         try:
             yield
         finally:
-            with self._lock:
-                self._names.remove(name)
-                self._write()
+            self._change(place, self._names.remove, name)
 
-    def _write(self) -> None:
-        if self._place is not None:
-            content = "; ".join(filter(None, self._names)).encode()[: len(self._place) - 1] + b"\0"
-            self._place[: len(content)] = content
+    def _change(self, place: memoryview, change: Callable[[str], None], name: str) -> None:
+        with self._lock:
+            change(name)
+            content = "; ".join(filter(None, self._names)).encode()[: len(place) - 1] + b"\0"
+            place[: len(content)] = content
 
 
 def written(place: memoryview) -> str:
