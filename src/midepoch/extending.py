@@ -1,4 +1,4 @@
-"""The stable names for code that extends midepoch: front doors, orders and stages of your own.
+"""The stable names for code that extends midepoch: formats, front doors, orders and stages of your own.
 
 ``docs/extending.md`` explains them. All other modules below ``midepoch`` may change with any release.
 """
@@ -6,6 +6,8 @@
 from midepoch.dataset.front_door import FrontDoor
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.position import StartPoint
+from midepoch.formats.base import Format, Scan, read_as
+from midepoch.formats.detect import register_format
 from midepoch.index.build import open_index
 from midepoch.index.tables import TableIndex
 from midepoch.order.orders import Order, OrderStep
@@ -13,18 +15,25 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Stage
+from midepoch.storage.objects import open_bytes, open_file
 
 __all__ = [
     "Context",
     "FileRows",
     "Flow",
+    "Format",
     "FrontDoor",
     "Order",
     "OrderStep",
     "Pipeline",
     "Plan",
+    "Scan",
     "Stage",
     "StartPoint",
     "TableIndex",
+    "open_bytes",
+    "open_file",
     "open_index",
+    "read_as",
+    "register_format",
 ]

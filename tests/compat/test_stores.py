@@ -76,20 +76,16 @@ def test_arrow_with_dictionaries(tmp_path, s3_port, proxy, make):
     assert [(row["id"], row["word"]) for row in rows] == [(n, "abc"[n // 4 % 3]) for n in range(20)]
 
 
-def test_remote_arrow_reads_ranges(s3_port, proxy):
-    table = pa.table({"id": list(range(100)), "noise": [os.urandom(NOISE) for _ in range(100)]})
-    sink = io.BytesIO()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=10)
-    s3.put_all(s3_port, "ranges", {"a.arrow": sink.getvalue()})
+def test_remote_arrow_reads_one_record_batch(s3_port, proxy):
+    s3.put_all(s3_port, "ranges", {"a.arrow": wide_batches(0, 5000)})
     dataset = me.read("s3://ranges/a.arrow", storage_options=proxy.options, read_ahead=0)
     proxy.reset()
-    assert next(iter(dataset.skip(50)))["id"] == 50
-    assert proxy.body_bytes < 2 * 10 * NOISE
+    assert next(iter(dataset.skip(2600)))["id"] == 2600
+    assert 1250 * WIDE < proxy.body_bytes < 1.2 * 1250 * WIDE
 
 
 WIDE = 4_000
-"""The bytes of a row, so that a record batch is much larger than a run of its rows."""
+"""The bytes of a row."""
 
 
 def wide_batches(first, last):
@@ -102,43 +98,9 @@ def wide_batches(first, last):
 
 @pytest.fixture(scope="session")
 def wide(s3_port):
-    """Two objects of two record batches of 5 MB each, which are divided into runs of rows."""
+    """Two objects of two record batches of 5 MB each."""
     s3.put_all(s3_port, "batches", {f"d/p-{n}.arrow": wide_batches(n * 2500, n * 2500 + 2500) for n in range(2)})
     return "s3://batches/d"
-
-
-@pytest.fixture
-def small_runs(monkeypatch):
-    """Runs of 125 rows, four of which count as a block of a window."""
-    monkeypatch.setattr("midepoch.order.windows.VIRTUAL_ROWS", 128)
-
-
-def test_a_shuffle_fetches_rows_of_record_batches_and_none_twice(wide, proxy, tmp_path):
-    dataset = me.read(wide, storage_options=proxy.options).shuffle(3, window=250, window_blocks=2)
-    proxy.reset()
-    rows = list(dataset)
-    assert 5000 * WIDE < proxy.body_bytes < 1.1 * 5000 * WIDE
-    for number in range(2):
-        (tmp_path / f"p-{number}.arrow").write_bytes(wide_batches(number * 2500, number * 2500 + 2500))
-    assert rows == list(me.read(tmp_path).shuffle(3, window=250, window_blocks=2))
-    assert len(proxy.reads()) < 3 * 40 + 4 + 2 * 3
-
-
-def test_the_first_rows_of_a_shuffle_need_the_rows_of_one_window(wide, proxy, small_runs):
-    dataset = me.read(wide, storage_options=proxy.options, read_ahead=0).shuffle(3, window=1000, window_blocks=2)
-    proxy.reset()
-    rows = iter(dataset)
-    first = [next(rows)["id"] for _ in range(900)]
-    del rows
-    assert len({row // 125 for row in first}) == 8
-    assert proxy.body_bytes < 1.2 * 1000 * WIDE + 4 * LEAST_BYTES
-
-
-def test_some_columns_of_rows_are_fetched_without_the_others(wide, proxy):
-    dataset = me.read(wide, storage_options=proxy.options, columns=["id"]).shuffle(3, window=1000)
-    proxy.reset()
-    assert sorted(ids(dataset)) == list(range(5000))
-    assert proxy.body_bytes < 20 * LEAST_BYTES
 
 
 def test_record_batches_in_order_are_fetched_whole(wide, proxy):
@@ -148,20 +110,7 @@ def test_record_batches_in_order_are_fetched_whole(wide, proxy):
     assert len(proxy.reads()) <= 2 * 4  # the schema, the end of the file, two record batches
 
 
-@pytest.mark.parametrize("runs", [0, 4, 16])
-def test_rows_read_ahead_are_bounded_by_their_own_bytes(wide, proxy, runs, small_runs):
-    run = 125 * (WIDE + 12)
-    ahead = int((runs + 0.5) * run) if runs else 0
-    dataset = me.read(wide, storage_options=proxy.options, read_ahead=ahead).shuffle(3, window=500, window_blocks=1)
-    proxy.reset()
-    rows = iter(dataset)
-    next(rows)
-    held = settled(proxy, least=(4 + runs) * run) / run
-    del rows
-    assert 4 + runs <= held <= 4 + runs + 2
-
-
-def test_the_cache_keeps_runs_of_rows(wide, proxy, tmp_path):
+def test_the_cache_keeps_record_batches(wide, proxy, tmp_path):
     def opened():
         return me.read(wide, storage_options=proxy.options, cache_dir=tmp_path / "cache").shuffle(3, window=1000)
 
@@ -173,14 +122,13 @@ def test_the_cache_keeps_runs_of_rows(wide, proxy, tmp_path):
     assert sorted(ids(second)) == list(range(5000))
     assert {row["id"]: row["noise"] for row in first} == {row["id"]: row["noise"] for row in second}
     assert list(opened()) == first
-    # In order, record batches are kept whole.
     assert (
         list(me.read(wide, storage_options=proxy.options, cache_dir=tmp_path / "cache"))[:20]
         == sorted(first, key=lambda row: row["id"])[:20]
     )
 
 
-def test_a_shuffle_of_rows_of_record_batches_resumes_on_other_readers(wide, proxy):
+def test_a_shuffle_of_record_batches_resumes_on_other_readers(wide, proxy):
     def opened(rank=0, ranks=1):
         dataset = me.read(wide, storage_options=proxy.options, columns=["id"]).shuffle(7, window=1000)
         return me.Loader(dataset.lanes(2).shard(num_shards=ranks, index=rank), batch_size=100)

@@ -414,7 +414,6 @@ def change_before_a_read(monkeypatch, number, change):
     class ChangingReader:
         def __init__(self, reader):
             self._reader = reader
-            self.is_view = reader.is_view
 
         def read(self, block):
             if block.number == number:

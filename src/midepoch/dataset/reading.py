@@ -86,8 +86,8 @@ def read(
     remote folder for all of them; a rank that gets no listing from it for a minute lists the folder itself.
 
     ``max_record_bytes`` (default "512MiB") protects the memory from files that are small and become large: a record of
-    text may have that many bytes, and so may a Parquet or Arrow block that grows a hundredfold when it is decompressed.
-    If all files are trusted, None has no limit: Parquet pages are then not looked at before they are decoded.
+    text may have that many bytes, and so may a Parquet row group or an ORC stripe that grows a hundredfold when it is
+    decompressed, as the footer says. If all files are trusted, None has no limit.
 
     Indexes and cached blocks of other users are not used, because they could say anything about the rows. With
     ``trust_shared=True`` they are, in ``index_dir`` and ``cache_dir``, and yours are made for them too. This process

@@ -1,11 +1,11 @@
 """Arrow IPC streams and files: a block is a record batch, a view of the mapped file where that is on this machine.
 
 Both kinds are a schema followed by messages. Each message has a small header with its kind, its length and its rows, so
-one walk over the headers finds every record batch without reading any.
+one walk over the headers finds every record batch without reading any. Headers are flatbuffers.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -13,11 +13,7 @@ import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
 from midepoch.errors import DataFormatError
-from midepoch.formats.arrow_object import ArrowObject
-from midepoch.formats.arrow_ranges import can_read_rows
-from midepoch.formats.base import Block, Format, Scan, as_read, read_as
-from midepoch.formats.flatbuffers import field_at, four_fields_at, long_at, table_at
-from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_message
+from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, read_as
 from midepoch.storage.local import PROCESS_MAPS, check_offsets
 from midepoch.storage.objects import Location, open_bytes, open_file
 
@@ -26,8 +22,20 @@ FILE_MAGIC = b"ARROW1"
 HEAD_BYTES = 1024
 MOST_ROWS = 1 << 48
 """More rows than any record batch has. The rows of all files together must fit 64 bits."""
-LENGTH = struct.Struct("<i")
+MOST_COMPRESSED = 1 << 15
+"""No codec of Arrow makes bytes smaller than by this factor: zstd writes 128 KiB of one value as 4 bytes."""
 SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
+_SIX_SHORTS, _INT, _UNSIGNED, _LONG = (struct.Struct(f"<{kind}").unpack_from for kind in ("6H", "i", "I", "q"))
+NOT_SLICED = (
+    pa.types.is_dictionary,
+    pa.types.is_union,
+    pa.types.is_run_end_encoded,
+    pa.types.is_string_view,
+    pa.types.is_binary_view,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+"""Types whose rows cannot be copied out of a map without reading more of their record batch."""
 
 
 class Message(NamedTuple):
@@ -40,15 +48,6 @@ class Message(NamedTuple):
     is_compressed: bool = False
 
 
-def is_legacy_stream(head: bytes) -> bool:
-    """True if these first bytes can be a stream as written before Arrow 0.15, which begins with a length.
-
-    The length is padded. That of what gzip wrote without a time, as Java does, would be odd.
-    """
-    length = int.from_bytes(head[:4], "little")
-    return len(head) == 8 and 0 < length < 1 << 24 and length % 4 == 0 and head[5:8] == b"\0\0\0"
-
-
 def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     """The schema and the record batches of a stream or file, from the message headers."""
     with open_file(path) as file:
@@ -58,61 +57,44 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
                 f"{path} does not begin with an Arrow schema. It is damaged, or no Arrow file: write it again."
             )
         own = _parse_schema(pa.py_buffer(file.read_at(messages[0].length, messages[0].offset)), path)
-        for message in messages:
-            if not message.is_compressed:
-                _check_rows(path, message, message.length, own)
-        has_dictionaries = any(message.kind == DICTIONARY for message in messages)
-        # A store would get many requests here, so what it has is checked when it is read, except for dictionaries.
-        if isinstance(path, str) or has_dictionaries:
-            _check_inflation(file, path, messages, limit, own)
     batches = [message for message in messages if message.kind == RECORD_BATCH]
+    _check_rows(path, batches, own)
     blocks = [(message.offset, message.length, message.rows) for message in batches]
     is_compressed = any(message.is_compressed for message in batches)
-    divisible = not is_compressed and all(can_read_rows(field.type) for field in own)
-    return Scan("arrow", as_read(own), blocks, divisible=divisible)
+    is_sliced = not any(_holds(field.type, NOT_SLICED) for field in own)
+    divisible = isinstance(path, str) and is_sliced and not is_compressed
+    return Scan("arrow", own, blocks, divisible=divisible)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> "ArrowBlocks":
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "ArrowBlocks":
     """Open a file, mapped if it is on this machine."""
-    return ArrowBlocks(path, wanted, limit)
+    return ArrowBlocks(path, wanted)
 
 
 class ArrowBlocks:
     """An Arrow file. On this machine its record batches are views of the map; from a store each read fetches one."""
 
-    def __init__(self, path: Location, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> None:
-        self._path, self._wanted, self._limit = path, wanted, limit
+    def __init__(self, path: Location, wanted: pa.Schema) -> None:
+        self._path, self._wanted = path, wanted
+        with open_file(path) as file:
+            first = next(_messages(file, path, file.size()), Message(SCHEMA, 0, 0, 0))
+        self._is_file = first.offset > 0
         self._map = _mapped(path) if isinstance(path, str) else None
-        self._is_file = self._bytes(0, len(FILE_MAGIC)).to_pybytes() == FILE_MAGIC
-        self.schema = _parse_schema(self._first_message(), path)
+        self.schema = _parse_schema(self._bytes(first.offset, first.length), path)
         self._has_dictionaries = any(holds_dictionary(field.type) for field in self.schema)
-        self._object: ArrowObject | None = None
-        if not isinstance(path, str) and not self._has_dictionaries:
-            self._object = ArrowObject(path, self.schema, wanted.names, limit)
-        self._are_checked = bytearray()
-        """Whether each block of the map was checked. What a store sends is checked each time."""
+        self._checked = set[int]()
+        """The blocks of the map that were checked. What a store sends is checked each time."""
         self._lock = Lock()  # threads read blocks of one object in parallel, and Arrow's file reader allows only one
 
     def read(self, block: Block) -> pa.RecordBatch:
-        return next(self.read_all([block]))
-
-    def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.RecordBatch]:
-        """The rows of each of these blocks. From a store, the bytes of all are fetched together."""
-        batches = map(self._read, blocks) if self._object is None else map(self._checked, self._object.read_all(blocks))
-        for block in blocks:
-            try:
-                data = read_as(next(batches), self._wanted)
-            except (pa.ArrowException, OSError, EOFError, KeyError) as error:  # KeyError: the index has other columns
-                raise DataFormatError(f"{self._path} is broken at byte {block.offset:,}: {error}") from error
-            yield data
-
-    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        """True if a record batch lies in the map; compressed ones and some with dictionaries do not."""
-        if self._map is None:
-            return False
-        begin, end = self._map.address, self._map.address + self._map.size
-        firsts = (next(filter(None, column.buffers()), None) for column in data.columns)
-        return all(first is None or begin <= first.address < end for first in firsts)
+        try:
+            data = self._read(block)
+            if self._map is None or block.number not in self._checked:
+                check_offsets(data, self._wanted.names)
+                self._checked.add(block.number)
+            return read_as(data, self._wanted)
+        except (pa.ArrowException, OSError, EOFError, KeyError) as error:  # KeyError: the index has other columns
+            raise DataFormatError(f"{self._path} is broken at byte {block.offset:,}: {error}") from error
 
     def _bytes(self, offset: int, length: int) -> pa.Buffer:
         """Bytes of the file: a view of the map, or one request."""
@@ -120,28 +102,7 @@ class ArrowBlocks:
             return self._map.slice(offset, min(length, self._map.size - offset))
         return pa.py_buffer(open_bytes(self._path).read_at(length, offset))
 
-    def _first_message(self) -> pa.Buffer:
-        start = 8 if self._is_file else 0
-        if self._map is not None:
-            return self._map.slice(start)
-        with open_file(self._path) as file:
-            first = next(_messages(file, self._path, file.size()))
-        return self._bytes(first.offset, first.length)
-
     def _read(self, block: Block) -> pa.RecordBatch:
-        data = self._read_whole(block)
-        if self._map is None or self._are_checked[block.number : block.number + 1] != b"\1":
-            self._checked(data)
-            with self._lock:
-                self._are_checked.extend(bytes(max(0, block.number + 1 - len(self._are_checked))))
-                self._are_checked[block.number] = True
-        return data if block.first is None else data.slice(block.first, block.rows)
-
-    def _checked(self, data: pa.RecordBatch) -> pa.RecordBatch:
-        check_offsets(data, self._wanted.names)
-        return data
-
-    def _read_whole(self, block: Block) -> pa.RecordBatch:
         if not self._has_dictionaries:
             return pa.ipc.read_record_batch(self._bytes(block.offset, block.length), self.schema)
         if self._is_file:
@@ -161,7 +122,9 @@ class ArrowBlocks:
 
     @cached_property
     def _preamble(self) -> list[Message]:
-        return [message for message in _walk(self._path) if message.kind in (SCHEMA, DICTIONARY)]
+        with open_file(self._path) as file:
+            messages = _messages(file, self._path, file.size())
+            return [message for message in messages if message.kind in (SCHEMA, DICTIONARY)]
 
 
 def _parse_schema(message: pa.Buffer, path: Location) -> pa.Schema:
@@ -180,35 +143,15 @@ def _decode_names(fields: Sequence[pa.Field]) -> None:
         _decode_names([field.type.field(number) for number in range(field.type.num_fields)])
 
 
-def _check_rows(path: Location, message: Message, nbytes: int, schema: pa.Schema) -> None:
+def _check_rows(path: Location, batches: Sequence[Message], schema: pa.Schema) -> None:
     """Raise if a record batch says that it has more rows than its bytes can hold: what counts rows believes it."""
-    if message.rows <= 8 * nbytes:
+    if not any(pa.types.is_primitive(field.type) or pa.types.is_string(field.type) for field in schema):
         return
-    if any(pa.types.is_primitive(field.type) or pa.types.is_string(field.type) for field in schema):
-        raise DataFormatError(
-            f"{path} is broken at byte {message.offset:,}: {message.rows:,} rows in {message.length:,} bytes."
-        )
-
-
-def _check_inflation(
-    file: pa.NativeFile, path: Location, messages: Sequence[Message], limit: int, schema: pa.Schema
-) -> None:
-    """Raise if a compressed message would take too much memory, or has more rows than it becomes bytes for."""
-    for message in messages:
-        if not message.is_compressed:
-            continue
-        start = message.offset
-
-        def read(nbytes: int, offset: int, start: int = start) -> bytes:
-            return bytes(file.read_at(nbytes, start + offset))
-
-        try:
-            inflated = check_message(read, message.length, limit)
-        except InflationError as error:
-            raise DataFormatError(f"{path} at byte {start:,}: {error}.") from None
-        except (struct.error, IndexError):
-            raise DataFormatError(f"{path} is broken at byte {start:,}: there is no Arrow message here.") from None
-        _check_rows(path, message, message.length + inflated, schema)
+    for batch in batches:
+        if batch.rows > 8 * batch.length * (MOST_COMPRESSED if batch.is_compressed else 1):
+            raise DataFormatError(
+                f"{path} is broken at byte {batch.offset:,}: {batch.rows:,} rows in {batch.length:,} bytes."
+            )
 
 
 def _mapped(path: str) -> pa.Buffer:
@@ -223,15 +166,14 @@ def _mapped(path: str) -> pa.Buffer:
 
 def holds_dictionary(kind: pa.DataType) -> bool:
     """True if a type, or a type inside it, is a dictionary type."""
-    if pa.types.is_dictionary(kind):
-        return True
-    return any(holds_dictionary(kind.field(number).type) for number in range(kind.num_fields))
+    return _holds(kind, (pa.types.is_dictionary,))
 
 
-def _walk(path: Location) -> list[Message]:
-    """All messages of a file. Reads by position let other threads run meanwhile."""
-    with open_file(path) as file:
-        return list(_messages(file, path, file.size()))
+def _holds(kind: pa.DataType, kinds: Sequence[Callable[[pa.DataType], bool]]) -> bool:
+    """True if a type, or a type inside it, is one of these."""
+    stored = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    inside = (stored.field(number).type for number in range(stored.num_fields))
+    return any(is_kind(stored) for is_kind in kinds) or any(_holds(one, kinds) for one in inside)
 
 
 def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Message]:
@@ -244,7 +186,7 @@ def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Messag
         prefix = 8 if head.startswith(CONTINUATION) else 4
         if len(head) < prefix:
             raise _truncated(path, size)
-        (metadata,) = LENGTH.unpack_from(head, prefix - 4)
+        (metadata,) = _INT(head, prefix - 4)
         if metadata == 0:
             return
         if metadata < 0:
@@ -270,16 +212,35 @@ def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Messag
 
 def _parse_header(head: bytes, root: int) -> tuple[int, int, int, bool]:
     """Kind, body length and rows of the flatbuffer ``Message`` at ``root``, and whether its body is compressed."""
-    message = table_at(head, root)
-    _, kind_at, header_at, body_at = four_fields_at(head, message)
+    head += bytes(12)  # so that the fields of a short table can be read at once
+    _, kind_at, header_at, body_at = _four_fields(head, _table_at(head, root))
     kind = head[kind_at] if kind_at else 0
     rows, is_compressed = 0, False
     if kind == RECORD_BATCH and header_at:
-        rows_at, _, _, compression_at = four_fields_at(head, table_at(head, header_at))
-        rows, is_compressed = long_at(head, rows_at), bool(compression_at)
-    elif kind == DICTIONARY and header_at and (values_at := field_at(head, table_at(head, header_at), 1)):
-        is_compressed = bool(field_at(head, table_at(head, values_at), 3))
-    return kind, long_at(head, body_at), rows, is_compressed
+        rows_at, _, _, compression_at = _four_fields(head, _table_at(head, header_at))
+        rows, is_compressed = _long_at(head, rows_at), bool(compression_at)
+    return kind, _long_at(head, body_at), rows, is_compressed
+
+
+def _table_at(data: bytes, position: int) -> int:
+    """Where the table begins to which the offset at ``position`` points."""
+    return position + int(_UNSIGNED(data, position)[0])
+
+
+def _four_fields(data: bytes, table: int) -> tuple[int, int, int, int]:
+    """The positions of the first four fields of a table; 0 for one that has its default."""
+    size, _, first, second, third, fourth = _SIX_SHORTS(data, table - _INT(data, table)[0])
+    return (
+        table + first if first and size > 4 else 0,
+        table + second if second and size > 6 else 0,
+        table + third if third and size > 8 else 0,
+        table + fourth if fourth and size > 10 else 0,
+    )
+
+
+def _long_at(data: bytes, position: int) -> int:
+    """The 64-bit integer at a position; 0, the default, for position 0."""
+    return int(_LONG(data, position)[0]) if position else 0
 
 
 def _truncated(path: Location, size: int) -> DataFormatError:
@@ -289,6 +250,15 @@ def _truncated(path: Location, size: int) -> DataFormatError:
     )
 
 
+def is_legacy_stream(head: bytes) -> bool:
+    """True if these first bytes can be a stream as written before Arrow 0.15, which begins with a length.
+
+    The length is padded. That of what gzip wrote without a time, as Java does, would be odd.
+    """
+    length = int.from_bytes(head[:4], "little")
+    return len(head) == 8 and 0 < length < 1 << 24 and length % 4 == 0 and head[5:8] == b"\0\0\0"
+
+
 def _has_magic(head: bytes) -> bool:
     return head.startswith((FILE_MAGIC, CONTINUATION)) or is_legacy_stream(head[:8])
 
@@ -296,7 +266,7 @@ def _has_magic(head: bytes) -> bool:
 FORMAT = Format(
     name="arrow",
     suffixes=(".arrow", ".feather", ".ipc"),
-    types="fixed",
+    block="record batch",
     has_magic=_has_magic,
     scan=scan,
     open_blocks=open_blocks,

@@ -6,21 +6,24 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from midepoch.errors import DataFormatError
 from midepoch.storage.objects import Location, Span
+
+MAX_RECORD_BYTES = 512 << 20
+"""The default of ``max_record_bytes``."""
+NO_LIMIT = (1 << 63) - 1
+"""The limit of files that are trusted."""
+MOST_TIMES = 100
+"""A block that grows less than this many times has no limit: no small file becomes large by that."""
 
 
 class Block(NamedTuple):
-    """What one read fetches: a record batch, a row group, a run of lines. ``number`` counts the blocks of its file.
-
-    It may also be some rows of an Arrow record batch. ``offset`` and ``length`` are those of the record batch then.
-    """
+    """What one read fetches: a record batch, a row group, a run of lines. ``number`` counts the blocks of its file."""
 
     number: int
     offset: int
     length: int
     rows: int
-    first: int | None = None
-    """The first of these rows in their record batch; None if the block is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,6 @@ class BlockReader(Protocol):
     def read(self, block: Block) -> pa.Table | pa.RecordBatch:
         """The rows of a block."""
 
-    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        """True if the data is a view of the mapped file, which takes no memory to hold."""
-
 
 @runtime_checkable
 class SpannedReader(BlockReader, Protocol):
@@ -93,39 +93,47 @@ class TextHead(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A file format: how its files are named and recognised, and how they are read."""
+    """A file format: how its files are recognised, where their blocks are, and how one block is read."""
 
     name: str
     suffixes: tuple[str, ...]
     """How the names of its files end. A format that only reads the files of others has none."""
-    types: Literal["fixed", "values", "text"]
-    """Where a file's types come from.
-
-    "fixed": the file states them. "values": they fit all its values, and a column may be missing. "text": they are
-    guessed, and any column can also be read as strings.
-    """
     scan: Callable[[Location, int], Scan]
     """Finds the schema and blocks of a file, from its headers or footer alone where it has any.
 
     Its second argument is ``max_record_bytes``: how large a record of text or a decompressed block may be.
     """
-    open_blocks: Callable[[Location, pa.Schema, pa.Schema, int], BlockReader]
-    """Opens a file, given its own schema as the scan found it, to read blocks under another schema.
-
-    Its last argument is ``max_record_bytes``, for blocks that only a read can check.
-    """
+    open_blocks: Callable[[Location, pa.Schema, pa.Schema], BlockReader]
+    """Opens a file, given its own schema as the scan found it, to read blocks under another schema."""
     has_magic: Callable[[bytes], bool] | None = None
     """For a binary format: true if a file that begins with these bytes is of this format."""
     is_text: Callable[[TextHead], bool] | None = None
     """For a text format: true if a file with this head is of this format."""
+    types: Literal["fixed", "values", "text"] = "fixed"
+    """Where a file's types come from.
+
+    "fixed": the file states them. "values": they fit all its values, and a column may be missing. "text": they are
+    guessed, and any column can also be read as strings.
+    """
     includes: tuple[str, ...] = ()
     """Other formats that users mean by this name too."""
+    block: str = "block"
+    """What a block is called in messages."""
     is_mapped: bool = False
     """True if the blocks of a local file are views of it, which cost next to nothing to hold and to read again."""
     has_spans: bool = False
     """True if its readers are :class:`SpannedReader`."""
     ranges: Callable[[Location, Sequence[pa.Field]], Sequence[Mapping[str, Range]]] | None = None
     """Reads, for each block of a file, the statistics of some columns, if the format stores any."""
+
+
+def check_inflation(where: str, stored: int, inflated: int, limit: int) -> None:
+    """Raise if a file says that a block becomes so large that it can be meant to fill the memory."""
+    if inflated > limit and inflated > MOST_TIMES * stored:
+        raise DataFormatError(
+            f"{where}: {stored:,} bytes become {inflated:,} bytes once decompressed, more than max_record_bytes "
+            f"({limit:,}). If the file is trusted, pass a larger max_record_bytes to read, or None."
+        )
 
 
 def read_all(reader: BlockReader, blocks: Sequence[Block]) -> Iterable[pa.Table | pa.RecordBatch]:

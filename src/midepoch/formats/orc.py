@@ -6,8 +6,7 @@ import pyarrow as pa
 from pyarrow import orc
 
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import Block, Format, Scan, as_read, read_as
-from midepoch.formats.inflation import MAX_RECORD_BYTES, InflationError, check_inflation
+from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, check_inflation, read_as
 from midepoch.storage.objects import Location, open_file
 
 
@@ -15,7 +14,7 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     """The schema and the stripes of a file.
 
     pyarrow does not report the rows of a stripe, so the narrowest column is decoded to count them. A single stripe has
-    all the rows of the footer. Each value counts as eight bytes in memory: numbers that repeat are stored once.
+    all the rows of the footer. Each value counts as eight bytes in memory: numbers that repeat may be stored once.
     """
     file = _open(path)
     total = int(file.nrows)
@@ -23,58 +22,33 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
         rows = [total] if file.nstripes == 1 else [_rows(file, number) for number in range(file.nstripes)]
     except (pa.ArrowException, OSError) as error:
         raise DataFormatError(f"{path} is a damaged ORC file: {error}. Copy or write it again.") from error
-    width = 8 * len(file.schema)
-    for number, count in enumerate(rows):
-        try:
-            check_inflation(file.content_length * count // max(1, total), width * count, limit)
-        except InflationError as error:
-            raise DataFormatError(f"{path}, stripe {number}: {error}.") from None
-    # Nor does it report where a stripe lies. Blocks are read by number; the lengths only say how large a row is.
+    # pyarrow does not report where a stripe lies. Blocks are read by number; the lengths only say how large a row is.
     blocks = [(0, file.content_length * count // max(1, total), count) for count in rows]
-    return Scan("orc", as_read(file.schema), blocks)
+    for number, (_, length, count) in enumerate(blocks):
+        check_inflation(f"{path}, stripe {number}", length, 8 * len(file.schema) * count, limit)
+    return Scan("orc", file.schema, blocks)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> "OrcBlocks":
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "OrcBlocks":
     """Open a file and read its footer."""
-    return OrcBlocks(path, wanted, limit)
+    return OrcBlocks(path, wanted)
 
 
 class OrcBlocks:
     """An open ORC file. Each read decodes one stripe, and of it only the columns asked for."""
 
-    def __init__(self, path: Location, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> None:
-        self._path, self._wanted, self._limit = path, wanted, limit
-        self._file = _open(path)
+    def __init__(self, path: Location, wanted: pa.Schema) -> None:
+        self._path, self._wanted, self._file = path, wanted, _open(path)
         self._lock = Lock()
 
     def read(self, block: Block) -> pa.RecordBatch:
         names = self._wanted.names or [_narrowest(self._file.schema)]
         try:
             with self._lock:  # a thread may read ahead while another reads
-                batch = self._decoded(block, names)
+                batch = self._file.read_stripe(block.number, columns=names)
             return read_as(batch, self._wanted)
-        except InflationError as error:
-            raise DataFormatError(f"{self._path}, stripe {block.number}: {error}.") from None
         except (pa.ArrowException, OSError) as error:
             raise DataFormatError(f"{self._path}: stripe {block.number} cannot be decoded: {error}") from error
-
-    def _decoded(self, block: Block, names: list[str]) -> pa.RecordBatch:
-        """Columns of a stripe, one after the other, so that it is given up if they become too large.
-
-        Only decoding says how large texts are, which may be stored once and repeated: a column may have up to 2 GiB.
-        """
-        if block.rows * block.length <= self._limit:
-            return self._file.read_stripe(block.number, columns=names)
-        columns, inflated = list[pa.Array](), 0
-        for name in names:
-            column = self._file.read_stripe(block.number, columns=[name]).column(0)
-            inflated += column.nbytes
-            check_inflation(block.length, inflated, self._limit)
-            columns.append(column)
-        return pa.record_batch(columns, names)
-
-    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        return False
 
 
 def _open(path: Location) -> orc.ORCFile:
@@ -104,7 +78,7 @@ def _narrowest(schema: pa.Schema) -> str:
 FORMAT = Format(
     name="orc",
     suffixes=(".orc",),
-    types="fixed",
+    block="stripe",
     has_magic=lambda head: head.startswith(b"ORC"),
     scan=scan,
     open_blocks=open_blocks,

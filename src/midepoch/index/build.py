@@ -84,7 +84,7 @@ def open_index(
                 scans = _scan_all(listing, options, scans_of(known) if known else {}, threads, executor)
                 view = saved.save(index_bytes(listing, scans))
     _warn_of_compressed(view)
-    return FileIndex(view, listing.store, max_record_bytes)
+    return FileIndex(view, listing.store)
 
 
 def _warn_of_compressed(view: IndexView) -> None:

@@ -137,9 +137,6 @@ class TableBlocks:
         stored = repeat(None) if self._inner is None else read_all(self._inner, blocks)
         return (self._complete(block, own) for block, own in zip(blocks, stored, strict=False))
 
-    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        return False
-
     def _complete(self, block: Block, own: pa.Table | pa.RecordBatch | None) -> pa.Table | pa.RecordBatch:
         columns = [
             self._lacking(block.rows, field)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from midepoch.formats import FORMATS, MAX_RECORD_BYTES, BlockReader
+from midepoch.formats import FORMATS, BlockReader
 from midepoch.index.index import Index, IndexView
 from midepoch.index.remote import StoredBlocks
 from midepoch.index.saved import forget
@@ -22,12 +22,12 @@ class FileIndex:
 
     layout: Mapping[str, Any] = MappingProxyType({})
 
-    def __init__(self, view: IndexView, store: Store | None = None, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
-        self.view, self.store, self._max_record_bytes = view, store, max_record_bytes
+    def __init__(self, view: IndexView, store: Store | None = None) -> None:
+        self.view, self.store = view, store
         self._maps = KeptMaps()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FileIndex, (self.view, self.store, self._max_record_bytes)
+        return FileIndex, (self.view, self.store)
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         return schema_of(self.view, columns)
@@ -40,7 +40,7 @@ class FileIndex:
 
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         open_blocks, location = FORMATS[self.view.formats[file]].open_blocks, location_of(self, file)
-        opened = partial(open_blocks, location, self.view.schemas[file], wanted, self._max_record_bytes)
+        opened = partial(open_blocks, location, self.view.schemas[file], wanted)
         if isinstance(location, StoredFile):
             return StoredBlocks(location, opened, partial(forget, self.view.saved_at))
         reader = opened()

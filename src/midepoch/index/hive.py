@@ -100,9 +100,6 @@ class WithConstants:
         ]
         return (pa.RecordBatch if own is None else type(own)).from_arrays(columns, schema=self._wanted)
 
-    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        return self._inner is not None and self._inner.is_view(data.select(self._own))
-
 
 def _pairs(folder: str, name: str) -> dict[str, str | None]:
     """The keys and values in the path of a folder, in which ``name`` lies."""

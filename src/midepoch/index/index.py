@@ -95,7 +95,7 @@ class IndexView:
         self._files.validate(full=True)
         self._blocks.validate(full=True)
         if unknown := {*self.formats} - {*FORMATS, EMPTY}:
-            raise ValueError(f"it names formats that do not exist: {', '.join(map(repr, unknown))}")
+            raise ValueError(f"it names formats that are not registered here: {', '.join(map(repr, unknown))}")
         if missing := [name for name in FILE_COLUMNS if name not in self._files.column_names]:
             raise ValueError(f"it has no column {missing[0]!r}")
         counts, rows = _numbers(self._files, "blocks"), self.block_rows

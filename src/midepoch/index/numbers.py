@@ -64,6 +64,3 @@ class NumberBlocks:
     def read(self, block: Block) -> pa.RecordBatch:
         numbers = np.arange(block.offset, block.offset + block.rows)
         return pa.RecordBatch.from_arrays([arrow_of(numbers)], schema=self._wanted)
-
-    def is_view(self, data: "pa.Table | pa.RecordBatch") -> bool:
-        return True

@@ -6,7 +6,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from midepoch.errors import DataChangedError, MidepochError
-from midepoch.formats.base import Block, BlockReader, JoiningReader, SpannedReader
+from midepoch.formats.base import Block, BlockReader, SpannedReader
 from midepoch.storage.objects import StoredFile
 
 T = TypeVar("T")
@@ -25,9 +25,6 @@ class StoredBlocks:
     def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.Table | pa.RecordBatch]:
         """The rows of each of these blocks, whose bytes are fetched together if the reader knows which these are."""
         reader = self._reader
-        if isinstance(reader, JoiningReader):
-            yield from self._safely(lambda: list(reader.read_all(blocks)))
-            return
         if not isinstance(reader, SpannedReader):
             for block in blocks:
                 yield self._safely(lambda block=block: reader.read(block))  # type: ignore[misc]
@@ -35,9 +32,6 @@ class StoredBlocks:
         fetched = self._safely(lambda: self._file.fetch([span for block in blocks for span in reader.spans(block)]))
         for block in blocks:
             yield self._safely(lambda block=block: reader.decode(block, fetched.open()))  # type: ignore[misc]
-
-    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        return False
 
     def _safely(self, action: Callable[[], T]) -> T:
         """Do something with the object. An error of the store hides the error that a format made of it."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 from midepoch._common.text import count
 from midepoch.errors import NoDataError, SchemaMismatchError
 from midepoch.formats import FORMATS
-from midepoch.formats.text.types import TypeClashError, widened, with_items
+from midepoch.formats.text.records import TypeClashError, widened, with_items
 from midepoch.index.index import IndexView
 from midepoch.index.promotion import promoted
 

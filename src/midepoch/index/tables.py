@@ -75,9 +75,6 @@ class TableBlocks:
     def read(self, block: Block) -> pa.RecordBatch:
         return read_as(self._batches[block.number], self._wanted)
 
-    def is_view(self, data: "pa.Table | pa.RecordBatch") -> bool:
-        return True
-
 
 def _sample(batches: Sequence[pa.RecordBatch]) -> str:
     """A digest of the sizes of the batches, on which a shuffle depends, and of rows from all over the table."""

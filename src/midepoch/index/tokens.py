@@ -100,9 +100,6 @@ class TokenBlocks:
     def read(self, block: Block) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([self._file.rows(block.offset, block.rows)], schema=self._wanted)
 
-    def is_view(self, data: "pa.Table | pa.RecordBatch") -> bool:
-        return False
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatFile:

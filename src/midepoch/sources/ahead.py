@@ -30,7 +30,7 @@ from midepoch.formats import EMPTY, FORMATS
 from midepoch.formats.arrow import holds_dictionary
 from midepoch.index.index import Index
 from midepoch.order.orders import Order
-from midepoch.sources.blocks import Data, FileBlocks
+from midepoch.sources.blocks import CURRENT_READS, Data, FileBlocks
 from midepoch.sources.source import ReadCounts
 from midepoch.stages.flow import RowRun
 from midepoch.storage.block_cache import Fetch
@@ -328,8 +328,10 @@ def make_rows(opened: OpenFiles, numbers: I64) -> list[pa.RecordBatch]:
     files = np.unique(np.searchsorted(opened.view.first_blocks, blocks, "right") - 1).tolist()
     for file in files:
         opened.blocks.index.check(file)  # before too: a map of a truncated file cannot be read
+    mapped = "; ".join(opened.view.path(file) for file in files if opened.blocks.views[file])
     try:
-        batch = _gathered(opened, rising, blocks.tolist(), bounds, places)
+        with CURRENT_READS.noted(mapped):
+            batch = _gathered(opened, rising, blocks.tolist(), bounds, places)
     except (pa.ArrowInvalid, pa.ArrowCapacityError, pa.ArrowIndexError) as error:
         if len(numbers) < 2 or "overflow" not in str(error):
             raise

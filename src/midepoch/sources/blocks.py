@@ -1,7 +1,8 @@
 """Reading blocks of files: by any thread of one reader, checked against the index, and kept on disk if asked."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import TypeAlias
 
@@ -19,6 +20,49 @@ Data: TypeAlias = "pa.Table | pa.RecordBatch"
 MAX_OPEN_FILES = 256
 MAX_VIEWS = 4096
 """How many views of mapped blocks are kept. They take no memory, but time to make."""
+
+
+class CurrentReads:
+    """The reads of all threads that are under way, written where the parent sees them if this process is killed.
+
+    They are written nowhere until there is a place for them.
+    """
+
+    def __init__(self) -> None:
+        self._place: memoryview | None = None
+        self._names: list[str] = []
+        self._lock = Lock()
+
+    def write_to(self, place: memoryview) -> None:
+        """Write what is read to some shared bytes, from now on."""
+        self._place, self._names, self._lock = place, [], Lock()  # a thread may have held the lock in a forked parent
+
+    @contextmanager
+    def noted(self, name: str) -> Iterator[None]:
+        """Note that something is read, as long as the context lasts."""
+        place = self._place
+        if place is None:
+            yield
+            return
+        self._change(place, self._names.append, name)
+        try:
+            yield
+        finally:
+            self._change(place, self._names.remove, name)
+
+    def _change(self, place: memoryview, change: Callable[[str], None], name: str) -> None:
+        with self._lock:
+            change(name)
+            content = "; ".join(filter(None, self._names)).encode()[: len(place) - 1] + b"\0"
+            place[: len(content)] = content
+
+
+def written(place: memoryview) -> str:
+    """What is written at a place."""
+    return bytes(place).partition(b"\0")[0].decode(errors="replace")
+
+
+CURRENT_READS = CurrentReads()
 
 
 class FileBlocks:
@@ -57,7 +101,8 @@ class FileBlocks:
         data = self._views.get(number)
         if data is None:
             file, block = self.view.block(number)
-            data = self._reader(file).read(block)
+            with CURRENT_READS.noted(self._name(file, block)):
+                data = self._reader(file).read(block)
             self._check_rows(data, file, block)
             with self._lock:
                 while len(self._views) >= MAX_VIEWS:
@@ -83,12 +128,16 @@ class FileBlocks:
         return read
 
     def _fetched(self, file: int, blocks: Mapping[int, Block]) -> Iterator[tuple[int, Data]]:
-        if blocks:
-            for (number, block), data in zip(
-                blocks.items(), read_all(self._reader(file), [*blocks.values()]), strict=True
-            ):
-                self._check_rows(data, file, block)
-                yield number, _as_batch(data)
+        read: Iterator[Data] | None = None
+        for number, block in blocks.items():
+            with CURRENT_READS.noted(self._name(file, block)):
+                read = read or iter(read_all(self._reader(file), [*blocks.values()]))
+                data = next(read)
+            self._check_rows(data, file, block)
+            yield number, _as_batch(data)
+
+    def _name(self, file: int, block: Block) -> str:
+        return f"{self.view.path(file)}, {FORMATS[self.view.formats[file]].block} {block.number}"
 
     def _check_rows(self, data: Data, file: int, block: Block) -> None:
         """Raise if a block has other rows than the index says: the index was damaged, or it is of another file."""

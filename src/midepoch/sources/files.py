@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
     from midepoch.index.pruning import Where
 
 
+WHOLE_BATCHES = "whole_batches"
 MIXED_BLOCKS = 128
 """If the windows of all lanes have fewer blocks, a model may learn less from sorted data."""
 
@@ -231,9 +232,16 @@ class FileRows:
         """The columns of the items."""
         return list(self.schema.names)
 
-    @property
+    @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        return self.index.view.fingerprint
+        """What a state remembers of the files, and of how many Arrow files a shuffle takes whole record batches.
+
+        From local Arrow without compression it takes parts of them, so the same files in a store have another order.
+        """
+        view = self.index.view
+        pairs = zip(view.formats, view.divisible, strict=True)
+        whole = sum(name == "arrow" and not divisible for name, divisible in pairs) if self._has_virtual_blocks else 0
+        return view.fingerprint | ({WHOLE_BATCHES: whole} if whole else {})
 
     def describe(self) -> list[dict[str, Any]]:
         options = dict(self.index.layout) | ({} if self.columns is None else {"columns": list(self.columns)})
@@ -318,6 +326,14 @@ class FileRows:
         if "parts" in then["data"]:
             raise CheckpointMismatchError("The checkpoint is of a mixture. Load it into the mixture it was taken from.")
         difference = data_difference(then["data"], self.index.view.facts, self.fingerprint)
+        was, now = (data.get(WHOLE_BATCHES, 0) for data in (then["data"], self.fingerprint))
+        if difference is None and was != now:
+            difference = (
+                f"The shuffle had another order: it took whole record batches from {count('Arrow file', was)}, and "
+                f"takes them from {now:,} now. It takes parts of record batches only where they are on this machine "
+                "and not compressed. Resume from files in the same kind of place, or start over without the state. "
+                'shuffle(level="row") and level="file" have one order everywhere.'
+            )
         if difference is not None:
             raise CheckpointMismatchError(difference)
         return self._with_new_edits(list(then["pipeline"]))

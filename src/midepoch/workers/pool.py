@@ -29,6 +29,7 @@ from midepoch.delivery.progress import EMPTY, AnyProgress, Turns
 from midepoch.delivery.tally import Tally
 from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.errors import StaleIteratorError
+from midepoch.sources.blocks import written
 from midepoch.stages.arguments import name_of
 from midepoch.workers.messages import Chunk, read_message
 from midepoch.workers.process import (
@@ -130,12 +131,12 @@ class WorkerPool:
                 if self.is_closed:
                     raise StaleIteratorError("This iterator is out of date: its Loader was closed. Call iter() again.")
         except Exception as error:
-            dead = [] if self.is_closed else [worker.describe() for worker in self._workers if worker.has_died]
+            dead = [] if self.is_closed else [worker for worker in self._workers if worker.has_died]
             if dead:
                 error.add_note(
-                    f"midepoch: {', '.join(dead)} died. Nothing is lost: the loader's state is that of the last batch "
-                    "received. To continue after it, load that state and iterate again, here or in a new process."
-                    f"{self._hint}"
+                    f"midepoch: {', '.join(map(str, dead))} died. Nothing is lost: the loader's state is that of the "
+                    "last batch received. To continue after it, load that state and iterate again, here or in a new "
+                    f"process.{''.join(worker.last_reads() for worker in dead)}{self._hint}"
                 )
             raise
         finally:
@@ -223,9 +224,16 @@ class Worker:
         """True if the process has ended."""
         return self._process.exitcode is not None
 
-    def describe(self) -> str:
-        """The worker and how it ended, in words."""
+    def __str__(self) -> str:
+        """The worker and how it ended."""
         return f"{self._name} (pid {self._process.pid}, exit code {self._process.exitcode})"
+
+    def last_reads(self) -> str:
+        """A sentence about what the worker read when it died; nothing if it read nothing."""
+        reads = ""
+        with suppress(OSError, ValueError):  # it died before it had memory
+            reads = written(self.memory.note())
+        return f" When it died, {self._name} was reading {reads}." if reads else ""
 
     def free(self, deadline: float) -> None:
         """Wait for the end of the process, or stop it, and give its memory back."""

@@ -8,6 +8,7 @@ import struct
 import time
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
@@ -24,6 +25,7 @@ from midepoch.delivery.plan import Plan, progress_from
 from midepoch.delivery.progress import Turns
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.tally import Tally
+from midepoch.sources.blocks import CURRENT_READS
 from midepoch.workers.messages import MESSAGE_BYTES, Frame, frames_of
 from midepoch.workers.ring import Places, SharedMemory
 
@@ -81,6 +83,8 @@ def run_worker(settings: WorkerSettings, connection: Connection, memory: SharedM
     try:
         _prepare(settings)
         link, places, init = Link(connection), Places(), settings.init
+        with suppress(OSError, ValueError):  # a limit of file sizes
+            CURRENT_READS.write_to(memory.note())
         while True:
             resume_point = link.next_start()
             sender = Sender(memory, link, places, ahead=settings.ahead)

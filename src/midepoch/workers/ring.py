@@ -20,6 +20,10 @@ LENGTH = 256 << 20
 would cost a fault for each page that was in use."""
 
 
+NOTE_BYTES = 4096
+"""The first bytes, in which a worker notes what it reads. Messages come after them."""
+
+
 class SharedMemory:
     """Bytes that this process and those that it starts can read and write. Only one process lets it grow."""
 
@@ -63,6 +67,10 @@ class SharedMemory:
             self._map = mmap.mmap(self._file, os.fstat(self._file).st_size)
         return memoryview(self._map)[start:stop]
 
+    def note(self) -> memoryview:
+        """The bytes in which a worker notes what it reads."""
+        return self.view(0, NOTE_BYTES)
+
     def free(self) -> None:
         """Give the memory back, also if forked processes have inherited the file. No process may use it after that."""
         if self._file is not None:
@@ -83,7 +91,7 @@ class Places:
 
     def find(self, size: int) -> int:
         """The start of ``size`` free bytes: the first ones, which are most likely in the CPU's cache."""
-        start = 0
+        start = NOTE_BYTES
         for begin, (end, _) in sorted(self._taken.items()):
             if begin - start >= size:
                 break

@@ -6,8 +6,8 @@ import pytest
 
 import midepoch as me
 from counted import is_kept, write_files
-from midepoch.delivery import gather
 from midepoch.distributed import in_step
+from midepoch.values.take import gather
 
 LAYOUTS = [{"num_workers": 0}, {"num_workers": 2}]
 

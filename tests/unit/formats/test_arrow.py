@@ -10,8 +10,9 @@ import pytest
 
 import midepoch as me
 from files import cuts_of, numbers, values, write, write_numbers
-from midepoch.formats import FORMATS, Block, scan_file
+from midepoch.formats import Block, arrow, scan_file
 from midepoch.storage.objects import StoredFile
+from objects import stored
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
@@ -70,20 +71,6 @@ def test_a_truncated_stream_is_an_error_that_names_it_or_whole_messages(tmp_path
         assert str(path) in str(caught.value), size
 
 
-@pytest.mark.parametrize("kind", ["stream", "file"])
-@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_a_block_is_a_view_only_if_all_of_its_memory_is_the_files(tmp_path, kind, compression):
-    batch = pa.record_batch({"none": pa.nulls(500), "x": pa.array([1, None] * 250), "text": ["the same text"] * 500})
-    path = str(write(tmp_path / "a.arrow", [batch], kind, compression=compression))
-    scan = scan_file(path)
-    reader = FORMATS["arrow"].open_blocks(path, scan.schema, scan.schema)
-    data = reader.read(Block(0, *scan.blocks[0]))
-    assert data.to_pylist() == batch.to_pylist()
-    assert reader.is_view(data) == (compression is None)
-    within = pa.RecordBatch.from_arrays([data["none"], batch["x"], data["text"]], ["none", "x", "text"])
-    assert not reader.is_view(within)
-
-
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_blocks_of_an_arrow_file_with_dictionaries_are_read_in_parallel(monkeypatch, shuffled):
     schema = pa.schema({"id": pa.int64(), "word": pa.dictionary(pa.int32(), pa.string())})
@@ -120,6 +107,19 @@ def test_rows_can_be_read_alone_if_nothing_is_compressed_or_has_dictionaries(tmp
     assert not is_divisible(write(tmp_path / "encoded.arrow", encoded, kind))
     views = pa.record_batch({"x": pa.array(["a", "b"], pa.string_view())})
     assert not is_divisible(write(tmp_path / "views.arrow", views, kind))
+    inside = pa.record_batch({"x": pa.array([{"y": ["a"]}], pa.struct([("y", pa.list_(pa.string_view()))]))})
+    assert not is_divisible(write(tmp_path / "inside.arrow", inside, kind))
+
+
+def test_record_batches_of_a_store_are_read_whole(tmp_path):
+    content = write(tmp_path / "a.arrow", [numbers(0, 500), numbers(500, 700)]).read_bytes()
+    assert is_divisible(tmp_path / "a.arrow")
+    file, _ = stored(content)
+    scan = arrow.scan(file)
+    assert not scan.divisible
+    reader = arrow.open_blocks(file, scan.schema, scan.schema)
+    read = [reader.read(Block(number, *block)) for number, block in enumerate(scan.blocks)]
+    assert [batch["x"].to_pylist() for batch in read] == [list(range(500)), list(range(500, 700))]
 
 
 def test_a_shuffle_of_one_record_batch_mixes_virtual_blocks_of_it(tmp_path):
@@ -155,3 +155,15 @@ def test_names_that_are_not_utf8_are_an_error_that_names_the_file(tmp_path, kind
     path.write_bytes(path.read_bytes().replace(b"name", b"n\xffme"))
     with pytest.raises(me.DataFormatError, match=r"a\.arrow has a broken Arrow schema"):
         list(me.read(path))
+
+
+@pytest.mark.parametrize("kind", ["stream", "parquet"])
+def test_columns_of_any_file_may_be_null_and_views_become_plain_text(tmp_path, kind):
+    schema = pa.schema([pa.field("x", pa.int64(), nullable=False), pa.field("text", pa.string_view())])
+    path = write(
+        tmp_path / "a", pa.record_batch([[1, 2], pa.array(["a", None], pa.string_view())], schema=schema), kind
+    )
+    read = scan_file(str(path)).schema
+    assert [field.nullable for field in read] == [True, True]
+    assert read.field("text").type == pa.large_string()
+    assert [row["text"] for row in me.read(path)] == ["a", None]

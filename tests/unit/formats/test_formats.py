@@ -1,10 +1,15 @@
 """Formats describe themselves: a new one is one declaration, and nothing else has to know it."""
 
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
 import midepoch as me
-from midepoch.formats import FORMATS, Block, Scan, file_suffixes
+from midepoch.formats import FORMATS, Block, Scan, file_suffixes, register_format
 from midepoch.formats.base import Format, Range, read_as
 from midepoch.storage.objects import open_bytes
 
@@ -28,9 +33,6 @@ class ToyBlocks:
         content = self._file.read_at(block.length, block.offset)
         return read_as(pa.record_batch({"byte": pa.array(list(content), pa.int64())}), self._wanted)
 
-    def is_view(self, data):
-        return False
-
 
 def ranges(path, columns):
     """The bounds of every block, which a real format would store."""
@@ -41,10 +43,9 @@ def ranges(path, columns):
 TOY = Format(
     name="toy",
     suffixes=(SUFFIX,),
-    types="fixed",
     has_magic=lambda head: head.startswith(MAGIC),
     scan=scan,
-    open_blocks=lambda path, own, wanted, limit: ToyBlocks(path, wanted),
+    open_blocks=lambda path, own, wanted: ToyBlocks(path, wanted),
     ranges=ranges,
 )
 
@@ -99,10 +100,9 @@ def test_a_registered_text_format_is_known_by_its_name(tmp_path, monkeypatch):
     text = Format(
         name="bytes",
         suffixes=(".bytes",),
-        types="fixed",
         is_text=lambda head: head.assumed == "bytes",
         scan=lambda path, limit: Scan("bytes", pa.schema([("byte", pa.int64())]), [(0, 3, 3)]),
-        open_blocks=lambda path, own, wanted, limit: ToyBlocks(path, wanted),
+        open_blocks=lambda path, own, wanted: ToyBlocks(path, wanted),
     )
     monkeypatch.setitem(FORMATS, "bytes", text)
     (tmp_path / "a.bytes").write_text("abc")
@@ -121,3 +121,36 @@ def test_the_suffixes_of_a_format_and_of_all():
 def test_every_format_is_recognised_in_exactly_one_way():
     for one in FORMATS.values():
         assert (one.has_magic is None) != (one.is_text is None), one.name
+
+
+def test_a_name_is_registered_once(folder):
+    register_format(TOY)
+    with pytest.raises(ValueError, match="There is a format 'toy' already"):
+        register_format(replace(TOY, suffixes=(".other",)))
+    assert FORMATS["toy"] is TOY
+
+
+SCRIPT = """
+import sys
+import midepoch as me
+from midepoch.extending import register_format
+from toy import TOY
+
+{guard}register_format(TOY)
+
+if __name__ == "__main__":
+    loader = me.Loader(me.read(sys.argv[1]), num_workers=1, multiprocessing_context="spawn")
+    print(sum(row["byte"] for row in loader))
+"""
+
+
+@pytest.mark.parametrize(
+    ("guard", "expected"), [("", "105"), ('if __name__ == "__main__": ', "names formats that are not registered here")]
+)
+def test_a_spawned_worker_knows_a_format_if_it_imports_what_registers_it(folder, tmp_path, guard, expected):
+    (tmp_path / "toy.py").write_text(Path(__file__).read_text())
+    (tmp_path / "script.py").write_text(SCRIPT.format(guard=guard))
+    run = subprocess.run(
+        [sys.executable, tmp_path / "script.py", folder], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert expected in run.stdout + run.stderr

@@ -81,15 +81,3 @@ def test_a_stripe_that_cannot_be_decoded_names_the_file(tmp_path):
     path.write_bytes(damaged)
     with pytest.raises(me.DataFormatError, match=r"a\.orc"):
         list(me.read(path))
-
-
-def test_texts_that_are_stored_once_and_repeated_are_given_up(tmp_path):
-    path = tmp_path / "a.orc"
-    columns = {name: ["a" * 10_000] * 2_000 for name in "xyz"}
-    orc.write_table(pa.table({"id": range(2_000), **columns}), path, compression="zstd")
-    assert path.stat().st_size < 100_000
-    dataset = me.read(path, max_record_bytes="30MiB")
-    with pytest.raises(me.DataFormatError, match=r"a\.orc, stripe 0: .*bytes become 40,.*more than max_record_bytes"):
-        list(dataset)
-    assert len(list(me.read(path, columns=["id", "y"], max_record_bytes="30MiB"))) == 2_000
-    assert len(list(me.read(path))) == 2_000

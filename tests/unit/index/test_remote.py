@@ -44,14 +44,6 @@ class PlainReader:
         self._file.log.append(("read", block.number))
         return batch(block.number)
 
-    def is_view(self, data):
-        return True
-
-
-class JoiningReader(PlainReader):
-    def read_all(self, blocks):
-        return map(self.read, blocks)
-
 
 class SpannedReader(PlainReader):
     def spans(self, block):
@@ -91,8 +83,8 @@ def test_blocks_whose_bytes_are_known_are_fetched_together(file, opened):
 
 
 def test_other_blocks_are_read_as_their_reader_reads_them(file, opened):
-    assert numbers(opened(JoiningReader).read_all(BLOCKS)) == numbers(opened(PlainReader).read_all(BLOCKS)) == [0, 1, 2]
-    assert file.log == 2 * [("read", 0), ("read", 1), ("read", 2)]
+    assert numbers(opened(PlainReader).read_all(BLOCKS)) == [0, 1, 2]
+    assert file.log == [("read", 0), ("read", 1), ("read", 2)]
     assert opened(PlainReader).read(BLOCKS[2])["x"].to_pylist() == [2]
 
 
@@ -119,10 +111,6 @@ def test_an_error_of_the_store_is_reported_in_place_of_what_a_format_made_of_it(
     with pytest.raises(StoreError, match="403"):
         opened(lambda _: fail(BROKEN))
     assert forgotten == []
-
-
-def test_blocks_of_objects_are_never_views(opened):
-    assert not opened(PlainReader).is_view(batch(0))
 
 
 def nested():

@@ -41,7 +41,6 @@ def test_blocks_are_views_of_the_table(index):
     (first, *_) = read(index, index.schema(["y"]))
     source = index._batches[0][0]["y"].buffers()[2]
     assert first["y"].buffers()[2].address == source.address
-    assert index.open(0, index.schema(["y"])).is_view(first)
 
 
 def test_a_table_is_in_no_store_has_no_other_columns_and_does_not_change(index):

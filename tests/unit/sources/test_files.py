@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -17,8 +16,7 @@ from midepoch.index.build import open_index
 from midepoch.order.orders import Shuffle, Slice
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
-from midepoch.storage.objects import StoredFile
-from objects import find, put
+from objects import put
 from worlds import SUFFIXES, write_files
 
 SIZES = [13, 0, 40, 7]
@@ -127,27 +125,52 @@ def test_a_checkpoint_of_the_same_files_fits_and_others_raise(source, tmp_path):
         source.adopt({"data": {"parts": []}, "pipeline": []})
 
 
-def test_rows_of_record_batches_in_a_store_come_in_the_order_of_local_files(tmp_path, monkeypatch):
-    rng, rows = np.random.default_rng(0), 80_000
-    table = pa.table({"id": range(rows), "noise": [rng.bytes(50) for _ in range(rows)]})
-    path = write(tmp_path / "a.arrow", table.to_batches(max_chunksize=40_000), "file")
-    put("/ordered/a.arrow", path.read_bytes())
-    steps = (Shuffle(seed=3, level="block", window=8192, window_blocks=16, window_bytes=1 << 29),)
-    fetched, fetch = [], StoredFile._fetch
+def in_two_places(tmp_path, folder, compression=None):
+    """The same Arrow files, on this machine and in a store."""
+    (tmp_path / folder).mkdir()
+    for number in range(3):
+        table = pa.table({"id": range(3000 * number, 3000 * number + 3000)})
+        path = write(
+            tmp_path / folder / f"{number}.arrow", table.to_batches(max_chunksize=1000), compression=compression
+        )
+        put(f"/{folder}/{path.name}", path.read_bytes())
+    return tmp_path / folder, f"memory://{folder}"
 
-    def noted(file, begin, end):
-        fetched.append(end - begin)
-        return fetch(file, begin, end)
 
-    monkeypatch.setattr(StoredFile, "_fetch", noted)
+def advanced(dataset):
+    """A state, and the rows that come after it."""
+    rows = iter(dataset)
+    for _ in range(2000):
+        next(rows)
+    return dataset.state_dict(), [row["id"] for row in rows]
 
-    local, remote = (FileRows(index=open_index(find(url)), steps=steps) for url in (str(tmp_path), "memory://ordered"))
-    expected, _ = read(local, 1, 0)
-    assert sorted(expected) == list(range(rows))
-    fetched.clear()
-    assert read(remote, 1, 0)[0] == expected
-    assert sum(fetched) < 3 * len(path.read_bytes())  # with what lies between runs that share a request
-    assert len(fetched) < 400
+
+@pytest.mark.parametrize(
+    ("place", "compression", "options"),
+    [
+        ("row", None, {"level": "row"}),
+        ("file", None, {"level": "file"}),
+        ("packed", "zstd", {}),
+    ],
+)
+def test_a_state_of_local_arrow_goes_on_in_a_store_where_the_order_is_the_same(tmp_path, place, compression, options):
+    local, remote = (me.read(one).shuffle(1, **options) for one in in_two_places(tmp_path, place, compression))
+    for before, after in ((local, remote), (remote, local)):
+        state, rest = advanced(before)
+        after.load_state_dict(state)
+        assert [row["id"] for row in after] == rest
+
+
+def test_a_shuffle_of_record_batches_in_a_store_has_another_order_and_a_state_says_so(tmp_path):
+    local, remote = (me.read(one).shuffle(1, window=500, window_blocks=2) for one in in_two_places(tmp_path, "blocks"))
+    orders = [[row["id"] for row in dataset] for dataset in (local, remote)]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(9000))
+    for before, after in ((local, remote), (remote, local)):
+        for wrap in (lambda one: one, lambda one: me.mix({"a": one, "b": me.read(tmp_path / "blocks")}, seed=1)):
+            state, _ = advanced(wrap(before))
+            with pytest.raises(CheckpointMismatchError, match=r"whole record batches from [03] Arrow files?, and"):
+                wrap(after).load_state_dict(state)
 
 
 def shuffled(source, **sizes):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midepoch.workers import ring
-from midepoch.workers.ring import STEP, Places, SharedMemory
+from midepoch.workers.ring import NOTE_BYTES, STEP, Places, SharedMemory
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -25,7 +25,10 @@ def test_messages_never_overlap_and_the_lowest_place_is_used_first(sizes):
         start = places.find(size)
         used = {byte for begin, end, _ in taken for byte in range(begin, end)}
         assert used.isdisjoint(range(start, start + size))
-        assert all(used.intersection(range(lower, lower + size)) for lower in range(start)), "there was room before"
+        assert all(used.intersection(range(lower, lower + size)) for lower in range(NOTE_BYTES, start)), (
+            "there was room before"
+        )
+        assert start >= NOTE_BYTES
         places.take(start, size, number)
         taken.append((start, start + size, number))
     assert (len(places), places.bytes) == (len(taken), sum(end - begin for begin, end, _ in taken))

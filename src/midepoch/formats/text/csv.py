@@ -10,20 +10,21 @@ import pyarrow.csv as pc
 from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import Format, Scan
-from midepoch.formats.inflation import MAX_RECORD_BYTES
-from midepoch.formats.text.compressed import compressible, open_text
+from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan
 from midepoch.formats.text.records import (
     NEWLINE,
     READ_BYTES,
     Before,
     MalformedError,
     TextBlocks,
+    TypeClashError,
     bad_byte,
+    compressible,
+    open_text,
     scan_text,
     text_start,
+    widened,
 )
-from midepoch.formats.text.types import TypeClashError, widened
 from midepoch.storage.objects import Bytes, Location
 
 QUOTE, RETURN = map(ord, '"\r')
@@ -41,7 +42,7 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     return scanned if scanned.schema is not None else replace(scanned, schema=untyped)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> TextBlocks:
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
     """Open a file; its header was read when it was scanned."""
     return TextBlocks(path, open_text(path), Records(_delimiter(path), tuple(own.names)), wanted)
 

@@ -7,12 +7,19 @@ import pyarrow as pa
 
 from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import Format, Scan
-from midepoch.formats.inflation import MAX_RECORD_BYTES
-from midepoch.formats.text.compressed import compressible, open_text
+from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan
 from midepoch.formats.text.jsonl import FIX, SUFFIXES, clash, first_error, infer_lines, parse_lines
-from midepoch.formats.text.records import READ_BYTES, Before, MalformedError, TextBlocks, scan_text, text_start
-from midepoch.formats.text.types import TypeClashError
+from midepoch.formats.text.records import (
+    READ_BYTES,
+    Before,
+    MalformedError,
+    TextBlocks,
+    TypeClashError,
+    compressible,
+    open_text,
+    scan_text,
+    text_start,
+)
 from midepoch.storage.objects import Bytes, Location
 
 QUOTE, COMMA, BACKSLASH = map(ord, '",\\')
@@ -29,7 +36,7 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     return scan_text(path, "json", file, _first_element(path, file), Elements(), limit)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> TextBlocks:
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
     """Open a file."""
     return TextBlocks(path, open_text(path), Elements(), wanted)
 

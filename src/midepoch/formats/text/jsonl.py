@@ -1,4 +1,4 @@
-"""JSON lines: one object a line. A block is a run of lines, read without those before it."""
+"""JSON lines: one object a line. A block is a run of lines, read without those before it. Or a row is a whole line."""
 
 import json
 import re
@@ -9,25 +9,32 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from midepoch._common.types import I64
-from midepoch.formats.base import Format, Scan
-from midepoch.formats.inflation import MAX_RECORD_BYTES
-from midepoch.formats.text.compressed import compressible, open_text
-from midepoch.formats.text.nesting import MOST_LEVELS, check_nesting, is_too_deep
+from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan, TextHead
 from midepoch.formats.text.records import (
     NEWLINE,
     Before,
     MalformedError,
     TextBlocks,
+    TypeClashError,
     bad_byte,
     check_utf8,
+    compressible,
+    open_text,
     scan_text,
     text_start,
+    widened_schema,
+    with_items,
 )
-from midepoch.formats.text.types import TypeClashError, widened_schema, with_items
 from midepoch.storage.objects import Location
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
 FIX = "Correct or remove it, and open the dataset again."
+TEXT = pa.schema([("line", pa.string())])
+MOST_LEVELS = 100
+"""More than data has. Arrow cannot store the schema of some hundreds."""
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string, or the rest of the text if it is not closed, so that nothing is searched twice."""
+OPENING, CLOSING = b"{[", b"}]"
 
 
 def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
@@ -36,7 +43,7 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     return scan_text(path, "jsonl", file, text_start(file), Lines(), limit)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema, limit: int = MAX_RECORD_BYTES) -> TextBlocks:
+def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
     """Open a file."""
     return TextBlocks(path, open_text(path), Lines(), wanted)
 
@@ -61,6 +68,41 @@ class Lines:
             return f"lines {above + 1:,} to {end:,}: {clash(error)}"
         number, reason = first_error(data, error)
         return f"line {above + number + 1:,}: {reason} {FIX}"
+
+
+def scan_lines(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
+    """The runs of lines of a file, from one pass over the file."""
+    file = open_text(path)
+    return scan_text(path, "lines", file, text_start(file), TextLines(), limit)
+
+
+def open_lines(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+    """Open a file."""
+    return TextBlocks(path, open_text(path), TextLines(), wanted)
+
+
+class TextLines(Lines):
+    """The grammar of JSON lines as text: a row is a whole line, whatever its fields are."""
+
+    def infer(self, data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
+        check_utf8(data)
+        return TEXT, len(_filled_lines(data))
+
+    def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
+        return pa.table({"line": pa.array([line.decode() for line in _filled_lines(data)], pa.string())})
+
+    def explain(self, data: bytes, error: Exception, before: Before) -> str:
+        number, reason = first_error(data, error)
+        return f"line {before.lines() + number + 1:,}: {reason} {FIX}"
+
+
+def _filled_lines(data: bytes) -> list[bytes]:
+    return [line for line in map(bytes.strip, data.split(b"\n")) if line]
+
+
+def _is_text(head: TextHead) -> bool:
+    is_jsonl = head.begins.startswith(b"{") or (head.assumed == "jsonl" and not head.begins.startswith(b"["))
+    return head.asked == "lines" and is_jsonl
 
 
 def infer_lines(data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
@@ -177,6 +219,26 @@ def _without_times(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def check_nesting(data: bytes, begins: I64) -> None:
+    """Raise unless the values in these lines are nested ``MOST_LEVELS`` deep at most; ``begins`` are their offsets."""
+    letters = np.frombuffer(data, np.uint8)
+    is_opening = (letters == OPENING[0]) | (letters == OPENING[1])
+    if len(begins) == 0 or np.count_nonzero(is_opening) <= MOST_LEVELS:
+        return
+    openings = np.add.reduceat(is_opening, begins, dtype=np.int64)
+    for number in np.flatnonzero(openings > MOST_LEVELS).tolist():  # not all of them are inside each other
+        end = begins[number + 1] if number + 1 < len(begins) else len(data)
+        if is_too_deep(data[begins[number] : end]):
+            raise MalformedError(f"has values that are nested more than {MOST_LEVELS} deep")
+
+
+def is_too_deep(line: bytes) -> bool:
+    """True if a value in this line is nested more than ``MOST_LEVELS`` deep."""
+    letters = np.frombuffer(STRING.sub(b"", line), np.uint8)
+    steps = np.isin(letters, [*OPENING]).astype(np.int64) - np.isin(letters, [*CLOSING])
+    return len(steps) > 0 and int(np.cumsum(steps).max()) > MOST_LEVELS
+
+
 FORMAT = Format(
     name="jsonl",
     suffixes=compressible(*SUFFIXES),
@@ -185,3 +247,4 @@ FORMAT = Format(
     scan=scan,
     open_blocks=open_blocks,
 )
+LINES = Format(name="lines", suffixes=(), is_text=_is_text, scan=scan_lines, open_blocks=open_lines)

@@ -1,6 +1,7 @@
-"""What the text formats share: blocks of whole records, found in one pass that also infers the types."""
+"""What the text formats share: whole records as blocks, types that fit all values, and files compressed as a whole."""
 
 from collections.abc import Iterator
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -9,11 +10,13 @@ import pyarrow as pa
 from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import Block, Scan, read_as
-from midepoch.formats.inflation import InflationError, check_inflation
-from midepoch.formats.text.compressed import Inflated
-from midepoch.formats.text.types import TypeClashError
-from midepoch.storage.objects import Bytes, Location
+from midepoch.formats.base import Block, Scan, check_inflation, read_as
+from midepoch.storage.objects import Bytes, Location, open_bytes, open_file
+
+CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""Codecs of pyarrow, by the bytes that a file begins with."""
+PACKED_SUFFIXES = (".gz", ".zst")
+SKIP_BYTES = 1 << 20
 
 BOM = b"\xef\xbb\xbf"
 NEWLINE = ord("\n")
@@ -31,6 +34,14 @@ VALUE_BYTES = 8
 
 class MalformedError(Exception):
     """The bytes do not follow the format. The message says what is wrong, without the file's name."""
+
+
+class TypeClashError(Exception):
+    """A field has two types, and no type holds the values of both."""
+
+    def __init__(self, field: str, one: pa.DataType, other: pa.DataType) -> None:
+        super().__init__(f"the field {field!r} is {one} and {other}")
+        self.field, self.one, self.other = field, one, other
 
 
 class Grammar(Protocol):
@@ -78,11 +89,9 @@ def scan_text(path: Location, format: str, file: Bytes, start: int, grammar: Gra
         if added:
             blocks.append((offset, len(data), added))
             rows += added
-    for number, (_, length, count_of_rows) in enumerate(blocks):
-        try:  # each row has a value in every column, though few of them may be in the file
-            check_inflation(length, VALUE_BYTES * count_of_rows * len(schema or ()), limit)
-        except InflationError as error:
-            raise DataFormatError(f"{path}, block {number}, of {len(schema or ()):,} columns: {error}.") from None
+    columns = len(schema or ())
+    for number, (_, length, added) in enumerate(blocks):  # each row has a value in every column, maybe not in the file
+        check_inflation(f"{path}, block {number}, of {columns:,} columns", length, VALUE_BYTES * added * columns, limit)
     return Scan(format, schema, blocks, seeks)
 
 
@@ -108,9 +117,6 @@ class TextBlocks:
                 f"{block.rows:,} when it was indexed. Open the dataset again."
             )
         return read_as(table, self._wanted)
-
-    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        return False
 
 
 def text_start(file: Bytes) -> int:
@@ -180,3 +186,98 @@ def _block_ends(ends: I64, size: int, most: int) -> Iterator[int]:
             return
         begin, first = int(ends[chosen]), chosen + 1
         yield begin
+
+
+def widened(one: pa.DataType, other: pa.DataType, field: str) -> pa.DataType:
+    """The type that holds the values of both: null yields, integers become floats, structs gain fields."""
+    if one.equals(other) or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if {one, other} == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        return pa.struct(list(_widened_fields(list(one), list(other), f"{field}.").values()))
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return pa.list_(widened(one.value_type, other.value_type, f"{field}[]"))
+    raise TypeClashError(field, one, other)
+
+
+def widened_schema(one: pa.Schema | None, other: pa.Schema) -> pa.Schema:
+    """The schema with the fields of both, each widened."""
+    return other if one is None else pa.schema(list(_widened_fields(list(one), list(other), "").values()))
+
+
+def with_items(kind: pa.DataType) -> pa.DataType:
+    """The type, with strings as items of lists whose items are all null.
+
+    pyarrow reads such lists from JSON as damaged arrays: they have fewer items than their offsets say.
+    """
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(with_items(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.string() if pa.types.is_null(kind.value_type) else with_items(kind.value_type))
+    return kind
+
+
+def _widened_fields(ones: list[pa.Field], others: list[pa.Field], above: str) -> dict[str, pa.Field]:
+    fields = {field.name: field for field in ones}
+    for field in others:
+        known = fields.get(field.name)
+        kind = field.type if known is None else widened(known.type, field.type, above + field.name)
+        fields[field.name] = pa.field(field.name, kind)
+    return fields
+
+
+def codec_of(head: bytes) -> str | None:
+    """The codec of a file that begins with these bytes, or None if it is not compressed as a whole."""
+    return next((codec for magic, codec in CODECS.items() if head.startswith(magic)), None)
+
+
+def compressible(*suffixes: str) -> tuple[str, ...]:
+    """The suffixes, and each with that of a compression after it."""
+    return suffixes + tuple(suffix + packed for suffix in suffixes for packed in PACKED_SUFFIXES)
+
+
+def open_text(path: Location) -> Bytes:
+    """The bytes of a text file, decompressed if it is compressed."""
+    file = open_bytes(path)
+    codec = codec_of(file.read_at(4, 0))
+    return file if codec is None else Inflated(path, codec)
+
+
+class Inflated:
+    """The content of a compressed file. It is read forward; a jump back starts over from the beginning."""
+
+    def __init__(self, path: Location, codec: str) -> None:
+        self._path, self._codec = path, codec
+        self._stream: pa.CompressedInputStream | None = None
+        self._position = 0
+        self._lock = Lock()
+
+    def read_at(self, nbytes: int, offset: int) -> bytes:
+        with self._lock:  # a thread may read ahead while another reads
+            try:
+                return self._read_at(nbytes, offset)
+            except (pa.ArrowException, OSError) as error:
+                self._stream = None
+                raise DataFormatError(
+                    f"{self._path} cannot be decompressed ({self._codec}): {error}. It may be truncated: copy or write "
+                    "it again."
+                ) from error
+
+    def _read_at(self, nbytes: int, offset: int) -> bytes:
+        if self._stream is None or offset < self._position:
+            packed = pa.BufferedInputStream(open_file(self._path), SKIP_BYTES)  # unbuffered, the reads would be tiny
+            self._stream, self._position = pa.CompressedInputStream(packed, self._codec), 0
+        while self._position < offset:
+            skipped = len(self._stream.read(min(SKIP_BYTES, offset - self._position)))
+            if not skipped:
+                return b""
+            self._position += skipped
+        chunks = []
+        while nbytes > 0 and (chunk := self._stream.read(nbytes)):
+            chunks.append(chunk)
+            nbytes -= len(chunk)
+            self._position += len(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)

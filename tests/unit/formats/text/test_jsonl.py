@@ -1,5 +1,6 @@
-"""JSON lines and arrays: the values that json.loads returns."""
+"""JSON lines and arrays: the values that json.loads returns, in lines as text, and none that are nested too deep."""
 
+import gzip
 import json
 import math
 import tempfile
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from files import values
+from midepoch.formats.text.jsonl import MOST_LEVELS, is_too_deep
 from texts import BOM, completed, lines, many, rows_of, small_blocks
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
@@ -106,3 +108,80 @@ def test_nan_and_infinity(tmp_path):
     got = values(me.read(tmp_path))
     assert math.isnan(got[0])
     assert got[1] == math.inf
+
+
+DEEPEST = "[" * (MOST_LEVELS - 1) + "1" + "]" * (MOST_LEVELS - 1)
+
+
+def nested(tmp_path, name, *values):
+    path = tmp_path / name
+    rows = [f'{{"a": {value}}}' for value in values]
+    path.write_text("\n".join(rows) if name.endswith("l") else f"[{','.join(rows)}]")
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+@pytest.mark.parametrize("levels", [MOST_LEVELS, 2_000, 100_000])
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"b":', "}"), ('["]",', "]")])
+def test_too_deep_values_raise(tmp_path, name, levels, opening, closing):
+    path = nested(tmp_path, name, "null", opening * levels + "1" + closing * levels)
+    place = "line 2" if name == "a.jsonl" else "element 2"
+    with pytest.raises(me.DataFormatError, match=rf"{place}: its values are nested more than {MOST_LEVELS} deep"):
+        me.read(path)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_deep_values_and_many_brackets_are_read(tmp_path, name):
+    assert list(me.read(nested(tmp_path, name, DEEPEST))) == [{"a": json.loads(DEEPEST)}]
+    values = [json.dumps("[" * 5_000), json.dumps('\\"[' * 300)]
+    assert [json.dumps(row["a"]) for row in me.read(nested(tmp_path, name, *values))] == values
+    wide = json.dumps([[1]] * 1_000)
+    assert [json.dumps(row["a"]) for row in me.read(nested(tmp_path, name, wide))] == [wide]
+
+
+VALUES = st.recursive(
+    st.text(alphabet='[]{}"\\a', max_size=6) | st.integers(0, 3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet='[]{"\\', max_size=3), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def levels_of(value):
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(levels_of, inner), default=0)
+
+
+@given(value=VALUES, above=st.integers(MOST_LEVELS - 6, MOST_LEVELS + 1))
+def test_the_depth_is_that_of_the_parsed_value(value, above):
+    text = "[" * above + json.dumps(value) + "]" * above
+    assert is_too_deep(text.encode()) == (above + levels_of(value) > MOST_LEVELS)
+
+
+def test_a_string_that_is_not_closed_is_searched_once():
+    for end in (b"", b"\\", b"\n"):
+        assert not is_too_deep(b'{"a": "' + b'\\"[' * 200_000 + end)
+
+
+def test_lines_as_text_take_fields_of_any_type(tmp_path):
+    lines = ['{"a": "x"}', '{"a": ["y", 1]}', "", "  ", '{"b": ', '{"a": "é"}\r']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8", newline="")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n'))
+    dataset = me.read(tmp_path, format="lines")
+    assert [row["line"] for row in dataset] == ['{"a": "x"}', '{"a": ["y", 1]}', '{"b":', '{"a": "é"}', '{"a": 1}']
+    me.testing.assert_resumes(dataset.shuffle(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", b'[{"a": 1}]', "a.json is json, but format='lines' was asked for"),
+        ("a.csv", b"a\n1\n", "a.csv is csv, but format='lines' was asked for"),
+        ("a.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', "a.jsonl, line 2: the byte 0xff is not UTF-8"),
+    ],
+)
+def test_files_that_are_no_json_lines_are_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(me.DataFormatError, match=message):
+        me.read(tmp_path / name, format="lines")

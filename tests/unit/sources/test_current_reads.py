@@ -1,0 +1,36 @@
+"""What is read is written where another process finds it."""
+
+import midepoch as me
+from files import write_numbers
+from midepoch.sources import ahead
+from midepoch.sources.blocks import CURRENT_READS, CurrentReads, written
+
+
+def test_the_reads_under_way_are_written_and_no_others():
+    reads, place = CurrentReads(), memoryview(bytearray(30))
+    with reads.noted("before there is a place"):
+        reads.write_to(place)
+        assert written(place) == ""
+    with reads.noted("a, block 1"):
+        with reads.noted("b, block 2"), reads.noted(""):
+            assert written(place) == "a, block 1; b, block 2"
+        assert written(place) == "a, block 1"
+    assert written(place) == ""
+
+
+def test_names_that_are_too_long_are_cut():
+    reads, place = CurrentReads(), memoryview(bytearray(b"x" * 10))
+    reads.write_to(place[:9])
+    with reads.noted("1234567é"):
+        assert written(place[:9]) == "1234567\ufffd"
+    assert bytes(place)[9:] == b"x"
+
+
+def test_mapped_files_are_noted_while_their_rows_are_copied(tmp_path, monkeypatch):
+    place, gather, seen = memoryview(bytearray(4096)), ahead._gathered, []
+    monkeypatch.setattr(CURRENT_READS, "_place", place)
+    monkeypatch.setattr(ahead, "_gathered", lambda *of: seen.append(written(place)) or gather(*of))
+    path = write_numbers(tmp_path / "a.arrow", 0, 10)
+    assert len(list(me.read(path))) == 10
+    assert seen
+    assert all(str(path) in one for one in seen)
