@@ -1,8 +1,8 @@
 """The lanes of a pipeline in one epoch: those of its source, and the stages that their items pass through."""
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -15,10 +15,9 @@ from midepoch.counting.window_counts import LaneCounts, WindowCounts
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import EpochCut
 from midepoch.stages.counted import CountedItems, Outputs
-from midepoch.stages.flow import Flow, SingleItem
+from midepoch.stages.flow import Flow, PackCounts
 from midepoch.stages.kept import without_others
 from midepoch.stages.pack.windows import PlannedWindows
-from midepoch.stages.stacked import StackedRun
 from midepoch.stages.stage import Stage, cursor_numbers
 
 COUNTS_FORMAT = 1
@@ -34,32 +33,6 @@ def cut_of(state: State) -> EpochCut:
         appended=state.appended,
         edits=state.edits,
     )
-
-
-@dataclass(slots=True)
-class PackCounts:
-    """How many packs were made, and how many tokens they have, without padding."""
-
-    packs: int = 0
-    tokens: int = 0
-
-    def count(self, flow: Flow) -> Flow:
-        """The same packs, counted."""
-        if flow.stacked_runs is not None:
-            return replace(flow, stacked_runs=self._counted_runs(flow.stacked_runs))
-        return flow.with_single_items(self._counted(flow.as_single_items()))
-
-    def _counted_runs(self, runs: Iterator[StackedRun]) -> Iterator[StackedRun]:
-        for run in runs:
-            self.packs += len(run)
-            self.tokens += sum(int(ends[-1]) for ends in run.ragged["cu_seqlens"])
-            yield run
-
-    def _counted(self, packs: Iterator[SingleItem]) -> Iterator[SingleItem]:
-        for single in packs:
-            self.packs += 1
-            self.tokens += int(single[0]["cu_seqlens"][-1])
-            yield single
 
 
 class PipelineLanes:
@@ -99,7 +72,7 @@ class PipelineLanes:
         return flow.with_single_items(islice(items, skip, None, stride))
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
-        return self._counted(lane, cursor, self.pipeline.stages, counts_packs=True)
+        return self._counted(lane, cursor, self.pipeline.stages)
 
     def units(self, lane: int, cursor: Cursor) -> CountedItems:
         """The outputs of the last stage that changes the number of items, from a cursor on."""
@@ -114,27 +87,19 @@ class PipelineLanes:
                 return windows
         return None
 
-    def _counted(
-        self,
-        lane: int,
-        cursor: Cursor,
-        stages: Sequence[Stage],
-        *,
-        counts_packs: bool = False,
-    ) -> CountedItems:
+    def _counted(self, lane: int, cursor: Cursor, stages: Sequence[Stage]) -> CountedItems:
         width = len(self.pipeline.source.begin)
         items = self.source.counted(lane, cursor[:width])
         if self.pipeline.uniform:
             items = Outputs(items, self._with_deferral)
-        context = replace(self.pipeline.context(self.cut.epoch), output_counts=partial(self.output_counts, lane))
+        output_counts = partial(self.output_counts, lane)
+        context = replace(self.pipeline.context(self.cut.epoch), output_counts=output_counts, packs=self.packs)
         filters = [number for number, stage in enumerate(stages) if stage.needs_survey and stage.keeps_rows]
         if not filters:
             items = without_others(items, "read(filters=...)", context.name)
         for number, (stage, own_numbers) in enumerate(zip(stages, cursor_numbers(stages), strict=True)):
             width += own_numbers
             items = stage.counted(items, cursor[:width], context)
-            if stage.length_column is not None and counts_packs:
-                items = Outputs(items, self.packs.count)
             if filters and number == filters[-1]:
                 items = without_others(items, stage.name, context.name)
         return items
@@ -161,7 +126,7 @@ class PipelineLanes:
     def flow(self, opened: Any, lane: int, cursor: Cursor) -> Flow:
         """The items of a lane from a cursor on. Each stage gets the cursor's numbers up to its own."""
         width = len(self.pipeline.source.begin)
-        context = self.pipeline.context(self.cut.epoch)
+        context = replace(self.pipeline.context(self.cut.epoch), packs=self.packs)
         if self.cut.masks:
             left_out = self.left_out.setdefault(lane, set())  # one for all flows of the lane
             self.source.note_masked(lane, left_out)
@@ -172,6 +137,4 @@ class PipelineLanes:
             width += own_numbers
             flow = replace(flow, passes=passes, skips=own_numbers > 1)
             flow = stage.flow(flow, cursor[:width], context)
-            if stage.length_column is not None:
-                flow = self.packs.count(flow)
         return flow

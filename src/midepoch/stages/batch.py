@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,6 @@ from midepoch.stages.flow import (
     resume_groups,
     single_groups,
 )
-from midepoch.stages.stacked import StackedRun, groups_of, stacked_batch
 from midepoch.stages.stage import Call, FunctionStage, Stage
 from midepoch.stages.transform import check_removed, without
 from midepoch.values.collate import collate
@@ -64,8 +63,6 @@ class Batch(Stage):
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         if self.default_form is not None:
             inputs = inputs.batched_as(self.default_form)
-        if inputs.stacked_runs is not None and self.collate is None:
-            return Flow(single_items=self._of_stacked(inputs, inputs.stacked_runs), form=inputs.form, batched=True)
         if inputs.row_runs is None or self.collate is not None:
             return Flow(single_items=self._of_items(inputs), form=inputs.form, batched=True)
         if inputs.deferred:
@@ -95,19 +92,6 @@ class Batch(Stage):
             del run  # so that the next one is made in its memory, which is still in the CPU cache
             yield ItemRun(batches, cursors, keys)
             del batches
-
-    def _of_stacked(self, inputs: Flow, runs: Iterator[StackedRun]) -> Iterator[SingleItem]:
-        form: Literal["numpy", "torch"] = "torch" if inputs.form == "torch" else "numpy"
-        for group in groups_of(runs, self.size):
-            if self.drop_last and sum(map(len, group)) < self.size:
-                return
-            batch: Any = stacked_batch(group, form)
-            if batch is None:
-                items = [item for run in group for item, _, _ in run.single_items(form)]
-                batch = collate(items, form, inputs.ragged)
-            keys = np.array([key for run in group for key in run.keys], np.int64)
-            yield batch, group[-1].cursors[-1], sum_of(keys, batched=False)
-            del batch  # so that the next one is made in its memory
 
     def _of_items(self, inputs: Flow) -> Iterator[SingleItem]:
         single_items = inputs.as_single_items()

@@ -231,8 +231,6 @@ class Convert(Stage):
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         if inputs.row_runs is not None:
             return inputs.batched_as(self.form)
-        if inputs.stacked_runs is not None and self.form in ("numpy", "torch"):
-            return replace(inputs, form=self.form)
         convert = convert_batch if inputs.batched else convert_item
         items = ((convert(item, self.form), cursor, key) for item, cursor, key in inputs.as_single_items())
         return replace(inputs.with_single_items(items), form=self.form)
@@ -246,7 +244,7 @@ class ToTensors(Stage):
     name = "with_format"
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        if inputs.stacked_runs is not None:
+        if inputs.row_runs is not None:
             return inputs.batched_as(self.form)
         convert = convert_batch if inputs.batched else convert_item
         items = (

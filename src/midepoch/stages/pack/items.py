@@ -8,15 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from midepoch._common.types import I32, I64
-from midepoch.checkpoint.lanes import Cursor
-from midepoch.stages.flow import Context, Flow, keys_inside
+from midepoch.stages.flow import Context, Flow, RowRun, keys_inside
 from midepoch.stages.pack.documents import Documents, Values
 from midepoch.stages.pack.spec import IGNORED, PackSpec
 from midepoch.stages.pack.strategies import Packs
-from midepoch.stages.stacked import StackedRun
 from midepoch.values.collate import join_others
 from midepoch.values.forms import Form
-from midepoch.values.rows import convert_item
+from midepoch.values.rows import Rows, convert_item
 
 STACKED_TOKENS, MOST_STACKED = 1 << 16, 1024
 """The most tokens, and the most packs, of a stream that are made together: they fit the CPU cache."""
@@ -33,7 +31,9 @@ def not_left_out(keys: I64, context: Context) -> npt.NDArray[np.bool_] | None:
     return None if kept is None or kept.all() else kept
 
 
-def make_packs(documents: Documents, layout: Packs, spec: PackSpec, form: Form) -> Iterator[dict[str, Any] | None]:
+def make_packs(
+    documents: Documents, layout: Packs, spec: PackSpec, form: Form, context: Context
+) -> Iterator[dict[str, Any] | None]:
     """The packs of a layout of these documents, one by one; None for one that has no pieces."""
     begins = documents.begins[layout.documents]
     starts, stops = (begins + layout.starts).tolist(), (begins + layout.stops).tolist()
@@ -49,6 +49,8 @@ def make_packs(documents: Documents, layout: Packs, spec: PackSpec, form: Form) 
         pack = _make_pack(pieces, cumulative(sizes[first:last]), spec, form)
         for name, values in documents.others.items():
             pack[name] = join_others(name, [values[document] for document in inside[first:last]], form)
+        context.packs.packs += 1
+        context.packs.tokens += int(sizes[first:last].sum())
         yield pack
 
 
@@ -72,39 +74,49 @@ def _make_pack(pieces: Mapping[str, Sequence[Values]], ends: I32, spec: PackSpec
 def stack_packs(
     documents: Documents,
     layout: Packs,
-    cursors: Sequence[Cursor],
+    cursors: I64,
     kept: npt.NDArray[np.bool_] | None,
     spec: PackSpec,
-) -> Iterator[StackedRun]:
-    """The packs of a stream, many at a time. Documents that are not ``kept`` are left out of them.
+    context: Context,
+) -> Iterator[RowRun]:
+    """The packs of a stream, many at a time as rows of arrays. Documents that are not ``kept`` are left out of them.
 
     All packs are full but the last of a lane, and those of which documents are left out.
     """
     firsts, lasts = layout.bounds[:-1], layout.bounds[1:] - 1
-    keys = keys_inside(documents.keys[layout.documents[firsts]], layout.starts[firsts]).tolist()
+    keys = keys_inside(documents.keys[layout.documents[firsts]], layout.starts[firsts])
     begins = documents.begins[layout.documents]
     starts, stops = (begins + layout.starts)[firsts].tolist(), (begins + layout.stops)[lasts].tolist()
     full = len(layout) - (stops[-1] - starts[-1] < spec.length) if kept is None else 0
     at_once = max(1, min(MOST_STACKED, STACKED_TOKENS // spec.length))
     for first in range(0, full, at_once):
         some = slice(first, min(first + at_once, full))
-        columns = {name: _stacked(column, starts[some], stops[some]) for name, column in documents.columns.items()}
+        columns: dict[str, Any] = {
+            name: _stacked(column, starts[some], stops[some]) for name, column in documents.columns.items()
+        }
         here = layout.select(np.arange(some.start, some.stop))
-        columns["position_ids"], columns["document_ids"], seqlens = _ids_within_each(here, spec.length)
-        yield StackedRun(columns, {"cu_seqlens": seqlens}, cursors[some], keys[some])
+        columns["position_ids"], columns["document_ids"], columns["cu_seqlens"] = _ids_within_each(here, spec.length)
+        context.packs.packs += len(here)
+        context.packs.tokens += len(here) * spec.length
+        yield RowRun(Rows(columns, "numpy", ragged=is_ragged), cursors[some], keys[some])
     rest = layout.select(np.arange(full, len(layout)))
     rest = rest if kept is None else rest.keep(kept[rest.documents])
-    for number, pack in enumerate(make_packs(documents, rest, spec, "numpy"), start=full):
+    for number, pack in enumerate(make_packs(documents, rest, spec, "numpy", context), start=full):
         if pack is not None:
-            ragged = {"cu_seqlens": [pack.pop("cu_seqlens")]}
-            columns = {name: values[None] for name, values in pack.items()}
-            yield StackedRun(columns, ragged, cursors[number : number + 1], keys[number : number + 1])
+            columns = {name: [values] if is_ragged(name) else values[None] for name, values in pack.items()}
+            rows, at = Rows(columns, "numpy", ragged=is_ragged), slice(number, number + 1)
+            yield RowRun(rows, cursors[at], keys[at])
+
+
+def is_ragged(name: str) -> bool:
+    """True of the column that differs in length: packs have different numbers of documents, and as many tokens."""
+    return name == "cu_seqlens"
 
 
 def _stacked(column: Values, starts: Sequence[int], stops: Sequence[int]) -> Values:
-    """Equally long parts of a column as lines of one array: a view of the column if they lie side by side."""
+    """Equally long parts of a column as lines of one array in memory of its own."""
     if stops[:-1] == starts[1:]:
-        return column[starts[0] : stops[-1]].reshape(len(starts), -1)
+        return column[starts[0] : stops[-1]].reshape(len(starts), -1).copy()
     return np.stack([column[start:stop] for start, stop in zip(starts, stops, strict=True)])
 
 

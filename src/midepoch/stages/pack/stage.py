@@ -19,7 +19,7 @@ from midepoch.stages.pack.documents import document_lengths
 from midepoch.stages.pack.items import pack_form
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.strategies import ASSIGN, Packs, Strategy, pack
-from midepoch.stages.pack.stream import PlannedStream, is_ragged, read_stream
+from midepoch.stages.pack.stream import PlannedStream, read_stream
 from midepoch.stages.pack.windows import PlannedWindows, read_windows
 from midepoch.stages.stage import Stage
 
@@ -99,8 +99,7 @@ class PackStream(PackStage):
             )
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        packs = read_stream(inputs, cursor, self.spec, context)
-        return Flow(stacked_runs=packs, form=pack_form(inputs), ragged=is_ragged)
+        return read_stream(inputs, cursor, self.spec, context)
 
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
         return PlannedStream(inputs, self.spec, cursor[len(inputs.cursor(0)) :], context)

@@ -19,6 +19,7 @@ from midepoch.stages.flow import (
     Context,
     Flow,
     Idle,
+    RowRun,
     check_delivered,
     check_of,
     compare_check,
@@ -34,10 +35,10 @@ from midepoch.stages.pack.documents import (
     read_planned,
     runs_of_stream,
 )
-from midepoch.stages.pack.items import not_left_out, pack_form, stack_packs
+from midepoch.stages.pack.items import is_ragged, not_left_out, pack_form, stack_packs
 from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.strategies import Packs, cut
-from midepoch.stages.stacked import StackedRun
+from midepoch.values.forms import Form
 
 PACKS_AT_ONCE = 1 << 10
 """The documents of this many packs are looked up together for their keys."""
@@ -58,13 +59,13 @@ class StreamRun:
         first = int(np.searchsorted(self.ends, token, "right"))
         return StreamRun(self.documents.after(first), self.ends[first:], self.cursors[first:])
 
-    def packs(self, starts: I64, stops: I64, skips: bool, spec: PackSpec, context: Context) -> Iterator[StackedRun]:
+    def packs(self, starts: I64, stops: I64, skips: bool, spec: PackSpec, context: Context) -> Iterator[RowRun]:
         """The packs with these tokens. If earlier stages may skip, their cursors have a check."""
         layout = cut(self.documents.lengths, self.ends, starts, stops)
         kept = not_left_out(self.documents.keys, context)
-        return stack_packs(self.documents, layout, self._cursors(layout, skips), kept, spec)
+        return stack_packs(self.documents, layout, self._cursors(layout, skips), kept, spec, context)
 
-    def _cursors(self, layout: Packs, skips: bool) -> list[Cursor]:
+    def _cursors(self, layout: Packs, skips: bool) -> I64:
         """The cursor after each pack: after a document that ends there, else inside the one that does not."""
         lasts = layout.bounds[1:] - 1
         documents, tokens = layout.documents[lasts], layout.stops[lasts]
@@ -73,11 +74,19 @@ class StreamRun:
         own_numbers = [tokens]
         if skips:
             own_numbers.append(np.array([check_of(self.documents.keys[[document]]) for document in documents]))
-        return list(map(tuple, np.column_stack([of_inputs, np.where(whole, 0, own_numbers).T]).tolist()))
+        return np.column_stack([of_inputs, np.where(whole, 0, own_numbers).T])
 
 
-def read_stream(inputs: Flow, cursor: Cursor, spec: PackSpec, context: Context) -> Iterator[StackedRun]:
+def read_stream(inputs: Flow, cursor: Cursor, spec: PackSpec, context: Context) -> Flow:
     """The packs of the stream, from the cursor on."""
+    return _flow(_read(inputs, cursor, spec, context), pack_form(inputs))
+
+
+def _flow(packs: Iterator[RowRun], form: Form) -> Flow:
+    return Flow(row_runs=packs, form="numpy", ragged=is_ragged).batched_as(form)
+
+
+def _read(inputs: Flow, cursor: Cursor, spec: PackSpec, context: Context) -> Iterator[RowRun]:
     waiting: list[StreamRun] = []
     _, start, _ = split_cursor(cursor, inputs.skips)
     for last in _runs(inputs, cursor, spec, context):
@@ -185,9 +194,11 @@ class PlannedStream(Groups):
         packs = (
             packs
             for layout, documents in read
-            for packs in stack_packs(documents, layout, [()] * len(layout), None, self._spec)
+            for packs in stack_packs(
+                documents, layout, np.zeros((len(layout), 1), np.int64), None, self._spec, self._context
+            )
         )
-        return Flow(stacked_runs=packs, form=pack_form(flow), ragged=is_ragged)
+        return _flow(packs, pack_form(flow))
 
     def _plan(self, numbers: I64) -> Plan[Packs]:
         """The documents that hold the tokens of these packs."""
@@ -231,8 +242,3 @@ class PlannedStream(Groups):
             inputs, of_packs = np.unique(documents[layout.documents[firsts]], return_inverse=True)
             keys.append(keys_inside(self._inputs.keys(inputs)[of_packs], layout.starts[firsts]))
         return np.concatenate(keys)
-
-
-def is_ragged(name: str) -> bool:
-    """True of the column that differs in length: packs have different numbers of documents, and as many tokens."""
-    return name == "cu_seqlens"

@@ -57,7 +57,7 @@ def read_windows(
         numbers = np.arange(group.delivered, len(layout))
         layout = layout.select(numbers)
         kept = not_left_out(group.inputs.keys[layout.documents], context)
-        packs = make_packs(documents, layout if kept is None else layout.keep(kept), spec, form)
+        packs = make_packs(documents, layout if kept is None else layout.keep(kept), spec, form, context)
         of_packs = zip(packs, map(tuple, cursors[numbers].tolist()), keys[numbers].tolist(), strict=True)
         yield from ((pack, after, key) for pack, after, key in of_packs if pack is not None)
 
@@ -138,7 +138,7 @@ class PlannedWindows(Groups):
         packs = (
             (pack, (), key)
             for (layout, keys), documents in read
-            for pack, key in zip(make_packs(documents, layout, self._spec, form), keys, strict=True)
+            for pack, key in zip(make_packs(documents, layout, self._spec, form, self._context), keys, strict=True)
         )
         return Flow(single_items=packs, form=form, ragged=self._spec.is_ragged)
 
