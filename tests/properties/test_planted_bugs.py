@@ -17,8 +17,7 @@ from midepoch.pipeline.draws import Draws, PartPosition
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.schedule import DrawTable
 from midepoch.stages import batch, flow
-from midepoch.stages.counted import Groups
-from midepoch.stages.kept import Kept
+from midepoch.stages.counted import Groups, Kept
 from midepoch.stages.pack.stream import PlannedStream
 from midepoch.stages.pack.windows import PlannedWindows
 from midepoch.testing import assert_elastic, assert_resumes, same

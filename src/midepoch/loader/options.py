@@ -12,8 +12,8 @@ from midepoch.delivery.plan import Even, Plan
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.batch import Batch, Collate
+from midepoch.stages.columns import ToTensors
 from midepoch.stages.stage import Stage
-from midepoch.stages.transform import ToTensors
 
 if TYPE_CHECKING:
     import torch

@@ -38,7 +38,7 @@ from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
-from midepoch.stages.transform import Convert
+from midepoch.stages.columns import Convert
 from midepoch.values.to_arrow import widened
 
 Used = TypeVar("Used")

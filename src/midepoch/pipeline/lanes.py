@@ -14,9 +14,8 @@ from midepoch.checkpoint.state import State
 from midepoch.counting.window_counts import LaneCounts, WindowCounts
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import EpochCut
-from midepoch.stages.counted import CountedItems, Outputs
+from midepoch.stages.counted import CountedItems, Outputs, without_others
 from midepoch.stages.flow import Flow, PackCounts
-from midepoch.stages.kept import without_others
 from midepoch.stages.pack.windows import PlannedWindows
 from midepoch.stages.stage import Stage, cursor_numbers
 

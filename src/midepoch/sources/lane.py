@@ -17,9 +17,8 @@ from midepoch.order.orders import Interval, Order, Shuffle, lanes_by_file
 from midepoch.sources.ahead import LaneRows, OpenFiles
 from midepoch.sources.appended import generations, lane_of_generations
 from midepoch.sources.source import EpochCut, FindSurvey, RowFacts
-from midepoch.stages.counted import CountedItems, TracedRows, Wanted
+from midepoch.stages.counted import CountedItems, Kept, TracedRows, Wanted, rejected_row
 from midepoch.stages.flow import Flow, RowRun, noting
-from midepoch.stages.kept import Kept, rejected_row
 
 if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
     from midepoch.index.predicate import Predicate

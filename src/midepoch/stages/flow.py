@@ -311,7 +311,7 @@ class Idle:
 
     def __init__(self, passes: Callable[[Sequence[int]], int] | None, what: str) -> None:
         """Take what says how often all parts had ended at a cursor, None if they end once; ``what`` is missing."""
-        self._passes, self._what = passes, what
+        self._passes, self._what, self.watches = passes, what, passes is not None
         self._since: int | None = None
 
     def note(self, fruitful: bool, cursor: Sequence[int]) -> None:

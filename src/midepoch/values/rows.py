@@ -77,11 +77,11 @@ class Rows:
             return replace(self, data={name: self.data[name] for name in names})
         return replace(self, data=self.data.select(names))
 
-    def renamed(self, names: Sequence[str]) -> "Rows":
-        """The same columns under other names, in their order."""
+    def renamed(self, names: Mapping[str, str]) -> "Rows":
+        """Only the columns in ``names``, each under its new name."""
         if isinstance(self.data, pa.RecordBatch):
-            return replace(self, data=self.data.rename_columns(list(names)))
-        return replace(self, data=dict(zip(names, self.data.values(), strict=True)))
+            return replace(self, data=self.data.select(list(names)).rename_columns(list(names.values())))
+        return replace(self, data={new: self.data[old] for old, new in names.items()})
 
     def to(self, form: Form) -> "Rows":
         """The same rows in another form. They are converted when they are used."""

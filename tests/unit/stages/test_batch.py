@@ -6,9 +6,9 @@ import pytest
 
 from in_memory import CONTEXT, assert_resumes_anywhere, flow_of, ids_of, items_of
 from midepoch._common.hashing import hash_keys
-from midepoch.stages.batch import Batch, Collate, MapBatches
+from midepoch.stages.batch import Batch, Collate
+from midepoch.stages.functions import Filter, MapBatches
 from midepoch.stages.stage import Call
-from midepoch.stages.transform import Filter
 
 BOTH = pytest.mark.parametrize("single", [False, True])
 SIZES = [4, 1, 3, 2]

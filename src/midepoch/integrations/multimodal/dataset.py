@@ -10,7 +10,7 @@ from midepoch.integrations.multimodal.folders import Folder
 from midepoch.integrations.multimodal.options import COLUMNS, MultiModalOptions, OnError
 from midepoch.stages.pack.stage import PackWindows
 from midepoch.stages.pack.strategies import Strategy
-from midepoch.stages.skip_errors import SkipErrors
+from midepoch.stages.skip import SkipErrors
 from midepoch.storage.named_files import MAX_FILE_BYTES
 
 
