@@ -23,9 +23,10 @@ from midepoch.pipeline.surveyed import with_own_lengths
 from midepoch.stages.batch import Batch
 from midepoch.stages.flow import WHOLE_LANE
 from midepoch.stages.functions import Filter, Map, MapBatches
-from midepoch.stages.pack.spec import Others, PackSpec
-from midepoch.stages.pack.stage import PackStream, PackWindows
+from midepoch.stages.pack.documents import Others, PackSpec
 from midepoch.stages.pack.strategies import Overlong, Strategy
+from midepoch.stages.pack.stream import PackStream
+from midepoch.stages.pack.windows import PackWindows
 from midepoch.stages.stage import with_arguments
 
 if TYPE_CHECKING:

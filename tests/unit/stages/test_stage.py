@@ -10,8 +10,9 @@ from midepoch.stages.batch import Batch, Collate
 from midepoch.stages.columns import AddColumn, CastColumns, Convert, FillColumns, RenameColumns, Select, ToTensors
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.functions import Filter, Map, MapBatches
-from midepoch.stages.pack.spec import PackSpec
-from midepoch.stages.pack.stage import PackStream, PackWindows
+from midepoch.stages.pack.documents import PackSpec
+from midepoch.stages.pack.stream import PackStream
+from midepoch.stages.pack.windows import PackWindows
 from midepoch.stages.skip import SkipErrors, SkipLog
 from midepoch.stages.stage import Call, Stage, name_of
 

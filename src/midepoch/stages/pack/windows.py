@@ -1,12 +1,13 @@
 """Packs of windows of documents, read one window after the other, or planned from the lengths that a survey knows.
 
 Where a document goes depends on the lengths in its window alone. So all readers make the same plan of a window, and
-each reads only the documents of the packs that it delivers. Both ways of reading make the same packs.
+each reads only the documents of the packs that it delivers. Both ways of reading make the same packs. The cursor in a
+window is that of any group: the window's start, and how many of its packs are delivered.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,63 +15,81 @@ from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import DataChangedError
-from midepoch.stages.counted import CountedItems, Groups, Pieces, Wanted
-from midepoch.stages.flow import (
-    Context,
-    Flow,
-    Idle,
-    SingleItem,
-    compare_check,
-    keys_inside,
-    resume_groups,
-    single_groups,
-)
-from midepoch.stages.pack.documents import (
+from midepoch.stages.counted import CountedItems, Pieces, Wanted
+from midepoch.stages.flow import Context, Flow, Idle, SingleItem, keys_inside, resume_groups, single_groups
+from midepoch.stages.pack.documents import DocumentReader
+from midepoch.stages.pack.packs import (
     NO_TOKENS,
+    PackStage,
     Plan,
-    read_documents,
-    read_planned,
-    runs_of_windows,
+    PlannedPacks,
+    make_packs,
+    not_left_out,
+    pack_form,
 )
-from midepoch.stages.pack.items import make_packs, not_left_out, pack_form
-from midepoch.stages.pack.spec import PackSpec
-from midepoch.stages.pack.strategies import Packs
+from midepoch.stages.pack.strategies import ASSIGN, Packs, Strategy, pack
 
 DOCUMENTS_PLANNED = 1 << 15
 """Of a lane that is read, the plans of about this many documents are kept from counting until reading."""
 
-LayOut = Callable[[I64], Packs]
-"""Takes the lengths of the documents of a window, and says which of them share a pack."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackWindows(PackStage):
+    """Lay out whole documents, or pieces of long ones, inside windows of ``window`` rows."""
+
+    strategy: Strategy
+    window: int
+    makes_windows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.strategy not in list(ASSIGN):
+            choices = ", ".join(map(repr, (*ASSIGN, "concat")))
+            raise ValueError(f"strategy is {self.strategy!r}; it can be {choices}.")
+        if self.window < 1:
+            raise ValueError(f"window is {self.window}; a window needs at least 1 document.")
+
+    @property
+    def group_size(self) -> int:
+        return self.window
+
+    def lay_out(self, lengths: I64) -> Packs:
+        """Which documents of a window, by their lengths, share a pack."""
+        return pack(lengths, length=self.spec.length, strategy=self.strategy, overlong=self.spec.overlong)
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        packs = self._read(inputs, cursor, context)
+        return Flow(single_items=packs, form=pack_form(inputs), ragged=self.spec.is_ragged)
+
+    def _read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
+        """The packs of windows, one window after the other."""
+        idle, form, reader = Idle(inputs.passes, NO_TOKENS), pack_form(inputs), DocumentReader(self.spec, context)
+        windows = single_groups(reader.windows(inputs, self.window), self.window)
+        for group in resume_groups(windows, cursor, inputs.skips, self.spec.number, context):
+            documents = reader.read(group.inputs)
+            layout = self.lay_out(documents.lengths)
+            idle.note(len(layout) > 0, group.inputs.cursors[-1])
+            cursors, keys = group.cursors_and_keys(len(layout))
+            numbers = np.arange(group.delivered, len(layout))
+            layout = layout.select(numbers)
+            kept = not_left_out(group.inputs.keys[layout.documents], context)
+            layout = layout if kept is None else layout.keep(kept)
+            packs = make_packs(documents, layout, self.spec, form, context)
+            of_packs = zip(packs, map(tuple, cursors[numbers].tolist()), keys[numbers].tolist(), strict=True)
+            yield from ((pack, after, key) for pack, after, key in of_packs if pack is not None)
+
+    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
+        return PlannedWindows(inputs, self, cursor[len(inputs.cursor(0)) :], context)
+
+    def describe(self) -> dict[str, Any] | None:
+        return self.spec.describe() | {"strategy": self.strategy, "window": self.window}
 
 
-def read_windows(
-    inputs: Flow, cursor: Cursor, window: int, lay_out: LayOut, spec: PackSpec, context: Context
-) -> Iterator[SingleItem]:
-    """The packs of windows of ``window`` documents, from the cursor on."""
-    idle, form = Idle(inputs.passes, NO_TOKENS), pack_form(inputs)
-    windows = single_groups(runs_of_windows(inputs, window, spec, context), window)
-    for group in resume_groups(windows, cursor, inputs.skips, spec.number, context):
-        documents = read_documents(group.inputs, spec, context)
-        layout = lay_out(documents.lengths)
-        idle.note(len(layout) > 0, group.inputs.cursors[-1])
-        cursors, keys = group.cursors_and_keys(len(layout))
-        numbers = np.arange(group.delivered, len(layout))
-        layout = layout.select(numbers)
-        kept = not_left_out(group.inputs.keys[layout.documents], context)
-        packs = make_packs(documents, layout if kept is None else layout.keep(kept), spec, form, context)
-        of_packs = zip(packs, map(tuple, cursors[numbers].tolist()), keys[numbers].tolist(), strict=True)
-        yield from ((pack, after, key) for pack, after, key in of_packs if pack is not None)
-
-
-class PlannedWindows(Groups):
+class PlannedWindows(PlannedPacks[tuple[Packs, list[int]]]):
     """The packs of windows of documents, counted."""
 
-    def __init__(
-        self, inputs: CountedItems, spec: PackSpec, lay_out: LayOut, window: int, own_numbers: Cursor, context: Context
-    ) -> None:
-        super().__init__(inputs, window, own_numbers)
-        self.batched, self.members = False, 1
-        self._spec, self._lay_out, self._context = spec, lay_out, context
+    def __init__(self, inputs: CountedItems, stage: PackWindows, own_numbers: Cursor, context: Context) -> None:
+        super().__init__(inputs, stage.spec, stage.window, own_numbers, context)
+        self._lay_out = stage.lay_out
         self._plans: dict[int, tuple[Packs, I64]] = {}
         """Of some windows, the layout and the lengths of the documents."""
         self._plans_kept = 1
@@ -120,20 +139,15 @@ class PlannedWindows(Groups):
         """The layout of a window, and the lengths. The first plans are kept, because they are needed first."""
         if group in self._plans:
             return self._plans[group]
-        members = self._members(group)
-        lengths = self._inputs.lengths(members) if len(members) else members
-        lengths = lengths + (self._spec.eos is not None)
+        lengths = self._lengths_of(self._members(group))
         plan = self._lay_out(lengths), lengths
         if len(self._plans) < self._plans_kept:
             self._plans[group] = plan
         return plan
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        for check in self._own_numbers[1:]:
-            compare_check(check, self._inputs.keys(self._members(0)), self._spec.number, self._context)
         self._plans_kept = max(2, DOCUMENTS_PLANNED // self._size)
-        plans = (self._plans_of(numbers) for numbers in wanted)
-        flow, read = read_planned(self._inputs, opened, plans, self._spec, self._context)
+        flow, read = self._planned(opened, wanted, self._members(0))
         form = pack_form(flow)
         packs = (
             (pack, (), key)

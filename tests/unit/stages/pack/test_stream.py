@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 import midepoch as me
 from files import write
 from midepoch.stages.flow import Context
-from midepoch.stages.pack.documents import Documents
-from midepoch.stages.pack.items import ids_within, stack_packs
-from midepoch.stages.pack.spec import PackSpec
+from midepoch.stages.pack.documents import Documents, PackSpec
+from midepoch.stages.pack.packs import ids_within, stack_packs
 from midepoch.stages.pack.strategies import cut
 from midepoch.testing import same
 from surveys import without_survey
@@ -38,7 +37,7 @@ def test_packs_share_no_memory_with_the_documents_or_with_each_other(form):
 @pytest.mark.parametrize(("tokens", "sizes"), [(849, [16, 16, 5]), (10, [1] * 37)], ids=["short", "long"])
 def test_ids_of_packs_that_are_made_together_are_those_of_each(monkeypatch, apart, tokens, sizes):
     rng, length, count = np.random.default_rng(3), 50, 37
-    monkeypatch.setattr("midepoch.stages.pack.items.STACKED_TOKENS", tokens)
+    monkeypatch.setattr("midepoch.stages.pack.packs.STACKED_TOKENS", tokens)
     seqlens = [
         np.array([0, *np.sort(rng.choice(np.arange(1, length), rng.integers(0, 6), replace=False)), length], np.int32)
         for _ in range(count)

@@ -1,26 +1,133 @@
-"""Packs as arrays, made of the documents that are read and of a layout that says which pieces of them share a pack."""
+"""What all ways of packing share: the stage, packs as arrays, and packs that are planned from known lengths."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from midepoch._common.text import count
 from midepoch._common.types import I32, I64
-from midepoch.stages.flow import Context, Flow, RowRun, keys_inside
-from midepoch.stages.pack.documents import Documents, Values
-from midepoch.stages.pack.spec import IGNORED, PackSpec
+from midepoch.checkpoint.lanes import Cursor
+from midepoch.errors import SurveyMismatchError
+from midepoch.stages.counted import CountedItems, Groups, Wanted
+from midepoch.stages.flow import Context, Flow, RowRun, compare_check, concat_runs, keys_inside
+from midepoch.stages.pack.documents import IGNORED, DocumentReader, Documents, PackSpec, Values
 from midepoch.stages.pack.strategies import Packs
+from midepoch.stages.stage import Stage
 from midepoch.values.collate import join_others
 from midepoch.values.forms import Form
 from midepoch.values.rows import Rows, convert_item
 
+Layout = TypeVar("Layout")
+NO_TOKENS = "pack got no tokens to pack, because documents are empty, or too long with overlong='drop',"
 STACKED_TOKENS, MOST_STACKED = 1 << 16, 1024
 """The most tokens, and the most packs, of a stream that are made together: they fit the CPU cache."""
 
 
-def pack_form(inputs: Flow) -> Form:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackStage(Stage):
+    """Packs documents. Nothing that waits in a packer is part of a state."""
+
+    spec: PackSpec
+    name = "pack"
+    keeps_rows = False
+    many_outputs: ClassVar[bool] = True
+    needs_survey: ClassVar[bool] = True
+
+    @property
+    def length_column(self) -> str:
+        return self.spec.column
+
+    def document_lengths(self, inputs: Flow, context: Context) -> Iterator[tuple[I64, I64]]:
+        return DocumentReader(self.spec, context).lengths(inputs)
+
+    def count(self, inputs: int) -> int | None:
+        return None
+
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        return None
+
+
+class Plan(NamedTuple, Generic[Layout]):
+    """Packs that are planned, and the documents that they need."""
+
+    documents: I64
+    """The numbers of the documents among the inputs. They rise."""
+    lengths: I64
+    """Their lengths, as the survey says."""
+    layout: Layout
+
+
+class PlannedPacks(Groups, Generic[Layout]):
+    """Packs that are planned from the lengths of a survey. A reader takes only the documents of its own packs."""
+
+    def __init__(self, inputs: CountedItems, spec: PackSpec, size: int, own_numbers: Cursor, context: Context) -> None:
+        super().__init__(inputs, size, own_numbers)
+        self.batched, self.members = False, 1
+        self._spec, self._context, self._reader = spec, context, DocumentReader(spec, context)
+
+    @abstractmethod
+    def _plans_of(self, numbers: I64) -> Iterable[Plan[Layout]]:
+        """The plans that make these packs together; none if there are no numbers."""
+
+    def _planned(self, opened: Any, wanted: Wanted, first: I64) -> tuple[Flow, Iterator[tuple[Layout, Documents]]]:
+        """The flow of the documents that are needed, and each layout with its documents.
+
+        The inputs ``first`` are those that a check in the cursor is of. Where there are no plans, the next ones are
+        not known yet.
+        """
+        for check in self._own_numbers[1:]:
+            compare_check(check, self._inputs.keys(first), self._spec.number, self._context)
+        begun: deque[Plan[Layout]] = deque()
+
+        def documents() -> Iterator[I64]:
+            for numbers in wanted:
+                plan = None
+                for plan in self._plans_of(numbers):
+                    begun.append(plan)
+                    yield plan.documents
+                if plan is None:
+                    yield numbers[:0]
+
+        flow = self._inputs.flow(opened, documents())
+        return flow, self._read(flow, begun)
+
+    def _read(self, flow: Flow, begun: deque[Plan[Layout]]) -> Iterator[tuple[Layout, Documents]]:
+        """The layouts with their documents. The flow adds plans as it asks for rows: no plan comes before a row."""
+        waiting: list[RowRun] = []
+        for run in self._reader.runs(flow, lambda items: len(items) == len(begun[0].documents)):
+            waiting.append(run)
+            while begun and sum(map(len, waiting)) >= (needed := len(begun[0].documents)):
+                plan, joined = begun.popleft(), waiting[0] if len(waiting) == 1 else concat_runs(waiting)
+                documents = self._reader.read(joined.slice(0, needed))
+                self._compare_lengths(plan, documents.lengths)
+                yield plan.layout, documents
+                waiting = [joined.slice(needed, len(joined))] if len(joined) > needed else []
+
+    def _compare_lengths(self, plan: Plan[Layout], lengths: I64) -> None:
+        """Raise if a document does not have the length that the survey says."""
+        for number in np.flatnonzero(lengths != plan.lengths).tolist()[:1]:
+            end = self._spec.eos is not None
+            row = self._inputs.trace(plan.documents[number : number + 1])
+            raise SurveyMismatchError(
+                f"pack: a document has {count('token', int(lengths[number]) - end)}, and the survey says "
+                f"{int(plan.lengths[number]) - end:,}, at row {row.rows[0]:,} of {row.files[0]}. A function before "
+                "pack has changed, or does not always return the same. After a change pass another version to "
+                "survey(version=...)."
+            )
+
+    def _lengths_of(self, numbers: I64) -> I64:
+        """The tokens of these documents, with the one that ends each."""
+        return (self._inputs.lengths(numbers) if len(numbers) else numbers) + (self._spec.eos is not None)
+
+
+def pack_form(inputs: Flow) -> Literal["numpy", "torch"]:
     """Packs hold tensors where the inputs do, else arrays."""
     return "torch" if inputs.form == "torch" else "numpy"
 
