@@ -34,8 +34,7 @@ from midepoch.order.selection import Selection, Slices
 from midepoch.order.split import TrainTestSplit
 from midepoch.order.surveyed import Surveyed
 from midepoch.pipeline.arrow_items import READABLE, ItemColumns, ItemFile, item_columns, read_batches
-from midepoch.pipeline.lanes import PipelineLanes
-from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
 from midepoch.stages.columns import Convert

@@ -18,9 +18,9 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import edits_of_part
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.adopt import adopt_mixture
-from midepoch.pipeline.counted_draws import CountedDraws
 from midepoch.pipeline.draws import (
     LOW_BITS,
+    CountedDraws,
     Draws,
     LaneParts,
     PartPosition,
@@ -29,8 +29,7 @@ from midepoch.pipeline.draws import (
     part_salt,
     split_cursor,
 )
-from midepoch.pipeline.lanes import PipelineLanes
-from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.pipeline.schedule import COUNTED, DrawTable, Shares, WeightSteps, integer_weights, weight_in_words
 from midepoch.sources.source import (
     AdoptedCheckpoint,

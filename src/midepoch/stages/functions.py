@@ -162,7 +162,7 @@ class MapBatches(FunctionStage):
     def why_not_counted(self) -> str:
         return (
             f"{self.name}(batched=True) may return any number of rows: pass one_to_one=True if it returns one for each "
-            "row, made of that row alone"
+            "row, made of that row alone, or cache() the rows that it makes"
         )
 
     def describe(self) -> dict[str, Any] | None:

@@ -146,6 +146,32 @@ def cursor_numbers(stages: Iterable[Stage]) -> Iterator[int]:
         skips = skips or stage.may_skip
 
 
+def why_no_survey(stages: Iterable[Stage], *, of_mixture: bool = False) -> str | None:
+    """Which stage keeps a survey from counting the items, and what to do; None if one can count them.
+
+    The rows of a mixture have no numbers, so only packs can be counted there, by surveys of the parts.
+    """
+    grouping, random = "mix" if of_mixture else None, None
+    for stage in stages:
+        if stage.needs_survey:
+            if grouping is not None and not (grouping == "mix" and stage.length_column is not None):
+                remedy = "on each of the datasets before mixing them" if grouping == "mix" else f"before {grouping}"
+                return (
+                    f"{stage.name} comes after {grouping}, whose items have no row numbers by which a survey could "
+                    f"know them: use {stage.name} {remedy}"
+                )
+            if random is not None:
+                return (
+                    f"{stage.name} comes after {random} with with_rng=True, which makes other rows in every epoch: put "
+                    f"{stage.name} first"
+                )
+        elif stage.count(stage.group_size) is None:
+            return stage.why_not_counted
+        grouping = grouping or (None if stage.keeps_rows else stage.name)
+        random = stage.name if stage.uses_rng else random
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A user function, and how a stage calls it."""

@@ -278,13 +278,16 @@ def test_every_part_of_a_mixture_is_surveyed(folder):
     [
         (
             lambda rows: rows.map(lambda row, rng: row, with_rng=True).filter(is_even),
-            "map with with_rng=True makes other rows in every epoch.* Put filter before it",
+            "filter comes after map with with_rng=True, which makes other rows in every epoch: put filter first",
         ),
-        (lambda rows: rows.batch(2).filter(bool), "filter after batch gets no single rows.* Put filter before batch"),
-        (lambda rows: rows.pack(8, window=1).filter(bool), "filter after pack gets no single rows"),
+        (
+            lambda rows: rows.batch(2).filter(bool),
+            "filter comes after batch, whose items have no row numbers.*: use filter before batch",
+        ),
+        (lambda rows: rows.pack(8, window=1).filter(bool), "filter comes after pack, whose items have no row numbers"),
         (
             lambda rows: rows.filter(is_even).map(lambda rows: rows, batched=True),
-            r"map\(batched=True\) may return any number of rows: pass one_to_one=True .* use cache\(\) after stage 2",
+            r"map\(batched=True\) may return any number of rows: pass one_to_one=True .* or cache\(\) the rows",
         ),
         (
             lambda rows: me.mix([rows, rows]).filter(is_even),
@@ -294,7 +297,10 @@ def test_every_part_of_a_mixture_is_surveyed(folder):
             lambda rows: me.mix([rows, rows]).filter(is_even).pack(8),
             "filter after a mixture .* Use filter on each of the datasets",
         ),
-        (lambda rows: me.mix([rows.pack(8), rows.pack(8)]).pack(8), "pack after pack gets no single rows"),
+        (
+            lambda rows: me.mix([rows.pack(8), rows.pack(8)]).pack(8),
+            "pack comes after pack, whose items have no row numbers",
+        ),
     ],
 )
 def test_what_cannot_be_surveyed_is_refused_with_a_remedy(folder, build, message):

@@ -13,7 +13,7 @@ from midepoch._common.once import log_once
 from midepoch.counting import window_counts
 from midepoch.counting.window_counts import KEPT_FILES, Job, WindowCounts, count_windows
 from midepoch.dataset import Dataset
-from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.pipeline.surveyed import count_ahead
 from midepoch.sources.source import EpochCut
 from midepoch.stages.pack import windows

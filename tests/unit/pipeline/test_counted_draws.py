@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import midepoch as me
-from midepoch.pipeline.counted_draws import DRAWS_AHEAD, PASSES_KEPT
-from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.draws import DRAWS_AHEAD, PASSES_KEPT
+from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.sources.source import EpochCut
 from worlds import ids, write_files
 

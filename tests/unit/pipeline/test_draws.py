@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from files import write
-from midepoch.pipeline import counted_draws, draws
+from midepoch.pipeline import draws
 from midepoch.pipeline.draws import RUN_ROWS, WaitingRows, deal
 from midepoch.sources.blocks import FileBlocks
 from midepoch.stages.flow import RowRun
@@ -40,8 +40,7 @@ def drawn(monkeypatch):
         lengths.append(len(parts))
         return deal(parts, *arguments)
 
-    for module in (draws, counted_draws):
-        monkeypatch.setattr(module, "deal", watched)
+    monkeypatch.setattr(draws, "deal", watched)
     return lengths
 
 

@@ -11,8 +11,7 @@ from in_memory import SCHEMA, NumbersSource, Opened, ids_of, items_of
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.pipeline.adopt import adopt
-from midepoch.pipeline.lanes import PipelineLanes
-from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.sources.source import EpochCut
 from midepoch.stages.batch import Batch
 from midepoch.stages.columns import Convert, Select
