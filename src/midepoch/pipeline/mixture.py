@@ -13,7 +13,6 @@ from typing import Any, TypeVar, get_args
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
-from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import edits_of_part
 from midepoch.errors import CheckpointMismatchError
@@ -303,9 +302,9 @@ class MixtureLanes:
         return flow
 
 
-def _note_masked(left_out: set[int], of_part: Set[int], salt: int, keys: I64) -> None:
+def _note_masked(left_out: set[int], of_part: Set[int], salt: int, keys: list[int]) -> None:
     """Add the keys that the mixture gives to those items of a part that are masked."""
-    left_out.update((key ^ salt) & LOW_BITS for key in keys.tolist() if key in of_part)
+    left_out.update((key ^ salt) & LOW_BITS for key in keys if key in of_part)
 
 
 def _no_row(key: int) -> tuple[str, int]:

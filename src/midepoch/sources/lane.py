@@ -100,9 +100,9 @@ class FileRowsLanes:
     def note_masked(self, lane: int, left_out: set[int]) -> None:
         self._left_out[lane] = left_out
 
-    def _note_masked(self, left_out: set[int], keys: I64) -> None:
+    def _note_masked(self, left_out: set[int], keys: list[int]) -> None:
         assert self._gone is not None
-        left_out.update(keys[np.isin(keys, self._gone)].tolist())
+        left_out.update(np.intersect1d(keys, self._gone).tolist())
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
         rows = CountedFileRows(self, lane, cursor[0], self._survey(), self._gone_positions(lane))

@@ -12,9 +12,9 @@ So a sample of them passes through the filters, and none may come out.
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,9 @@ from midepoch._common.hashing import hash_keys
 from midepoch._common.types import I64, U64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SurveyMismatchError
-from midepoch.stages.flow import Flow
+from midepoch.stages.flow import Flow, noting
 
 Names = npt.NDArray[np.object_]
-Checked = TypeVar("Checked")
 FIRST, FIRST_AT_ONCE = 64, 8
 """How many rows are checked at least, if there are as many, and how many of these before the first item."""
 SHARE = 16
@@ -456,27 +455,23 @@ class Kept(Groups):
                         of_inputs = np.sort(np.concatenate([of_inputs, others]))
                 yield of_inputs
 
-        flow = self._make(self._inputs.flow(opened, inputs()))
-        if flow.row_runs is not None:
-            return replace(flow, row_runs=self._checked(flow.row_runs, lambda run: run.keys.tolist(), expected))
-        return flow.with_single_items(self._checked(flow.as_single_items(), lambda single: [single[2]], expected))
-
-    def _checked(
-        self, kept: Iterator[Checked], keys_of: Callable[[Checked], list[int]], expected: list[I64]
-    ) -> Iterator[Checked]:
-        """What the filter keeps, if it keeps the rows that the survey says. Later filters may leave out the others."""
         due: list[int] = []
-        for each in kept:
-            keys = [key for key in keys_of(each) if key not in self.left_out]
+
+        def check(keys: list[int]) -> None:
+            """Raise unless the filter keeps the rows that the survey says. Later filters may leave out the others."""
+            keys = [key for key in keys if key not in self.left_out]
             while len(due) < len(keys) and expected:
-                due += expected.pop(0).tolist()
+                due.extend(expected.pop(0).tolist())
             for key, expected_key in zip(keys, due, strict=False):
                 if key != expected_key:
                     raise self._rejected(expected_key)
             del due[: len(keys)]
-            yield each
-        for key in [*due, *chain.from_iterable(expected)][:1]:
-            raise self._rejected(int(key))
+
+        def check_end() -> None:
+            for key in [*due, *chain.from_iterable(expected)][:1]:
+                raise self._rejected(int(key))
+
+        return noting(self._make(self._inputs.flow(opened, inputs())), check, check_end)
 
     def _rejected(self, key: int) -> SurveyMismatchError:
         return rejected_row(self._stage, self._name_row(key))
@@ -491,17 +486,7 @@ def without_others(items: CountedItems, stage: str, name_row: Callable[[int], st
     if left_out is None:
         return items
 
-    def check(flow: Flow) -> Flow:
-        if flow.row_runs is not None:
-            return replace(flow, row_runs=checked(flow.row_runs, lambda run: run.keys.tolist()))
-        return flow.with_single_items(checked(flow.as_single_items(), lambda single: (single[2],)))
-
-    def checked(kept: Iterator[Checked], keys_of: Callable[[Checked], Iterable[int]]) -> Iterator[Checked]:
-        for each in kept:
-            left_out.check(keys_of(each), stage, name_row)
-            yield each
-
-    return Outputs(items, check)
+    return Outputs(items, lambda flow: noting(flow, partial(left_out.check, stage=stage, name_row=name_row)))
 
 
 def rejected_row(stage: str, row: str) -> SurveyMismatchError:

@@ -13,7 +13,7 @@ Finished items that were made together stay together (``ItemRun``). Others pass 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -78,6 +78,9 @@ class ItemRun(NamedTuple):
         lines = self.cursors
         cursors = map(tuple, lines.tolist()) if lines.shape[1] > 1 else zip(lines[:, 0].tolist(), strict=True)
         return zip(self.items, cursors, self.keys.tolist(), strict=True)
+
+
+AnyRun = TypeVar("AnyRun", RowRun, ItemRun)
 
 
 class OutputCounts(Protocol):
@@ -331,28 +334,23 @@ class Idle:
             )
 
 
-def noting(flow: Flow, note: Callable[[I64], None]) -> Flow:
-    """The same flow. The keys of everything that passes are noted."""
+def noting(flow: Flow, note: Callable[[list[int]], None], at_end: Callable[[], None] = lambda: None) -> Flow:
+    """The same flow. The keys of everything that passes are noted first; a note may raise."""
+
+    def noted(runs: Iterator[AnyRun]) -> Iterator[AnyRun]:
+        for run in runs:
+            note(run.keys.tolist())
+            yield run
+        at_end()
+
+    def noted_singly(items: Iterator[SingleItem]) -> Iterator[SingleItem]:
+        for single in items:
+            note([single[2]])
+            yield single
+        at_end()
+
     if flow.row_runs is not None:
-        return replace(flow, row_runs=_rows(flow.row_runs, note))
+        return replace(flow, row_runs=noted(flow.row_runs))
     if flow.item_runs is not None:
-        return replace(flow, item_runs=_items(flow.item_runs, note))
-    return flow.with_single_items(_single_items(flow.as_single_items(), note))
-
-
-def _rows(runs: Iterator[RowRun], note: Callable[[I64], None]) -> Iterator[RowRun]:
-    for run in runs:
-        note(run.keys)
-        yield run
-
-
-def _items(runs: Iterator[ItemRun], note: Callable[[I64], None]) -> Iterator[ItemRun]:
-    for run in runs:
-        note(run.keys)
-        yield run
-
-
-def _single_items(items: Iterator[SingleItem], note: Callable[[I64], None]) -> Iterator[SingleItem]:
-    for single in items:
-        note(np.array([single[2]], np.int64))
-        yield single
+        return replace(flow, item_runs=noted(flow.item_runs))
+    return flow.with_single_items(noted_singly(flow.as_single_items()))
