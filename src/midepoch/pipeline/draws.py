@@ -117,36 +117,36 @@ def items_of_pass(name: str, times_ended: int, flow: Flow) -> Iterator[SingleIte
         yield item, (times_ended, *cursor), (key ^ salt) & LOW_BITS
 
 
-class WaitingRows:
-    """The rows of a part that are read and not drawn yet."""
+class PartRows:
+    """The rows of a part, taken as many at a time as are drawn."""
 
-    def __init__(self) -> None:
-        self.rows = 0
-        self._runs: deque[RowRun] = deque()
-        self._drawn = 0
-        """How many rows of the first run are drawn."""
+    def __init__(self, runs: Iterator[RowRun]) -> None:
+        self._runs = runs
+        self._waiting: deque[RowRun] = deque()
+        self._rows = 0
 
-    def add(self, run: RowRun) -> None:
-        """Let more rows wait."""
-        self._runs.append(run)
-        self.rows += len(run)
+    def ready(self, count: int) -> int:
+        """How many of the next ``count`` rows there are. They are read if need be, and wait."""
+        while self._rows < count and (run := next(self._runs, None)) is not None:
+            self._waiting.append(run)
+            self._rows += len(run)
+        return min(count, self._rows)
 
     def take(self, count: int) -> list[RowRun]:
-        """Remove the next ``count`` rows, and return them."""
+        """The next ``count`` rows, which are ready."""
         taken = []
-        self.rows -= count
+        self._rows -= count
         while count:
-            run, begin = self._runs[0], self._drawn
-            self._drawn = min(begin + count, len(run))
-            taken.append(run.slice(begin, self._drawn))
-            count -= self._drawn - begin
-            if self._drawn == len(run):
-                self._runs.popleft()
-                self._drawn = 0
+            run = self._waiting.popleft()
+            if len(run) > count:
+                self._waiting.appendleft(run.slice(count, len(run)))
+                run = run.slice(0, count)
+            taken.append(run)
+            count -= len(run)
         return taken
 
 
-def deal(parts: I32, waiting: Sequence[WaitingRows]) -> tuple[RowRun, list[list[RowRun]]]:
+def deal(parts: I32, waiting: Sequence[PartRows]) -> tuple[RowRun, list[list[RowRun]]]:
     """The next rows of ``parts`` in the order of the draws, and the rows of each part that they are.
 
     The rows are removed from ``waiting``. Their cursors mean nothing.
@@ -160,13 +160,12 @@ def deal(parts: I32, waiting: Sequence[WaitingRows]) -> tuple[RowRun, list[list[
     return RowRun(rows, np.zeros((len(keys), 1), np.int64), keys), of_parts
 
 
-def fill(waiting: Sequence[WaitingRows], flows: Sequence[Iterator[RowRun]], parts: I32) -> int:
-    """Let the rows wait that draws from ``parts`` need. Returns how many draws there are before one finds no row."""
+def known_draws(parts: I32, waiting: Sequence[PartRows]) -> int:
+    """How many draws from ``parts`` there are before one finds no row. The rows that they need are read."""
     missing = [len(parts)]
-    for of_part, runs, draws in zip(waiting, flows, draws_by_part(parts, len(waiting)), strict=True):
-        while of_part.rows < len(draws) and (run := next(runs, None)) is not None:
-            of_part.add(run)
-        missing += draws[of_part.rows : of_part.rows + 1].tolist()
+    for of_part, draws in zip(waiting, draws_by_part(parts, len(waiting)), strict=True):
+        ready = of_part.ready(len(draws))
+        missing += draws[ready : ready + 1].tolist()
     return min(missing)
 
 
@@ -213,19 +212,18 @@ class Draws:
 
     def row_runs(self) -> Iterator[RowRun]:
         """The items in runs: many draws at a time."""
-        flows = self._flows(runs_of_pass)
-        waiting = [WaitingRows() for _ in flows]
+        waiting = list(map(PartRows, self._flows(runs_of_pass)))
         most = 1  # so that the first item after a resume comes as soon as possible
         while self._table is not None:
             parts = self._next_parts(self._table, most)
-            known = fill(waiting, flows, parts)
+            known = known_draws(parts, waiting)
             if known:
                 yield self._interleave(parts[:known], waiting)
             if known < len(parts):
                 self._end(int(parts[known]))
             most = RUN_ROWS if known else 1
 
-    def _interleave(self, parts: I32, waiting: Sequence[WaitingRows]) -> RowRun:
+    def _interleave(self, parts: I32, waiting: Sequence[PartRows]) -> RowRun:
         """One run of the next rows of ``parts``, in the order of the draws. The rows are removed from ``waiting``."""
         run, of_parts = deal(parts, waiting)
         cursors, column = np.empty((len(parts), sum(map(len, self._cursors))), np.int64), 0
@@ -573,8 +571,7 @@ class _Reading:
                 yield item, (0,), key
 
     def row_runs(self) -> Iterator[RowRun]:
-        flows = [self._read(part, runs_of_pass) for part in range(len(self._items.parts))]
-        waiting = [WaitingRows() for _ in flows]
+        waiting = [PartRows(self._read(part, runs_of_pass)) for part in range(len(self._items.parts))]
         for parts in self._arrays():
-            fill(waiting, flows, parts)
+            known_draws(parts, waiting)
             yield deal(parts, waiting)[0]
