@@ -83,6 +83,10 @@ class LaneParts(Generic[T]):
     table: Callable[[Sequence[int]], DrawTable | None]
     """Returns the draws of the lane, given how often each part has ended; None if no part is left to draw from."""
 
+    def is_under_way(self, part: int) -> bool:
+        """True if the first pass began before. Its rest may have no items, and the pass had some."""
+        return self.positions[part].cursor != self.begins[part]
+
     def without_items(self, part: int) -> ValueError:
         """The error for a part that starts over again and again and has no items in the lane."""
         return ValueError(
@@ -184,7 +188,7 @@ class Draws:
     def _flow(self, part: int, read: ReadPass[T]) -> Iterator[T]:
         """A part from its position on: one pass, or with stop="never" one after the other."""
         _, times_ended, cursor = self._parts.positions[part]
-        empty_passes = 0
+        empty_passes = -self._parts.is_under_way(part)
         while empty_passes < EMPTY_PASSES:
             empty_passes += 1
             for found in read(self._parts.names[part], times_ended, self._parts.open(part, times_ended, cursor)):
@@ -296,7 +300,8 @@ class PartItems:
             number += 1
             if number == len(self._starts):
                 self._starts.append(self._starts[-1] + self._pass(number - 1).total())
-                if self._starts[-EMPTY_PASSES - 1 :].count(self._starts[-1]) > EMPTY_PASSES:
+                first = max(len(self._starts) - EMPTY_PASSES - 1, self._parts.is_under_way(self._part))
+                if self._starts[first:].count(self._starts[-1]) > EMPTY_PASSES:
                     raise self._parts.without_items(self._part)
         return number, item - self._starts[number]
 

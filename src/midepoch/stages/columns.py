@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -236,30 +236,20 @@ class Convert(Stage):
     """Give items other values: Python, NumPy, torch or Arrow."""
 
     form: Form
+    by_loader: bool = False
+    """True if the user chose no form, and a Loader delivers this one. Items without columns then stay as they are."""
     name = "with_format"
-    sets_form: ClassVar[bool] = True
 
-    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        if inputs.row_runs is not None:
-            return inputs.batched_as(self.form)
-        convert = convert_batch if inputs.batched else convert_item
-        items = ((convert(item, self.form), cursor, key) for item, cursor, key in inputs.as_single_items())
-        return replace(inputs.with_single_items(items), form=self.form)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToTensors(Stage):
-    """Give batches and packs the values that a Loader delivers if the user chose no form."""
-
-    form: Literal["torch"]
-    name = "with_format"
+    @property
+    def sets_form(self) -> bool:  # type: ignore[override]
+        return not self.by_loader
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         if inputs.row_runs is not None:
             return inputs.batched_as(self.form)
         convert = convert_batch if inputs.batched else convert_item
         items = (
-            (convert(item, self.form) if isinstance(item, Mapping) else item, cursor, key)
+            (convert(item, self.form) if not self.by_loader or isinstance(item, Mapping) else item, cursor, key)
             for item, cursor, key in inputs.as_single_items()
         )
         return replace(inputs.with_single_items(items), form=self.form)

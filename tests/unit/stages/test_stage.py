@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from midepoch.stages.batch import Batch, Collate
-from midepoch.stages.columns import AddColumn, CastColumns, Convert, FillColumns, RenameColumns, Select, ToTensors
+from midepoch.stages.columns import AddColumn, CastColumns, Convert, FillColumns, RenameColumns, Select
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.functions import Filter, Map, MapBatches
 from midepoch.stages.pack.documents import PackSpec
@@ -41,7 +41,7 @@ STAGES = {
     "fill": FillColumns(columns=pa.schema([("id", pa.int64()), ("more", pa.int64())])),
     "add": AddColumn.of("more", pa.array([1, 2])),
     "convert": Convert(form="numpy"),
-    "tensors": ToTensors(form="torch"),
+    "tensors": Convert(form="torch", by_loader=True),
     "batch": Batch(size=3),
     "full batch": Batch(size=3, drop_last=True),
     "collated batch": Batch(size=3, collate=function),

@@ -136,14 +136,13 @@ class PlannedWindows(PlannedPacks[tuple[Packs, list[int]]]):
         return [(self.start(window)[0], self._outputs(window)) for window in range(windows)]
 
     def _plan(self, group: int) -> tuple[Packs, I64]:
-        """The layout of a window, and the lengths. The first plans are kept, because they are needed first."""
-        if group in self._plans:
-            return self._plans[group]
-        lengths = self._lengths_of(self._members(group))
-        plan = self._lay_out(lengths), lengths
-        if len(self._plans) < self._plans_kept:
-            self._plans[group] = plan
-        return plan
+        """The layout of a window, and the lengths. A few plans are kept: what is counted is read soon after."""
+        if group not in self._plans:
+            while len(self._plans) >= self._plans_kept:
+                del self._plans[next(iter(self._plans))]
+            lengths = self._lengths_of(self._members(group))
+            self._plans[group] = self._lay_out(lengths), lengths
+        return self._plans[group]
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
         self._plans_kept = max(2, DOCUMENTS_PLANNED // self._size)
@@ -165,8 +164,6 @@ class PlannedWindows(PlannedPacks[tuple[Packs, list[int]]]):
                     f"pack: a window has {count('pack', len(layout))}, and {self._shared} says {counted:,}. That file "
                     "is damaged. Delete it: it is made again."
                 )
-            for earlier in [number for number in self._plans if number < group]:
-                del self._plans[earlier]
             layout = layout.select(in_group)
             documents, inside = np.unique(layout.documents, return_inverse=True)
             of_packs = replace(layout, documents=inside), self._keys(group, in_group).tolist()
