@@ -31,7 +31,7 @@ from midepoch.checkpoint.state import (
 )
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.without import Without
-from midepoch.pipeline.draws import PartPosition, join_positions, split_cursor
+from midepoch.pipeline.draws import PartPosition, join_positions, split_positions
 from midepoch.pipeline.pipeline import Pipeline, cut_of
 from midepoch.pipeline.schedule import weight_in_words
 from midepoch.sources.edits import without_rows
@@ -254,7 +254,7 @@ def _moved_parts(
             f"{', '.join(saved)}. Load an earlier checkpoint."
         )
     positions = {name: PartPosition(0, 0, part.begin) for name, part in parts.items()}
-    for name, (drawn, times_ended, own) in zip(saved, split_cursor(cursor, widths), strict=True):
+    for name, (drawn, times_ended, own) in zip(saved, split_positions(cursor, widths), strict=True):
         if name in known:
             move = known[name].move
             moved = own if move is None else move(own)

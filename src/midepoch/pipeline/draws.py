@@ -60,7 +60,7 @@ def join_positions(positions: Iterable[PartPosition]) -> Cursor:
     return tuple(number for drawn, times_ended, cursor in positions for number in (drawn, times_ended, *cursor))
 
 
-def split_cursor(cursor: Cursor, widths: Sequence[int]) -> list[PartPosition]:
+def split_positions(cursor: Cursor, widths: Sequence[int]) -> list[PartPosition]:
     """The position in each part, of parts whose own cursors have these widths."""
     positions, start = [], 0
     for width in widths:

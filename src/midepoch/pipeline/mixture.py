@@ -26,7 +26,7 @@ from midepoch.pipeline.draws import (
     Stop,
     join_positions,
     part_salt,
-    split_cursor,
+    split_positions,
 )
 from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.pipeline.schedule import COUNTED, DrawTable, Shares, WeightSteps, integer_weights, weight_in_words
@@ -144,7 +144,7 @@ class Mixture:
 
     def part_positions(self, cursor: Cursor) -> list[PartPosition]:
         """The position in each part that a cursor of the mixture holds."""
-        return split_cursor(cursor, [len(part.begin) for part in self.parts])
+        return split_positions(cursor, [len(part.begin) for part in self.parts])
 
     @property
     def fingerprint(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from midepoch.checkpoint.state import Edits, State
 from midepoch.checkpoint.versions import fingerprint_digest
 from midepoch.counting.survey import OwnLengths
 from midepoch.counting.survey_file import Survey
-from midepoch.counting.window_counts import LaneCounts, WindowCounts
+from midepoch.counting.window_counts import CountsOfLane, WindowCounts
 from midepoch.sources.source import EpochCut, ItemSpec, Source
 from midepoch.stages.counted import CountedItems, Outputs, without_others
 from midepoch.stages.flow import Context, Flow, PackCounts
@@ -358,9 +358,9 @@ class PipelineLanes:
                 items = without_others(items, stage.name, context.name)
         return items
 
-    def output_counts(self, lane: int) -> LaneCounts:
+    def output_counts(self, lane: int) -> CountsOfLane:
         """How many packs the windows of a lane have, as far as any process knows."""
-        return LaneCounts(self._output_counts, lane)
+        return CountsOfLane(self._output_counts, lane)
 
     @cached_property
     def _output_counts(self) -> WindowCounts:

@@ -97,43 +97,36 @@ class PlannedWindows(PlannedPacks[tuple[Packs, list[int]]]):
         shared = context.output_counts is not None and len(inputs.cursor(0)) == 1
         self._shared = context.output_counts() if shared and context.output_counts is not None else None
 
-    @property
-    def is_shared(self) -> bool:
-        """True if processes share the numbers of packs."""
-        return self._shared is not None
+    def unknown(self, documents: int) -> Iterator[tuple[Cursor, int, int]]:
+        """Runs of windows that have about this many documents, and are not counted by any process that shares counts.
 
-    @property
-    def size(self) -> int:
-        """The number of documents in a window."""
-        return self._size
+        Of each, its cursor, and the number of windows and documents.
+        """
+        total, at_once = self._inputs.total(), self._size * max(1, documents // self._size)
+        for first in range(0, max(1, total) if self._shared is not None else 0, at_once):
+            windows = range(first // self._size, -(-min(first + at_once, max(1, total)) // self._size))
+            if any(self._known_outputs(window) is None for window in windows):
+                cursor = (*self._inputs.cursor(first), 0)
+                yield cursor, len(windows), min(first + at_once, total) - first
 
-    def windows(self) -> int:
-        """The number of windows."""
-        return max(1, -(-self._inputs.total() // self._size))
-
-    def documents(self, windows: range) -> int:
-        """The number of documents in some windows."""
-        return min(windows.stop * self._size, self._inputs.total()) - windows.start * self._size
-
-    def start(self, window: int) -> Cursor:
-        """The cursor of the documents at the start of a window."""
-        return self._inputs.cursor(window * self._size)
-
-    def known_outputs(self, window: int) -> int | None:
+    def _known_outputs(self, window: int) -> int | None:
         """The number of packs in a window, if any process has counted them."""
-        return None if self._shared is None else self._shared.get(self.start(window)[0])
+        return None if self._shared is None else self._shared.get(self._first_row(window))
+
+    def _first_row(self, window: int) -> int:
+        return self._inputs.cursor(window * self._size)[0]
 
     def _outputs(self, group: int) -> int:
-        outputs = self.known_outputs(group)
+        outputs = self._known_outputs(group)
         if outputs is None:
             outputs = len(self._plan(group)[0])
             if self._shared is not None:
-                self._shared.put(self.start(group)[0], outputs)
+                self._shared.put(self._first_row(group), outputs)
         return outputs
 
     def outputs(self, windows: int) -> list[tuple[int, int]]:
         """The position of the first document of each of the first windows, and its number of packs."""
-        return [(self.start(window)[0], self._outputs(window)) for window in range(windows)]
+        return [(self._first_row(window), self._outputs(window)) for window in range(windows)]
 
     def _plan(self, group: int) -> tuple[Packs, I64]:
         """The layout of a window, and the lengths. A few plans are kept: what is counted is read soon after."""
