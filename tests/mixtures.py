@@ -5,8 +5,7 @@ from dataclasses import replace
 from in_memory import NumbersSource
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.stages.batch import MapBatches
-from midepoch.stages.transform import Filter
+from midepoch.stages.functions import Filter, MapBatches
 
 
 def part(name, rows=12, stage=None):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.sources.source import EpochCut
 
 

@@ -17,7 +17,7 @@ import surveying
 from files import numbers, write
 from midepoch._common import files
 from midepoch.counting import survey as module
-from midepoch.pipeline import arrow_items, cache
+from midepoch.pipeline import cache
 
 ROWS = 60
 SCRIPT = Path(surveying.__file__)
@@ -267,14 +267,14 @@ class FullDisk:
 @pytest.mark.parametrize("room", [0, 300, 700])
 def test_a_full_disk_leaves_a_clear_error_and_no_half_file(data, calls, tmp_path, monkeypatch, room):
     expected = rows_of_the_pipeline(data, calls)
-    original = arrow_items.open_sink
+    original = cache.open_sink
 
     def fills_up(path):
         if "000004" in path.name:
             return pa.PythonFile(FullDisk(open(path, "wb"), room), "w")
         return original(path)
 
-    monkeypatch.setattr(arrow_items, "open_sink", fills_up)
+    monkeypatch.setattr(cache, "open_sink", fills_up)
     with pytest.raises(OSError, match=r"The cache cannot be written to .*: The disk is full.*pass another") as caught:
         cached(data, tmp_path / "kept")
     assert caught.value.errno == errno.ENOSPC
@@ -283,7 +283,7 @@ def test_a_full_disk_leaves_a_clear_error_and_no_half_file(data, calls, tmp_path
         "cache.json",
         *(f"part-{number:06}.arrow" for number in range(4)),
     ]
-    monkeypatch.setattr(arrow_items, "open_sink", original)
+    monkeypatch.setattr(cache, "open_sink", original)
     calls.write_text("")
     assert cached(data, tmp_path / "kept") == expected
     assert noted(calls) == list(range(20, ROWS))

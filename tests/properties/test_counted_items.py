@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from counted import is_kept, mixtures, pipelines, plain_parts
-from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.sources.source import EpochCut
 from surveys import surveyed
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.pipeline.schedule import integer_weights
 from midepoch.sources.source import EpochCut
 from midepoch.testing import assert_elastic, assert_resumes, same

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from chats import Chat, cropped, ids, process, tokenizer, words, write_parquet
-from midepoch.stages import skip_errors
-from midepoch.stages.pack import items
+from midepoch.stages import skip
+from midepoch.stages.pack import packs
 from midepoch.testing import assert_elastic, assert_resumes, same
 
 many = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -167,14 +167,14 @@ def test_a_planted_skip_that_depends_on_how_often_it_was_tried(fixed):
 
 
 def test_a_planted_join_in_another_order(fixed, monkeypatch):
-    right = items.join_others
+    right = packs.join_others
     samples = list(fixed(packing=False))
     assert_made_of(list(fixed()), samples)
 
     def wrong(name, values, form):
         return right(name, values if name == "id" else values[::-1], form)
 
-    monkeypatch.setattr(items, "join_others", wrong)
+    monkeypatch.setattr(packs, "join_others", wrong)
     with pytest.raises(AssertionError, match="pixel_values"):
         assert_made_of(list(fixed()), samples)
 
@@ -225,5 +225,5 @@ def test_a_planted_cursor_of_a_skipped_sample(fixed, monkeypatch):
             yield result, previous, key
             previous = cursor
 
-    monkeypatch.setattr(skip_errors.SkipErrors, "_outputs", wrong)
+    monkeypatch.setattr(skip.SkipErrors, "_outputs", wrong)
     found(fixed(packing=False))

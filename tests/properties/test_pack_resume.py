@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.stages import flow
-from midepoch.stages.pack import items, stream, windows
+from midepoch.stages.pack import packs, stream, windows
 from midepoch.testing import RankRun, assert_elastic, assert_resumes
 from surveys import without_survey
 from worlds import PackWorld, as_arrays, pack_noise, pack_worlds, write_documents
@@ -169,7 +169,9 @@ def test_a_planted_cursor_inside_a_document_that_is_off_by_one_token(folder, mon
     right = stream.StreamRun._cursors
 
     def wrong(self, layout, skips):
-        return [(row, max(0, tokens + error)) for row, tokens in right(self, layout, skips)]
+        cursors = right(self, layout, skips)
+        cursors[:, 1] = np.maximum(0, cursors[:, 1] + error)
+        return cursors
 
     monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
     found(packing(folder, "concat"))
@@ -180,12 +182,9 @@ def test_a_planted_cursor_that_counts_from_the_pack_and_not_from_the_document(fo
 
     def wrong(self, layout, skips):
         begin = layout.starts[0]  # of the first document, which the run may hold from its start on
-        return [
-            (row, tokens - begin if document == layout.documents[0] and tokens else tokens)
-            for (row, tokens), document in zip(
-                right(self, layout, skips), layout.documents[layout.bounds[1:] - 1], strict=True
-            )
-        ]
+        cursors, documents = right(self, layout, skips), layout.documents[layout.bounds[1:] - 1]
+        cursors[:, 1] -= begin * ((documents == layout.documents[0]) & (cursors[:, 1] > 0))
+        return cursors
 
     monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
     found(packing(folder, "concat"))
@@ -195,8 +194,9 @@ def test_a_planted_cursor_that_forgets_the_document_under_way(folder, monkeypatc
     right = stream.StreamRun._cursors
 
     def wrong(self, layout, skips):
-        after = self.cursors[layout.documents[layout.bounds[1:] - 1], 1, 0].tolist()
-        return [(row, tokens) for row, (_, tokens) in zip(after, right(self, layout, skips), strict=True)]
+        cursors = right(self, layout, skips)
+        cursors[:, 0] = self.cursors[layout.documents[layout.bounds[1:] - 1], 1, 0]
+        return cursors
 
     monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
     found(packing(folder, "concat"))
@@ -204,7 +204,7 @@ def test_a_planted_cursor_that_forgets_the_document_under_way(folder, monkeypatc
 
 def test_a_planted_key_that_does_not_know_where_in_its_document_a_pack_begins(folder, monkeypatch):
     right = flow.keys_inside
-    monkeypatch.setattr(items, "keys_inside", lambda keys, _: right(keys, np.arange(len(keys))))
+    monkeypatch.setattr(packs, "keys_inside", lambda keys, _: right(keys, np.arange(len(keys))))
     found(packing(folder, "concat").map(pack_noise, with_rng=True))
 
 

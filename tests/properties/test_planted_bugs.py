@@ -16,9 +16,8 @@ from midepoch.pipeline import mixture
 from midepoch.pipeline.draws import Draws, PartPosition
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.schedule import DrawTable
-from midepoch.stages import batch, flow
-from midepoch.stages.counted import Groups
-from midepoch.stages.kept import Kept
+from midepoch.stages import flow, functions
+from midepoch.stages.counted import Groups, Kept
 from midepoch.stages.pack.stream import PlannedStream
 from midepoch.stages.pack.windows import PlannedWindows
 from midepoch.testing import assert_elastic, assert_resumes, same
@@ -116,9 +115,9 @@ def test_a_filters_cursor_that_is_off_by_one_row(filtering, monkeypatch, error):
 
 
 def test_a_group_whose_delivered_outputs_are_not_dropped(spreading, monkeypatch):
-    right = batch.by_group
+    right = flow.resume_groups
     monkeypatch.setattr(
-        batch, "by_group", lambda inputs, size, cursor, *rest: right(inputs, size, (*cursor[:-1], 0), *rest)
+        functions, "resume_groups", lambda groups, cursor, *rest: right(groups, (*cursor[:-1], 0), *rest)
     )
     found(spreading)
 

@@ -109,7 +109,7 @@ def test_cached_rows_are_those_of_a_plain_pass(
     dataset_of(folder, kind, files)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SMALLEST_UNIT", unit)
-        patch.setattr("midepoch.pipeline.arrow_items.BATCH_ROWS", batch_rows)
+        patch.setattr("midepoch.pipeline.cache.BATCH_ROWS", batch_rows)
         patch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
         dataset = me.read(folder, filters=where)
         if steps and where is None:

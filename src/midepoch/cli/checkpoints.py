@@ -26,7 +26,7 @@ from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.order.orders import OrderStep, Shuffle, Slice
 from midepoch.order.split import TrainTestSplit
 from midepoch.pipeline.adopt import adopt
-from midepoch.pipeline.draws import split_cursor
+from midepoch.pipeline.draws import split_positions
 from midepoch.stages.batch import Batch
 from midepoch.storage.urls import check_plain
 
@@ -272,7 +272,7 @@ def _rows_done(
     """
     if steps and steps[0]["op"] == "mix":
         mixture, parts = steps[0], []
-        by_lane = [split_cursor(cursor, mixture["widths"]) for cursor in cursors]
+        by_lane = [split_positions(cursor, mixture["widths"]) for cursor in cursors]
         for number, (name, own) in enumerate(zip(mixture["names"], mixture["parts"], strict=True)):
             positions = [lane[number] for lane in by_lane]
             rows, done, _ = _rows_done(own, data["parts"][number], [position.cursor for position in positions])

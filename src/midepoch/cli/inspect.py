@@ -17,7 +17,7 @@ from midepoch.cli.checkpoints import FoundState, dataset_of_state, find_states, 
 from midepoch.cli.main import Answer, table
 from midepoch.delivery.session import Session
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
-from midepoch.pipeline.lanes import cut_of
+from midepoch.pipeline.pipeline import cut_of
 from midepoch.sources.files import FileRows
 
 PICTURES = (".png", ".svg", ".pdf")

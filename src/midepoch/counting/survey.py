@@ -35,7 +35,7 @@ from midepoch.sources.ahead import OpenFiles
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
 from midepoch.stages.flow import Context, Flow
-from midepoch.stages.stage import Stage
+from midepoch.stages.stage import Stage, why_no_survey
 from midepoch.values.arrow import storage
 
 log = logging.getLogger("midepoch")
@@ -107,28 +107,9 @@ def run_units(
 
 def counting_stages(stages: Sequence[Stage]) -> int:
     """The number of stages up to the last one that needs a survey. Raises if one of them cannot be surveyed."""
-    last, grouping, random = 0, None, None
-    for number, stage in enumerate(stages, start=1):
-        random = stage.name if stage.uses_rng else random
-        if stage.needs_survey:
-            if random is not None:
-                raise ValueError(
-                    f"survey: {random} with with_rng=True makes other rows in every epoch, so what {stage.name} makes "
-                    f"of them cannot be known. Put {stage.name} before it, or leave out with_rng."
-                )
-            if grouping is not None:
-                raise ValueError(
-                    f"survey: {stage.name} after {grouping} gets no single rows, so it cannot be surveyed. Put "
-                    f"{stage.name} before {grouping}."
-                )
-            last = number
-        elif stage.count(stage.group_size) is None:
-            raise ValueError(
-                f"survey: the items cannot be counted, because {stage.why_not_counted}. Or use cache() after stage "
-                f"{number}, which keeps the rows."
-            )
-        grouping = grouping if stage.keeps_rows else stage.name
-    return last
+    if (reason := why_no_survey(stages)) is not None:
+        raise ValueError(f"survey: the items cannot be counted, because {reason}.")
+    return max((number for number, stage in enumerate(stages, start=1) if stage.needs_survey), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)

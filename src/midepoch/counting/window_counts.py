@@ -88,7 +88,7 @@ class WindowCounts:
             os.pwrite(self._file, entry.to_bytes(8, "little"), 8 * number)
 
 
-class LaneCounts(NamedTuple):
+class CountsOfLane(NamedTuple):
     """The counts of the windows of one lane, by the position of their first row."""
 
     counts: WindowCounts
@@ -128,7 +128,7 @@ class WindowLanes(Protocol):
     def windows(self, lane: int, cursor: Cursor) -> PlannedWindows | None:
         """The windows of a lane from a cursor on; None if there are none."""
 
-    def output_counts(self, lane: int) -> LaneCounts:
+    def output_counts(self, lane: int) -> CountsOfLane:
         """How many packs the windows of a lane have, as far as any process knows."""
 
 
@@ -167,12 +167,5 @@ def count_lanes_ahead(lanes: WindowLanes, begin: Cursor) -> None:
 def _unknown(lanes: WindowLanes, begin: Cursor) -> Iterator[Job]:
     """The windows that nobody has counted, as jobs of about ``JOB_DOCUMENTS`` documents."""
     for lane in range(lanes.cut.lanes):
-        windows = lanes.windows(lane, begin)
-        if windows is None or not windows.is_shared:
-            return
-        at_once = max(1, JOB_DOCUMENTS // windows.size)
-        total = windows.windows()
-        for first in range(0, total, at_once):
-            here = range(first, min(first + at_once, total))
-            if any(windows.known_outputs(number) is None for number in here):
-                yield Job(lane, (*windows.start(first), 0), len(here), windows.documents(here))
+        if (windows := lanes.windows(lane, begin)) is not None:
+            yield from (Job(lane, *some) for some in windows.unknown(JOB_DOCUMENTS))

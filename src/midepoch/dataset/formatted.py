@@ -10,7 +10,8 @@ from midepoch._common.checks import Size
 from midepoch.dataset.planned import Item
 from midepoch.dataset.signatures import AnyForm, ArrowForm, DictForm, OfRows
 from midepoch.dataset.table import TableDataset
-from midepoch.stages.transform import Convert, Map
+from midepoch.stages.columns import Convert
+from midepoch.stages.functions import Map
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
 from midepoch.values.features import features_of
 from midepoch.values.forms import FORMS, Form, torch_module

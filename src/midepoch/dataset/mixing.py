@@ -17,10 +17,9 @@ from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.schedule import WeightSchedule, WeightSteps
-from midepoch.stages.batch import MapBatches, MapBatchesOneToOne
-from midepoch.stages.columns import CastColumns, FillColumns, RenameColumns
+from midepoch.stages.columns import CastColumns, FillColumns, RenameColumns, Select
+from midepoch.stages.functions import Map, MapBatches
 from midepoch.stages.stage import Stage
-from midepoch.stages.transform import Map, Select
 from midepoch.values.features import with_field_features
 
 
@@ -192,7 +191,7 @@ def _columns(pipeline: Pipeline) -> pa.Schema:
 
 def _columns_after(stage: Stage, schema: pa.Schema) -> pa.Schema:
     """The known columns of a stage's outputs. It may also name columns that a function before it adds."""
-    if isinstance(stage, Map | MapBatches | MapBatchesOneToOne):
+    if isinstance(stage, Map | MapBatches):
         return pa.schema([one for one in schema if one.name not in stage.remove_columns])
     if isinstance(stage, RenameColumns):
         stage = replace(stage, names=tuple(pair for pair in stage.names if pair[0] in schema.names))

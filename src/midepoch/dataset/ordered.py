@@ -20,7 +20,7 @@ from midepoch.order.quality import ShuffleQuality
 from midepoch.order.selection import Selection
 from midepoch.order.split import Half, TrainTestSplit
 from midepoch.order.windows import WINDOW, WINDOW_BLOCKS, WINDOW_BYTES
-from midepoch.pipeline.edits import without
+from midepoch.pipeline.adopt import without
 
 log = logging.getLogger("midepoch")
 

@@ -23,7 +23,7 @@ from midepoch.index.saved import trusted_index_folder
 from midepoch.index.tokens import MEGATRON_DTYPES, TokenIndex, TokenLayout
 from midepoch.index.union import UnionIndex
 from midepoch.sources.files import FileRows
-from midepoch.stages.transform import Map
+from midepoch.stages.functions import Map
 from midepoch.storage.block_cache import CACHE, Fetch
 from midepoch.storage.listing import Listing, PathSpec, find
 from midepoch.storage.shared_listing import find_once

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 from midepoch.dataset.planned import PlannedDataset
-from midepoch.stages.pack.spec import Others
+from midepoch.stages.pack.documents import Others
 from midepoch.stages.pack.strategies import Overlong, Strategy
 
 Row = dict[str, Any]

@@ -17,8 +17,7 @@ from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.stages.batch import Batch
-from midepoch.stages.columns import AddColumn, CastColumns, RenameColumns
-from midepoch.stages.transform import Convert, Select
+from midepoch.stages.columns import AddColumn, CastColumns, Convert, RenameColumns, Select
 from midepoch.values.features import Features, features_of
 
 AnyDataset = TypeVar("AnyDataset", bound=PlannedDataset)

@@ -20,13 +20,14 @@ from midepoch.dataset.signatures import (
     Row,
 )
 from midepoch.pipeline.surveyed import with_own_lengths
-from midepoch.stages.arguments import with_arguments
-from midepoch.stages.batch import Batch, MapBatches, MapBatchesOneToOne
+from midepoch.stages.batch import Batch
 from midepoch.stages.flow import WHOLE_LANE
-from midepoch.stages.pack.spec import Others, PackSpec
-from midepoch.stages.pack.stage import PackStream, PackWindows
+from midepoch.stages.functions import Filter, Map, MapBatches
+from midepoch.stages.pack.documents import Others, PackSpec
 from midepoch.stages.pack.strategies import Overlong, Strategy
-from midepoch.stages.transform import Filter, Map
+from midepoch.stages.pack.stream import PackStream
+from midepoch.stages.pack.windows import PackWindows
+from midepoch.stages.stage import with_arguments
 
 if TYPE_CHECKING:
     from midepoch.dataset.dataset import Dataset
@@ -160,7 +161,7 @@ class TransformedDataset(FormattedDataset[Item]):
         if drop_last_batch and (one_to_one or not batched):
             raise ValueError("drop_last_batch=True is for batched=True, and not for one_to_one=True, which keeps all.")
         if one_to_one:
-            return self.with_stage(MapBatchesOneToOne(call=call, size=size, remove_columns=removed))
+            return self.with_stage(MapBatches(call=call, size=size, one_to_one=True, remove_columns=removed))
         if batched:
             stage = MapBatches(
                 call=call, size=size, drop_last=drop_last_batch and size != WHOLE_LANE, remove_columns=removed

@@ -14,7 +14,8 @@ from midepoch.delivery.tally import Tally
 from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.stages.pack.stage import PackStream, PackWindows
+from midepoch.stages.pack.stream import PackStream
+from midepoch.stages.pack.windows import PackWindows
 
 Metrics = dict[str, float]
 OnMetrics = Callable[[Metrics], object]

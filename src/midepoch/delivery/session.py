@@ -19,8 +19,7 @@ from midepoch.checkpoint.lanes import Cursor, LaneDelivery, LanePosition, join
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.delivery.rounds import Rounds
 from midepoch.errors import CheckpointMismatchError
-from midepoch.pipeline.lanes import PipelineLanes
-from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.stages.counted import CountedItems, TracedRows
 from midepoch.stages.flow import Flow
 

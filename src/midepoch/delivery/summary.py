@@ -9,8 +9,7 @@ from midepoch.delivery.plan import Plan
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
-from midepoch.stages.arguments import name_of
-from midepoch.stages.stage import Call, Stage
+from midepoch.stages.stage import Call, Stage, name_of
 
 INTERNAL = ("number", "salt", "checks", "tries", "skip_log", "stage", "values", "digest", "columns", "default_form")
 """Fields of stages that no user sets."""

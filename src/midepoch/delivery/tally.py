@@ -6,7 +6,7 @@ from collections.abc import Callable
 from operator import add, sub
 from typing import NamedTuple
 
-from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.sources.source import OpenSource, ReadCounts, sum_counts
 
 

@@ -12,8 +12,8 @@ from midepoch.delivery.plan import Even, Plan
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.batch import Batch, Collate
+from midepoch.stages.columns import Convert
 from midepoch.stages.stage import Stage
-from midepoch.stages.transform import ToTensors
 
 if TYPE_CHECKING:
     import torch
@@ -155,7 +155,7 @@ def with_tensors(pipeline: Pipeline) -> Pipeline:
             break
     if pipeline.item_spec == ("python", False):  # single rows
         return pipeline
-    return replace(pipeline, stages=(*stages, ToTensors(form="torch")))
+    return replace(pipeline, stages=(*stages, Convert(form="torch", by_loader=True)))
 
 
 def _is_packed(pipeline: Pipeline) -> bool:

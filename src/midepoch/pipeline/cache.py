@@ -5,13 +5,14 @@ which columns they have. So a pass that was killed continues, and a folder of ot
 """
 
 import json
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from midepoch._common.checks import Version
 from midepoch._common.executors import check_executor, check_started, run_all
-from midepoch._common.files import exclusive_lock, remove, write_error, write_privately
+from midepoch._common.files import exclusive_lock, open_privately, remove, temporary_name, write_error, write_privately
 from midepoch._common.lazy import cached_property
 from midepoch._common.text import count
 from midepoch._common.trust import UntrustedFileError, check_trusted, read_trusted, trust_folder
@@ -33,15 +34,21 @@ from midepoch.order.orders import OrderStep, Shuffle, Slice, build_order
 from midepoch.order.selection import Selection, Slices
 from midepoch.order.split import TrainTestSplit
 from midepoch.order.surveyed import Surveyed
-from midepoch.pipeline.arrow_items import READABLE, ItemColumns, ItemFile, item_columns, read_batches
-from midepoch.pipeline.lanes import PipelineLanes
-from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
-from midepoch.stages.transform import Convert
-from midepoch.values.to_arrow import widened
+from midepoch.stages.columns import Convert
+from midepoch.stages.flow import Flow, single_groups
+from midepoch.values.to_arrow import to_arrow, widened
 
 Used = TypeVar("Used")
+Where = Callable[[int], str]
+"""Names the row of a key in messages."""
+MISFITS = (pa.ArrowException, ValueError, TypeError, OverflowError)
+SAME_TYPE = "Let the function return one type for every row, such as NumPy arrays of one dtype."
+BATCH_ROWS = 1000
+READABLE = 0o644
+"""The permissions of files that others may read: rows of a cache are data like any other."""
 MANIFEST, FORMAT = "cache.json", 1
 ABANDONED_SECONDS = 3600.0
 """A temporary file of this age belongs to a killed process."""
@@ -191,10 +198,16 @@ class Cache:
     def write_unit(self, unit: Unit) -> None:
         """Make one file."""
         known = None if self.pipeline.schema is None else plain_schema(self.pipeline.schema)
+        where = partial(self.pipeline.context(0).name_row, len(self.pipeline.stages), single=True)
         with ItemFile(self._path(unit), known) as file, closing(self.source.open(1)) as opened:
-            for items in self._items(opened, unit):
-                for batch in items.batches():
-                    file.write(batch, known or items.widened(file.schema, batch))
+            for items in item_columns(self._flow(opened, unit), where):
+                try:
+                    for batch in items.batches():
+                        file.write(
+                            batch, known or (widened(file.schema, batch.schema) if file.schema.names else batch.schema)
+                        )
+                except MISFITS as error:
+                    raise items.misfit(file.schema, where, error) from error
             file.publish()
 
     def rewrite_unit(self, schema: pa.Schema, unit: Unit) -> None:
@@ -204,12 +217,11 @@ class Cache:
                 file.write(batch, schema)
             file.replace()
 
-    def _items(self, opened: Any, unit: Unit) -> Iterator[ItemColumns]:
+    def _flow(self, opened: Any, unit: Unit) -> Flow:
         """What the stages make of a unit's rows."""
         steps = (*self.source.steps, Slice(start=unit.begin, stop=unit.end))
         pipeline = replace(self.pipeline, source=replace(self.source, steps=steps))
-        flow = PipelineLanes(pipeline, EpochCut(epoch=0, lanes=1)).flow(opened, 0, pipeline.begin)
-        return item_columns(flow, pipeline.context(0), len(pipeline.stages))
+        return PipelineLanes(pipeline, EpochCut(epoch=0, lanes=1)).flow(opened, 0, pipeline.begin)
 
     @cached_property
     def _description(self) -> dict[str, Any]:
@@ -320,3 +332,164 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
         field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema
     ]
     return pa.schema(fields, schema.metadata)
+
+
+class ItemColumns(NamedTuple):
+    """Consecutive items as columns."""
+
+    columns: Mapping[str, Any]
+    keys: Sequence[int]
+    """The keys of the items' rows."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The items as record batches: one, unless their values do not fit into that."""
+        try:
+            yield pa.record_batch({name: to_arrow(column) for name, column in self.columns.items()})
+        except pa.ArrowCapacityError:
+            half = len(self.keys) // 2
+            if not half:
+                raise
+            for part in (slice(0, half), slice(half, None)):
+                columns = {name: column[part] for name, column in self.columns.items()}
+                yield from ItemColumns(columns, self.keys[part]).batches()
+
+    def misfit(self, schema: pa.Schema, where: Where, error: Exception) -> SchemaMismatchError:
+        """Why the items cannot be stored beside those before them, which have a schema. Names the first such row."""
+        if schema.names and set(self.columns) != set(schema.names):
+            return _other_columns(self.columns, where(self.keys[0]), schema.names)
+        for name, column in self.columns.items():
+            kind = schema.field(name).type if schema.names else pa.null()
+            for key, value in zip(self.keys, column, strict=True):
+                try:
+                    fits = widened(pa.schema([(name, kind)]), pa.schema([(name, to_arrow([value]).type)]))
+                    kind = fits.field(name).type
+                except MISFITS as own_error:
+                    expected = "" if pa.types.is_null(kind) else f", and was {kind} before"
+                    shown = text if len(text := repr(value)) <= 100 else f"{text[:97]}..."
+                    return SchemaMismatchError(
+                        f"cache: the column {name!r} holds {shown}{where(key)}{expected} ({own_error}). {SAME_TYPE}"
+                    )
+        return SchemaMismatchError(f"cache: items cannot be stored{where(self.keys[0])} and after it: {error}.")
+
+
+def item_columns(flow: Flow, where: Where) -> Iterator[ItemColumns]:
+    """The items of a flow as columns, ``BATCH_ROWS`` at a time."""
+    if flow.row_runs is not None:
+        for run in single_groups(flow.as_row_runs(BATCH_ROWS), BATCH_ROWS):
+            yield ItemColumns({name: run.rows.data[name] for name in run.rows.names}, run.keys.tolist())
+        return
+    single_items = flow.as_single_items()
+    while singles := list(islice(single_items, BATCH_ROWS)):
+        items, _, keys = zip(*singles, strict=True)
+        yield ItemColumns(_columns(items, keys, where), keys)
+
+
+def _columns(items: Sequence[Any], keys: Sequence[int], where: Where) -> dict[str, list[Any]]:
+    """Items as columns. All must be dicts, or record batches of one row, with the same columns."""
+    if isinstance(items[0], pa.RecordBatch):
+        items = [{name: item[name][0].as_py() for name in item.schema.names} for item in items]
+    for item, key in zip(items, keys, strict=True):
+        if not isinstance(item, Mapping):
+            raise TypeError(
+                f"cache needs items that are dicts of columns, but got a {type(item).__name__}{where(key)}. Let the "
+                "map before it return a dict."
+            )
+        if item.keys() != items[0].keys():
+            raise _other_columns(item, where(key), list(items[0]))
+    return {name: [item[name] for item in items] for name in items[0]}
+
+
+def _other_columns(columns: Mapping[str, Any], where: str, before: list[str]) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"cache: an item has the columns {list(columns)}{where}, and those before it have {before}. Let the function "
+        "return the same columns for every row."
+    )
+
+
+class ItemFile:
+    """A file under a temporary name until it is published. One that is not published is removed at the end."""
+
+    def __init__(self, path: Path, schema: pa.Schema | None = None) -> None:
+        self._path = path
+        self._open(pa.schema([]) if schema is None else schema)
+
+    def __enter__(self) -> "ItemFile":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        with suppress(OSError):  # a full disk is an error once more
+            self._sink.close()
+        remove(self._temporary)
+
+    def _open(self, schema: pa.Schema) -> None:
+        self.schema, self._temporary = schema, temporary_name(self._path)
+        with self._explained():
+            self._sink = open_sink(self._temporary)
+            self._writer = pa.ipc.new_file(self._sink, schema)
+
+    def write(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+        """Add a batch. If the schema is another one, the batches before it are written again in that."""
+        if not schema.equals(self.schema):
+            self._close()
+            narrow = self._temporary
+            try:
+                self._open(schema)
+                for earlier in read_batches(narrow):
+                    self.write(earlier, schema)
+            finally:
+                remove(narrow)
+        with self._explained():
+            self._writer.write_batch(as_schema(batch, schema))
+
+    def publish(self) -> None:
+        """Give the file its name. One that is there stays: it has the same rows, and may be in use.
+
+        A cluster that lost sight of a worker starts its work again, and both may finish.
+        """
+        self._close()
+        with self._explained():
+            try:
+                os.link(self._temporary, self._path)
+            except FileExistsError:
+                pass
+            except OSError:  # not every file system has hard links
+                if not self._path.exists():
+                    self._temporary.replace(self._path)
+
+    def replace(self) -> None:
+        """Give the file its name, in place of the one that is there, unless that has the same schema already."""
+        self._close()
+        with self._explained():
+            if not pa.ipc.open_file(self._path).schema.equals(self.schema):
+                self._temporary.replace(self._path)
+
+    def _close(self) -> None:
+        with self._explained():
+            self._writer.close()
+            self._sink.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say what an error of the file system means for the cache."""
+        try:
+            yield
+        except OSError as error:
+            raise write_error(error, self._path.parent, "The cache") from error
+
+
+def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch with the columns of a schema, in its order and types. Values that would change raise."""
+    return batch if batch.schema.equals(schema) else batch.select(schema.names).cast(schema)
+
+
+def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The batches of a file, mapped."""
+    with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+
+
+def open_sink(path: Path) -> pa.NativeFile:
+    """A new file to write to, which no other user can change, unless those of the folder are trusted."""
+    open_privately(path, READABLE).close()
+    return pa.OSFile(str(path), "wb")

@@ -13,24 +13,22 @@ from typing import Any, TypeVar, get_args
 import pyarrow as pa
 
 from midepoch._common.lazy import cached_property
-from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import edits_of_part
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.adopt import adopt_mixture
-from midepoch.pipeline.counted_draws import CountedDraws
 from midepoch.pipeline.draws import (
     LOW_BITS,
+    CountedDraws,
     Draws,
     LaneParts,
     PartPosition,
     Stop,
     join_positions,
     part_salt,
-    split_cursor,
+    split_positions,
 )
-from midepoch.pipeline.lanes import PipelineLanes
-from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.pipeline.schedule import COUNTED, DrawTable, Shares, WeightSteps, integer_weights, weight_in_words
 from midepoch.sources.source import (
     AdoptedCheckpoint,
@@ -146,7 +144,7 @@ class Mixture:
 
     def part_positions(self, cursor: Cursor) -> list[PartPosition]:
         """The position in each part that a cursor of the mixture holds."""
-        return split_cursor(cursor, [len(part.begin) for part in self.parts])
+        return split_positions(cursor, [len(part.begin) for part in self.parts])
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -304,9 +302,9 @@ class MixtureLanes:
         return flow
 
 
-def _note_masked(left_out: set[int], of_part: Set[int], salt: int, keys: I64) -> None:
+def _note_masked(left_out: set[int], of_part: Set[int], salt: int, keys: list[int]) -> None:
     """Add the keys that the mixture gives to those items of a part that are masked."""
-    left_out.update((key ^ salt) & LOW_BITS for key in keys.tolist() if key in of_part)
+    left_out.update((key ^ salt) & LOW_BITS for key in keys if key in of_part)
 
 
 def _no_row(key: int) -> tuple[str, int]:

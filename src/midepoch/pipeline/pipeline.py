@@ -1,27 +1,36 @@
-"""A pipeline: everything that decides which items there are, nothing about who reads."""
+"""A pipeline: everything that decides which items there are, nothing about who reads. And its lanes in one epoch."""
 
+import json
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import islice
 from math import prod
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from midepoch._common.hashing import digest
 from midepoch._common.lazy import cached_property
-from midepoch.checkpoint.lanes import Cursor
+from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import Edits, State
 from midepoch.checkpoint.versions import fingerprint_digest
 from midepoch.counting.survey import OwnLengths
 from midepoch.counting.survey_file import Survey
-from midepoch.sources.source import ItemSpec, Source
-from midepoch.stages.flow import Context, Flow
-from midepoch.stages.stage import Call, Stage, cursor_numbers
+from midepoch.counting.window_counts import CountsOfLane, WindowCounts
+from midepoch.sources.source import EpochCut, ItemSpec, Source
+from midepoch.stages.counted import CountedItems, Outputs, without_others
+from midepoch.stages.flow import Context, Flow, PackCounts
+from midepoch.stages.pack.windows import PlannedWindows
+from midepoch.stages.stage import Call, Stage, cursor_numbers, why_no_survey
 from midepoch.values.features import with_field_features
 
 log = logging.getLogger("midepoch")
 
 StageKind = TypeVar("StageKind", bound=Stage)
+COUNTS_FORMAT = 1
+"""Part of the key of shared counts; raise it when those of older releases must not be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,29 +78,14 @@ class Pipeline:
         reason = self.source.why_not_counted(self.survey)
         if reason is not None:
             return reason
-        random, grouping = None, None if self.source.has_rows else "mix"
-        covered = self.survey.covered if self.survey is not None else 0
-        for stage in self.stages:
-            covered -= stage.checking(False).needs_survey
-            if stage.needs_survey:
-                if grouping is not None and not (grouping == "mix" and stage.length_column is not None):
-                    remedy = "on each of the datasets before mixing them" if grouping == "mix" else f"before {grouping}"
-                    return (
-                        f"{stage.name} comes after {grouping}, whose items have no row numbers by which a survey could "
-                        f"know them: use {stage.name} {remedy}"
-                    )
-                if random is not None:
-                    return (
-                        f"{stage.name} comes after {random} with with_rng=True, which makes other rows in every epoch: "
-                        f"put {stage.name} first"
-                    )
-                known = self.knows_lengths if grouping == "mix" else self.known_survey is not self.survey
-                if covered < 0 and not known:
-                    return f"how many items {stage.name} yields is only known by reading the rows: call .survey() once"
-            elif stage.count(1) is None:
-                return stage.why_not_counted
-            grouping = grouping or (None if stage.keeps_rows else stage.name)
-            random = stage.name if stage.uses_rng else random
+        is_mixture, survey = not self.source.has_rows, self.survey
+        reason = why_no_survey(self.stages, of_mixture=is_mixture)
+        if reason is not None:
+            return reason
+        of_surveys = [stage for stage in self.stages if stage.checking(False).needs_survey]
+        for stage in of_surveys[0 if survey is None else survey.covered :]:
+            if stage.needs_survey and not (self.knows_lengths if is_mixture else self.known_survey is not survey):
+                return f"how many items {stage.name} yields is only known by reading the rows: call .survey() once"
         return None
 
     @cached_property
@@ -282,3 +276,119 @@ class Pipeline:
             len(self.stages) + 1,
         )
         return self.source.context(epoch, rows_until)
+
+
+def cut_of(state: State) -> EpochCut:
+    """How the epoch of a state, which has begun, is cut."""
+    return EpochCut(
+        epoch=state.epoch,
+        lanes=len(state.positions),
+        mode=state.mode,
+        appended=state.appended,
+        edits=state.edits,
+    )
+
+
+class PipelineLanes:
+    """The lanes of one epoch of a pipeline."""
+
+    def __init__(self, pipeline: Pipeline, cut: EpochCut) -> None:
+        self.pipeline, self.cut = pipeline, replace(cut, masks=bool(cut.edits) and (cut.masks or pipeline.keeps_layout))
+        self.deferred = False
+        """True if items of a uniform pipeline go to another process: rows that no function needs are ``RowItems``."""
+        self.packs = PackCounts()
+        self.left_out: dict[int, set[int]] = {}
+        """For each lane that was opened, the keys of the masked rows that were read, if there are any."""
+        self.source = pipeline.source.cut(self.cut, lambda: pipeline.known_survey)
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, state: State) -> "PipelineLanes":
+        """The lanes of a state's epoch, which has begun."""
+        return cls(pipeline, cut_of(state))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PipelineLanes, (self.pipeline, self.cut)
+
+    def size(self, lane: int) -> int:
+        return self.source.size(lane)
+
+    def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
+        return self.source.reaches(lane, cursor[: len(self.pipeline.source.begin)], margin)
+
+    def open(self, opened: Any, lane: int, position: LanePosition, skip: int, stride: int) -> Flow:
+        """The items of a lane from its position on: without the first ``skip``, then every ``stride``-th."""
+        flow = self.flow(opened, lane, position.cursor)
+        if not position.delivered_ahead and (skip, stride) == (0, 1):
+            return flow
+        delivered_ahead = set(position.delivered_ahead)
+        items = flow.as_single_items()
+        items = (single for number, single in enumerate(items) if number not in delivered_ahead)
+        return flow.with_single_items(islice(items, skip, None, stride))
+
+    def counted(self, lane: int, cursor: Cursor) -> CountedItems:
+        return self._counted(lane, cursor, self.pipeline.stages)
+
+    def units(self, lane: int, cursor: Cursor) -> CountedItems:
+        """The outputs of the last stage that changes the number of items, from a cursor on."""
+        return self._counted(lane, cursor, self.pipeline.stages[: self.pipeline.unit_stages])
+
+    def windows(self, lane: int, cursor: Cursor) -> PlannedWindows | None:
+        """The windows of the stage that packs documents, from a cursor of that stage on; None if there is none."""
+        for number, stage in enumerate(self.pipeline.stages, start=1):
+            if stage.makes_windows:
+                windows = self._counted(lane, cursor, self.pipeline.stages[:number])
+                assert isinstance(windows, PlannedWindows)
+                return windows
+        return None
+
+    def _counted(self, lane: int, cursor: Cursor, stages: Sequence[Stage]) -> CountedItems:
+        width = len(self.pipeline.source.begin)
+        items = self.source.counted(lane, cursor[:width])
+        if self.pipeline.uniform:
+            items = Outputs(items, self._with_deferral)
+        output_counts = partial(self.output_counts, lane)
+        context = replace(self.pipeline.context(self.cut.epoch), output_counts=output_counts, packs=self.packs)
+        filters = [number for number, stage in enumerate(stages) if stage.needs_survey and stage.keeps_rows]
+        if not filters:
+            items = without_others(items, "read(filters=...)", context.name)
+        for number, (stage, own_numbers) in enumerate(zip(stages, cursor_numbers(stages), strict=True)):
+            width += own_numbers
+            items = stage.counted(items, cursor[:width], context)
+            if filters and number == filters[-1]:
+                items = without_others(items, stage.name, context.name)
+        return items
+
+    def output_counts(self, lane: int) -> CountsOfLane:
+        """How many packs the windows of a lane have, as far as any process knows."""
+        return CountsOfLane(self._output_counts, lane)
+
+    @cached_property
+    def _output_counts(self) -> WindowCounts:
+        stages, survey = self.pipeline.stages, self.pipeline.known_survey
+        last = next(number for number, stage in enumerate(stages, start=1) if stage.makes_windows)
+        folder, key = None, ""
+        if survey is not None and survey.folder is not None:
+            described = self.pipeline.source.describe(), [stage.describe() for stage in stages[:last]]
+            parts = [COUNTS_FORMAT, survey.digest, self.pipeline.source.fingerprint, described, asdict(self.cut)]
+            folder, key = survey.folder, digest(json.dumps(parts, sort_keys=True).encode(), size=16).hex()
+        size = stages[last - 1].group_size
+        return WindowCounts(folder, key, lanes=self.cut.lanes, lane_rows=self.source.size(0), size=size)
+
+    def _with_deferral(self, flow: Flow) -> Flow:
+        return replace(flow, deferred=True) if self.deferred else flow
+
+    def flow(self, opened: Any, lane: int, cursor: Cursor) -> Flow:
+        """The items of a lane from a cursor on. Each stage gets the cursor's numbers up to its own."""
+        width = len(self.pipeline.source.begin)
+        context = replace(self.pipeline.context(self.cut.epoch), packs=self.packs)
+        if self.cut.masks:
+            left_out = self.left_out.setdefault(lane, set())  # one for all flows of the lane
+            self.source.note_masked(lane, left_out)
+            context = replace(context, left_out=left_out)
+        flow, stages = self.source.flow(opened, lane, cursor[:width]), self.pipeline.stages
+        passes = flow.passes
+        for stage, own_numbers in zip(stages, cursor_numbers(stages), strict=True):
+            width += own_numbers
+            flow = replace(flow, passes=passes, skips=own_numbers > 1)
+            flow = stage.flow(flow, cursor[:width], context)
+        return flow

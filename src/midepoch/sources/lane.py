@@ -17,9 +17,8 @@ from midepoch.order.orders import Interval, Order, Shuffle, lanes_by_file
 from midepoch.sources.ahead import LaneRows, OpenFiles
 from midepoch.sources.appended import generations, lane_of_generations
 from midepoch.sources.source import EpochCut, FindSurvey, RowFacts
-from midepoch.stages.counted import CountedItems, TracedRows, Wanted
+from midepoch.stages.counted import CountedItems, Kept, TracedRows, Wanted, rejected_row
 from midepoch.stages.flow import Flow, RowRun, noting
-from midepoch.stages.kept import Kept, rejected_row
 
 if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
     from midepoch.index.predicate import Predicate
@@ -101,9 +100,9 @@ class FileRowsLanes:
     def note_masked(self, lane: int, left_out: set[int]) -> None:
         self._left_out[lane] = left_out
 
-    def _note_masked(self, left_out: set[int], keys: I64) -> None:
+    def _note_masked(self, left_out: set[int], keys: list[int]) -> None:
         assert self._gone is not None
-        left_out.update(keys[np.isin(keys, self._gone)].tolist())
+        left_out.update(np.intersect1d(keys, self._gone).tolist())
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
         rows = CountedFileRows(self, lane, cursor[0], self._survey(), self._gone_positions(lane))

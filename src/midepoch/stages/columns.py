@@ -1,6 +1,7 @@
-"""Stages that remove, rename, fill, cast or add columns of rows, whole runs at a time."""
+"""Stages that select, remove, rename, fill, cast, add or convert columns of rows, whole runs at a time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,11 +17,74 @@ from midepoch.stages.stage import Stage
 from midepoch.values.convert import as_column, to_plain
 from midepoch.values.forms import Form
 from midepoch.values.numbers import arrow_of
-from midepoch.values.rows import Rows
+from midepoch.values.rows import Rows, convert_batch, convert_item
+
+
+class ColumnStage(Stage):
+    """A stage that changes columns. It gets rows many at a time; an item is the only one of its rows, or a batch."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def changed(self, rows: Rows, keys: I64) -> Rows:
+        """The rows with other columns."""
+
+    @abstractmethod
+    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        """The schema that columns of the files have after it; None if nothing may look one up there by its name."""
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        schema = None if inputs.schema is None else self.file_schema(inputs.schema)
+        if inputs.row_runs is not None:
+            runs = (RowRun(self.changed(run.rows, run.keys), run.cursors, run.keys) for run in inputs.row_runs)
+            return replace(inputs, row_runs=runs, schema=schema)
+        items = ((self._item(item, key, inputs), cursor, key) for item, cursor, key in inputs.as_single_items())
+        return replace(inputs.with_single_items(items), schema=schema)
+
+    def _item(self, item: Any, key: int, inputs: Flow) -> Any:
+        if not isinstance(item, Mapping | pa.RecordBatch):
+            raise TypeError(
+                f"{self.name} needs items that are dicts, got a {type(item).__name__}. Let the map before it return a "
+                "dict, or leave it out."
+            )
+        if inputs.batched or isinstance(item, pa.RecordBatch):
+            data = item if isinstance(item, pa.RecordBatch) else dict(item)
+            return self.changed(Rows(data, inputs.form), np.array([key])).data
+        row = self.changed(Rows({name: [value] for name, value in item.items()}, inputs.form), np.array([key])).data
+        return {name: column[0] for name, column in row.items()}
+
+    def check_known(self, names: Sequence[str], known: Sequence[str]) -> None:
+        """Raise if one of the names is not that of a column."""
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise SchemaMismatchError(f"{self.name}: there is no column {missing[0]!r}. There are: {', '.join(known)}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RenameColumns(Stage):
+class Select(ColumnStage):
+    """Keep only some columns."""
+
+    names: tuple[str, ...]
+    name = "select_columns"
+
+    def changed(self, rows: Rows, keys: I64) -> Rows:
+        self.check_known(self.names, rows.names)
+        return rows.select(self.names)
+
+    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        return self.item_schema(schema)
+
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        if schema is None or not set(self.names) <= set(schema.names):
+            return None
+        return pa.schema([schema.field(name) for name in self.names])
+
+    def describe(self) -> dict[str, Any] | None:
+        return {"op": self.name, "columns": list(self.names)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameColumns(ColumnStage):
     """Give columns other names, or remove them. The others stay as they are, and so does the order."""
 
     names: tuple[tuple[str, str | None], ...]
@@ -28,40 +92,21 @@ class RenameColumns(Stage):
     name: str
     """The method that the user called."""
 
-    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        # Columns of the files have other names from here on, so nothing may look one up there by its new name.
-        if inputs.row_runs is not None:
-            runs = (RowRun(self._renamed(run.rows), run.cursors, run.keys) for run in inputs.row_runs)
-            return Flow(row_runs=runs, form=inputs.form, schema=None)
-        items = ((self._renamed_item(item), cursor, key) for item, cursor, key in inputs.as_single_items())
-        return replace(inputs.with_single_items(items), schema=None)
+    def changed(self, rows: Rows, keys: I64) -> Rows:
+        return rows.renamed(self._new_names(rows.names))
+
+    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        return None
 
     def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         if schema is None:
             return None
         return pa.schema([schema.field(old).with_name(new) for old, new in self._new_names(schema.names).items()])
 
-    def _renamed(self, rows: Rows) -> Rows:
-        new = self._new_names(rows.names)
-        return rows.select(list(new)).renamed(list(new.values()))
-
-    def _renamed_item(self, item: Any) -> Any:
-        if isinstance(item, pa.RecordBatch):
-            new = self._new_names(item.schema.names)
-            return item.select(list(new)).rename_columns(list(new.values()))
-        if not isinstance(item, Mapping):
-            raise TypeError(
-                f"{self.name} needs items that are dicts, got a {type(item).__name__}. Let the map before it return a "
-                "dict, or leave it out."
-            )
-        return {new: item[old] for old, new in self._new_names(list(item)).items()}
-
     def _new_names(self, known: Sequence[str]) -> dict[str, str]:
         """The new name of each column that is kept."""
         names = dict(self.names)
-        missing = [name for name in names if name not in known]
-        if missing:
-            raise SchemaMismatchError(f"{self.name}: there is no column {missing[0]!r}. There are: {', '.join(known)}.")
+        self.check_known(list(names), known)
         kept = {name: new for name in known if (new := names.get(name, name)) is not None}
         twice = [name for name in kept.values() if list(kept.values()).count(name) > 1]
         if twice:
@@ -75,7 +120,7 @@ class RenameColumns(Stage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FillColumns(Stage):
+class FillColumns(ColumnStage):
     """Add the columns that rows do not have, with nulls, and put all columns into one order: what ``concat`` does.
 
     A state does not remember it, so that datasets with other columns may be added to a run.
@@ -84,14 +129,21 @@ class FillColumns(Stage):
     columns: pa.Schema
     name = "fill_columns"
 
-    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        # The schema stays that of the files: columns that they have may be looked up there.
-        if inputs.row_runs is not None:
-            runs = (RowRun(self._filled(run.rows), run.cursors, run.keys) for run in inputs.row_runs)
-            return replace(inputs, row_runs=runs)
-        fill = self._filled_batch if inputs.batched else self._filled_item
-        items = ((fill(item), cursor, key) for item, cursor, key in inputs.as_single_items())
-        return inputs.with_single_items(items)
+    def changed(self, rows: Rows, keys: I64) -> Rows:
+        nulls = {one.name: pa.nulls(len(rows), one.type) for one in self.columns if one.name not in rows.names}
+        order = list(dict.fromkeys([*self.columns.names, *rows.names]))
+        data = rows.data
+        if isinstance(data, dict):
+            columns = {name: as_column(nulls[name], rows.form) if name in nulls else data[name] for name in order}
+            return replace(rows, data=columns)
+        schema = pa.schema(
+            [self.columns.field(name).with_nullable(True) if name in nulls else data.field(name) for name in order]
+        )
+        arrays = [nulls[name] if name in nulls else data.column(name) for name in order]
+        return replace(rows, data=pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        return schema  # columns that the files have may be looked up there
 
     def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         if schema is None:
@@ -99,61 +151,28 @@ class FillColumns(Stage):
         known = {**{one.name: one for one in self.columns}, **{one.name: one for one in schema}}
         return pa.schema(list(known.values()))
 
-    def _filled(self, rows: Rows) -> Rows:
-        data = rows.data
-        if isinstance(data, pa.RecordBatch):
-            return replace(rows, data=self._filled_arrow(data))
-        nulls = {
-            one.name: as_column(pa.nulls(len(rows), one.type), rows.form)
-            for one in self.columns
-            if one.name not in data
-        }
-        return replace(rows, data={name: {**nulls, **data}[name] for name in self._order(data)})
-
-    def _filled_item(self, item: Any) -> Any:
-        if isinstance(item, pa.RecordBatch):
-            return self._filled_arrow(item)
-        return {**dict.fromkeys(self.columns.names), **item} if isinstance(item, Mapping) else item
-
-    def _filled_batch(self, batch: Any) -> Any:
-        if not isinstance(batch, Mapping):
-            return self._filled_item(batch)
-        rows = len(next(iter(batch.values()), ()))
-        return {name: batch[name] if name in batch else [None] * rows for name in self._order(batch)}
-
-    def _filled_arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        own = batch.schema
-        fields = [
-            own.field(name) if name in own.names else self.columns.field(name).with_nullable(True)
-            for name in self._order(own.names)
-        ]
-        columns = [
-            batch.column(one.name) if one.name in own.names else pa.nulls(batch.num_rows, one.type) for one in fields
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-
-    def _order(self, names: Iterable[str]) -> list[str]:
-        return list(dict.fromkeys([*self.columns.names, *names]))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CastColumns(Stage):
+class CastColumns(ColumnStage):
     """Give columns other types. The others stay as they are, and so does the order."""
 
     types: tuple[tuple[str, pa.DataType], ...]
     name: str
     """The method that the user called."""
 
-    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        # Columns of the files have other types from here on, so nothing may look one up there.
-        if inputs.row_runs is not None:
-            runs = (RowRun(self._cast_rows(run.rows), run.cursors, run.keys) for run in inputs.row_runs)
-            return Flow(row_runs=runs, form=inputs.form, schema=None)
-        items = (
-            (self._cast_item(item, inputs.form, inputs.batched), cursor, key)
-            for item, cursor, key in inputs.as_single_items()
-        )
-        return replace(inputs.with_single_items(items), schema=None)
+    def changed(self, rows: Rows, keys: I64) -> Rows:
+        types, data = self._types_of(rows.names), rows.data
+        if isinstance(data, dict):
+            cast = {name: as_column(self._cast(name, _array(data[name]), types[name]), rows.form) for name in types}
+            return replace(rows, data={**data, **cast})
+        arrays = [
+            self._cast(name, column, types[name]) if name in types else column
+            for name, column in zip(rows.names, data.columns, strict=True)
+        ]
+        return replace(rows, data=pa.RecordBatch.from_arrays(arrays, names=rows.names))
+
+    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        return None
 
     def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         if schema is None:
@@ -162,44 +181,8 @@ class CastColumns(Stage):
         return pa.schema([pa.field(one.name, types[one.name]) if one.name in types else one for one in schema])
 
     def _types_of(self, known: list[str]) -> dict[str, pa.DataType]:
-        missing = [name for name, _ in self.types if name not in known]
-        if missing:
-            raise SchemaMismatchError(f"{self.name}: there is no column {missing[0]!r}. There are: {', '.join(known)}.")
+        self.check_known([name for name, _ in self.types], known)
         return dict(self.types)
-
-    def _cast_rows(self, rows: Rows) -> Rows:
-        types = self._types_of(rows.names)
-        data = rows.data
-        if isinstance(data, pa.RecordBatch):
-            return replace(rows, data=self._cast_batch(data))
-        columns = {
-            name: as_column(self._cast(name, _array(column), types[name]), rows.form) if name in types else column
-            for name, column in data.items()
-        }
-        return replace(rows, data=columns)
-
-    def _cast_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        types = self._types_of(batch.schema.names)
-        columns = {
-            name: self._cast(name, column, types[name]) if name in types else column
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        }
-        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-    def _cast_item(self, item: Any, form: Form, batched: bool) -> Any:
-        if isinstance(item, pa.RecordBatch):
-            return self._cast_batch(item)
-        if not isinstance(item, Mapping):
-            raise TypeError(
-                f"{self.name} needs items that are dicts, got a {type(item).__name__}. Let the map before it return a "
-                "dict, or leave it out."
-            )
-        types = self._types_of(list(item))
-        made = dict(item)
-        for name, wanted in types.items():
-            values = self._cast(name, _array(item[name] if batched else [item[name]]), wanted)
-            made[name] = as_column(values, form) if batched else as_column(values, form)[0]
-        return made
 
     def _cast(self, name: str, column: pa.Array, wanted: pa.DataType) -> pa.Array:
         try:
@@ -215,7 +198,7 @@ class CastColumns(Stage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddColumn(Stage):
+class AddColumn(ColumnStage):
     """Add a column that has a value for each row of the files."""
 
     column: str
@@ -230,43 +213,46 @@ class AddColumn(Stage):
         stored = pa.RecordBatch.from_arrays([values], names=[column]).serialize()
         return cls(column=column, values=values, digest=digest(stored, size=8).hex())
 
-    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        if inputs.row_runs is not None:
-            runs = (RowRun(self._with_column(run.rows, run.keys), run.cursors, run.keys) for run in inputs.row_runs)
-            return Flow(row_runs=runs, form=inputs.form, schema=None)
-        items = (
-            (self._with_value(item, key, inputs.form), cursor, key) for item, cursor, key in inputs.as_single_items()
-        )
-        return replace(inputs.with_single_items(items), schema=None)
+    def changed(self, rows: Rows, keys: I64) -> Rows:
+        if self.column in rows.names:
+            raise SchemaMismatchError(f"add_column: there is a column {self.column!r} already. Remove it first.")
+        values, data = self.values.take(arrow_of(keys)), rows.data
+        if isinstance(data, dict):
+            return replace(rows, data={**data, self.column: as_column(values, rows.form)})
+        return replace(rows, data=pa.RecordBatch.from_arrays([*data.columns, values], names=[*rows.names, self.column]))
+
+    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        return None
 
     def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         return None if schema is None else schema.append(pa.field(self.column, self.values.type))
 
-    def _with_column(self, rows: Rows, keys: I64) -> Rows:
-        self._check_new(rows.names)
-        values = self.values.take(arrow_of(keys))
-        data = rows.data
-        if isinstance(data, pa.RecordBatch):
-            columns = [*data.columns, values]
-            batch = pa.RecordBatch.from_arrays(columns, names=[*data.schema.names, self.column])
-            return replace(rows, data=batch)
-        return replace(rows, data={**data, self.column: as_column(values, rows.form)})
-
-    def _with_value(self, item: Any, key: int, form: Form) -> Any:
-        if isinstance(item, pa.RecordBatch):
-            data: Any = self._with_column(Rows(item, form), np.array([key])).data
-            return data
-        if not isinstance(item, Mapping):
-            raise TypeError(f"add_column needs items that are dicts, got a {type(item).__name__}. Put it first.")
-        self._check_new(list(item))
-        return {**item, self.column: as_column(self.values.slice(key, 1), form)[0]}
-
-    def _check_new(self, known: list[str]) -> None:
-        if self.column in known:
-            raise SchemaMismatchError(f"add_column: there is a column {self.column!r} already. Remove it first.")
-
     def describe(self) -> dict[str, Any] | None:
         return {"op": self.name, "column": self.column, "values": self.digest}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convert(Stage):
+    """Give items other values: Python, NumPy, torch or Arrow."""
+
+    form: Form
+    by_loader: bool = False
+    """True if the user chose no form, and a Loader delivers this one. Items without columns then stay as they are."""
+    name = "with_format"
+
+    @property
+    def sets_form(self) -> bool:  # type: ignore[override]
+        return not self.by_loader
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        if inputs.row_runs is not None:
+            return inputs.batched_as(self.form)
+        convert = convert_batch if inputs.batched else convert_item
+        items = (
+            (convert(item, self.form) if not self.by_loader or isinstance(item, Mapping) else item, cursor, key)
+            for item, cursor, key in inputs.as_single_items()
+        )
+        return replace(inputs.with_single_items(items), form=self.form)
 
 
 def _array(column: Any) -> pa.Array:

@@ -6,15 +6,14 @@ at the group's end. To resume, the input is opened there, the group is formed ag
 dropped. If an earlier stage may skip inputs, the cursor ends with a check of the group's inputs, or with 0 between
 groups: a group that is formed of other inputs would repeat or lose outputs, so it raises.
 
-A flow has one of four forms. Rows pass as columns (``RowRun``) for as long as no function needs them one by one.
-Finished items that were made together stay together (``ItemRun``), and so do arrays of items (``StackedRun``). Others
-pass as they are made (``SingleItem``).
+A flow has one of three forms. Rows pass as columns (``RowRun``) for as long as no function needs them one by one.
+Finished items that were made together stay together (``ItemRun``). Others pass as they are made (``SingleItem``).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,6 @@ from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.stages.stacked import StackedRun
 from midepoch.values.collate import collate
 from midepoch.values.forms import Form
 from midepoch.values.row_items import row_items
@@ -82,6 +80,9 @@ class ItemRun(NamedTuple):
         return zip(self.items, cursors, self.keys.tolist(), strict=True)
 
 
+AnyRun = TypeVar("AnyRun", RowRun, ItemRun)
+
+
 class OutputCounts(Protocol):
     """How many outputs the groups of a lane have. A group is known by the position of its first row in the lane."""
 
@@ -90,6 +91,14 @@ class OutputCounts(Protocol):
 
     def put(self, start: int, count: int) -> None:
         """Let others know it."""
+
+
+@dataclass(slots=True)
+class PackCounts:
+    """How many packs were made, and how many tokens they have, without padding."""
+
+    packs: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +114,8 @@ class Context:
     """What processes know of the windows of the lane that is counted; None if no lane is."""
     left_out: Set[int] = frozenset()
     """The keys of rows that come only to keep the layout of packs, and are left out of these. More may be added."""
+    packs: PackCounts = field(default_factory=PackCounts, compare=False)
+    """Counts the packs that stages make."""
 
     def name_row(self, stage: int, key: int, *, single: bool = False) -> str:
         """Say where an input of a stage comes from, as far as its key says.
@@ -127,12 +138,10 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """The outputs of a stage, in exactly one of the four forms, and what is known of every item."""
+    """The outputs of a stage, in exactly one of the three forms, and what is known of every item."""
 
     row_runs: Iterator[RowRun] | None = None
     item_runs: Iterator[ItemRun] | None = None
-    stacked_runs: Iterator[StackedRun] | None = None
-    """Only of items that are NumPy arrays or tensors."""
     single_items: Iterator[SingleItem] | None = None
     form: Form = "python"
     """The values that items hold: Python, NumPy, torch or Arrow."""
@@ -153,11 +162,8 @@ class Flow:
         """The outputs one by one."""
         if self.single_items is not None:
             return self.single_items
-        if self.stacked_runs is not None:
-            form: Literal["numpy", "torch"] = "torch" if self.form == "torch" else "numpy"
-            return chain.from_iterable(run.single_items(form) for run in self.stacked_runs)
         item_runs = self.as_item_runs()
-        assert item_runs is not None, "a flow has one of its four forms"
+        assert item_runs is not None, "a flow has one of its three forms"
         return chain.from_iterable(map(ItemRun.single_items, item_runs))
 
     def as_item_runs(self) -> Iterator[ItemRun] | None:
@@ -175,11 +181,11 @@ class Flow:
         if self.row_runs is None:
             return replace(self, form=form)
         runs = (RowRun(run.rows.to(form), run.cursors, run.keys) for run in self.row_runs)
-        return Flow(row_runs=runs, form=form, schema=self.schema, deferred=self.deferred)
+        return replace(self, row_runs=runs, form=form)
 
     def with_single_items(self, items: Iterator[SingleItem]) -> "Flow":
         """A flow of other items, one by one, of which the same is known."""
-        return replace(self, row_runs=None, item_runs=None, stacked_runs=None, single_items=items)
+        return replace(self, row_runs=None, item_runs=None, single_items=items)
 
 
 def _regroup(runs: Iterator[RowRun], size: int) -> Iterator[RowRun]:
@@ -308,7 +314,7 @@ class Idle:
 
     def __init__(self, passes: Callable[[Sequence[int]], int] | None, what: str) -> None:
         """Take what says how often all parts had ended at a cursor, None if they end once; ``what`` is missing."""
-        self._passes, self._what = passes, what
+        self._passes, self._what, self.watches = passes, what, passes is not None
         self._since: int | None = None
 
     def note(self, fruitful: bool, cursor: Sequence[int]) -> None:
@@ -328,28 +334,23 @@ class Idle:
             )
 
 
-def noting(flow: Flow, note: Callable[[I64], None]) -> Flow:
-    """The same flow. The keys of everything that passes are noted."""
+def noting(flow: Flow, note: Callable[[list[int]], None], at_end: Callable[[], None] = lambda: None) -> Flow:
+    """The same flow. The keys of everything that passes are noted first; a note may raise."""
+
+    def noted(runs: Iterator[AnyRun]) -> Iterator[AnyRun]:
+        for run in runs:
+            note(run.keys.tolist())
+            yield run
+        at_end()
+
+    def noted_singly(items: Iterator[SingleItem]) -> Iterator[SingleItem]:
+        for single in items:
+            note([single[2]])
+            yield single
+        at_end()
+
     if flow.row_runs is not None:
-        return replace(flow, row_runs=_rows(flow.row_runs, note))
+        return replace(flow, row_runs=noted(flow.row_runs))
     if flow.item_runs is not None:
-        return replace(flow, item_runs=_items(flow.item_runs, note))
-    return flow.with_single_items(_single_items(flow.as_single_items(), note))
-
-
-def _rows(runs: Iterator[RowRun], note: Callable[[I64], None]) -> Iterator[RowRun]:
-    for run in runs:
-        note(run.keys)
-        yield run
-
-
-def _items(runs: Iterator[ItemRun], note: Callable[[I64], None]) -> Iterator[ItemRun]:
-    for run in runs:
-        note(run.keys)
-        yield run
-
-
-def _single_items(items: Iterator[SingleItem], note: Callable[[I64], None]) -> Iterator[SingleItem]:
-    for single in items:
-        note(np.array([single[2]], np.int64))
-        yield single
+        return replace(flow, item_runs=noted(flow.item_runs))
+    return flow.with_single_items(noted_singly(flow.as_single_items()))

@@ -1,6 +1,6 @@
 """Rows on their way through the stages: converted column by column, and turned into single rows last."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from midepoch._common.types import I64
 from midepoch.errors import SchemaMismatchError
 from midepoch.values.arrow import arrow_batches, arrow_columns, row_values
 from midepoch.values.collate import concat_batches, join_columns
-from midepoch.values.convert import convert_each, convert_named, convert_values
+from midepoch.values.convert import convert_each, convert_named, convert_value, convert_values
 from midepoch.values.forms import Form
 from midepoch.values.origin import UNREADABLE, RowOrigin, join_origins, unreadable
 from midepoch.values.row_dicts import row_dicts
@@ -35,6 +35,8 @@ class Rows:
     a row would depend on its neighbours, and those are different after a resume."""
     origin: RowOrigin | None = field(default=None, compare=False)
     """The rows of files that a record batch has, where they are known: errors name them."""
+    ragged: Callable[[str], bool] | None = field(default=None, compare=False)
+    """True of columns whose arrays differ in length from row to row. They are never stacked, even if some agree."""
 
     def __len__(self) -> int:
         if isinstance(self.data, pa.RecordBatch):
@@ -75,15 +77,15 @@ class Rows:
             return replace(self, data={name: self.data[name] for name in names})
         return replace(self, data=self.data.select(names))
 
-    def renamed(self, names: Sequence[str]) -> "Rows":
-        """The same columns under other names, in their order."""
+    def renamed(self, names: Mapping[str, str]) -> "Rows":
+        """Only the columns in ``names``, each under its new name."""
         if isinstance(self.data, pa.RecordBatch):
-            return replace(self, data=self.data.rename_columns(list(names)))
-        return replace(self, data=dict(zip(names, self.data.values(), strict=True)))
+            return replace(self, data=self.data.select(list(names)).rename_columns(list(names.values())))
+        return replace(self, data={new: self.data[old] for old, new in names.items()})
 
     def to(self, form: Form) -> "Rows":
         """The same rows in another form. They are converted when they are used."""
-        return Rows(self.data, form, isinstance(self.data, dict), self.origin)
+        return replace(self, form=form, unconverted=isinstance(self.data, dict))
 
     def columns(self) -> Any:
         """The rows as one object: a dict of columns, or a record batch for the form "arrow"."""
@@ -92,7 +94,12 @@ class Rows:
                 return arrow_columns(self.data, self.form)
             except UNREADABLE as error:
                 raise unreadable(self.data, self.origin, error) from None
-        return _convert_columns(self.data, self.form) if self.unconverted else self.data
+        if not self.unconverted:
+            return self.data
+        if self.ragged is None or self.form not in ("numpy", "torch"):
+            return _convert_columns(self.data, self.form)
+        stacked = _convert_columns({name: self.data[name] for name in self.names if not self.ragged(name)}, self.form)
+        return {name: stacked[name] if name in stacked else self.values(name) for name in self.names}
 
     def values(self, name: str) -> Any:
         """The values of a column one by one, each converted as if it were alone."""
@@ -101,7 +108,11 @@ class Rows:
                 return row_values(self.data.column(name), self.form)
             except UNREADABLE as error:
                 raise unreadable(self.data, self.origin, error) from None
-        return convert_each(self.data[name], self.form) if self.unconverted else self.data[name]
+        if not self.unconverted:
+            return self.data[name]
+        if self.ragged is not None and self.ragged(name):
+            return [convert_value(value, self.form) for value in self.data[name]]
+        return convert_each(self.data[name], self.form)
 
     def batches(self, size: int) -> Iterator[Any]:
         """The rows as ``columns()`` of ``size`` rows each. The last may be shorter."""
@@ -148,7 +159,8 @@ def concat(parts: Sequence[Rows]) -> Rows:
                 f"A batched function returned the columns {list(dicts[0])} for some rows and {list(columns)} for "
                 "others. Let it return the same columns every time."
             )
-    return Rows({name: join_columns([one[name] for one in dicts], form) for name in dicts[0]}, form, unconverted)
+    data = {name: join_columns([one[name] for one in dicts], form) for name in dicts[0]}
+    return replace(parts[0], data=data, unconverted=unconverted)
 
 
 def convert_item(item: Any, form: Form) -> Any:

@@ -30,7 +30,7 @@ from midepoch.delivery.tally import Tally
 from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.errors import StaleIteratorError
 from midepoch.sources.blocks import written
-from midepoch.stages.arguments import name_of
+from midepoch.stages.stage import name_of
 from midepoch.workers.messages import Chunk, read_message
 from midepoch.workers.process import (
     AHEAD_BYTES,

@@ -13,10 +13,10 @@ from midepoch._common.once import log_once
 from midepoch.counting import window_counts
 from midepoch.counting.window_counts import KEPT_FILES, Job, WindowCounts, count_windows
 from midepoch.dataset import Dataset
-from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.pipeline.surveyed import count_ahead
 from midepoch.sources.source import EpochCut
-from midepoch.stages.pack import stage
+from midepoch.stages.pack import windows
 
 
 def opened(folder, key="a", **changes):
@@ -138,13 +138,13 @@ def on(dataset, ranks, rank):
 @pytest.fixture
 def plans(monkeypatch):
     """How many windows are planned."""
-    made, plan = [], stage.pack
+    made, plan = [], windows.pack
 
     def counted(lengths, **options):
         made.append(len(lengths))
         return plan(lengths, **options)
 
-    monkeypatch.setattr(stage, "pack", counted)
+    monkeypatch.setattr(windows, "pack", counted)
     return made
 
 

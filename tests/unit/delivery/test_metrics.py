@@ -106,11 +106,12 @@ def test_what_all_processes_did_is_counted(dataset, workers):
     assert all(isinstance(value, int | float) for value in figures.values())
 
 
+@pytest.mark.parametrize("strategy", ["best_fit", "concat"])
 @pytest.mark.parametrize("surveyed", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_packs_have_tokens_and_a_fill(tmp_path, surveyed, workers):
+def test_packs_have_tokens_and_a_fill(tmp_path, surveyed, workers, strategy):
     write_files(tmp_path)
-    dataset = me.read(tmp_path).pack(16, window=8, pad=0)
+    dataset = me.read(tmp_path).pack(16, window=8, pad=0, strategy=strategy)
     loader = me.Loader(dataset.survey() if surveyed else dataset, num_workers=workers)
     packs = list(loader)
     figures = loader.metrics()

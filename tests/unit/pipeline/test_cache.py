@@ -12,7 +12,6 @@ import torch
 import midepoch as me
 from files import numbers, write
 from midepoch.counting import survey
-from midepoch.pipeline import arrow_items
 from midepoch.pipeline import cache as module
 from midepoch.pipeline.cache import Cache
 from midepoch.testing import assert_elastic, assert_resumes
@@ -271,7 +270,7 @@ def test_units_are_those_of_the_manifest(folder, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 4, 1000])
 def test_the_type_of_a_column_holds_all_its_values(folder, tmp_path, monkeypatch, rows):
-    monkeypatch.setattr(arrow_items, "BATCH_ROWS", rows)
+    monkeypatch.setattr(module, "BATCH_ROWS", rows)
 
     def late(row):
         number = row["id"]
@@ -324,7 +323,7 @@ def test_files_that_were_not_given_the_common_type_get_it_at_the_next_call(folde
 )
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_a_value_of_another_type_names_the_row(folder, tmp_path, monkeypatch, value, message, rows):
-    monkeypatch.setattr(arrow_items, "BATCH_ROWS", rows)
+    monkeypatch.setattr(module, "BATCH_ROWS", rows)
     with pytest.raises(me.SchemaMismatchError, match=message):
         me.read(folder).map(lambda row: {"x": value if row["id"] == 33 else [1]}).cache(tmp_path / "cache")
 
@@ -343,7 +342,7 @@ def test_files_of_other_types_or_columns_are_named(folder, tmp_path, values, mes
 
 @pytest.mark.parametrize("rows", [1, 1000])
 def test_rows_with_other_columns_are_named(folder, tmp_path, monkeypatch, rows):
-    monkeypatch.setattr(arrow_items, "BATCH_ROWS", rows)
+    monkeypatch.setattr(module, "BATCH_ROWS", rows)
     with pytest.raises(me.SchemaMismatchError, match=r"columns .'id', 'y'.* at row 13 of 1.arrow, and those before it"):
         me.read(folder).map(lambda row: {"y" if row["id"] == 33 else "x": 1}).cache(tmp_path / "cache")
 
@@ -397,8 +396,8 @@ def test_batches_that_do_not_fit_into_a_column_are_divided(folder, tmp_path, mon
         return original(column)
 
     dataset = me.read(folder).map(tokenise)
-    original = arrow_items.to_arrow
-    monkeypatch.setattr(arrow_items, "to_arrow", small)
+    original = module.to_arrow
+    monkeypatch.setattr(module, "to_arrow", small)
     assert list(dataset.cache(tmp_path / "cache")) == list(dataset)
 
 

@@ -11,7 +11,7 @@ import midepoch as me
 from files import write
 from midepoch.errors import CheckpointMismatchError, SurveyMismatchError
 from midepoch.order.deletes import Deletes
-from midepoch.stages.skip_errors import SkipErrors, SkipLog
+from midepoch.stages.skip import SkipErrors, SkipLog
 from midepoch.testing import assert_resumes
 
 ROWS = 60

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import midepoch as me
-from midepoch.pipeline.counted_draws import DRAWS_AHEAD, PASSES_KEPT
-from midepoch.pipeline.lanes import PipelineLanes
+from midepoch.pipeline import draws
+from midepoch.pipeline.draws import DRAWS_AHEAD, PASSES_KEPT
+from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.sources.source import EpochCut
 from worlds import ids, write_files
 
@@ -88,3 +89,31 @@ def test_passes_over_a_small_part_are_not_kept(build):
     assert items.cursor(5000) == cursor
     assert counted(build("never", first="few"))[0].cursor(5000) == cursor
     assert items.cursor(17) == counted(build("never", first="few"))[0].cursor(17)
+
+
+def is_first(row):
+    return row["id"] == 0
+
+
+@pytest.mark.parametrize("is_surveyed", [False, True])
+def test_a_pass_that_ended_before_a_resume_is_no_empty_one(tmp_path, monkeypatch, is_surveyed):
+    monkeypatch.setattr(draws, "EMPTY_PASSES", 2)
+    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+    folder = write_files(tmp_path / "few", [4], ["stream"])
+
+    def part(seed):
+        rows = me.read(folder).shuffle(seed, level="row").take(1).filter(is_first)
+        return rows.survey() if is_surveyed else rows
+
+    def has_item(rows, epoch):
+        rows.set_epoch(epoch)
+        return bool(list(rows))
+
+    passes = {seed: [has_item(part(seed), epoch) for epoch in range(3)] for seed in range(100)}
+    seed = next(seed for seed, has in passes.items() if has == [True, False, True])
+    mixture = me.mix([part(seed), part(seed)], stop="never")
+    whole = list(islice(mixture, 3))
+    first = iter(mixture)
+    next(first), next(first)
+    mixture.load_state_dict(mixture.state_dict())
+    assert list(islice(mixture, 1)) == whole[2:]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from files import write
-from midepoch.pipeline import counted_draws, draws
-from midepoch.pipeline.draws import RUN_ROWS, WaitingRows, deal
+from midepoch.pipeline import draws
+from midepoch.pipeline.draws import RUN_ROWS, PartRows, deal
 from midepoch.sources.blocks import FileBlocks
 from midepoch.stages.flow import RowRun
 from midepoch.testing import same
@@ -40,8 +40,7 @@ def drawn(monkeypatch):
         lengths.append(len(parts))
         return deal(parts, *arguments)
 
-    for module in (draws, counted_draws):
-        monkeypatch.setattr(module, "deal", watched)
+    monkeypatch.setattr(draws, "deal", watched)
     return lengths
 
 
@@ -144,13 +143,14 @@ def run_of(part, start, size, form):
     form=st.sampled_from(FORMS),
 )
 def test_each_draw_takes_the_next_row_of_its_part(parts, sizes, cuts, form):
-    waiting = [WaitingRows() for _ in range(4)]
-    for part, of_part in enumerate(waiting):
-        start = 0
-        while of_part.rows < len(parts):
+    def runs(part, start=0):
+        while True:
             size = sizes[(part + start) % len(sizes)]
-            of_part.add(run_of(part, start, size, form))
+            yield run_of(part, start, size, form)
             start += size
+
+    waiting = [PartRows(runs(part)) for part in range(4)]
+    assert [of_part.ready(len(parts)) for of_part in waiting] == [len(parts)] * 4
     got, keys, taken = [], [], [[] for _ in waiting]
     bounds = sorted({0, len(parts), *(cut for cut in cuts if cut < len(parts))})
     for begin, end in pairwise(bounds):
@@ -177,10 +177,8 @@ def plain_row(row):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_batches_of_dealt_rows_are_those_of_one_record_batch(form):
-    waiting = [WaitingRows(), WaitingRows()]
-    for part, of_part in enumerate(waiting):
-        for start in (0, 5, 10):
-            of_part.add(run_of(part, start, 5, form))
+    waiting = [PartRows(iter([run_of(part, start, 5, form) for start in (0, 5, 10)])) for part in range(2)]
+    assert [of_part.ready(20) for of_part in waiting] == [15, 15]
     parts = np.array([0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 1], np.int32)
     rows = deal(parts, waiting)[0].rows
     numbers = [parts[:draw].tolist().count(part) for draw, part in enumerate(parts.tolist())]

@@ -7,7 +7,8 @@ from in_memory import SCHEMA, ids_of
 from midepoch.pipeline.draws import PartPosition
 from midepoch.pipeline.mixture import OpenMixture, join_positions
 from midepoch.sources.source import EpochCut
-from midepoch.stages.transform import Convert, Filter
+from midepoch.stages.columns import Convert
+from midepoch.stages.functions import Filter
 from mixtures import mixture, odd, odd_batches, part
 
 

@@ -11,12 +11,12 @@ from in_memory import SCHEMA, NumbersSource, Opened, ids_of, items_of
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.pipeline.adopt import adopt
-from midepoch.pipeline.lanes import PipelineLanes
-from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.sources.source import EpochCut
-from midepoch.stages.batch import Batch, MapBatches
-from midepoch.stages.skip_errors import SkipErrors, SkipLog
-from midepoch.stages.transform import Convert, Filter, Map, Select
+from midepoch.stages.batch import Batch
+from midepoch.stages.columns import Convert, Select
+from midepoch.stages.functions import Filter, Map, MapBatches
+from midepoch.stages.skip import SkipErrors, SkipLog
 
 EMPTY = Pipeline(source=NumbersSource(rows=20))
 

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
-from midepoch.pipeline.edits import without
+from midepoch.pipeline.adopt import without
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ import pytest
 
 from in_memory import CONTEXT, assert_resumes_anywhere, flow_of, ids_of, items_of
 from midepoch._common.hashing import hash_keys
-from midepoch.stages.batch import Batch, Collate, MapBatches
+from midepoch.stages.batch import Batch, Collate
+from midepoch.stages.flow import Flow
+from midepoch.stages.functions import Filter, MapBatches
 from midepoch.stages.stage import Call
-from midepoch.stages.transform import Filter
 
 BOTH = pytest.mark.parametrize("single", [False, True])
 SIZES = [4, 1, 3, 2]
@@ -126,3 +127,11 @@ def test_a_size_that_is_no_integer_above_0_is_refused(size):
         Batch(size=size)
     with pytest.raises(ValueError, match="batch_size must be an integer of at least 1, got"):
         mapping(repeated, size=size)
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_one_to_one_function_that_returns_another_number_of_rows_raises(more):
+    stage = mapping(lambda columns: {"id": columns["id"][:more] if more < 0 else columns["id"] * 2}, one_to_one=True)
+    flow = flow_of(SIZES).as_single_items()
+    with pytest.raises(ValueError, match=r"one_to_one=True.* must return one row for each"):
+        items_of(stage.flow(Flow(single_items=(({"id": item["id"]}, *rest) for item, *rest in flow)), (0,), CONTEXT))

@@ -103,6 +103,10 @@ def less(columns):
     return [keep and number != 20 for keep, number in zip(are_kept(columns), columns["id"], strict=True)]
 
 
+def none(columns):
+    return [False] * len(columns["id"])
+
+
 def more(columns):
     return [keep or number == 21 for keep, number in zip(are_kept(columns), columns["id"], strict=True)]
 
@@ -114,6 +118,8 @@ def test_a_function_that_changed_is_noticed(data, kind):
         list(changed(surveyed, less))
     with pytest.raises(me.SurveyMismatchError, match=r"filter leaves out row 4 of 2.arrow, and now it does not"):
         list(changed(surveyed, more))
+    with pytest.raises(me.SurveyMismatchError, match=r"filter keeps row \d+ of \d.arrow, and now it does not"):
+        list(changed(surveyed, none))
     chosen = me.read(data).filter(are_kept, batched=True).survey().shuffle(1)
     with pytest.raises(me.SurveyMismatchError, match=r"filter keeps row 3 of 2.arrow, and now it does not"):
         list(changed(chosen, less))

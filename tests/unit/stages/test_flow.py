@@ -10,10 +10,13 @@ from midepoch.stages.flow import (
     Flow,
     Group,
     ItemRun,
+    RowRun,
     check_delivered,
+    noting,
     resume_groups,
     single_groups,
 )
+from midepoch.values.rows import Rows
 
 
 def test_the_same_rows_in_each_form_are_the_same_single_items():
@@ -123,3 +126,23 @@ def test_random_numbers_depend_on_stage_and_item():
     draws = [CONTEXT.rng(salt, key).integers(1 << 60) for salt, key in ((1, 1), (1, 1), (1, 2), (2, 1))]
     assert draws[0] == draws[1]
     assert len(set(draws)) == 3
+
+
+KEYS = [3, 1, 2]
+
+
+def flows():
+    numbers = np.array(KEYS, np.int64)
+    return {
+        "rows": Flow(row_runs=iter([RowRun(Rows({"id": KEYS}), numbers[:, None], numbers)])),
+        "items": Flow(item_runs=iter([ItemRun(KEYS, numbers[:, None], numbers)])),
+        "single items": Flow(single_items=iter([(key, (key,), key) for key in KEYS])),
+    }
+
+
+@pytest.mark.parametrize("kind", list(flows()))
+def test_the_keys_of_every_kind_of_flow_are_noted(kind):
+    noted = []
+    passing = noting(flows()[kind], noted.extend)
+    assert [key for _, _, key in passing.as_single_items()] == KEYS
+    assert noted == KEYS

@@ -8,7 +8,7 @@ import pytest
 
 import midepoch as me
 from counted import ROWS, is_kept, is_odd, write_files
-from midepoch.stages.kept import FIRST, FIRST_AT_ONCE, REMEMBERED, SHARE, SPAN, LeftOut
+from midepoch.stages.counted import FIRST, FIRST_AT_ONCE, REMEMBERED, SHARE, SPAN, LeftOut
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_few_rows_are_read_to_check(monkeypatch, data):
     kept = len(list(changed(build(data, "plain"), counting)))
     assert kept == ROWS * 2 // 3
     assert len(calls) == len(set(calls)) <= ROWS
-    monkeypatch.setattr("midepoch.stages.kept.FIRST", 0)
+    monkeypatch.setattr("midepoch.stages.counted.FIRST", 0)
     calls.clear()
     list(changed(build(data, "plain"), counting))
     assert kept < len(calls) <= 2 * (kept // 2 + kept // 2 // SHARE)

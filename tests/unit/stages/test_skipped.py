@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.stages.skip_errors import SkipErrors, SkipLog
+from midepoch.stages.skip import SkipErrors, SkipLog
 from midepoch.stages.stage import Call
 
 ROWS = 24

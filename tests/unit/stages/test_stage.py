@@ -6,15 +6,15 @@ from functools import partial, wraps
 import pyarrow as pa
 import pytest
 
-from midepoch.stages.arguments import name_of
-from midepoch.stages.batch import Batch, Collate, MapBatches, MapBatchesOneToOne
-from midepoch.stages.columns import AddColumn, CastColumns, FillColumns, RenameColumns
+from midepoch.stages.batch import Batch, Collate
+from midepoch.stages.columns import AddColumn, CastColumns, Convert, FillColumns, RenameColumns, Select
 from midepoch.stages.flow import Context, Flow
-from midepoch.stages.pack.spec import PackSpec
-from midepoch.stages.pack.stage import PackStream, PackWindows
-from midepoch.stages.skip_errors import SkipErrors, SkipLog
-from midepoch.stages.stage import Call, Stage
-from midepoch.stages.transform import Convert, Filter, Map, Select, ToTensors
+from midepoch.stages.functions import Filter, Map, MapBatches
+from midepoch.stages.pack.documents import PackSpec
+from midepoch.stages.pack.stream import PackStream
+from midepoch.stages.pack.windows import PackWindows
+from midepoch.stages.skip import SkipErrors, SkipLog
+from midepoch.stages.stage import Call, Stage, name_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 CONTEXT = Context(seed=0, epoch=0, rows_until=0, locate=lambda key: ("file", key))
@@ -41,13 +41,13 @@ STAGES = {
     "fill": FillColumns(columns=pa.schema([("id", pa.int64()), ("more", pa.int64())])),
     "add": AddColumn.of("more", pa.array([1, 2])),
     "convert": Convert(form="numpy"),
-    "tensors": ToTensors(form="torch"),
+    "tensors": Convert(form="torch", by_loader=True),
     "batch": Batch(size=3),
     "full batch": Batch(size=3, drop_last=True),
     "collated batch": Batch(size=3, collate=function),
     "collate": Collate(function=function),
     "batched map": MapBatches(call=call("map"), size=5),
-    "one-to-one batched map": MapBatchesOneToOne(call=call("map"), size=5),
+    "one-to-one batched map": MapBatches(call=call("map"), size=5, one_to_one=True),
     "batched filter": Filter(call=call("filter"), size=5),
     "checked filter": Filter(call=call("filter"), size=5, checks=True),
     "process": SkipErrors(call=call("process"), skip_log=None),

@@ -8,7 +8,7 @@ import numpy as np
 
 from midepoch._common.text import count
 from midepoch.errors import MissingExtraError
-from midepoch.stages.pack.spec import IGNORED, is_token_mask
+from midepoch.stages.pack.documents import IGNORED, is_token_mask
 from midepoch.values.collate import join_others
 
 try:

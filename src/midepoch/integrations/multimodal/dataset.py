@@ -8,9 +8,9 @@ from midepoch.dataset.front_door import FrontDoor
 from midepoch.delivery.passes import Pass
 from midepoch.integrations.multimodal.folders import Folder
 from midepoch.integrations.multimodal.options import COLUMNS, MultiModalOptions, OnError
-from midepoch.stages.pack.stage import PackWindows
 from midepoch.stages.pack.strategies import Strategy
-from midepoch.stages.skip_errors import SkipErrors
+from midepoch.stages.pack.windows import PackWindows
+from midepoch.stages.skip import SkipErrors
 from midepoch.storage.named_files import MAX_FILE_BYTES
 
 

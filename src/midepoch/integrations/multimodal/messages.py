@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from midepoch.stages.skip_errors import FILE_NOTE
+from midepoch.stages.skip import FILE_NOTE
 from midepoch.storage.named_files import NamedFiles
 from midepoch.values.images import image
 from midepoch.values.media import audio, video

@@ -18,7 +18,7 @@ from midepoch.integrations.huggingface.dataset import from_hf
 from midepoch.integrations.multimodal.folders import BySource, Folder, by_source, folders_of
 from midepoch.integrations.multimodal.messages import Messages
 from midepoch.stages.pack.strategies import Strategy
-from midepoch.stages.skip_errors import SkipErrors, SkipLimit, SkipLog
+from midepoch.stages.skip import SkipErrors, SkipLimit, SkipLog
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
 
 log = logging.getLogger("midepoch")

@@ -1,9 +1,8 @@
-"""Rows as documents: flat arrays of the columns along the tokens, and the length of each document."""
+"""Rows as documents: which columns go into packs, flat arrays of these along the tokens, and each document's length."""
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,17 +10,130 @@ import pyarrow as pa
 
 from midepoch._common.text import count
 from midepoch._common.types import I64
-from midepoch.errors import SurveyMismatchError
-from midepoch.stages.counted import CountedItems
-from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, concat_runs
-from midepoch.stages.pack.spec import PackSpec, missing_column
+from midepoch.errors import SchemaMismatchError
+from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
+from midepoch.stages.pack.strategies import OVERLONG, Overlong
 from midepoch.values.arrow import is_list, storage
 from midepoch.values.rows import Rows
 
 Values = npt.NDArray[Any]
-Layout = TypeVar("Layout")
 LENGTHS_AT_ONCE = 1024
-NO_TOKENS = "pack got no tokens to pack, because documents are empty, or too long with overlong='drop',"
+Others = Literal["drop", "join"]
+MADE = ("position_ids", "document_ids", "cu_seqlens")
+"""The columns that pack itself adds."""
+IGNORED = -100
+"""The label of tokens that are not learned from: the default ``ignore_index`` of torch's losses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackSpec:
+    """The parameters that all ways of packing share."""
+
+    length: int
+    column: str
+    overlong: Overlong
+    eos: int | None
+    pad: int | None
+    labels: str | None
+    others: Others = "drop"
+    number: int
+    """The stage's number in its pipeline, from 1."""
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"length is {self.length}; a pack needs room for at least 1 token.")
+        if self.overlong not in OVERLONG:
+            raise ValueError(f"overlong is {self.overlong!r}; it can be {', '.join(map(repr, OVERLONG))}.")
+        if not isinstance(self.column, str) or self.column in (*MADE, "labels"):
+            raise ValueError(
+                f"column is {self.column!r}; name the column of tokens, which is none that pack makes itself."
+            )
+        if self.others not in ("drop", "join"):
+            raise ValueError(f"others is {self.others!r}; it can be 'drop' or 'join'.")
+        if self.others == "join" and self.overlong == "cut":
+            raise ValueError(
+                "others='join' adds a document's other columns to the one pack that holds it, so no document may be "
+                "cut: pass overlong='drop' or 'alone'."
+            )
+        if not isinstance(self.labels, str | None):
+            raise TypeError(f"labels is {self.labels!r}; name a column, or pass None.")
+
+    @property
+    def label_source(self) -> str:
+        """The column from which labels are taken."""
+        return "labels" if self.labels is None else self.labels
+
+    def wants(self, name: str) -> bool:
+        """True if a column is packed along the tokens. Its name decides, never its length."""
+        return name in (self.column, self.label_source) or name == "token_type_ids" or is_token_mask(name)
+
+    def joins(self, name: str) -> bool:
+        """True if a column goes into packs as one value a document."""
+        return self.others == "join" and not self.wants(name) and name not in (*MADE, "labels")
+
+    def is_ragged(self, name: str) -> bool:
+        """True if a column's arrays differ in length from pack to pack."""
+        if name == "cu_seqlens" or self.joins(name):
+            return True
+        along_tokens = name in (*MADE, "labels") or self.wants(name)
+        return along_tokens and (self.pad is None or self.overlong == "alone")
+
+    def describe(self) -> dict[str, Any]:
+        """What a state remembers: every parameter, since each changes packs."""
+        names = ("length", "column", "overlong", "eos", "pad", "labels")
+        others = {"others": self.others} if self.others == "join" else {}
+        return {"op": "pack"} | {name: getattr(self, name) for name in names} | others
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise unless rows of this schema can be packed."""
+        needed = {self.column} if self.labels is None else {self.column, self.labels}
+        for name in sorted(needed - set(schema.names)):
+            raise missing_column(name, schema.names)
+        for one in schema:
+            if self.wants(one.name):
+                self.check_type(one.name, one.type)
+
+    def check_type(self, name: str, kind: pa.DataType) -> None:
+        """Raise unless an Arrow column of this type can be packed under its name."""
+        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        value = kind.value_type if is_list(kind) else pa.null()
+        if pa.types.is_integer(value):
+            return
+        if not (self._is_mask(name) and (pa.types.is_floating(value) or pa.types.is_boolean(value))):
+            raise self.wrong_type(name, str(kind))
+
+    def check_dtype(self, name: str, dtype: np.dtype[Any]) -> None:
+        """Raise unless an array of this dtype can be packed under its column's name."""
+        if dtype.kind not in ("biuf" if self._is_mask(name) else "iu"):
+            raise self.wrong_type(name, f"values of the type {dtype}")
+
+    def wrong_type(self, name: str, actual: str) -> SchemaMismatchError:
+        """The error that a column cannot be packed."""
+        remedy = (
+            "Tokenise first, with map, and name the column of tokens: .map(tokenise).pack(2048, column='input_ids')."
+            if name == self.column
+            else f"Its name says that it is packed along the tokens: make it such lists, or drop or rename {name!r}."
+        )
+        return SchemaMismatchError(
+            f"pack needs lists of integers in the column {name!r}, but it holds {actual}. {remedy}"
+        )
+
+    def _is_mask(self, name: str) -> bool:
+        return is_token_mask(name) and name not in (self.column, self.label_source)
+
+
+def is_token_mask(name: str) -> bool:
+    """True if a column is a mask of tokens, by its name. Masks of pixels and audio are not."""
+    return name.endswith("mask") and not name.startswith(("pixel_", "feature_", "input_features_"))
+
+
+def missing_column(name: str, columns: Sequence[str]) -> SchemaMismatchError:
+    """The error that a column does not exist."""
+    return SchemaMismatchError(
+        f"pack: there is no column {name!r}. There are: {', '.join(columns)}. Tokenise first, with map, and pass the "
+        "name of the column of tokens: .map(tokenise).pack(2048, column='input_ids')."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,190 +184,157 @@ def join_documents(parts: Sequence[Documents]) -> Documents:
     return Documents(columns, lengths, np.concatenate([part.keys for part in parts]))
 
 
-def runs_of_windows(inputs: Flow, size: int, spec: PackSpec, context: Context) -> Iterator[RowRun]:
-    """The rows in runs of a multiple of ``size`` rows; only the last run may have a remainder."""
-    runs = _pack_runs(inputs, lambda waiting: len(waiting) == size, spec, context)
-    return Flow(row_runs=runs).as_row_runs(size)
+@dataclass(frozen=True, slots=True)
+class DocumentReader:
+    """Reads rows as documents. An error names the row."""
 
+    spec: PackSpec
+    context: Context
 
-def runs_of_stream(inputs: Flow, delivered: int, spec: PackSpec, context: Context) -> Iterator[RowRun]:
-    """The rows in runs of any length, when ``delivered`` tokens of the first row are packed already.
+    def windows(self, inputs: Flow, size: int) -> Iterator[RowRun]:
+        """The rows in runs of a multiple of ``size`` rows; only the last run may have a remainder."""
+        return Flow(row_runs=self.runs(inputs, lambda waiting: len(waiting) == size)).as_row_runs(size)
 
-    Single items may each cost a call of a user function, so they are read only until they fill another pack.
-    """
-    tokens = -delivered
+    def stream(self, inputs: Flow, delivered: int) -> Iterator[RowRun]:
+        """The rows in runs of any length, when ``delivered`` tokens of the first row are packed already.
 
-    def is_enough(waiting: list[SingleItem]) -> bool:
-        nonlocal tokens
-        tokens += _tokens_in(waiting[-1][0], spec)
-        enough = tokens >= spec.length
-        tokens = tokens % spec.length if enough else tokens
-        return enough
+        Single items may each cost a call of a user function, so they are read only until they fill another pack.
+        """
+        tokens = -delivered
 
-    return _pack_runs(inputs, is_enough, spec, context)
+        def is_enough(waiting: list[SingleItem]) -> bool:
+            nonlocal tokens
+            tokens += self._tokens_in(waiting[-1][0])
+            enough = tokens >= self.spec.length
+            tokens = tokens % self.spec.length if enough else tokens
+            return enough
 
+        return self.runs(inputs, is_enough)
 
-def _pack_runs(
-    inputs: Flow, is_enough: Callable[[list[SingleItem]], bool], spec: PackSpec, context: Context
-) -> Iterator[RowRun]:
-    """The rows with the columns that go into packs, not converted. Single items wait until they are enough."""
-    for run in inputs.row_runs or ():
-        yield RowRun(run.rows.select(_pack_columns(run.rows.names, spec)), run.cursors, run.keys)
-    waiting: list[SingleItem] = []
-    for single in inputs.as_single_items() if inputs.row_runs is None else ():
-        waiting.append(single)
-        if is_enough(waiting):
-            yield _run_of(waiting, spec, context)
-            waiting = []
-    if waiting:
-        yield _run_of(waiting, spec, context)
-
-
-def _run_of(single_items: list[SingleItem], spec: PackSpec, context: Context) -> RowRun:
-    """Single items as a run of the columns that go into packs, with their values unchanged."""
-    rows = [_row(item) for item, _, _ in single_items]
-    cursors = np.array([cursor for _, cursor, _ in single_items], np.int64)
-    keys = np.array([key for _, _, key in single_items], np.int64)
-    names: list[str] = []
-    for number, row in enumerate(rows):
+    def _tokens_in(self, item: Any) -> int:
+        """The tokens that a row adds to a stream. A wrong row is a full pack: so it is read, and raises, now."""
         try:
-            row_names = _pack_columns(list(row), spec)
-            names = names or row_names
-            if row_names != names:
-                raise _other_columns(names, row_names)
+            tokens = len(_row(item)[self.spec.column]) + (self.spec.eos is not None)
+        except (KeyError, TypeError):
+            return self.spec.length
+        return 0 if self.spec.overlong == "drop" and tokens > self.spec.length else tokens
+
+    def runs(self, inputs: Flow, is_enough: Callable[[list[SingleItem]], bool]) -> Iterator[RowRun]:
+        """The rows with the columns that go into packs, not converted. Single items wait until they are enough."""
+        for run in inputs.row_runs or ():
+            yield RowRun(run.rows.select(self._columns(run.rows.names)), run.cursors, run.keys)
+        waiting: list[SingleItem] = []
+        for single in inputs.as_single_items() if inputs.row_runs is None else ():
+            waiting.append(single)
+            if is_enough(waiting):
+                yield self._run_of(waiting)
+                waiting = []
+        if waiting:
+            yield self._run_of(waiting)
+
+    def _run_of(self, single_items: list[SingleItem]) -> RowRun:
+        rows = [_row(item) for item, _, _ in single_items]
+        cursors = np.array([cursor for _, cursor, _ in single_items], np.int64)
+        keys = np.array([key for _, _, key in single_items], np.int64)
+        names: list[str] = []
+        checked = 0
+        try:
+            for row in rows:
+                others = self._columns(list(row))
+                names = names or others
+                if others != names:
+                    raise _other_columns(names, others)
+                checked += 1
         except ValueError as error:
-            raise _at_row(error, number, RowRun(Rows({}), cursors, keys), spec, context) from None
-    return RowRun(Rows({name: [row[name] for row in rows] for name in names}), cursors, keys)
+            raise self._at_row(error, keys, checked) from None
+        return RowRun(Rows({name: [row[name] for row in rows] for name in names}), cursors, keys)
 
+    def read(self, run: RowRun) -> Documents:
+        """The documents in a run, each with its end-of-document token. All columns must be as long as the tokens."""
+        names = self._token_columns(run.rows.names)
+        columns, lengths = {}, {}
+        for name in names:
+            columns[name], lengths[name] = self._column(name, run)
+        tokens = lengths[self.spec.column]
+        for name in names:
+            for row in np.flatnonzero(lengths[name] != tokens).tolist()[:1]:
+                values, expected = count("value", int(lengths[name][row])), count("token", int(tokens[row]))
+                error = ValueError(
+                    f"pack: {name!r} has {values} and {self.spec.column!r} has {expected} in one row. {name!r} is "
+                    "packed along the tokens: make them equally long."
+                )
+                raise self._at_row(error, run.keys, row)
+        columns, tokens = _with_ends(columns, tokens, self.spec)
+        others = {name: list(run.rows.values(name)) for name in run.rows.names if self.spec.joins(name)}
+        return Documents(columns, tokens, run.keys, others)
 
-def read_documents(run: RowRun, spec: PackSpec, context: Context) -> Documents:
-    """The documents in a run, each with its end-of-document token. All columns must be as long as the tokens."""
-    data = run.rows.data
-    columns: dict[str, Values] = {}
-    lengths: dict[str, I64] = {}
-    names = _token_columns(run.rows.names, spec)
-    for name in names:
-        if isinstance(data, dict):
-            columns[name], lengths[name] = _from_values(name, run.rows.values(name), run, spec, context)
-        else:
-            columns[name], lengths[name] = _from_arrow(name, data.column(name), run, spec, context)
-    tokens = lengths[spec.column]
-    for name in names:
-        for row in np.flatnonzero(lengths[name] != tokens).tolist()[:1]:
-            values = count("value", int(lengths[name][row]))
-            error = ValueError(
-                f"pack: {name!r} has {values} and {spec.column!r} has {count('token', int(tokens[row]))} in one row. "
-                f"{name!r} is packed along the tokens: make them equally long."
-            )
-            raise _at_row(error, row, run, spec, context)
-    columns, tokens = _with_ends(columns, tokens, spec)
-    others = {name: list(run.rows.values(name)) for name in run.rows.names if spec.joins(name)}
-    return Documents(columns, tokens, run.keys, others)
+    def lengths(self, inputs: Flow) -> Iterator[tuple[I64, I64]]:
+        """The keys of rows, and the number of tokens of each, without the token that ends it.
 
+        Of columns that lie in files, only the offsets are read.
+        """
+        runs = inputs.row_runs
+        for run in runs if runs is not None else self.runs(inputs, lambda waiting: len(waiting) == LENGTHS_AT_ONCE):
+            if self.spec.column not in run.rows.names:
+                raise missing_column(self.spec.column, run.rows.names)
+            yield run.keys, self._column(self.spec.column, run)[1]
 
-class Plan(NamedTuple, Generic[Layout]):
-    """Packs that are planned, and the documents that they need."""
+    def _columns(self, columns: list[str]) -> list[str]:
+        """The columns that go into packs: those along the tokens, then those joined as one value a document."""
+        return [*self._token_columns(columns), *sorted(filter(self.spec.joins, columns))]
 
-    documents: I64
-    """The numbers of the documents among the inputs. They rise."""
-    lengths: I64
-    """Their lengths, as the survey says."""
-    layout: Layout
+    def _token_columns(self, columns: list[str]) -> list[str]:
+        """The columns along the tokens, in an order that does not depend on the row's: tokens, labels, then by name."""
+        for name in (self.spec.column, self.spec.labels):
+            if name is not None and name not in columns:
+                raise missing_column(name, columns)
+        first = [name for name in dict.fromkeys((self.spec.column, self.spec.label_source)) if name in columns]
+        return [*first, *sorted(name for name in columns if self.spec.wants(name) and name not in first)]
 
-
-def read_planned(
-    inputs: CountedItems, opened: Any, planned: Iterator[Iterable[Plan[Layout]]], spec: PackSpec, context: Context
-) -> tuple[Flow, Iterator[tuple[Layout, Documents]]]:
-    """The flow of the documents of planned packs, and each layout with its documents, compared with the survey.
-
-    Where there are no plans, the next ones are not known yet.
-    """
-    begun: deque[Plan[Layout]] = deque()
-
-    def wanted() -> Iterator[I64]:
-        for plans in planned:
-            numbers = np.empty(0, np.int64)
-            for plan in plans:
-                begun.append(plan)
-                yield (numbers := plan.documents)
-            if not len(numbers):
-                yield numbers
-
-    flow = inputs.flow(opened, wanted())
-    return flow, _read_plans(flow, begun, inputs, spec, context)
-
-
-def _read_plans(
-    flow: Flow, begun: deque[Plan[Layout]], inputs: CountedItems, spec: PackSpec, context: Context
-) -> Iterator[tuple[Layout, Documents]]:
-    """The layouts with their documents. The flow adds plans as it asks for rows: no plan comes before a row."""
-    waiting: list[RowRun] = []
-    for run in _pack_runs(flow, lambda items: len(items) == len(begun[0].documents), spec, context):
-        waiting.append(run)
-        while begun and sum(map(len, waiting)) >= (needed := len(begun[0].documents)):
-            plan, joined = begun.popleft(), waiting[0] if len(waiting) == 1 else concat_runs(waiting)
-            documents = read_documents(joined.slice(0, needed), spec, context)
-            _compare_lengths(plan, documents.lengths, inputs, spec)
-            yield plan.layout, documents
-            waiting = [joined.slice(needed, len(joined))] if len(joined) > needed else []
-
-
-def _compare_lengths(plan: Plan[Any], lengths: I64, inputs: CountedItems, spec: PackSpec) -> None:
-    """Raise if a document does not have the length that the survey says."""
-    for number in np.flatnonzero(lengths != plan.lengths).tolist()[:1]:
-        end = spec.eos is not None
-        row = inputs.trace(plan.documents[number : number + 1])
-        raise SurveyMismatchError(
-            f"pack: a document has {count('token', int(lengths[number]) - end)}, and the survey says "
-            f"{int(plan.lengths[number]) - end:,}, at row {row.rows[0]:,} of {row.files[0]}. A function before pack "
-            "has changed, or does not always return the same. After a change pass another version to "
-            "survey(version=...)."
-        )
-
-
-def document_lengths(inputs: Flow, spec: PackSpec, context: Context) -> Iterator[tuple[I64, I64]]:
-    """The keys of rows, and the number of tokens of each, without the token that ends it.
-
-    Of columns that lie in files, only the offsets are read.
-    """
-    runs = inputs.row_runs
-    if runs is None:
-        runs = _pack_runs(inputs, lambda waiting: len(waiting) == LENGTHS_AT_ONCE, spec, context)
-    for run in runs:
-        if spec.column not in run.rows.names:
-            raise missing_column(spec.column, run.rows.names)
+    def _column(self, name: str, run: RowRun) -> tuple[Values, I64]:
+        """The values of a column of lists, one after the other, and the length of each list."""
         data = run.rows.data
         if isinstance(data, dict):
-            lengths = _lengths_of(data[spec.column], run, spec, context)
+            return self._from_values(name, run.rows.values(name), run.keys)
+        return self._from_arrow(name, data.column(name), run.keys)
+
+    def _from_arrow(self, name: str, column: pa.Array, keys: I64) -> tuple[Values, I64]:
+        self.spec.check_type(name, column.type)
+        column = storage(column)
+        if column.null_count:
+            row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            raise self._at_row(_null(name), keys, row)
+        values = column.flatten()
+        if pa.types.is_fixed_size_list(column.type):
+            lengths = np.full(len(column), column.type.list_size, np.int64)
         else:
-            _, lengths = _from_arrow(spec.column, data.column(spec.column), run, spec, context)
-        yield run.keys, lengths
+            lengths = column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+        if values.null_count:
+            first_null = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+            raise self._at_row(_null(name), keys, int(np.searchsorted(np.cumsum(lengths), first_null, "right")))
+        return values.to_numpy(zero_copy_only=False), lengths
 
-
-def _lengths_of(values: Iterable[Any], run: RowRun, spec: PackSpec, context: Context) -> I64:
-    """The lengths of the values of the column of tokens."""
-    lengths = np.empty(len(run), np.int64)
-    for row, value in enumerate(values):
+    def _from_values(self, name: str, column: Any, keys: I64) -> tuple[Values, I64]:
+        """The same for lists, arrays or tensors that a function returned."""
+        arrays: list[Values] = []
+        dtype: np.dtype[Any] | None = None
         try:
-            _check_value(spec.column, value, spec)
+            for value in column:
+                array = _array(name, value, self.spec)
+                if len(array):
+                    dtype = array.dtype if dtype is None else dtype
+                    _check_same_dtype(name, dtype, array.dtype)
+                arrays.append(array)
         except ValueError as error:
-            raise _at_row(error, row, run, spec, context) from None
-        lengths[row] = len(value)
-    return lengths
+            raise self._at_row(error, keys, len(arrays)) from None
+        lengths = np.fromiter(map(len, arrays), np.int64, len(arrays))
+        return np.concatenate([array for array in arrays if len(array)] or arrays[:1]), lengths
 
-
-def _pack_columns(columns: list[str], spec: PackSpec) -> list[str]:
-    """The columns that go into packs: those along the tokens, then those joined as one value a document."""
-    return [*_token_columns(columns, spec), *sorted(filter(spec.joins, columns))]
-
-
-def _token_columns(columns: list[str], spec: PackSpec) -> list[str]:
-    """The columns along the tokens, in an order that does not depend on the row's: tokens, labels, then by name."""
-    for name in (spec.column, spec.labels):
-        if name is not None and name not in columns:
-            raise missing_column(name, columns)
-    first = [name for name in dict.fromkeys((spec.column, spec.label_source)) if name in columns]
-    return [*first, *sorted(name for name in columns if spec.wants(name) and name not in first)]
+    def _at_row(self, error: ValueError, keys: I64, row: int) -> ValueError:
+        """The error with a note that names the row."""
+        if where := self.context.name_row(self.spec.number, int(keys[row]), single=True):
+            error.add_note(f"midepoch: in pack{where}")
+        return error
 
 
 def _row(item: Any) -> Mapping[str, Any]:
@@ -267,52 +346,6 @@ def _row(item: Any) -> Mapping[str, Any]:
     raise TypeError(f"pack needs rows, dicts of columns, but got a {type(item).__name__}. Let the map return a dict.")
 
 
-def _tokens_in(item: Any, spec: PackSpec) -> int:
-    """The tokens that a row adds to a stream. A wrong row counts as a full pack, so that it is read and raises now."""
-    try:
-        tokens = len(_row(item)[spec.column]) + (spec.eos is not None)
-    except (KeyError, TypeError):
-        return spec.length
-    return 0 if spec.overlong == "drop" and tokens > spec.length else tokens
-
-
-def _from_arrow(name: str, column: pa.Array, run: RowRun, spec: PackSpec, context: Context) -> tuple[Values, I64]:
-    """The values of an Arrow column of lists, as a view of its memory, and the length of each list."""
-    spec.check_type(name, column.type)
-    column = storage(column)
-    if column.null_count:
-        row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise _at_row(_null(name), row, run, spec, context)
-    values = column.flatten()
-    if pa.types.is_fixed_size_list(column.type):
-        lengths = np.full(len(column), column.type.list_size, np.int64)
-    else:
-        lengths = column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
-    if values.null_count:
-        first_null = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-        row = int(np.searchsorted(np.cumsum(lengths), first_null, "right"))
-        raise _at_row(_null(name), row, run, spec, context)
-    return values.to_numpy(zero_copy_only=False), lengths
-
-
-def _from_values(name: str, column: Any, run: RowRun, spec: PackSpec, context: Context) -> tuple[Values, I64]:
-    """The same for lists, arrays or tensors that a function returned."""
-    arrays: list[Values] = []
-    dtype: np.dtype[Any] | None = None
-    for row, value in enumerate(column):
-        try:
-            array = _array(name, value, spec)
-            if len(array):
-                dtype = array.dtype if dtype is None else dtype
-                _check_same_dtype(name, dtype, array.dtype)
-        except ValueError as error:
-            raise _at_row(error, row, run, spec, context) from None
-        arrays.append(array)
-    lengths = np.fromiter(map(len, arrays), np.int64, len(arrays))
-    full = [array for array in arrays if len(array)] or arrays[:1]
-    return np.concatenate(full), lengths
-
-
 def _check_same_dtype(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
     """Raise if two rows that may share a pack have different dtypes."""
     if one != other:
@@ -322,16 +355,11 @@ def _check_same_dtype(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> No
         )
 
 
-def _check_value(name: str, value: Any, spec: PackSpec) -> None:
-    """Raise unless a value from a function can be a document."""
+def _array(name: str, value: Any, spec: PackSpec) -> Values:
     if value is None:
         raise _null(name)
     if isinstance(value, str | bytes) or not hasattr(value, "__len__"):
         raise spec.wrong_type(name, f"a {type(value).__name__}")
-
-
-def _array(name: str, value: Any, spec: PackSpec) -> Values:
-    _check_value(name, value, spec)
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError):
@@ -386,11 +414,3 @@ def _other_columns(one: list[str], other: list[str]) -> ValueError:
 
 def _null(name: str) -> ValueError:
     return ValueError(f"pack: the column {name!r} holds a null. Leave out such rows with a filter before pack.")
-
-
-def _at_row(error: ValueError, row: int, run: RowRun, spec: PackSpec, context: Context) -> ValueError:
-    """The error with a note that names the row."""
-    where = context.name_row(spec.number, int(run.keys[row]), single=True)
-    if where:
-        error.add_note(f"midepoch: in pack{where}")
-    return error

@@ -2,6 +2,8 @@
 
 Tokens are numbered from the start of the document that holds the first token to deliver. With lengths known, each
 reader finds the documents of the packs that it delivers, and reads no others. Both ways of reading make the same packs.
+The cursor has the shape of that of a group: the start of the next pack's first document, and how many of its tokens
+are delivered.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,30 +16,30 @@ import numpy as np
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.stages.counted import CHUNK, CountedItems, Groups, Pieces, Wanted
+from midepoch.stages.counted import CHUNK, CountedItems, Pieces, Wanted
 from midepoch.stages.flow import (
     Context,
     Flow,
     Idle,
+    RowRun,
     check_delivered,
     check_of,
     compare_check,
     keys_inside,
     split_cursor,
 )
-from midepoch.stages.pack.documents import (
+from midepoch.stages.pack.documents import DocumentReader, Documents, PackSpec, join_documents
+from midepoch.stages.pack.packs import (
     NO_TOKENS,
-    Documents,
+    PackStage,
     Plan,
-    join_documents,
-    read_documents,
-    read_planned,
-    runs_of_stream,
+    PlannedPacks,
+    is_ragged,
+    not_left_out,
+    pack_form,
+    stack_packs,
 )
-from midepoch.stages.pack.items import not_left_out, pack_form, stack_packs
-from midepoch.stages.pack.spec import PackSpec
 from midepoch.stages.pack.strategies import Packs, cut
-from midepoch.stages.stacked import StackedRun
 
 PACKS_AT_ONCE = 1 << 10
 """The documents of this many packs are looked up together for their keys."""
@@ -58,13 +60,13 @@ class StreamRun:
         first = int(np.searchsorted(self.ends, token, "right"))
         return StreamRun(self.documents.after(first), self.ends[first:], self.cursors[first:])
 
-    def packs(self, starts: I64, stops: I64, skips: bool, spec: PackSpec, context: Context) -> Iterator[StackedRun]:
+    def packs(self, starts: I64, stops: I64, skips: bool, spec: PackSpec, context: Context) -> Iterator[RowRun]:
         """The packs with these tokens. If earlier stages may skip, their cursors have a check."""
         layout = cut(self.documents.lengths, self.ends, starts, stops)
         kept = not_left_out(self.documents.keys, context)
-        return stack_packs(self.documents, layout, self._cursors(layout, skips), kept, spec)
+        return stack_packs(self.documents, layout, self._cursors(layout, skips), kept, spec, context)
 
-    def _cursors(self, layout: Packs, skips: bool) -> list[Cursor]:
+    def _cursors(self, layout: Packs, skips: bool) -> I64:
         """The cursor after each pack: after a document that ends there, else inside the one that does not."""
         lasts = layout.bounds[1:] - 1
         documents, tokens = layout.documents[lasts], layout.stops[lasts]
@@ -73,53 +75,80 @@ class StreamRun:
         own_numbers = [tokens]
         if skips:
             own_numbers.append(np.array([check_of(self.documents.keys[[document]]) for document in documents]))
-        return list(map(tuple, np.column_stack([of_inputs, np.where(whole, 0, own_numbers).T]).tolist()))
+        return np.column_stack([of_inputs, np.where(whole, 0, own_numbers).T])
 
 
-def read_stream(inputs: Flow, cursor: Cursor, spec: PackSpec, context: Context) -> Iterator[StackedRun]:
-    """The packs of the stream, from the cursor on."""
-    waiting: list[StreamRun] = []
-    _, start, _ = split_cursor(cursor, inputs.skips)
-    for last in _runs(inputs, cursor, spec, context):
-        waiting.append(last)
-        if packs := (int(last.ends[-1]) - start) // spec.length:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackStream(PackStage):
+    """Cut one stream of all documents' tokens every ``length``. All packs are full but the last of a lane."""
+
+    def __post_init__(self) -> None:
+        if self.spec.others == "join":
+            raise ValueError(
+                "strategy='concat' cuts documents, which others='join' does not allow. Use another strategy."
+            )
+        if self.spec.overlong == "alone":
+            raise ValueError(
+                "strategy='concat' cuts documents wherever a pack ends, so overlong='alone' has no meaning. "
+                "Use overlong='cut' or 'drop', or another strategy."
+            )
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        return _flow(self._read(inputs, cursor, context), inputs)
+
+    def _read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[RowRun]:
+        """The packs of the stream, from the cursor on."""
+        waiting: list[StreamRun] = []
+        _, start, _ = split_cursor(cursor, inputs.skips)
+        for last in self._runs(inputs, cursor, context):
+            waiting.append(last)
+            if packs := (int(last.ends[-1]) - start) // self.spec.length:
+                run = _join(waiting)
+                starts = start + self.spec.length * np.arange(packs)
+                yield from run.packs(starts, starts + self.spec.length, inputs.skips, self.spec, context)
+                start += packs * self.spec.length
+                waiting = [run.after(start)] if run.ends[-1] > start else []
+        if waiting:
             run = _join(waiting)
-            starts = start + spec.length * np.arange(packs)
-            yield from run.packs(starts, starts + spec.length, inputs.skips, spec, context)
-            start += packs * spec.length
-            waiting = [run.after(start)] if run.ends[-1] > start else []
-    if waiting:
-        run = _join(waiting)
-        yield from run.packs(np.array([start]), run.ends[-1:], inputs.skips, spec, context)
+            yield from run.packs(np.array([start]), run.ends[-1:], inputs.skips, self.spec, context)
+
+    def _runs(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[StreamRun]:
+        """The documents that have tokens to pack, from the cursor on."""
+        start, delivered, check = split_cursor(cursor, inputs.skips)
+        before, tokens = np.array([start], np.int64), 0
+        idle, reader = Idle(inputs.passes, NO_TOKENS), DocumentReader(self.spec, context)
+        for run in reader.stream(inputs, delivered):
+            compare_check(check, run.keys[:1], self.spec.number, context)
+            documents = reader.read(run)
+            cursors = np.stack([np.concatenate([before, run.cursors[:-1]]), run.cursors], axis=1)
+            before = run.cursors[-1:]
+            kept = documents.lengths > 0
+            if self.spec.overlong == "drop":
+                kept &= documents.lengths <= self.spec.length
+            idle.note(bool(kept.any()), run.cursors[-1])
+            check_delivered(delivered, int(documents.lengths[0]) if kept[0] else 0)
+            delivered = check = 0
+            if kept.any():
+                documents = documents if kept.all() else documents.keep(kept)
+                ends = tokens + np.cumsum(documents.lengths)
+                tokens = int(ends[-1])
+                yield StreamRun(documents, ends, cursors[kept])
+        compare_check(check, np.empty(0, np.int64), self.spec.number, context)
+        if delivered:
+            raise CheckpointMismatchError(
+                "The state is inside a document that does not exist any more. Restore the data, or start the epoch "
+                "over without the state."
+            )
+
+    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
+        return PlannedStream(inputs, self.spec, CHUNK, cursor[len(inputs.cursor(0)) :], context)
+
+    def describe(self) -> dict[str, Any] | None:
+        return self.spec.describe() | {"strategy": "concat"}
 
 
-def _runs(inputs: Flow, cursor: Cursor, spec: PackSpec, context: Context) -> Iterator[StreamRun]:
-    """The documents that have tokens to pack, from the cursor on."""
-    start, delivered, check = split_cursor(cursor, inputs.skips)
-    before, tokens = np.array([start], np.int64), 0
-    idle = Idle(inputs.passes, NO_TOKENS)
-    for run in runs_of_stream(inputs, delivered, spec, context):
-        compare_check(check, run.keys[:1], spec.number, context)
-        documents = read_documents(run, spec, context)
-        cursors = np.stack([np.concatenate([before, run.cursors[:-1]]), run.cursors], axis=1)
-        before = run.cursors[-1:]
-        kept = documents.lengths > 0
-        if spec.overlong == "drop":
-            kept &= documents.lengths <= spec.length
-        idle.note(bool(kept.any()), run.cursors[-1])
-        check_delivered(delivered, int(documents.lengths[0]) if kept[0] else 0)
-        delivered = check = 0
-        if kept.any():
-            documents = documents if kept.all() else documents.keep(kept)
-            ends = tokens + np.cumsum(documents.lengths)
-            tokens = int(ends[-1])
-            yield StreamRun(documents, ends, cursors[kept])
-    compare_check(check, np.empty(0, np.int64), spec.number, context)
-    if delivered:
-        raise CheckpointMismatchError(
-            "The state is inside a document that does not exist any more. Restore the data, or start the epoch over "
-            "without the state."
-        )
+def _flow(packs: Iterator[RowRun], inputs: Flow) -> Flow:
+    return Flow(row_runs=packs, form="numpy", ragged=is_ragged).batched_as(pack_form(inputs))
 
 
 def _join(runs: Sequence[StreamRun]) -> StreamRun:
@@ -132,24 +161,18 @@ def _join(runs: Sequence[StreamRun]) -> StreamRun:
     )
 
 
-class PlannedStream(Groups):
+class PlannedStream(PlannedPacks[Packs]):
     """The packs of one stream of tokens, counted.
 
     What ``Groups`` counts are tokens: those of ``CHUNK`` documents at a time, when they are needed.
     """
 
-    def __init__(self, inputs: CountedItems, spec: PackSpec, own_numbers: Cursor, context: Context) -> None:
-        super().__init__(inputs, CHUNK, own_numbers)
-        self._spec, self._context = spec, context
-        self.batched, self.members = False, 1
-        self._last: tuple[int, I64] = (-1, np.empty(0, np.int64))
+    _last: tuple[int, I64] = (-1, np.empty(0, np.int64))
 
     def _lengths(self, chunk: int) -> I64:
         """The tokens that each document of a chunk adds to the stream."""
         if self._last[0] != chunk:
-            numbers = self._members(chunk)
-            lengths = self._inputs.lengths(numbers) if len(numbers) else numbers
-            lengths = lengths + (self._spec.eos is not None)
+            lengths = self._lengths_of(self._members(chunk))
             if self._spec.overlong == "drop":
                 lengths = np.where(lengths > self._spec.length, 0, lengths)
             self._last = chunk, lengths
@@ -178,16 +201,17 @@ class PlannedStream(Groups):
         return (*self._inputs.cursor(document), tokens, *[0] * (len(self._own_numbers) - 1))
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        for check in self._own_numbers[1:]:
-            compare_check(check, self._inputs.keys(np.array([0])), self._spec.number, self._context)
-        plans = ([self._plan(numbers)] if len(numbers) else [] for numbers in wanted)
-        flow, read = read_planned(self._inputs, opened, plans, self._spec, self._context)
-        packs = (
-            packs
-            for layout, documents in read
-            for packs in stack_packs(documents, layout, [()] * len(layout), None, self._spec)
-        )
-        return Flow(stacked_runs=packs, form=pack_form(flow), ragged=is_ragged)
+        flow, read = self._planned(opened, wanted, np.array([0]))
+        return _flow(self._made(read), flow)
+
+    def _made(self, read: Iterator[tuple[Packs, Documents]]) -> Iterator[RowRun]:
+        for layout, documents in read:
+            cursors = np.zeros((len(layout), 1), np.int64)
+            yield from stack_packs(documents, layout, cursors, None, self._spec, self._context)
+
+    def _plans_of(self, numbers: I64) -> Iterator[Plan[Packs]]:
+        if len(numbers):
+            yield self._plan(numbers)
 
     def _plan(self, numbers: I64) -> Plan[Packs]:
         """The documents that hold the tokens of these packs."""
@@ -231,8 +255,3 @@ class PlannedStream(Groups):
             inputs, of_packs = np.unique(documents[layout.documents[firsts]], return_inverse=True)
             keys.append(keys_inside(self._inputs.keys(inputs)[of_packs], layout.starts[firsts]))
         return np.concatenate(keys)
-
-
-def is_ragged(name: str) -> bool:
-    """True of the column that differs in length: packs have different numbers of documents, and as many tokens."""
-    return name == "cu_seqlens"

@@ -1,12 +1,13 @@
 """Packs of windows of documents, read one window after the other, or planned from the lengths that a survey knows.
 
 Where a document goes depends on the lengths in its window alone. So all readers make the same plan of a window, and
-each reads only the documents of the packs that it delivers. Both ways of reading make the same packs.
+each reads only the documents of the packs that it delivers. Both ways of reading make the same packs. The cursor in a
+window is that of any group: the window's start, and how many of its packs are delivered.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,63 +15,81 @@ from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import DataChangedError
-from midepoch.stages.counted import CountedItems, Groups, Pieces, Wanted
-from midepoch.stages.flow import (
-    Context,
-    Flow,
-    Idle,
-    SingleItem,
-    compare_check,
-    keys_inside,
-    resume_groups,
-    single_groups,
-)
-from midepoch.stages.pack.documents import (
+from midepoch.stages.counted import CountedItems, Pieces, Wanted
+from midepoch.stages.flow import Context, Flow, Idle, SingleItem, keys_inside, resume_groups, single_groups
+from midepoch.stages.pack.documents import DocumentReader
+from midepoch.stages.pack.packs import (
     NO_TOKENS,
+    PackStage,
     Plan,
-    read_documents,
-    read_planned,
-    runs_of_windows,
+    PlannedPacks,
+    make_packs,
+    not_left_out,
+    pack_form,
 )
-from midepoch.stages.pack.items import make_packs, not_left_out, pack_form
-from midepoch.stages.pack.spec import PackSpec
-from midepoch.stages.pack.strategies import Packs
+from midepoch.stages.pack.strategies import ASSIGN, Packs, Strategy, pack
 
 DOCUMENTS_PLANNED = 1 << 15
 """Of a lane that is read, the plans of about this many documents are kept from counting until reading."""
 
-LayOut = Callable[[I64], Packs]
-"""Takes the lengths of the documents of a window, and says which of them share a pack."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackWindows(PackStage):
+    """Lay out whole documents, or pieces of long ones, inside windows of ``window`` rows."""
+
+    strategy: Strategy
+    window: int
+    makes_windows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.strategy not in list(ASSIGN):
+            choices = ", ".join(map(repr, (*ASSIGN, "concat")))
+            raise ValueError(f"strategy is {self.strategy!r}; it can be {choices}.")
+        if self.window < 1:
+            raise ValueError(f"window is {self.window}; a window needs at least 1 document.")
+
+    @property
+    def group_size(self) -> int:
+        return self.window
+
+    def lay_out(self, lengths: I64) -> Packs:
+        """Which documents of a window, by their lengths, share a pack."""
+        return pack(lengths, length=self.spec.length, strategy=self.strategy, overlong=self.spec.overlong)
+
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        packs = self._read(inputs, cursor, context)
+        return Flow(single_items=packs, form=pack_form(inputs), ragged=self.spec.is_ragged)
+
+    def _read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
+        """The packs of windows, one window after the other."""
+        idle, form, reader = Idle(inputs.passes, NO_TOKENS), pack_form(inputs), DocumentReader(self.spec, context)
+        windows = single_groups(reader.windows(inputs, self.window), self.window)
+        for group in resume_groups(windows, cursor, inputs.skips, self.spec.number, context):
+            documents = reader.read(group.inputs)
+            layout = self.lay_out(documents.lengths)
+            idle.note(len(layout) > 0, group.inputs.cursors[-1])
+            cursors, keys = group.cursors_and_keys(len(layout))
+            numbers = np.arange(group.delivered, len(layout))
+            layout = layout.select(numbers)
+            kept = not_left_out(group.inputs.keys[layout.documents], context)
+            layout = layout if kept is None else layout.keep(kept)
+            packs = make_packs(documents, layout, self.spec, form, context)
+            of_packs = zip(packs, map(tuple, cursors[numbers].tolist()), keys[numbers].tolist(), strict=True)
+            yield from ((pack, after, key) for pack, after, key in of_packs if pack is not None)
+
+    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
+        return PlannedWindows(inputs, self, cursor[len(inputs.cursor(0)) :], context)
+
+    def describe(self) -> dict[str, Any] | None:
+        return self.spec.describe() | {"strategy": self.strategy, "window": self.window}
 
 
-def read_windows(
-    inputs: Flow, cursor: Cursor, window: int, lay_out: LayOut, spec: PackSpec, context: Context
-) -> Iterator[SingleItem]:
-    """The packs of windows of ``window`` documents, from the cursor on."""
-    idle, form = Idle(inputs.passes, NO_TOKENS), pack_form(inputs)
-    windows = single_groups(runs_of_windows(inputs, window, spec, context), window)
-    for group in resume_groups(windows, cursor, inputs.skips, spec.number, context):
-        documents = read_documents(group.inputs, spec, context)
-        layout = lay_out(documents.lengths)
-        idle.note(len(layout) > 0, group.inputs.cursors[-1])
-        cursors, keys = group.cursors_and_keys(len(layout))
-        numbers = np.arange(group.delivered, len(layout))
-        layout = layout.select(numbers)
-        kept = not_left_out(group.inputs.keys[layout.documents], context)
-        packs = make_packs(documents, layout if kept is None else layout.keep(kept), spec, form)
-        of_packs = zip(packs, map(tuple, cursors[numbers].tolist()), keys[numbers].tolist(), strict=True)
-        yield from ((pack, after, key) for pack, after, key in of_packs if pack is not None)
-
-
-class PlannedWindows(Groups):
+class PlannedWindows(PlannedPacks[tuple[Packs, list[int]]]):
     """The packs of windows of documents, counted."""
 
-    def __init__(
-        self, inputs: CountedItems, spec: PackSpec, lay_out: LayOut, window: int, own_numbers: Cursor, context: Context
-    ) -> None:
-        super().__init__(inputs, window, own_numbers)
-        self.batched, self.members = False, 1
-        self._spec, self._lay_out, self._context = spec, lay_out, context
+    def __init__(self, inputs: CountedItems, stage: PackWindows, own_numbers: Cursor, context: Context) -> None:
+        super().__init__(inputs, stage.spec, stage.window, own_numbers, context)
+        self._lay_out = stage.lay_out
         self._plans: dict[int, tuple[Packs, I64]] = {}
         """Of some windows, the layout and the lengths of the documents."""
         self._plans_kept = 1
@@ -78,67 +97,54 @@ class PlannedWindows(Groups):
         shared = context.output_counts is not None and len(inputs.cursor(0)) == 1
         self._shared = context.output_counts() if shared and context.output_counts is not None else None
 
-    @property
-    def is_shared(self) -> bool:
-        """True if processes share the numbers of packs."""
-        return self._shared is not None
+    def unknown(self, documents: int) -> Iterator[tuple[Cursor, int, int]]:
+        """Runs of windows that have about this many documents, and are not counted by any process that shares counts.
 
-    @property
-    def size(self) -> int:
-        """The number of documents in a window."""
-        return self._size
+        Of each, its cursor, and the number of windows and documents.
+        """
+        total, at_once = self._inputs.total(), self._size * max(1, documents // self._size)
+        for first in range(0, max(1, total) if self._shared is not None else 0, at_once):
+            windows = range(first // self._size, -(-min(first + at_once, max(1, total)) // self._size))
+            if any(self._known_outputs(window) is None for window in windows):
+                cursor = (*self._inputs.cursor(first), 0)
+                yield cursor, len(windows), min(first + at_once, total) - first
 
-    def windows(self) -> int:
-        """The number of windows."""
-        return max(1, -(-self._inputs.total() // self._size))
-
-    def documents(self, windows: range) -> int:
-        """The number of documents in some windows."""
-        return min(windows.stop * self._size, self._inputs.total()) - windows.start * self._size
-
-    def start(self, window: int) -> Cursor:
-        """The cursor of the documents at the start of a window."""
-        return self._inputs.cursor(window * self._size)
-
-    def known_outputs(self, window: int) -> int | None:
+    def _known_outputs(self, window: int) -> int | None:
         """The number of packs in a window, if any process has counted them."""
-        return None if self._shared is None else self._shared.get(self.start(window)[0])
+        return None if self._shared is None else self._shared.get(self._first_row(window))
+
+    def _first_row(self, window: int) -> int:
+        return self._inputs.cursor(window * self._size)[0]
 
     def _outputs(self, group: int) -> int:
-        outputs = self.known_outputs(group)
+        outputs = self._known_outputs(group)
         if outputs is None:
             outputs = len(self._plan(group)[0])
             if self._shared is not None:
-                self._shared.put(self.start(group)[0], outputs)
+                self._shared.put(self._first_row(group), outputs)
         return outputs
 
     def outputs(self, windows: int) -> list[tuple[int, int]]:
         """The position of the first document of each of the first windows, and its number of packs."""
-        return [(self.start(window)[0], self._outputs(window)) for window in range(windows)]
+        return [(self._first_row(window), self._outputs(window)) for window in range(windows)]
 
     def _plan(self, group: int) -> tuple[Packs, I64]:
-        """The layout of a window, and the lengths. The first plans are kept, because they are needed first."""
-        if group in self._plans:
-            return self._plans[group]
-        members = self._members(group)
-        lengths = self._inputs.lengths(members) if len(members) else members
-        lengths = lengths + (self._spec.eos is not None)
-        plan = self._lay_out(lengths), lengths
-        if len(self._plans) < self._plans_kept:
-            self._plans[group] = plan
-        return plan
+        """The layout of a window, and the lengths. A few plans are kept: what is counted is read soon after."""
+        if group not in self._plans:
+            while len(self._plans) >= self._plans_kept:
+                del self._plans[next(iter(self._plans))]
+            lengths = self._lengths_of(self._members(group))
+            self._plans[group] = self._lay_out(lengths), lengths
+        return self._plans[group]
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        for check in self._own_numbers[1:]:
-            compare_check(check, self._inputs.keys(self._members(0)), self._spec.number, self._context)
         self._plans_kept = max(2, DOCUMENTS_PLANNED // self._size)
-        plans = (self._plans_of(numbers) for numbers in wanted)
-        flow, read = read_planned(self._inputs, opened, plans, self._spec, self._context)
+        flow, read = self._planned(opened, wanted, self._members(0))
         form = pack_form(flow)
         packs = (
             (pack, (), key)
             for (layout, keys), documents in read
-            for pack, key in zip(make_packs(documents, layout, self._spec, form), keys, strict=True)
+            for pack, key in zip(make_packs(documents, layout, self._spec, form, self._context), keys, strict=True)
         )
         return Flow(single_items=packs, form=form, ragged=self._spec.is_ragged)
 
@@ -151,8 +157,6 @@ class PlannedWindows(Groups):
                     f"pack: a window has {count('pack', len(layout))}, and {self._shared} says {counted:,}. That file "
                     "is damaged. Delete it: it is made again."
                 )
-            for earlier in [number for number in self._plans if number < group]:
-                del self._plans[earlier]
             layout = layout.select(in_group)
             documents, inside = np.unique(layout.documents, return_inverse=True)
             of_packs = replace(layout, documents=inside), self._keys(group, in_group).tolist()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from midepoch import MultiModalCollator
-from midepoch.stages.pack.items import ids_within
+from midepoch.stages.pack.packs import ids_within
 
 
 def sample(*tokens, **others):

@@ -7,8 +7,7 @@ import pytest
 import midepoch as me
 from in_memory import CONTEXT
 from midepoch.stages.flow import Flow, RowRun
-from midepoch.stages.pack.documents import Documents, read_documents, runs_of_stream, runs_of_windows
-from midepoch.stages.pack.spec import PackSpec
+from midepoch.stages.pack.documents import DocumentReader, Documents, PackSpec
 from midepoch.values.rows import Rows
 
 ROWS = [[1, 2, 3], [], [4], [5, 6]]
@@ -33,8 +32,12 @@ def flow_of(single, **columns):
     return Flow(row_runs=iter([run]))
 
 
+def reader(**options):
+    return DocumentReader(spec(**options), CONTEXT)
+
+
 def read(run, **options):
-    documents = read_documents(run, spec(**options), CONTEXT)
+    documents = reader(**options).read(run)
     return {name: column.tolist() for name, column in documents.columns.items()}, documents.lengths.tolist()
 
 
@@ -63,7 +66,7 @@ def test_tokens_can_be_their_own_labels():
 
 def test_labels_have_a_type_that_can_hold_the_ignored_one():
     run = run_of(input_ids=pa.array(ROWS, pa.list_(pa.uint16())))
-    documents = read_documents(run, spec(labels="input_ids"), CONTEXT)
+    documents = reader(labels="input_ids").read(run)
     assert (documents.columns["input_ids"].dtype, documents.columns["labels"].dtype) == (np.uint16, np.int32)
 
 
@@ -93,7 +96,7 @@ def test_windows_of_single_items_are_those_of_runs(single, make):
     if single:
         items = [({**item, "input_ids": make(item["input_ids"])}, *rest) for item, *rest in inputs.as_single_items()]
         inputs = Flow(single_items=iter(items))
-    runs = list(runs_of_windows(inputs, 2, spec(), CONTEXT))
+    runs = list(reader().windows(inputs, 2))
     assert [name for run in runs for name in run.rows.names] == ["input_ids"] * len(runs), "other columns are left out"
     assert sum(len(run) for run in runs) == 4
     values = [value for run in runs for value in read(run)[0]["input_ids"]]
@@ -108,7 +111,7 @@ def test_single_items_are_read_until_they_fill_a_pack():
             asked.append(number)
             yield {"input_ids": row}, (number + 1,), number
 
-    runs = runs_of_stream(Flow(single_items=items()), 0, spec(), CONTEXT)
+    runs = reader().stream(Flow(single_items=items()), 0)
     assert len(next(runs)) == 3, "3, 0 and 1 tokens fill a pack of 4"
     assert asked == [0, 1, 2]
     assert [len(run) for run in runs] == [2]
@@ -116,19 +119,19 @@ def test_single_items_are_read_until_they_fill_a_pack():
 
 def test_delivered_tokens_fill_no_pack_again():
     items = (({"input_ids": row}, (number + 1,), number) for number, row in enumerate(ROWS))
-    runs = list(runs_of_stream(Flow(single_items=items), 2, spec(), CONTEXT))
+    runs = list(reader().stream(Flow(single_items=items), 2))
     assert [len(run) for run in runs] == [4], "1, 0, 1 and 2 tokens"
 
 
 def test_rows_must_have_the_same_columns():
     items = iter([({"input_ids": [1]}, (1,), 0), ({"input_ids": [1], "labels": [1]}, (2,), 1)])
     with pytest.raises(ValueError, match=r"columns \['input_ids'\] to pack and another \['input_ids', 'labels'\]"):
-        list(runs_of_windows(Flow(single_items=items), 2, spec(), CONTEXT))
+        list(reader().windows(Flow(single_items=items), 2))
 
 
 def test_items_must_be_rows():
     with pytest.raises(TypeError, match="pack needs rows, dicts of columns, but got a int"):
-        list(runs_of_windows(Flow(single_items=iter([(3, (1,), 0)])), 2, spec(), CONTEXT))
+        list(reader().windows(Flow(single_items=iter([(3, (1,), 0)])), 2))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 import midepoch as me
-from midepoch.stages.pack.spec import PackSpec, is_token_mask
+from midepoch.stages.pack.documents import PackSpec, is_token_mask
 
 TOKENS = pa.list_(pa.int32())
 

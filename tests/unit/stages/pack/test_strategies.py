@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.stages.pack.items import cumulative, ids_within
+from midepoch.stages.pack.packs import cumulative, ids_within
 from midepoch.stages.pack.strategies import ASSIGN, Strategy, cut, pack
 
 STRATEGIES = ["best_fit", "first_fit", "balanced"]

@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from midepoch.pipeline.arrow_items import ItemFile, as_schema, read_batches
+from midepoch.pipeline.cache import ItemFile, as_schema, read_batches
 
 NARROW = pa.record_batch({"x": pa.array([1, 2], pa.int8())})
 WIDE = pa.record_batch({"x": pa.array([300], pa.int64())})

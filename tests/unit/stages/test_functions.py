@@ -6,9 +6,10 @@ import pytest
 
 import midepoch as me
 from in_memory import CONTEXT, assert_resumes_anywhere, flow_of, ids_of, items_of
+from midepoch.stages.columns import Convert, Select
 from midepoch.stages.flow import Flow
+from midepoch.stages.functions import Filter, Map, without
 from midepoch.stages.stage import Call
-from midepoch.stages.transform import Convert, Filter, Map, Select, without
 
 BOTH = pytest.mark.parametrize("single", [False, True])
 

@@ -1,76 +1,43 @@
-"""Items that lie stacked: batches of them are those of the single items, in memory of their own."""
+"""Packs of a stream, which are made many at a time: each is as if it were made alone."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
 from files import write
-from midepoch.stages.pack.documents import Documents
-from midepoch.stages.pack.items import ids_within, stack_packs
-from midepoch.stages.pack.spec import PackSpec
+from midepoch.stages.flow import Context
+from midepoch.stages.pack.documents import Documents, PackSpec
+from midepoch.stages.pack.packs import ids_within, stack_packs
 from midepoch.stages.pack.strategies import cut
-from midepoch.stages.stacked import StackedRun, groups_of, stacked_batch
 from midepoch.testing import same
-from midepoch.values.collate import collate
 from surveys import without_survey
 
-
-def run_of(first, count, width=3):
-    lines = 10 * np.arange(first, first + count)[:, None] + np.arange(width)
-    ragged = [np.arange(number % 4) for number in range(first, first + count)]
-    numbers = range(first, first + count)
-    return StackedRun({"x": lines}, {"ends": ragged}, [(number + 1,) for number in numbers], list(numbers))
+CONTEXT = Context(seed=0, epoch=0, rows_until=1, locate=lambda key: ("a", key))
 
 
 @pytest.mark.parametrize("form", ["numpy", "torch"])
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 20])
-def test_groups_and_batches_are_those_of_single_items(form, size):
-    runs = [run_of(0, 4), run_of(4, 1), run_of(5, 7), run_of(12, 2)]
-    singles = [single for run in runs for single in run.single_items(form)]
-    groups = list(groups_of(iter(runs), size))
-    assert [sum(map(len, group)) for group in groups] == [size] * (14 // size) + [14 % size] * (14 % size > 0)
-    for number, group in enumerate(groups):
-        own = singles[number * size : (number + 1) * size]
-        expected = collate([item for item, _, _ in own], form, lambda name: name == "ends")
-        assert same(stacked_batch(group, form), expected)
-        assert [cursor for run in group for cursor in run.cursors] == [cursor for _, cursor, _ in own]
-        assert [key for run in group for key in run.keys] == [key for _, _, key in own]
-
-
-def test_a_group_is_whole_before_the_next_run_is_asked_for():
-    def runs():
-        yield run_of(0, 4)
-        pytest.fail("another run was asked for")
-
-    assert [len(part) for part in next(groups_of(runs(), 2))] == [2]
-
-
-@pytest.mark.parametrize(
-    "other", [run_of(4, 1, width=2), StackedRun({"x": np.zeros((1, 3), np.int8)}, {"ends": [0]}, [()], [4])]
-)
-def test_items_of_different_shapes_or_types_are_no_stacked_batch(other):
-    assert stacked_batch([run_of(0, 4), other], "numpy") is None
-
-
-@pytest.mark.parametrize("form", ["numpy", "torch"])
-def test_single_items_and_batches_share_no_memory_with_the_run(form):
-    run = run_of(0, 4)
-    first = next(run.single_items(form))[0]["x"]
-    batch = stacked_batch([run], form)["x"]
-    first[:], batch[:] = -1, -2
-    assert run.columns["x"].min() == 0
-    assert torch.as_tensor(first).untyped_storage().nbytes() == 3 * 8
+def test_packs_share_no_memory_with_the_documents_or_with_each_other(form):
+    stream = np.arange(100)
+    spec = PackSpec(length=25, column="x", overlong="cut", eos=None, pad=None, labels=None, number=1)
+    documents, starts = Documents({"x": stream}, np.array([40, 60]), np.arange(2)), np.arange(0, 100, 25)
+    layout = cut(documents.lengths, np.array([40, 100]), starts, starts + 25)
+    (run,) = stack_packs(documents, layout, np.zeros((4, 1), np.int64), None, spec, CONTEXT)
+    packs = list(run.rows.to(form).items())
+    packs[0]["x"][:] = -1
+    packs[0]["position_ids"][:] = -1
+    assert (stream == np.arange(100)).all()
+    assert packs[1]["x"].tolist() == list(range(25, 50))
+    assert packs[1]["position_ids"].tolist() == [*range(15), *range(10)]
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["side by side", "apart"])
 @pytest.mark.parametrize(("tokens", "sizes"), [(849, [16, 16, 5]), (10, [1] * 37)], ids=["short", "long"])
 def test_ids_of_packs_that_are_made_together_are_those_of_each(monkeypatch, apart, tokens, sizes):
     rng, length, count = np.random.default_rng(3), 50, 37
-    monkeypatch.setattr("midepoch.stages.pack.items.STACKED_TOKENS", tokens)
+    monkeypatch.setattr("midepoch.stages.pack.packs.STACKED_TOKENS", tokens)
     seqlens = [
         np.array([0, *np.sort(rng.choice(np.arange(1, length), rng.integers(0, 6), replace=False)), length], np.int32)
         for _ in range(count)
@@ -83,9 +50,9 @@ def test_ids_of_packs_that_are_made_together_are_those_of_each(monkeypatch, apar
     starts = np.array(begins)
     documents = Documents({"x": stream}, lengths, np.arange(len(lengths)))
     layout = cut(lengths, np.cumsum(lengths), starts, starts + length)
-    runs = list(stack_packs(documents, layout, [()] * count, None, spec))
+    runs = list(stack_packs(documents, layout, np.zeros((count, 1), np.int64), None, spec, CONTEXT))
     assert [len(run) for run in runs] == sizes
-    packs = [item for run in runs for item, _, _ in run.single_items("numpy")]
+    packs = [item for run in runs for item in run.rows.items()]
     for pack, begin, ends in zip(packs, begins, seqlens, strict=True):
         positions, numbers = ids_within(ends, length)
         assert same(pack["x"], stream[begin : begin + length])

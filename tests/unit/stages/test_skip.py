@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
-from midepoch.stages.skip_errors import ALL, LEAST_SAMPLES, SkipErrors, SkipLimit, SkipLog
+from midepoch.stages.skip import ALL, LEAST_SAMPLES, SkipErrors, SkipLimit, SkipLog
 from midepoch.stages.stage import Call
 from midepoch.testing import assert_resumes
 
@@ -372,7 +372,7 @@ assert len(log.lines()) == 1
 
 @pytest.mark.parametrize(("end", "code"), [("pass", 0), ("raise SystemExit(3)", 3), (FORKED, 0)])
 def test_nothing_is_left_at_the_end_of_the_process_that_made_it(temporary, end, code):
-    script = f"import os\nfrom midepoch.stages.skip_errors import SkipLog\nlog = SkipLog()\n{end}"
+    script = f"import os\nfrom midepoch.stages.skip import SkipLog\nlog = SkipLog()\n{end}"
     run = subprocess.run([sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(temporary)}, check=False)
     assert run.returncode == code
     assert list(temporary.iterdir()) == []

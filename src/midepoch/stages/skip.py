@@ -16,9 +16,8 @@ from midepoch._common.checks import check_integer
 from midepoch._common.text import count
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MidepochError, MissingExtraError, StoreError, TooManySkippedError
-from midepoch.stages.counted import CountedItems, Outputs
+from midepoch.stages.counted import CountedItems, Kept, Outputs, rejected_row
 from midepoch.stages.flow import Context, Flow, SingleItem
-from midepoch.stages.kept import Kept, rejected_row
 from midepoch.stages.stage import FunctionStage
 
 log = logging.getLogger("midepoch")

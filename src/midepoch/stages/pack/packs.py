@@ -1,0 +1,256 @@
+"""What all ways of packing share: the stage, packs as arrays, and packs that are planned from known lengths."""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from midepoch._common.text import count
+from midepoch._common.types import I32, I64
+from midepoch.checkpoint.lanes import Cursor
+from midepoch.errors import SurveyMismatchError
+from midepoch.stages.counted import CountedItems, Groups, Wanted
+from midepoch.stages.flow import Context, Flow, RowRun, compare_check, concat_runs, keys_inside
+from midepoch.stages.pack.documents import IGNORED, DocumentReader, Documents, PackSpec, Values
+from midepoch.stages.pack.strategies import Packs
+from midepoch.stages.stage import Stage
+from midepoch.values.collate import join_others
+from midepoch.values.forms import Form
+from midepoch.values.rows import Rows, convert_item
+
+Layout = TypeVar("Layout")
+NO_TOKENS = "pack got no tokens to pack, because documents are empty, or too long with overlong='drop',"
+STACKED_TOKENS, MOST_STACKED = 1 << 16, 1024
+"""The most tokens, and the most packs, of a stream that are made together: they fit the CPU cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackStage(Stage):
+    """Packs documents. Nothing that waits in a packer is part of a state."""
+
+    spec: PackSpec
+    name = "pack"
+    keeps_rows = False
+    many_outputs: ClassVar[bool] = True
+    needs_survey: ClassVar[bool] = True
+
+    @property
+    def length_column(self) -> str:
+        return self.spec.column
+
+    def document_lengths(self, inputs: Flow, context: Context) -> Iterator[tuple[I64, I64]]:
+        return DocumentReader(self.spec, context).lengths(inputs)
+
+    def count(self, inputs: int) -> int | None:
+        return None
+
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        return None
+
+
+class Plan(NamedTuple, Generic[Layout]):
+    """Packs that are planned, and the documents that they need."""
+
+    documents: I64
+    """The numbers of the documents among the inputs. They rise."""
+    lengths: I64
+    """Their lengths, as the survey says."""
+    layout: Layout
+
+
+class PlannedPacks(Groups, Generic[Layout]):
+    """Packs that are planned from the lengths of a survey. A reader takes only the documents of its own packs."""
+
+    def __init__(self, inputs: CountedItems, spec: PackSpec, size: int, own_numbers: Cursor, context: Context) -> None:
+        super().__init__(inputs, size, own_numbers)
+        self.batched, self.members = False, 1
+        self._spec, self._context, self._reader = spec, context, DocumentReader(spec, context)
+
+    @abstractmethod
+    def _plans_of(self, numbers: I64) -> Iterable[Plan[Layout]]:
+        """The plans that make these packs together; none if there are no numbers."""
+
+    def _planned(self, opened: Any, wanted: Wanted, first: I64) -> tuple[Flow, Iterator[tuple[Layout, Documents]]]:
+        """The flow of the documents that are needed, and each layout with its documents.
+
+        The inputs ``first`` are those that a check in the cursor is of. Where there are no plans, the next ones are
+        not known yet.
+        """
+        for check in self._own_numbers[1:]:
+            compare_check(check, self._inputs.keys(first), self._spec.number, self._context)
+        begun: deque[Plan[Layout]] = deque()
+
+        def documents() -> Iterator[I64]:
+            for numbers in wanted:
+                plan = None
+                for plan in self._plans_of(numbers):
+                    begun.append(plan)
+                    yield plan.documents
+                if plan is None:
+                    yield numbers[:0]
+
+        flow = self._inputs.flow(opened, documents())
+        return flow, self._read(flow, begun)
+
+    def _read(self, flow: Flow, begun: deque[Plan[Layout]]) -> Iterator[tuple[Layout, Documents]]:
+        """The layouts with their documents. The flow adds plans as it asks for rows: no plan comes before a row."""
+        waiting: list[RowRun] = []
+        for run in self._reader.runs(flow, lambda items: len(items) == len(begun[0].documents)):
+            waiting.append(run)
+            while begun and sum(map(len, waiting)) >= (needed := len(begun[0].documents)):
+                plan, joined = begun.popleft(), waiting[0] if len(waiting) == 1 else concat_runs(waiting)
+                documents = self._reader.read(joined.slice(0, needed))
+                self._compare_lengths(plan, documents.lengths)
+                yield plan.layout, documents
+                waiting = [joined.slice(needed, len(joined))] if len(joined) > needed else []
+
+    def _compare_lengths(self, plan: Plan[Layout], lengths: I64) -> None:
+        """Raise if a document does not have the length that the survey says."""
+        for number in np.flatnonzero(lengths != plan.lengths).tolist()[:1]:
+            end = self._spec.eos is not None
+            row = self._inputs.trace(plan.documents[number : number + 1])
+            raise SurveyMismatchError(
+                f"pack: a document has {count('token', int(lengths[number]) - end)}, and the survey says "
+                f"{int(plan.lengths[number]) - end:,}, at row {row.rows[0]:,} of {row.files[0]}. A function before "
+                "pack has changed, or does not always return the same. After a change pass another version to "
+                "survey(version=...)."
+            )
+
+    def _lengths_of(self, numbers: I64) -> I64:
+        """The tokens of these documents, with the one that ends each."""
+        return (self._inputs.lengths(numbers) if len(numbers) else numbers) + (self._spec.eos is not None)
+
+
+def pack_form(inputs: Flow) -> Literal["numpy", "torch"]:
+    """Packs hold tensors where the inputs do, else arrays."""
+    return "torch" if inputs.form == "torch" else "numpy"
+
+
+def not_left_out(keys: I64, context: Context) -> npt.NDArray[np.bool_] | None:
+    """Which documents go into packs; None for all of them. The others keep their places in the layout."""
+    kept = np.array([key not in context.left_out for key in keys.tolist()], np.bool_) if context.left_out else None
+    return None if kept is None or kept.all() else kept
+
+
+def make_packs(
+    documents: Documents, layout: Packs, spec: PackSpec, form: Form, context: Context
+) -> Iterator[dict[str, Any] | None]:
+    """The packs of a layout of these documents, one by one; None for one that has no pieces."""
+    begins = documents.begins[layout.documents]
+    starts, stops = (begins + layout.starts).tolist(), (begins + layout.stops).tolist()
+    sizes, inside = layout.stops - layout.starts, layout.documents.tolist()
+    for first, last in pairwise(layout.bounds.tolist()):
+        if first == last:
+            yield None
+            continue
+        pieces = {
+            name: [column[starts[piece] : stops[piece]] for piece in range(first, last)]
+            for name, column in documents.columns.items()
+        }
+        pack = _make_pack(pieces, cumulative(sizes[first:last]), spec, form)
+        for name, values in documents.others.items():
+            pack[name] = join_others(name, [values[document] for document in inside[first:last]], form)
+        context.packs.packs += 1
+        context.packs.tokens += int(sizes[first:last].sum())
+        yield pack
+
+
+def _make_pack(pieces: Mapping[str, Sequence[Values]], ends: I32, spec: PackSpec, form: Form) -> dict[str, Any]:
+    """A pack in its own memory: the pieces of each column joined and padded, and where each piece begins and ends."""
+    real = int(ends[-1])
+    total = real if spec.pad is None else max(real, spec.length)
+    pack: dict[str, Any] = {}
+    for name, arrays in pieces.items():
+        values = np.empty(total, arrays[0].dtype)
+        np.concatenate(arrays, out=values[:real])
+        if total > real:
+            values[real:] = spec.pad if name == spec.column else IGNORED if name == "labels" else 0
+        pack[name] = values
+    pack["position_ids"], pack["document_ids"] = ids_within(ends, total)
+    pack["cu_seqlens"] = ends
+    converted: dict[str, Any] = convert_item(pack, form) if form == "torch" else pack
+    return converted
+
+
+def stack_packs(
+    documents: Documents,
+    layout: Packs,
+    cursors: I64,
+    kept: npt.NDArray[np.bool_] | None,
+    spec: PackSpec,
+    context: Context,
+) -> Iterator[RowRun]:
+    """The packs of a stream, many at a time as rows of arrays. Documents that are not ``kept`` are left out of them.
+
+    All packs are full but the last of a lane, and those of which documents are left out.
+    """
+    firsts, lasts = layout.bounds[:-1], layout.bounds[1:] - 1
+    keys = keys_inside(documents.keys[layout.documents[firsts]], layout.starts[firsts])
+    begins = documents.begins[layout.documents]
+    starts, stops = (begins + layout.starts)[firsts].tolist(), (begins + layout.stops)[lasts].tolist()
+    full = len(layout) - (stops[-1] - starts[-1] < spec.length) if kept is None else 0
+    at_once = max(1, min(MOST_STACKED, STACKED_TOKENS // spec.length))
+    for first in range(0, full, at_once):
+        some = slice(first, min(first + at_once, full))
+        columns: dict[str, Any] = {
+            name: _stacked(column, starts[some], stops[some]) for name, column in documents.columns.items()
+        }
+        here = layout.select(np.arange(some.start, some.stop))
+        columns["position_ids"], columns["document_ids"], columns["cu_seqlens"] = _ids_within_each(here, spec.length)
+        context.packs.packs += len(here)
+        context.packs.tokens += len(here) * spec.length
+        yield RowRun(Rows(columns, "numpy", ragged=is_ragged), cursors[some], keys[some])
+    rest = layout.select(np.arange(full, len(layout)))
+    rest = rest if kept is None else rest.keep(kept[rest.documents])
+    for number, pack in enumerate(make_packs(documents, rest, spec, "numpy", context), start=full):
+        if pack is not None:
+            columns = {name: [values] if is_ragged(name) else values[None] for name, values in pack.items()}
+            rows, at = Rows(columns, "numpy", ragged=is_ragged), slice(number, number + 1)
+            yield RowRun(rows, cursors[at], keys[at])
+
+
+def is_ragged(name: str) -> bool:
+    """True of the column that differs in length: packs have different numbers of documents, and as many tokens."""
+    return name == "cu_seqlens"
+
+
+def _stacked(column: Values, starts: Sequence[int], stops: Sequence[int]) -> Values:
+    """Equally long parts of a column as lines of one array in memory of its own."""
+    if stops[:-1] == starts[1:]:
+        return column[starts[0] : stops[-1]].reshape(len(starts), -1).copy()
+    return np.stack([column[start:stop] for start, stop in zip(starts, stops, strict=True)])
+
+
+def _ids_within_each(layout: Packs, length: int) -> tuple[I32, I32, list[I32]]:
+    """``ids_within`` of several full packs, one in each line, and the ``cu_seqlens`` of each."""
+    packs, pieces = len(layout), np.diff(layout.bounds)
+    sizes = layout.stops - layout.starts
+    starts = (np.cumsum(sizes) - sizes - length * layout.owners).astype(np.int32)
+    numbers = (np.arange(len(sizes)) - layout.bounds[:-1].repeat(pieces)).astype(np.int32)
+    positions = np.arange(length, dtype=np.int32) - starts.repeat(sizes).reshape(packs, length)
+    joined = np.insert(starts, layout.bounds[1:], length)
+    bounds = (layout.bounds + np.arange(packs + 1)).tolist()
+    return positions, numbers.repeat(sizes).reshape(packs, length), [joined[a:b] for a, b in pairwise(bounds)]
+
+
+def cumulative(sizes: I64) -> I32:
+    """Where each piece of a pack begins, and where the last one ends: the ``cu_seqlens`` of attention kernels."""
+    ends = np.zeros(len(sizes) + 1, np.int32)
+    ends[1:] = sizes.cumsum()
+    return ends
+
+
+def ids_within(ends: I32, total: int) -> tuple[I32, I32]:
+    """Each token's position in its piece, and the number of that piece; 0 and -1 on padding up to ``total``."""
+    sizes, real = ends[1:] - ends[:-1], int(ends[-1])
+    positions, numbers = np.empty(total, np.int32), np.empty(total, np.int32)
+    np.subtract(np.arange(real, dtype=np.int32), ends[:-1].repeat(sizes), out=positions[:real])
+    numbers[:real] = np.arange(len(sizes), dtype=np.int32).repeat(sizes)
+    positions[real:], numbers[real:] = 0, -1
+    return positions, numbers
