@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from midepoch._common.checks import check_integer
 from midepoch.checkpoint.fingerprint import data_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.state import State
-from midepoch.checkpoint.versions import upgrade
+from midepoch.checkpoint.state import State, checked_state
 from midepoch.cli.prepare import open_dataset
 from midepoch.dataset import Dataset
 from midepoch.dataset.mixing import mix
@@ -59,7 +58,7 @@ def find_states(checkpoint: str) -> list[FoundState]:
     for path, values in _states_in(_load(checkpoint), "", 0):
         where = path or "(the whole file)"
         try:
-            checked = upgrade(values)
+            checked = checked_state(values)
             state = State.from_dict(checked)
             found.append(FoundState(checked, state, {"path": where, **_facts(state, checked)}))
         except CheckpointMismatchError as error:

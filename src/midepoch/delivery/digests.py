@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from midepoch.checkpoint.row_digest import WHY_UNKNOWN, RowDigest, added
+from midepoch.checkpoint.digest import WHY_UNKNOWN, RowDigest, added
 from midepoch.checkpoint.state import State
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.progress import AnyProgress

@@ -8,9 +8,9 @@ from midepoch._common.checks import check_integer
 from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.world import torch_worker
+from midepoch.checkpoint.digest import CHANGED, NOT_KEPT, LaneSums, RowDigest
 from midepoch.checkpoint.history import SessionRecord, remember
 from midepoch.checkpoint.lanes import LanePosition
-from midepoch.checkpoint.row_digest import CHANGED, NOT_KEPT, LaneSums, RowDigest
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
 from midepoch.delivery.balanced import BalancedSession
 from midepoch.delivery.progress import AnyProgress, CountedProgress

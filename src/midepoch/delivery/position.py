@@ -8,8 +8,7 @@ from weakref import WeakSet
 from midepoch._common.checks import check_integer
 from midepoch._common.hashing import key_of
 from midepoch._common.world import torch_worker
-from midepoch.checkpoint.state import MOST_EPOCHS, State
-from midepoch.checkpoint.versions import upgrade
+from midepoch.checkpoint.state import MOST_EPOCHS, State, checked_state
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan, settled
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
@@ -254,7 +253,7 @@ class StartPoint:
                 "A Loader of this dataset has a position of its own, which this would not change. Call the Loader's "
                 "load_state_dict(), or load the state before the Loader is built."
             )
-        values = upgrade(values)
+        values = checked_state(values)
         state = adopt(plan.pipeline, State.from_dict(values), values.get("fingerprint"))
         plan.check(state)
         state = settled(plan.pipeline, state)

@@ -9,8 +9,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from midepoch._common.types import U64
+from midepoch.checkpoint.digest import LaneSums, RowDigest
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.row_digest import LaneSums, RowDigest
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.session import AnySession, Session
 from midepoch.delivery.tally import Reading, Tally

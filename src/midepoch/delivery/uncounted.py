@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from midepoch._common.types import I64
+from midepoch.checkpoint.digest import LaneSums
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
-from midepoch.checkpoint.row_digest import LaneSums
 from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State
 from midepoch.delivery.progress import Progress
 from midepoch.delivery.session import AnySession

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from midepoch.checkpoint.row_digest import RowDigest
+from midepoch.checkpoint.digest import RowDigest
 from midepoch.dataset.planned import Item
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan, check_shard

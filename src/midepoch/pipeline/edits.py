@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch._common.hashing import hash_keys
+from midepoch.checkpoint.digest import CHANGED, RowDigest, added
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.row_digest import CHANGED, RowDigest, added
 from midepoch.checkpoint.state import Edits, State, add_edits, edits_of_part
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.without import Without

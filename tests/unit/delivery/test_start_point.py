@@ -14,8 +14,7 @@ import pytest
 
 from midepoch import errors
 from midepoch.checkpoint.lanes import LanePosition
-from midepoch.checkpoint.state import State
-from midepoch.checkpoint.versions import signed
+from midepoch.checkpoint.state import State, signed
 from midepoch.delivery import passes
 from midepoch.delivery import plan as plans
 from midepoch.delivery import position as start_points
