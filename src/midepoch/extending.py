@@ -5,7 +5,7 @@
 
 from midepoch.dataset.front_door import FrontDoor
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.position import StartPoint
+from midepoch.delivery.position import Position
 from midepoch.index.build import open_index
 from midepoch.index.tables import TableIndex
 from midepoch.order.orders import Order, OrderStep
@@ -23,8 +23,8 @@ __all__ = [
     "OrderStep",
     "Pipeline",
     "Plan",
+    "Position",
     "Stage",
-    "StartPoint",
     "TableIndex",
     "open_index",
 ]

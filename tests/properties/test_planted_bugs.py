@@ -9,7 +9,7 @@ import pytest
 import midepoch as me
 from midepoch.checkpoint import state
 from midepoch.checkpoint.lanes import LaneAssignment, LanePosition
-from midepoch.delivery import progress, rounds, session
+from midepoch.delivery import passes, rounds, session
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.session import Session
 from midepoch.pipeline import mixture
@@ -142,7 +142,7 @@ def test_readers_that_start_at_a_neighbours_turn(filtering, monkeypatch):
 
 
 def test_a_state_that_runs_ahead_of_what_was_delivered(filtering, monkeypatch):
-    right = progress.Progress.follow
+    right = passes.Progress.follow
 
     def eager(self, steps):
         waiting = []
@@ -152,7 +152,7 @@ def test_a_state_that_runs_ahead_of_what_was_delivered(filtering, monkeypatch):
                 yield (waiting.pop(0),)
         yield waiting
 
-    monkeypatch.setattr(progress.Progress, "follow", eager)
+    monkeypatch.setattr(passes.Progress, "follow", eager)
     found(filtering)
 
 

@@ -20,7 +20,7 @@ from midepoch.dataset import Dataset
 from midepoch.dataset.mixing import mix
 from midepoch.dataset.reading import read
 from midepoch.delivery.passes import Pass
-from midepoch.delivery.position import StartPoint
+from midepoch.delivery.position import Position
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.order.orders import OrderStep, Shuffle, Slice
 from midepoch.order.split import TrainTestSplit
@@ -382,4 +382,4 @@ def run_of_state(dataset: Dataset, state: State, *, ranks: int | None = None) ->
     if ranks is None:
         ranks = state.history[-1].ranks if state.history else dataset.plan.ranks
     plan = replace(dataset.plan, ranks=ranks, rank=0, lanes=state.lanes or dataset.plan.lanes)
-    return StartPoint(state).latest(plan)
+    return Position(state).latest(plan)

@@ -4,8 +4,8 @@ import numpy as np
 
 from midepoch.checkpoint.digest import WHY_UNKNOWN, RowDigest, added
 from midepoch.checkpoint.state import State
+from midepoch.delivery.passes import Progress
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.progress import AnyProgress
 from midepoch.delivery.session import AnySession, Session
 from midepoch.errors import DigestMismatchError
 from midepoch.stages.counted import CountedItems
@@ -26,12 +26,12 @@ def predicted_digest(plan: Plan, epoch: int) -> int:
     return sum(_sum_of_first(of_lane, of_lane.total()) for of_lane in items) % (1 << 64)
 
 
-def digest_of(progress: AnyProgress) -> int:
+def digest_of(progress: Progress) -> int:
     """The digest of what was delivered of an epoch."""
     return _digest(progress).total
 
 
-def check_digest(progress: AnyProgress) -> int:
+def check_digest(progress: Progress) -> int:
     """The same, if it is that of the rows that should have been delivered. Raises if not, and names the lanes.
 
     Compares what all ranks had delivered when the session began, and what this rank delivered since.
@@ -58,7 +58,7 @@ def check_digest(progress: AnyProgress) -> int:
     )
 
 
-def _digest(progress: AnyProgress) -> RowDigest:
+def _digest(progress: Progress) -> RowDigest:
     start = progress.session.start
     if start.digest is None:
         raise ValueError("There is no digest: pass digest=True to the Loader.")
@@ -84,7 +84,7 @@ def _sum_before(session: Session, lane: int) -> int:
     return (_sum_of_first(units, units.total() - left.total()) + of_ahead) % (1 << 64)
 
 
-def _own_sums(session: Session, progress: AnyProgress) -> list[int]:
+def _own_sums(session: Session, progress: Progress) -> list[int]:
     """For each lane, the sum of what a reader must have delivered since the session began."""
     sums = [0] * len(session.positions)
     for begin in range(0, progress.turns_taken, AT_ONCE):

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from midepoch.delivery.passes import Pass
-from midepoch.delivery.progress import AnyProgress
+from midepoch.delivery.passes import Pass, Progress
 from midepoch.delivery.tally import Tally
 from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.pipeline.mixture import Mixture
@@ -38,7 +37,7 @@ class Meter:
         self._ended: float | None = None
         self._earlier = self._base = 0
         self._earlier_tally = Tally()
-        self._progress: AnyProgress | None = None
+        self._progress: Progress | None = None
 
     def timed(self, in_bulk: Iterator[Iterable[Any]]) -> Iterator[Iterable[Any]]:
         """The batches of the pass. What the loop does with them is not counted as waiting."""
@@ -70,7 +69,7 @@ class Meter:
                 return
             on_metrics(self.metrics())
 
-    def _note_epoch(self, progress: AnyProgress) -> None:
+    def _note_epoch(self, progress: Progress) -> None:
         if progress is not self._progress:
             self._earlier, self._earlier_tally = self._batches(), self._tally()
             self._progress, self._base = progress, progress.items
@@ -120,7 +119,7 @@ class Meter:
         return figures
 
 
-def _shares(mixture: Mixture, progress: AnyProgress) -> Metrics:
+def _shares(mixture: Mixture, progress: Progress) -> Metrics:
     """The share of each part in what was drawn since the present schedule began."""
     state = progress.state()
     cursors = [position.cursor for position in state.positions.expand()]

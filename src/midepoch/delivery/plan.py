@@ -13,7 +13,7 @@ from midepoch.checkpoint.history import SessionRecord, remember
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
 from midepoch.delivery.balanced import BalancedSession
-from midepoch.delivery.progress import AnyProgress, CountedProgress
+from midepoch.delivery.passes import CountedProgress, Progress
 from midepoch.delivery.session import AnySession, FileSession, Session
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from midepoch.errors import CheckpointMismatchError
@@ -30,7 +30,7 @@ def begin(
     workers: int,
     lanes: int | None,
     mode: Literal["file", "example"],
-) -> AnyProgress:
+) -> Progress:
     """The progress of a reader that starts from a state.
 
     A complete state starts a new session, with any number of readers. A partial state continues its session, and only
@@ -64,7 +64,7 @@ def progress_from(
     workers: int = 1,
     delivered: ReaderProgress | None = None,
     own_sums: LaneSums = (),
-) -> AnyProgress:
+) -> Progress:
     """The progress of a reader that starts from a complete state, or continues after what it ``delivered``."""
     session = session_from(pipeline, start, readers, delivered)
     if isinstance(session, UncountedSession):
@@ -243,7 +243,7 @@ class Plan:
     even: Even | None = None
     """Gives all ranks the same number of items in an epoch, by repeating or leaving out at most one per rank."""
 
-    def begin(self, state: State) -> AnyProgress:
+    def begin(self, state: State) -> Progress:
         """The progress of this process, which may be a worker of a DataLoader, when it starts from a state."""
         worker, workers = torch_worker() or (0, 1)
         reader, readers = self.rank + self.ranks * worker, self.ranks * workers

@@ -16,7 +16,7 @@ from midepoch._common.thread_clock import FUNCTIONS
 from midepoch._common.types import I64, U64
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
 from midepoch.delivery.balanced import STEPS_AT_ONCE, BalancedSession
-from midepoch.delivery.progress import EMPTY, AnyProgress, Turns
+from midepoch.delivery.passes import EMPTY, Progress, Turns
 from midepoch.delivery.rounds import NO_END
 from midepoch.delivery.session import Session
 from midepoch.delivery.uncounted import ReportedProgress
@@ -30,7 +30,7 @@ log = logging.getLogger("midepoch")
 
 
 def take_turns(
-    progress: AnyProgress, first: int = 0, step: int = 1, *, deferred: bool = False
+    progress: Progress, first: int = 0, step: int = 1, *, deferred: bool = False
 ) -> Generator[Turns, None, None]:
     """A reader's turns from where its progress is, until no lane has anything left.
 
@@ -46,7 +46,7 @@ def take_turns(
     return _timed(all_turns, progress)
 
 
-def _timed(all_turns: Generator[Turns, None, None], progress: AnyProgress) -> Generator[Turns, None, None]:
+def _timed(all_turns: Generator[Turns, None, None], progress: Progress) -> Generator[Turns, None, None]:
     """The same turns. It is noted how long functions of the user took for them."""
     with closing(all_turns):
         while True:
@@ -127,7 +127,7 @@ class ByCost:
         return planned
 
 
-def _counted_turns(progress: AnyProgress, turns: range, *, warns: bool) -> Generator[Turns, None, None]:
+def _counted_turns(progress: Progress, turns: range, *, warns: bool) -> Generator[Turns, None, None]:
     """A reader's turns of a counted session. No item of another reader is made."""
     session = progress.session
     assert isinstance(session, Session)
@@ -327,7 +327,7 @@ def one_by_one(all_turns: Iterable[Turns]) -> Iterator[Turns]:
             yield Turns((EMPTY,), ((),), hashes) if cursor is None else Turns([item], ((cursor,),), hashes)
 
 
-def _warn_of_sharing(progress: AnyProgress, opened: OpenSource, readers: int) -> None:
+def _warn_of_sharing(progress: Progress, opened: OpenSource, readers: int) -> None:
     """Let the first reader warn that several process the same lanes, where that costs more than skipping rows."""
     session = progress.session
     lanes = len(session.positions)

@@ -38,10 +38,10 @@ def slow(batches, clock):
 
 def test_waiting_is_told_from_training(dataset):
     clock, loader = Clock(), me.Loader(dataset, batch_size=10)
-    run = loader.start_point.begin(loader.plan)
+    run = loader.position.begin(loader.plan)
     meter = Meter(run, clock)
     assert meter.metrics()["seconds"] == 0
-    for bulk in meter.timed(slow(loader.batches(run), clock)):
+    for bulk in meter.timed(slow(loader._batches(run), clock)):
         for _ in bulk:
             clock.now += 3
     figures = meter.metrics()
