@@ -144,22 +144,22 @@ def next_after(self, lane, items):
     return right_position(self, lane, max(0, items - 1))
 
 
-def as_if_all_begin_at_lane_0(self, lane, turns):
-    return -(-turns // len(self.positions))
+def one_less(self, turns):
+    return max(0, right_items(self, turns) - 1)
 
 
-right_position = Session.lane_after
+right_position, right_items = Session.lane_after, Session.items_in
 
 
 @pytest.mark.parametrize(
     ("target", "name", "planted"),
     [
         (Session, "sequence", lambda self, reader: (self.rounds, 0, self.readers)),
-        (Session, "items_of_lane", as_if_all_begin_at_lane_0),
+        (Session, "items_in", one_less),
         (Session, "lane_after", next_after),
         (SessionRecord, "ranks", 2),
     ],
-    ids=["a phase", "turns of a lane", "a position", "ranks"],
+    ids=["a phase", "items of turns", "a position", "ranks"],
 )
 def test_a_planted_bug_is_seen(files, target, name, planted):
     received, run = planted_runs(files)

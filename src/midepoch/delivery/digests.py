@@ -91,7 +91,8 @@ def _own_sums(session: Session, progress: Progress) -> list[int]:
         turns = np.arange(begin, min(begin + AT_ONCE, progress.turns_taken))
         lanes, ordinals = session.items_at(progress.reader, turns)
         for lane in np.unique(lanes).tolist():
-            sums[lane] = (sums[lane] + session.lane_items(lane).hashes(ordinals[lanes == lane])) % (1 << 64)
+            own = session.lane_items(lane).hashes(ordinals[lanes == lane]).sum(dtype=np.uint64)
+            sums[lane] = (sums[lane] + int(own)) % (1 << 64)
     return sums
 
 

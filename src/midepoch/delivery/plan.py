@@ -12,13 +12,13 @@ from midepoch.checkpoint.digest import CHANGED, NOT_KEPT, LaneSums, RowDigest
 from midepoch.checkpoint.history import SessionRecord, remember
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
-from midepoch.delivery.balanced import BalancedSession
 from midepoch.delivery.passes import CountedProgress, Progress
-from midepoch.delivery.session import AnySession, FileSession, Session
+from midepoch.delivery.session import AnySession, BalancedSession, FileSession, Session
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.surveyed import count_ahead
+from midepoch.stages.batch import Batch
 
 
 def begin(
@@ -116,8 +116,10 @@ def settled(pipeline: Pipeline, state: State) -> State:
 
 def _after_workers(pipeline: Pipeline, start: State, delivered: ReaderProgress) -> State:
     """The state after each worker of every rank delivered its number of items."""
-    if start.item_rows != pipeline.item_rows and not pipeline.uniform:
-        raise _other_item_rows(start.item_rows, pipeline.item_rows)
+    if start.item_rows != pipeline.item_rows:
+        if not pipeline.uniform:
+            raise _other_item_rows(start.item_rows, pipeline.item_rows)
+        pipeline = replace(pipeline, stages=(Batch(size=start.item_rows),))  # the cursors are those of its items
     before = session_from(replace(pipeline, balanced=None), start, delivered.readers)
     before.check()
     assert isinstance(before, Session), "only counted items are counted for all workers"

@@ -64,9 +64,9 @@ class TracedSession:
             return None
         return max(self.session.items_of_reader(rank, self.turns) for rank in range(self.ranks))
 
-    def has(self, lane: int, ordinal: int) -> bool:
-        """True if an item of a lane was delivered in this session, not in a later one."""
-        return self.turns is None or ordinal < self.session.items_of_lane(lane, self.turns)
+    def has(self, rank: int, step: int) -> bool:
+        """True if a rank has an item at a step, counted from the session's start, before the next session."""
+        return self.turns is None or step < self.session.items_of_reader(rank, self.turns)
 
 
 def trace(run: Pass, step: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
@@ -181,7 +181,7 @@ def _with_item_rows(pipeline: Pipeline, item_rows: int) -> Pipeline:
 
 def _item_at(plan: Plan, part: TracedSession, rank: int, step: int) -> tuple[int, int] | None:
     """The lane and ordinal of a rank's item, unless it comes in a later session or is left out to keep ranks even."""
-    if part.turns is not None and step >= part.session.items_of_reader(rank, part.turns):
+    if not part.has(rank, step):
         return None
     if part.turns is None and plan.even == "drop" and step >= (plan.items_per_rank(part.session) or 0):
         return None
@@ -199,9 +199,9 @@ def _steps_left(plan: Plan, part: TracedSession) -> int:
 
 def _lines_of_row(epoch: int, part: TracedSession, file: str, row: int) -> Iterator[pa.Table]:
     for lane in range(len(part.session.positions)):
-        for ordinal in part.session.lane_items(lane).find(file, row):
-            if part.has(lane, ordinal):
-                rank, step, _ = part.session.delivery_of(lane, ordinal)
+        for ordinal in part.session.lane_items(lane).find(file, row).tolist():
+            rank, step, _ = part.session.delivery_of(lane, ordinal)
+            if part.has(rank, step):
                 lines = _lines(epoch, part.first_step + step, rank, part, lane, ordinal)
                 yield lines.filter(_is_row(lines, file, row))
 
@@ -213,7 +213,7 @@ def _is_row(lines: pa.Table, file: str, row: int) -> pa.Array:
 
 def _lines(epoch: int, step: int, rank: int, part: TracedSession, lane: int, ordinal: int) -> pa.Table:
     """The rows of an item."""
-    rows, delivery = part.session.lane_items(lane).trace(ordinal), part.session.delivery_of(lane, ordinal)
+    rows, delivery = part.session.lane_items(lane).trace(np.array([ordinal])), part.session.delivery_of(lane, ordinal)
     return _table(epoch, step, rank, part.first_item + delivery.item, rows)
 
 
