@@ -35,15 +35,13 @@ from midepoch.dataset import Dataset
 from midepoch.dataset.planned import Item
 from midepoch.dataset.signatures import Made, Row, Table
 from midepoch.delivery.agreement import check_ranks_agree
-from midepoch.delivery.digests import check_digest, digest_of
 from midepoch.delivery.metrics import Meter, OnMetrics
 from midepoch.delivery.passes import Pass, PassIterator, Progress, Turns
-from midepoch.delivery.plan import Even, Plan, check_shard
+from midepoch.delivery.plan import Even, Plan, check_shard, describe_plan
 from midepoch.delivery.position import Position
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.session import Session
-from midepoch.delivery.summary import describe_plan
-from midepoch.delivery.trace import EpochProgress, epoch_progress, find, trace
+from midepoch.delivery.trace import EpochProgress, check_digest, digest_of, epoch_progress, find, trace
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.batch import Batch, Collate

@@ -15,9 +15,9 @@ import midepoch as me
 from counted import mixtures, pipelines, write_files
 from midepoch.checkpoint.state import LanePositions
 from midepoch.dataset import Dataset
-from midepoch.delivery.digests import check_digest, predicted_digest
 from midepoch.delivery.reader import ReadLane
 from midepoch.delivery.session import Session
+from midepoch.delivery.trace import check_digest, predicted_digest
 from midepoch.errors import DigestMismatchError
 from midepoch.sources.ahead import LaneRows
 from midepoch.testing import RankRun

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 from midepoch._common.checks import check_integer
 from midepoch._common.world import is_starting_a_process, launched_rank, torch_worker
 from midepoch.checkpoint.state import State
-from midepoch.delivery.digests import predicted_digest
 from midepoch.delivery.passes import Pass, PassIterator
-from midepoch.delivery.plan import Plan
+from midepoch.delivery.plan import Plan, describe_plan
 from midepoch.delivery.position import Position, SharedWithWorkers
 from midepoch.delivery.reader import take_turns
-from midepoch.delivery.summary import describe_plan
+from midepoch.delivery.trace import predicted_digest
 from midepoch.order.orders import OrderStep, Slice
 from midepoch.order.selection import Selection
 from midepoch.order.split import TrainTestSplit

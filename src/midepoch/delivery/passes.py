@@ -18,8 +18,8 @@ from midepoch._common.world import torch_worker
 from midepoch.checkpoint.digest import LaneSums, RowDigest
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import ReaderProgress, State
+from midepoch.delivery.metrics import Reading, Tally
 from midepoch.delivery.session import AnySession, Session
-from midepoch.delivery.tally import Reading, Tally
 from midepoch.errors import MidepochError, StaleIteratorError
 
 if TYPE_CHECKING:

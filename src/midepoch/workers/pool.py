@@ -24,9 +24,9 @@ import numpy as np
 import torch.multiprocessing
 from torch.utils.data import DataLoader
 
+from midepoch.delivery.metrics import Tally
 from midepoch.delivery.passes import EMPTY, Progress, Turns
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.tally import Tally
 from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.errors import StaleIteratorError
 from midepoch.stages.arguments import name_of
