@@ -161,8 +161,8 @@ def repeats_an_item(monkeypatch):
     take = ReadLane.take
 
     def planted(self, count):
-        items, keys = take(self, count)
-        return items, np.append(keys[:-1], keys[0])
+        run = take(self, count)
+        return run._replace(keys=np.append(run.keys[:-1], run.keys[0]))
 
     monkeypatch.setattr(ReadLane, "take", planted)
 

@@ -279,7 +279,7 @@ class State:
                 values[name] = [state._write() for state in states]
         # These are always there, because some checkpoints restore only the keys that a state has before it is loaded.
         values["history"] = [record.write() for record in self.history]
-        values.setdefault("digest", None)
+        values["digest"] = values.pop("digest", None)
         own = checksum(values, fingerprint_digest(fingerprint) if of_fingerprint is None else of_fingerprint)
         values["fingerprint"] = {
             "data": dict(fingerprint["data"]),
