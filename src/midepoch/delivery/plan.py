@@ -41,23 +41,19 @@ def begin(
     A complete state starts a new session, with any number of readers. A partial state continues its session, and only
     for the reader that saved it. ``lanes`` and ``mode`` are used if the epoch has not begun.
     """
-    delivered = state.reader_progress
-    complete = _without_foreign(replace(state, reader_progress=None), reader, readers)
-    if state.lanes is None:
-        complete = _cut_into_lanes(pipeline, complete, lanes or readers, mode)
-    elif delivered is None:
-        complete = _with_item_rows_of(pipeline, complete)
-    elif delivered.reader is None and len(delivered.items) == delivered.workers:
-        complete = _with_item_rows_of(pipeline, _after_workers(pipeline, complete, delivered))
-    else:
+    start = settled(pipeline, _without_foreign(state, reader, readers))
+    delivered, start = start.reader_progress, replace(start, reader_progress=None)
+    if delivered is not None:
         _check_reader_progress(delivered, reader=reader, readers=readers, workers=workers)
         _check_not_balanced(pipeline)
-        if state.item_rows != pipeline.item_rows and (delivered.reader is None or state.counts_items(readers)):
-            raise _other_item_rows(state.item_rows, pipeline.item_rows)
-        complete, own = _with_digest(pipeline, state, complete, continues=True)
-        return progress_from(pipeline, complete, reader, readers, workers=workers, delivered=delivered, own_sums=own)
-    complete, own = _with_digest(pipeline, state, _remembering(pipeline, complete, readers // workers))
-    return progress_from(pipeline, complete, reader, readers, workers=workers, own_sums=own)
+        if start.item_rows != pipeline.item_rows and (delivered.reader is None or start.counts_items(readers)):
+            raise _other_item_rows(start.item_rows, pipeline.item_rows)
+    elif start.lanes is None:
+        start = _remembering(pipeline, _cut_into_lanes(pipeline, start, lanes or readers, mode), readers // workers)
+    else:
+        start = _remembering(pipeline, _with_item_rows_of(pipeline, start), readers // workers)
+    start, own = _with_digest(pipeline, state, start, continues=delivered is not None)
+    return progress_from(pipeline, start, reader, readers, workers=workers, delivered=delivered, own_sums=own)
 
 
 def progress_from(
@@ -113,14 +109,9 @@ def settled(pipeline: Pipeline, state: State) -> State:
     The mixture of a complete state can be changed, the state loads without the survey, and workers that have not begun
     hold it as it is.
     """
-    delivered = state.reader_progress
+    delivered, start = state.reader_progress, replace(state, reader_progress=None)
     if delivered is None or delivered.reader is not None or len(delivered.items) < delivered.workers:
         return state
-    return _after_workers(pipeline, replace(state, reader_progress=None), delivered)
-
-
-def _after_workers(pipeline: Pipeline, start: State, delivered: ReaderProgress) -> State:
-    """The state after each worker of every rank delivered its number of items."""
     if start.item_rows != pipeline.item_rows:
         if not pipeline.uniform:
             raise _other_item_rows(start.item_rows, pipeline.item_rows)

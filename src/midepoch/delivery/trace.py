@@ -55,17 +55,6 @@ class TracedSession:
     turns: int | None
     """The number of its turns; None for the last session, which runs to the end of the epoch."""
 
-    @property
-    def ranks(self) -> int:
-        """The number of ranks."""
-        return self.session.readers
-
-    def step_count(self) -> int | None:
-        """The number of steps of the rank that had most; None for the last session."""
-        if self.turns is None:
-            return None
-        return max(self.session.items_of_reader(rank, self.turns) for rank in range(self.ranks))
-
     def has(self, rank: int, step: int) -> bool:
         """True if a rank has an item at a step, counted from the session's start, before the next session."""
         return self.turns is None or step < self.session.items_of_reader(rank, self.turns)
@@ -77,13 +66,10 @@ def trace(run: Pass, step: int, *, epoch: int | None = None, ranks: int | None =
     epoch = run.epoch if epoch is None else check_integer("epoch", epoch)
     sessions = traced_sessions(run, epoch, ranks)
     for part in sessions:
-        inside, steps = step - part.first_step, part.step_count()
-        if steps is not None and inside >= steps:
-            continue
         lines = [
             _lines(epoch, step, rank, part, *found)
-            for rank in range(part.ranks)
-            if (found := _item_at(run.plan, part, rank, inside)) is not None
+            for rank in range(part.session.readers)
+            if (found := _item_at(run.plan, part, rank, step - part.first_step)) is not None
         ]
         if lines:
             return pa.concat_tables(lines)
@@ -157,10 +143,9 @@ def _rebuilt(pipeline: Pipeline, state: State, records: Sequence[SessionRecord])
         ).session
         assert isinstance(session, Session), "only counted sessions are in a history"
         turns = records[number + 1].turn - record.turn if number + 1 < len(records) else None
-        traced = TracedSession(session=session, first_step=first_step, first_item=first_item, turns=turns)
-        yield traced
+        yield TracedSession(session=session, first_step=first_step, first_item=first_item, turns=turns)
         if turns is not None:
-            first_step += traced.step_count() or 0
+            first_step += max(session.items_of_reader(rank, turns) for rank in range(record.ranks))
             first_item += session.items_in(turns)
             state = session.after_turns(turns)
 
@@ -195,8 +180,7 @@ def _steps_left(plan: Plan, part: TracedSession) -> int:
     items = plan.items_per_rank(part.session)
     if items is not None:
         return items
-    readers = range(part.ranks)
-    return max(part.session.reader_items(reader) for reader in readers)
+    return max(map(part.session.reader_items, range(part.session.readers)))
 
 
 def _lines_of_row(epoch: int, part: TracedSession, file: str, row: int) -> Iterator[pa.Table]:
@@ -292,7 +276,7 @@ def epoch_progress(run: Pass) -> EpochProgress:
         last = traced_sessions(run, run.epoch)[-1]
         turns = session.start.turn - last.session.start.turn
         is_padded = per_rank is not None and plan.even == "pad"  # then all ranks take the steps of the longest
-        ranks = range(last.ranks) if is_padded else (progress.reader,)
+        ranks = range(last.session.readers) if is_padded else (progress.reader,)
         step += last.first_step + max(last.session.items_of_reader(rank, turns) for rank in ranks)
     return EpochProgress(run.epoch, step, step + left)
 
