@@ -76,7 +76,7 @@ class Agenda:
         for slot, (lane, ordinal) in enumerate(zip(run.lanes, run.ordinals, strict=True)):
             items = len(range(slot, run.turns, len(run.lanes)))
             self._wanted[lane].append(range(ordinal, ordinal + run.stride * items, run.stride))
-        if self._next and self._next[-1][0] == run.lanes and not self._next[-1][1] % len(run.lanes):
+        if self._next and self._next[-1][0] == run.lanes:
             self._next[-1] = run.lanes, self._next[-1][1] + run.turns
         else:
             self._next.append((run.lanes, run.turns))

@@ -147,6 +147,16 @@ def test_the_state_is_that_of_the_open_iterator_that_delivered_last(start_point,
     assert at(start_point, one) == (0, counts[other])
 
 
+@pytest.mark.parametrize("order", ["aba", "abab", "abaab", "abaabb"])
+def test_items_that_were_ready_before_another_iterator_began_are_delivered_in_between(start_point, order):
+    """Nobody asks in between, and the first iterator hands over what it has without a note of each item."""
+    in_bulk = Plan(pipeline=MemoryWorld(sizes=(16,), dropped=frozenset()).pipeline(bulk=8))
+    iterators = {name: start(start_point, in_bulk) for name in "ab"}
+    for name in order:
+        next(iterators[name])
+    assert at(start_point, in_bulk) == (0, order.count(order[-1]))
+
+
 def test_without_an_open_iterator_the_state_is_that_of_the_one_that_delivered_last(start_point, one):
     first, second = start(start_point, one), start(start_point, one)
     next(first)
