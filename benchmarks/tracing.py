@@ -41,11 +41,11 @@ def measure(folder: Path) -> None:
         steps = FILES * FILE_ROWS // (512 * 64)
         for step in (0, steps - 2):
             dataset = rows.shard(64, 0)
-            taken, table = seconds(lambda d=dataset, s=step: trace(d.start_point.latest(d.plan), s, epoch=3))
+            taken, table = seconds(lambda d=dataset, s=step: trace(d.position.latest(d.plan), s, epoch=3))
             print(f"{level}: trace of step {step:,} of {steps:,}, {table.num_rows:,} rows: {taken:.3f} s")
             file, row = table["file"][0].as_py(), table["row"][0].as_py()
             dataset = rows.shard(64, 0)
-            call = lambda d=dataset, f=file, r=row: find(d.start_point.latest(d.plan), f, r, epoch=3)  # noqa: E731
+            call = lambda d=dataset, f=file, r=row: find(d.position.latest(d.plan), f, r, epoch=3)  # noqa: E731
             taken, found = seconds(call)
             assert found["step"].to_pylist() == [step]
             print(f"{level}: find of a row of it: {taken:.3f} s")

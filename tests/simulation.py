@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from midepoch.checkpoint.lanes import LanePosition, lane_cuts
 from midepoch.checkpoint.state import LanePositions, State
-from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import AdoptedCheckpoint, EpochCut, ReadCounts
 from midepoch.stages.batch import Batch

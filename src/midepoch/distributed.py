@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
-from midepoch.delivery.progress import EMPTY
+from midepoch.delivery.passes import EMPTY
 from midepoch.delivery.reader import take_turns
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.loader import Loader
@@ -39,7 +39,7 @@ def gather_state(loader: Stateful | Mapping[str, Any]) -> dict[str, Any]:
     communicates. Without an initialised process group it returns the loader's own state. The state of a uniform
     pipeline is complete on every rank; this checks that the ranks agree.
     """
-    state = dict(loader) if isinstance(loader, Mapping) else _own_state(loader)
+    state = dict(loader) if isinstance(loader, Mapping) else own_state(loader)
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return state
     states: list[dict[str, Any]] = [{} for _ in range(torch.distributed.get_world_size())]
@@ -47,11 +47,12 @@ def gather_state(loader: Stateful | Mapping[str, Any]) -> dict[str, Any]:
     return merge_states(states)
 
 
-def _own_state(loader: Stateful) -> dict[str, Any]:
-    """The loader's own state, without its warning that it is only one rank's."""
-    if isinstance(loader, Loader):
-        return loader.own_state()
-    return loader.state_dict()
+def own_state(loader: Stateful) -> dict[str, Any]:
+    """The state of this rank alone, without the warning that it is one of several: for adapters of frameworks.
+
+    ``loader`` is the Loader or the dataset of this rank.
+    """
+    return loader._own_state() if isinstance(loader, Loader) else loader.state_dict()
 
 
 def split_dataset_by_node(dataset: AnyDataset, rank: int, world_size: int) -> AnyDataset:
@@ -88,13 +89,13 @@ def in_step(loader: Loader) -> Iterator[Any]:
             if not _any_rank(batch is not _NONE_LEFT):
                 return
             if batch is _NONE_LEFT:
-                loader.wait_for_other_ranks(batches.run)
+                loader.position.waits_for_ranks = True
                 if padding is None:
-                    padding = loader.padding_batch(loader.plan.begin(State(epoch=epoch)).session)
+                    padding = loader._padding_batch(loader.plan.begin(State(epoch=epoch)).session)
                 batch = padding
             yield batch
     finally:
-        loader.wait_for_other_ranks(None)
+        loader.position.waits_for_ranks = False
 
 
 def all_epochs(loader: Loader) -> Iterator[Any]:
@@ -134,7 +135,7 @@ def epoch_is_over(loader: Loader) -> bool:
     next pass yields nothing. This is for adapters of frameworks that must not see such a pass. All ranks must call this
     at the same step: it communicates one number. If the number of batches is not known, each rank reads its next one.
     """
-    state, left = loader.start_point.latest(loader.plan).state(), loader.batches_left
+    state, left = loader.position.latest(loader.plan).state(), loader.batches_left
     if state.lanes is None:
         left = 1  # the epoch has not begun
     elif left is None:

@@ -5,7 +5,7 @@
 
 from midepoch.dataset.front_door import FrontDoor
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.position import StartPoint
+from midepoch.delivery.position import Position
 from midepoch.formats.base import Format, Scan, read_as
 from midepoch.formats.detect import register_format
 from midepoch.index.build import open_index
@@ -27,9 +27,9 @@ __all__ = [
     "OrderStep",
     "Pipeline",
     "Plan",
+    "Position",
     "Scan",
     "Stage",
-    "StartPoint",
     "TableIndex",
     "open_bytes",
     "open_file",

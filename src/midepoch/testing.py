@@ -23,8 +23,8 @@ from midepoch._common.text import count
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
+from midepoch.delivery.passes import EMPTY, Progress, Turns
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.progress import EMPTY, AnyProgress, Turns
 from midepoch.delivery.reader import one_by_one, take_turns
 
 Layout = tuple[int, int]
@@ -117,7 +117,7 @@ class RankRun:
         return self._progress.items < self._progress.turns_taken
 
     @property
-    def progress(self) -> AnyProgress:
+    def progress(self) -> Progress:
         """What the rank has delivered."""
         return self._progress
 

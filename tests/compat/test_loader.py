@@ -349,7 +349,7 @@ def test_E6_waiting_for_other_ranks_ends_with_a_state_an_epoch_or_a_loop(build):
     for end in (lambda: loader.load_state_dict(state), lambda: loader.set_epoch(3), lambda: next(iter(loader))):
         batches = iter(loader)
         list(batches)
-        loader.wait_for_other_ranks(batches.run)
+        loader.position.waits_for_ranks = True
         assert loader.is_padding
         waiting = loader.state_dict()
         end()

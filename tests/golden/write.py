@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import midepoch as me
-from midepoch.checkpoint.versions import VERSION
+from midepoch.checkpoint.state import VERSION
 from worlds import ids, is_kept, write_files
 
 

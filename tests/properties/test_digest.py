@@ -15,9 +15,9 @@ import midepoch as me
 from counted import mixtures, pipelines, write_files
 from midepoch.checkpoint.state import LanePositions
 from midepoch.dataset import Dataset
-from midepoch.delivery.digests import check_digest, predicted_digest
 from midepoch.delivery.reader import ReadLane
 from midepoch.delivery.session import Session
+from midepoch.delivery.trace import check_digest, predicted_digest
 from midepoch.errors import DigestMismatchError
 from midepoch.sources.ahead import LaneRows
 from midepoch.testing import RankRun
@@ -161,8 +161,8 @@ def repeats_an_item(monkeypatch):
     take = ReadLane.take
 
     def planted(self, count):
-        items, keys = take(self, count)
-        return items, np.append(keys[:-1], keys[0])
+        run = take(self, count)
+        return run._replace(keys=np.append(run.keys[:-1], run.keys[0]))
 
     monkeypatch.setattr(ReadLane, "take", planted)
 

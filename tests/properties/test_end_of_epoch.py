@@ -273,7 +273,7 @@ class Ranks:
                     for batch in self.iterate(self.loaders[rank]):
                         got[rank][-1].append((ids([batch]), self.loaders[rank].is_padding))
                         if next(steps) == stop:
-                            states[rank] = self.loaders[rank].own_state()
+                            states[rank] = distributed.own_state(self.loaders[rank])
                             return
             except BaseException as error:
                 failed.append(error)

@@ -9,8 +9,9 @@ import pytest
 import midepoch as me
 from midepoch.checkpoint import state
 from midepoch.checkpoint.lanes import LaneAssignment, LanePosition
-from midepoch.delivery import progress, rounds, session
+from midepoch.delivery import passes
 from midepoch.delivery.plan import Plan
+from midepoch.delivery.rounds import Rounds
 from midepoch.delivery.session import Session
 from midepoch.pipeline import mixture
 from midepoch.pipeline.draws import Draws, PartPosition
@@ -141,7 +142,7 @@ def test_readers_that_start_at_a_neighbours_turn(filtering, monkeypatch):
 
 
 def test_a_state_that_runs_ahead_of_what_was_delivered(filtering, monkeypatch):
-    right = progress.Progress.follow
+    right = passes.Progress.follow
 
     def eager(self, steps):
         waiting = []
@@ -151,7 +152,7 @@ def test_a_state_that_runs_ahead_of_what_was_delivered(filtering, monkeypatch):
                 yield (waiting.pop(0),)
         yield waiting
 
-    monkeypatch.setattr(progress.Progress, "follow", eager)
+    monkeypatch.setattr(passes.Progress, "follow", eager)
     found(filtering)
 
 
@@ -305,23 +306,23 @@ def test_an_item_of_a_part_found_one_draw_off(pairs, monkeypatch, error):
 @pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_segment_that_ends_one_round_off(pairs, monkeypatch, name, error):
-    right_has, right_total = session.LaneItems.has, session.LaneItems.total
-    monkeypatch.setattr(session.LaneItems, "has", lambda self, ordinal: right_has(self, max(0, ordinal - error)))
+    right_has, right_total = Session.has, Session.total
+    monkeypatch.setattr(Session, "has", lambda self, lane, ordinal: right_has(self, lane, max(0, ordinal - error)))
     monkeypatch.setattr(
-        session.LaneItems, "total", lambda self: max(0, total + error) if (total := right_total(self)) else 0
+        Session, "total", lambda self, lane: max(0, total + error) if (total := right_total(self, lane)) else 0
     )
     found_counted(*pairs[name])
 
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_wanted_items_one_off(pairs, monkeypatch, name):
-    right = rounds._common_rounds
+    right = Rounds.runs
 
-    def wrong(segment, slot, numbers):
-        ordinals = right(segment, slot, numbers)
-        return ordinals and range(ordinals.start + 1, ordinals.stop, ordinals.step)
+    def wrong(self, numbers, most_rounds):
+        for run in right(self, numbers, most_rounds):
+            yield run._replace(ordinals=[ordinal + 1 for ordinal in run.ordinals])
 
-    monkeypatch.setattr(rounds, "_common_rounds", wrong)
+    monkeypatch.setattr(Rounds, "runs", wrong)
     found_counted(*pairs[name])
 
 

@@ -47,7 +47,7 @@ def recorded_run(build, layouts, epoch, data):
         first_step += max(map(len, delivered))
     last = on(dataset, layouts[-1][0], 0)
     last.load_state_dict(state)
-    return received, first_step, last.start_point.latest(last.plan)
+    return received, first_step, last.position.latest(last.plan)
 
 
 def check_traced(build, layouts, epoch, data):
@@ -126,7 +126,7 @@ def planted_runs(files):
         last, state, first = state, runs[0].state_dict(), first + steps
     resumed = on(dataset, 1, 0)
     resumed.load_state_dict(last)
-    run = resumed.start_point.latest(resumed.plan)
+    run = resumed.position.latest(resumed.plan)
     return received, run
 
 
@@ -144,22 +144,22 @@ def next_after(self, lane, items):
     return right_position(self, lane, max(0, items - 1))
 
 
-def as_if_all_begin_at_lane_0(self, lane, turns):
-    return -(-turns // len(self.positions))
+def one_less(self, turns):
+    return max(0, right_items(self, turns) - 1)
 
 
-right_position = Session.lane_after
+right_position, right_items = Session.lane_after, Session.items_in
 
 
 @pytest.mark.parametrize(
     ("target", "name", "planted"),
     [
         (Session, "sequence", lambda self, reader: (self.rounds, 0, self.readers)),
-        (Session, "items_of_lane", as_if_all_begin_at_lane_0),
+        (Session, "items_in", one_less),
         (Session, "lane_after", next_after),
         (SessionRecord, "ranks", 2),
     ],
-    ids=["a phase", "turns of a lane", "a position", "ranks"],
+    ids=["a phase", "items of turns", "a position", "ranks"],
 )
 def test_a_planted_bug_is_seen(files, target, name, planted):
     received, run = planted_runs(files)
@@ -170,7 +170,7 @@ def test_a_planted_bug_is_seen(files, target, name, planted):
 
 def test_a_future_epoch_and_another_number_of_ranks_are_traced(files):
     dataset = me.read(files).shuffle(3).lanes(4).batch(2)
-    run = dataset.start_point.latest(dataset.plan)
+    run = dataset.position.latest(dataset.plan)
     for ranks in (1, 3):
         runs = [RankRun(on(dataset, ranks, rank), {**dataset.state_dict()}, 1) for rank in range(ranks)]
         for rank, one in enumerate(runs):
@@ -180,5 +180,5 @@ def test_a_future_epoch_and_another_number_of_ranks_are_traced(files):
     dataset.set_epoch(5)
     expected = [content(item, True) for item in dataset]
     dataset.set_epoch(0)
-    run = dataset.start_point.latest(dataset.plan)
+    run = dataset.position.latest(dataset.plan)
     assert [traced_content(trace(run, step, epoch=5).to_pylist(), None) for step in range(len(expected))] == expected

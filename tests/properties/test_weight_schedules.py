@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
+from midepoch import distributed
 from worlds import ids, is_kept, write_files
 
 keys = st.lists(st.integers(1, 60), max_size=3, unique=True)
@@ -56,7 +57,7 @@ def test_a_resume_on_other_ranks_changes_nothing(files, at, rows, ramp, kind, la
         loops = [iter(loader) for loader in loaders]
         for _ in range(steps):
             got += [next(loop)["id"] for loop in loops]
-        state = json.loads(json.dumps(me.merge_states([loader.own_state() for loader in loaders])))
+        state = json.loads(json.dumps(me.merge_states([distributed.own_state(loader) for loader in loaders])))
     assert got == whole[: len(got)]
 
 

@@ -6,7 +6,7 @@ import midepoch as me
 from benchmarks import data
 from benchmarks.peers import work
 from benchmarks.peers.view import PACK, SEED, View
-from midepoch.checkpoint.versions import signed
+from midepoch.checkpoint.state import signed
 
 STATES = "computed"
 

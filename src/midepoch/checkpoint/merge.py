@@ -4,13 +4,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from midepoch._common.text import count
+from midepoch._common.text import count, shortened
+from midepoch.checkpoint.digest import merge_digests
 from midepoch.checkpoint.fingerprint import rows_of
 from midepoch.checkpoint.history import sessions_of
 from midepoch.checkpoint.lanes import LaneAssignment, LaneDelivery, join
-from midepoch.checkpoint.row_digest import merge_digests
-from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State, check_scale
-from midepoch.checkpoint.versions import shortened, signed, upgrade
+from midepoch.checkpoint.state import (
+    MOST_APART,
+    LanePositions,
+    ReaderProgress,
+    State,
+    check_scale,
+    checked_state,
+    signed,
+)
 from midepoch.errors import CheckpointMismatchError
 
 
@@ -25,7 +32,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     some may have delivered nothing, others may have finished the epoch, or be up to four epochs ahead. The merged state
     is in the first epoch that a rank has not finished, and holds what was delivered of the next ones too.
     """
-    dicts = [upgrade(values) for values in states]
+    dicts = [checked_state(values) for values in states]
     if not dicts:
         raise ValueError("merge_states got no states; pass one for each rank.")
     read = [State.from_dict(values) for values in dicts]

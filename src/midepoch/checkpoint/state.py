@@ -1,16 +1,22 @@
-"""What a checkpoint holds: epoch, lanes, turn, and the position of each lane. Plain values, no machine, no I/O."""
+"""What a checkpoint holds: epoch, lanes, turn, and the position of each lane. Plain values, no machine, no I/O.
 
+A checksum covers every key that midepoch reads. Keys that front doors and frameworks add may be changed or dropped. The
+checksum does not depend on the order of keys, and not on whether a list is a list, a tuple or an array. ``VERSION``
+rises whenever ignoring a new key would deliver other rows.
+"""
+
+import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Self
 
-from midepoch._common.text import count
-from midepoch.checkpoint import versions as migrations
+from midepoch._common.hashing import digest
+from midepoch._common.text import count, shortened
+from midepoch.checkpoint.digest import RowDigest
 from midepoch.checkpoint.history import History, read_history
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
-from midepoch.checkpoint.row_digest import RowDigest
-from midepoch.checkpoint.versions import checksum, fingerprint_digest, shortened, upgrade
 from midepoch.errors import CheckpointMismatchError
 
 Edits = int | tuple["Edits", ...]
@@ -267,14 +273,13 @@ class State:
 
         ``of_fingerprint`` is the fingerprint's digest, if it is known already.
         """
-        values: dict[str, Any] = {"version": migrations.VERSION, **self._write()}
-        if self.earlier:
-            values["earlier"] = [state._write() | state._write_digest() for state in self.earlier]
-        if self.later:
-            values["later"] = [state._write() | state._write_digest() for state in self.later]
+        values: dict[str, Any] = {"version": VERSION, **self._write()}
+        for name, states in (("earlier", self.earlier), ("later", self.later)):
+            if states:
+                values[name] = [state._write() for state in states]
         # These are always there, because some checkpoints restore only the keys that a state has before it is loaded.
         values["history"] = [record.write() for record in self.history]
-        values["digest"] = None if self.digest is None else self.digest.write()
+        values["digest"] = values.pop("digest", None)
         own = checksum(values, fingerprint_digest(fingerprint) if of_fingerprint is None else of_fingerprint)
         values["fingerprint"] = {
             "data": dict(fingerprint["data"]),
@@ -282,9 +287,6 @@ class State:
         }
         values["checksum"] = own
         return values
-
-    def _write_digest(self) -> dict[str, Any]:
-        return {} if self.digest is None else {"digest": self.digest.write()}
 
     def _write(self) -> dict[str, Any]:
         """The values of this epoch alone."""
@@ -301,12 +303,14 @@ class State:
             values["grown"] = [[list(files) for files in group] for group in self.appended]
         if self.edits:
             values["edits"] = write_edits(self.edits)
+        if self.digest is not None:
+            values["digest"] = self.digest.write()
         return values
 
     @classmethod
     def from_dict(cls, values: Any) -> Self:
-        """Read a state of any version back. Raises ``CheckpointMismatchError`` if it is damaged or newer."""
-        values = upgrade(values)
+        """Read a state back. Raises ``CheckpointMismatchError`` if it is damaged or newer."""
+        values = checked_state(values)
         try:
             _check_fingerprint(values["fingerprint"])
             earlier, later = (_list(values.get(key, ()), "epochs", MOST_APART) for key in ("earlier", "later"))
@@ -417,3 +421,121 @@ def _one_of(value: Any, allowed: Sequence[str]) -> str:
     if value not in allowed:
         raise ValueError(f"expected one of {', '.join(allowed)}, got {shortened(value)}")
     return str(value)
+
+
+VERSION = 1
+"""The version of the states that this release writes and reads."""
+COVERED = (
+    "version",
+    "epoch",
+    "lanes",
+    "mode",
+    "turn",
+    "item_rows",
+    "cursors",
+    "part",
+    "grown",
+    "earlier",
+    "later",
+    "edits",
+    "history",
+    "digest",
+)
+"""The keys that the checksum covers, besides the fingerprint."""
+MOST_LEVELS = 100
+"""A value that is nested deeper is damaged. Each mixture inside a mixture takes five levels."""
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def signed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The state with the checksum of its present content."""
+    covered = {key: _plain(values[key]) for key in COVERED if key in values}
+    return {**values, "checksum": checksum(covered, fingerprint_digest(values.get("fingerprint")))}
+
+
+def checksum(covered: Mapping[str, Any], of_fingerprint: bytes) -> str:
+    """The checksum of plain values and the digest of a fingerprint."""
+    return digest(_encode(covered).encode(), of_fingerprint).hex()
+
+
+def fingerprint_digest(fingerprint: Any) -> bytes:
+    """What a checksum needs of a fingerprint. A pipeline computes it once."""
+    return digest(_encode(_plain(fingerprint)).encode())
+
+
+def check_checksum(values: Mapping[str, Any]) -> None:
+    """Raise if a state is not the one that was saved. One without a checksum, made by hand, passes."""
+    try:
+        present = signed(values)["checksum"]
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise CheckpointMismatchError(f"The state is damaged: {error}. Load an earlier checkpoint.") from error
+    if "checksum" in values and values["checksum"] != present:
+        raise CheckpointMismatchError(
+            "The state was changed or damaged after it was saved: its checksum does not fit its content. Load the "
+            "state as state_dict() returned it, or an earlier checkpoint."
+        )
+
+
+def _plain(value: Any, level: int = 0) -> Any:
+    """The value as JSON has it. Numbers that JSON writers may write in two ways, such as 2 and 2.0, become equal."""
+    if level > MOST_LEVELS:
+        raise ValueError(f"its values are nested more than {MOST_LEVELS} levels deep")
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {_key(key): _plain(value[key], level + 1) for key in value}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [_plain(one, level + 1) for one in value]
+    if hasattr(value, "tolist"):  # scalars and arrays of NumPy and torch
+        return _plain(value.tolist(), level + 1)
+    raise ValueError(f"it has a value of type {type(value).__name__}")
+
+
+def _key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ValueError(f"it has a key of type {type(key).__name__}")
+    return key
+
+
+def checked_state(values: Any) -> dict[str, Any]:
+    """The values of a state, if they are as they were saved.
+
+    Everything that reads the keys of a state, its fingerprint included, reads them from this.
+    """
+    if not isinstance(values, Mapping) or "version" not in values:
+        raise CheckpointMismatchError(f"This is not a midepoch state{_instead(values)}")
+    version = values["version"]
+    if type(version) is not int or version != VERSION:
+        is_newer = type(version) is int and version > VERSION
+        raise CheckpointMismatchError(
+            f"The state has version {shortened(version)}; this midepoch reads version {VERSION}. "
+            + (
+                "A newer release wrote it: install that release, or a later one."
+                if is_newer
+                else "There is no such version, so the state is damaged: load an earlier checkpoint."
+            )
+        )
+    check_checksum(values)
+    return dict(values)
+
+
+def _instead(values: Any) -> str:
+    """What something is that is not a state, and what to pass instead."""
+    inside = [key for key, value in values.items() if _is_state(value)] if isinstance(values, Mapping) else []
+    if inside:
+        return (
+            f", but a dict that holds one under the key {inside[0]!r}. Pass that value: "
+            f"load_state_dict(checkpoint[{inside[0]!r}])."
+        )
+    remedy = "Pass what state_dict() returned."
+    if isinstance(values, str | os.PathLike):
+        remedy = "Load the file first: load_state_dict(torch.load(path, weights_only=True))."
+    elif isinstance(values, list | tuple) and values and all(map(_is_state, values)):
+        remedy = "These are states of several ranks: load_state_dict(midepoch.merge_states(states))."
+    return f": expected a dict with the key 'version', got {shortened(values)}. {remedy}"
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, Mapping) and {"version", "fingerprint", "cursors"} <= value.keys()

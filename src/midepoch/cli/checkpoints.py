@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 from midepoch._common.checks import check_integer
 from midepoch.checkpoint.fingerprint import data_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.checkpoint.state import State
-from midepoch.checkpoint.versions import upgrade
+from midepoch.checkpoint.state import State, checked_state
 from midepoch.cli.prepare import open_dataset
 from midepoch.dataset import Dataset
 from midepoch.dataset.mixing import mix
 from midepoch.dataset.reading import read
 from midepoch.delivery.passes import Pass
-from midepoch.delivery.position import StartPoint
+from midepoch.delivery.position import Position
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.order.orders import OrderStep, Shuffle, Slice
 from midepoch.order.split import TrainTestSplit
@@ -59,7 +58,7 @@ def find_states(checkpoint: str) -> list[FoundState]:
     for path, values in _states_in(_load(checkpoint), "", 0):
         where = path or "(the whole file)"
         try:
-            checked = upgrade(values)
+            checked = checked_state(values)
             state = State.from_dict(checked)
             found.append(FoundState(checked, state, {"path": where, **_facts(state, checked)}))
         except CheckpointMismatchError as error:
@@ -383,4 +382,4 @@ def run_of_state(dataset: Dataset, state: State, *, ranks: int | None = None) ->
     if ranks is None:
         ranks = state.history[-1].ranks if state.history else dataset.plan.ranks
     plan = replace(dataset.plan, ranks=ranks, rank=0, lanes=state.lanes or dataset.plan.lanes)
-    return StartPoint(state).latest(plan)
+    return Position(state).latest(plan)

@@ -87,7 +87,7 @@ def _next_rows(session: Session, number: int) -> list[dict[str, Any]]:
         item = session.item(0, step)
         if item is None or len(rows) >= number:
             break
-        traced = session.lane_items(item[0]).trace(item[1])
+        traced = session.lane_items(item[0]).trace(np.array([item[1]]))
         rows += [{"file": file, "row": row} for file, row in zip(traced.files, traced.rows.tolist(), strict=True)]
     return rows[:number]
 

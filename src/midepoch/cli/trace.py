@@ -41,7 +41,7 @@ def _run(arguments: Namespace) -> Pass:
     if arguments.batch_size is not None:
         dataset = dataset.batch(arguments.batch_size)
     plan = replace(dataset.plan, lanes=arguments.lanes or dataset.plan.lanes)
-    return dataset.start_point.latest(plan)
+    return dataset.position.latest(plan)
 
 
 def _answer(found: pa.Table, otherwise: str = "") -> Answer:

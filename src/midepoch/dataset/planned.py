@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 from midepoch._common.checks import check_integer
 from midepoch._common.world import is_starting_a_process, launched_rank, torch_worker
 from midepoch.checkpoint.state import State
-from midepoch.delivery.digests import predicted_digest
 from midepoch.delivery.passes import Pass, PassIterator
-from midepoch.delivery.plan import Plan
-from midepoch.delivery.position import SharedWithWorkers, StartPoint
+from midepoch.delivery.plan import Plan, describe_plan
+from midepoch.delivery.position import Position, SharedWithWorkers
 from midepoch.delivery.reader import take_turns
-from midepoch.delivery.summary import describe_plan
+from midepoch.delivery.trace import predicted_digest
 from midepoch.order.orders import OrderStep, Slice
 from midepoch.order.selection import Selection
 from midepoch.order.split import TrainTestSplit
@@ -61,7 +60,7 @@ class PlannedDataset(Base[Item]):
 
     def __init__(self, plan: Plan) -> None:
         """Start at the beginning of ``plan``, which says what is read and by whom. Users call :func:`midepoch.read`."""
-        self._start_point = StartPoint(State())
+        self._position = Position(State())
         self._plan = plan
 
     @classmethod
@@ -79,7 +78,7 @@ class PlannedDataset(Base[Item]):
         """
         made = object.__new__(type(self))
         PlannedDataset.__init__(made, plan)
-        made._start_point = self._start_point.for_derived()
+        made._position = self._position.for_derived()
         made.hub_description = self.hub_description
         return made
 
@@ -89,9 +88,9 @@ class PlannedDataset(Base[Item]):
         return self._plan
 
     @property
-    def start_point(self) -> StartPoint:
+    def position(self) -> Position:
         """Where the next pass starts, and which pass delivered last. A Loader has a position of its own."""
-        return self._start_point
+        return self._position
 
     def file_rows(self, purpose: str) -> FileRows:
         """The source: the index, columns and order of files. Raises on a mixture; ``purpose`` is for the message."""
@@ -145,11 +144,11 @@ class PlannedDataset(Base[Item]):
     @property
     def epoch(self) -> int:
         """The epoch of the next item."""
-        return self._start_point.epoch
+        return self._position.epoch
 
     def __len__(self) -> int:
         """How many items this rank gets in one loop in this process, known without reading."""
-        return self._plan.length(self._start_point.epoch)
+        return self._plan.length(self._position.epoch)
 
     @property
     def counted(self) -> bool:
@@ -205,7 +204,7 @@ class PlannedDataset(Base[Item]):
         A pass that reaches its end moves the start point to the next epoch. One that is left early does not. Iterators
         are independent of each other, and each has a ``state_dict`` of its own.
         """
-        run = self._start_point.begin(self._plan)
+        run = self._position.begin(self._plan)
         return PassIterator.over(run, _read_here(run), self.describe_state)
 
     def set_epoch(self, epoch: int) -> None:
@@ -220,7 +219,7 @@ class PlannedDataset(Base[Item]):
         resumed anywhere. Iterators in other epochs are out of date. Datasets that are made of this one afterwards, by
         ``map``, ``shard`` or ``take``, start at that epoch too.
         """
-        self._start_point.set_epoch(epoch)
+        self._position.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """What the loop has received, and nothing that it has not. Plain values, about 1 KB.
@@ -230,8 +229,8 @@ class PlannedDataset(Base[Item]):
         With several iterators it is the state of the open one that delivered last, else of the last that was left;
         before any, of the start point.
         """
-        self._start_point.check_known()
-        return self.describe_state(self._start_point.latest(self._plan))
+        self._position.check_known()
+        return self.describe_state(self._position.latest(self._plan))
 
     def describe_state(self, run: Pass) -> dict[str, Any]:
         """The state of a pass as plain values. A subclass may add keys of its own."""
@@ -247,20 +246,20 @@ class PlannedDataset(Base[Item]):
         after it is the next epoch. This may be called at any time. Iterators from before are out of date: they raise
         when they are advanced.
         """
-        self._start_point.load_state_dict(self._plan, state_dict)
+        self._position.load_state_dict(self._plan, state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        values: dict[str, Any] = {"plan": self._plan, "start_point": self._start_point}
-        if self._start_point.workers is not None and is_starting_a_process():
-            values["workers"] = self._start_point.workers
+        values: dict[str, Any] = {"plan": self._plan, "start_point": self._position}
+        if self._position.workers is not None and is_starting_a_process():
+            values["workers"] = self._position.workers
         if self.hub_description is not None and not is_starting_a_process():  # workers would import `datasets` for it
             values["hub_description"] = self.hub_description
         return values
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._plan = values["plan"]
-        self._start_point = copy(values["start_point"])
-        self._start_point.workers = values.get("workers")
+        self._position = copy(values["start_point"])
+        self._position.workers = values.get("workers")
         self.hub_description = values.get("hub_description")
 
     @property
@@ -271,8 +270,8 @@ class PlannedDataset(Base[Item]):
         data = sys.modules.get("torch.utils.data")
         if data is not None and hasattr(data, "IterableDataset"):
             data.IterableDataset.register(PlannedDataset)
-            if self._start_point.workers is None:
-                self._start_point.workers = SharedWithWorkers()
+            if self._position.workers is None:
+                self._position.workers = SharedWithWorkers()
         return type(self)
 
     @__class__.setter

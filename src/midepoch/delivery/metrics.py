@@ -1,24 +1,118 @@
-"""How long a loop waits for its batches, and where the time goes: a wrapper around the batches of a pass.
+"""How long a loop waits for its batches, and where the time goes, in this process and in workers.
 
-It changes nothing about them.
+The meter is a wrapper around the batches of a pass. It changes nothing about them.
 """
 
+import struct
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from operator import add, sub
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from midepoch.delivery.passes import Pass
-from midepoch.delivery.progress import AnyProgress
-from midepoch.delivery.tally import Tally
-from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.pipeline.mixture import Mixture
-from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
+from midepoch.sources.source import OpenSource, ReadCounts, sum_counts
 from midepoch.stages.pack.stream import PackStream
 from midepoch.stages.pack.windows import PackWindows
 
+if TYPE_CHECKING:
+    from midepoch.delivery.passes import Pass, Progress
+
 Metrics = dict[str, float]
 OnMetrics = Callable[[Metrics], object]
+
+
+class Tally(NamedTuple):
+    """Seconds and counts of one or more processes."""
+
+    read: float = 0.0
+    """Seconds in which readers waited for rows to be fetched and decoded."""
+    fetched: float = 0.0
+    """Seconds of requests to a store, in all threads."""
+    decoded: float = 0.0
+    """Seconds in which blocks were decoded, in all threads."""
+    functions: float = 0.0
+    """Seconds in functions of the user."""
+    rows: float = 0.0
+    cache_hits: float = 0.0
+    cache_misses: float = 0.0
+    retries: float = 0.0
+    packs: float = 0.0
+    tokens: float = 0.0
+    """The tokens of packs, without padding."""
+    made: float = 0.0
+    """Seconds in which a worker made items, reading included."""
+    sent: float = 0.0
+    """Seconds in which a worker wrote items to shared memory."""
+    idle: float = 0.0
+    """Seconds in which a worker was as far ahead as it may be."""
+    received: float = 0.0
+    """Seconds in which the main process copied items from there."""
+
+    def plus(self, other: "Tally") -> "Tally":
+        """Both together."""
+        return Tally(*map(add, self, other))
+
+    def minus(self, other: "Tally") -> "Tally":
+        """What was added since ``other``."""
+        return Tally(*map(sub, self, other))
+
+    def write(self) -> bytes:
+        """The numbers as bytes."""
+        return NUMBERS.pack(*self)
+
+    @classmethod
+    def read_back(cls, content: bytes) -> "Tally":
+        """The numbers that :meth:`write` wrote."""
+        return cls(*NUMBERS.unpack(content))
+
+
+NUMBERS = struct.Struct(f"<{len(Tally._fields)}d")
+
+
+class Reading:
+    """What one process holds open to read the lanes of an epoch, and what that has taken."""
+
+    def __init__(self, lanes: PipelineLanes) -> None:
+        self._lanes = lanes
+        self._opened: list[OpenSource] = []
+        self._closed_counts = ReadCounts()
+        self.function_seconds = 0.0
+        """How long functions of the user have taken."""
+
+    def open(self, lanes: int) -> OpenSource:
+        """What this process holds open to read this number of lanes."""
+        self._opened.append(self._lanes.pipeline.source.open(lanes))
+        return self._opened[-1]
+
+    def close(self, opened: OpenSource, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Close what was opened to read. What that has taken stays counted.
+
+        While the interpreter shuts down nothing is counted, because modules may have been cleared already.
+        """
+        self._opened.remove(opened)
+        opened.close()
+        if is_finalizing():
+            return
+        self._closed_counts = sum_counts((self._closed_counts, opened.counts()))
+
+    def tally(self) -> Tally:
+        """What this process has read and packed so far."""
+        counts = sum_counts((self._closed_counts, *(opened.counts() for opened in self._opened)))
+        return Tally(
+            read=counts.seconds,
+            fetched=counts.fetched,
+            decoded=counts.decoded,
+            functions=self.function_seconds,
+            rows=counts.rows,
+            cache_hits=counts.cache_hits,
+            cache_misses=counts.cache_misses,
+            retries=counts.retries,
+            packs=self._lanes.packs.packs,
+            tokens=self._lanes.packs.tokens,
+        )
 
 
 class Meter:
@@ -26,7 +120,7 @@ class Meter:
 
     def __init__(
         self,
-        run: Pass,
+        run: "Pass",
         clock: Callable[[], float] = time.perf_counter,
         *,
         on_metrics: OnMetrics | None = None,
@@ -39,7 +133,7 @@ class Meter:
         self._ended: float | None = None
         self._earlier = self._base = 0
         self._earlier_tally = Tally()
-        self._progress: AnyProgress | None = None
+        self._progress: Progress | None = None
 
     def timed(self, in_bulk: Iterator[Iterable[Any]]) -> Iterator[Iterable[Any]]:
         """The batches of the pass. What the loop does with them is not counted as waiting."""
@@ -71,7 +165,7 @@ class Meter:
                 return
             on_metrics(self.metrics())
 
-    def _note_epoch(self, progress: AnyProgress) -> None:
+    def _note_epoch(self, progress: "Progress") -> None:
         if progress is not self._progress:
             self._earlier, self._earlier_tally = self._batches(), self._tally()
             self._progress, self._base = progress, progress.items
@@ -121,11 +215,11 @@ class Meter:
         return figures
 
 
-def _shares(mixture: Mixture, progress: AnyProgress) -> Metrics:
+def _shares(mixture: Mixture, progress: Any) -> Metrics:
     """The share of each part in what was drawn since the present schedule began."""
     state = progress.state()
     cursors = [position.cursor for position in state.positions.expand()]
-    if isinstance(progress, ReportedProgress) and state.reader_progress is not None:  # only what this rank has drawn
+    if not progress.session.counted and state.reader_progress is not None:  # only what this rank has drawn
         cursors = progress.cursors
     drawn = [0] * len(mixture.parts)
     for cursor in cursors:

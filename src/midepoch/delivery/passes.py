@@ -1,31 +1,202 @@
-"""A pass: one iteration over a dataset or a Loader, independent of every other."""
+"""A pass: one iteration over a dataset or a Loader, independent of every other, and what it has handed over."""
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from itertools import chain
+from operator import length_hint
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
+import numpy as np
+
+from midepoch._common.types import U64
 from midepoch._common.world import torch_worker
-from midepoch.checkpoint.state import State
-from midepoch.delivery.plan import Plan
-from midepoch.delivery.progress import AnyProgress, Turns
-from midepoch.delivery.uncounted import ReportedProgress
+from midepoch.checkpoint.digest import LaneSums, RowDigest
+from midepoch.checkpoint.lanes import Cursor
+from midepoch.checkpoint.state import ReaderProgress, State
+from midepoch.delivery.metrics import Reading, Tally
+from midepoch.delivery.session import AnySession, Session
 from midepoch.errors import MidepochError, StaleIteratorError
+
+if TYPE_CHECKING:
+    from midepoch.delivery.plan import Plan
+    from midepoch.delivery.position import Position
 
 Item = TypeVar("Item")
 
 
-class Owner(Protocol):
-    """What a pass reports to."""
+class Turns(NamedTuple):
+    """Consecutive turns of a reader, which go round some lanes."""
 
-    def note_delivery(self, run: "Pass") -> bool:
-        """Note that a pass is about to deliver. True if no other pass is open."""
+    items: Sequence[Any]
+    """The item of each turn; ``EMPTY`` if the lane has run out."""
+    cursors: Sequence[Sequence[Sequence[int]]]
+    """For each of these lanes, the cursors after its items; none if the lane has run out, or items are counted."""
+    hashes: U64 | None = None
+    """What each item adds to a digest, if one is kept; 0 if the lane has run out."""
 
-    def closed(self, run: "Pass") -> None:
-        """Note that a pass is closed: it reached its end, was left, or failed."""
+
+EMPTY = object()
+MOST_UNSUMMED = 1 << 10
+"""What the items of this many turns add to a digest is summed together."""
+
+
+class Progress(ABC):
+    """What one reader of a session has delivered. It moves as items are handed over, never earlier."""
+
+    session: Any
+
+    def __init__(
+        self, session: AnySession, reader: int, *, workers: int = 1, turns: int = 0, own_sums: LaneSums = ()
+    ) -> None:
+        """Start with the session, or after some turns of it. A rank has ``workers`` readers.
+
+        ``own_sums`` has a sum for each lane, if a digest is kept.
+        """
+        self.session, self.reader, self.workers = session, reader, workers
+        self.reading = Reading(session.lanes)
+        """What this process has taken to make items."""
+        self.of_workers = Tally()
+        """What making the items has taken in worker processes."""
+        self.repeated = 0
+        self._current: Turns | None = None
+        self._remaining: Iterator[Any] = iter(())
+        self._turns_before_current = self._turns_summed = turns
+        self._own_sums = np.array(own_sums, np.uint64)
+        self._unsummed: list[U64] = []
+
+    def check(self) -> None:
+        """Raise if the state from which this was restored says what no run can have reached."""
+        self.session.check()
+
+    @abstractmethod
+    def reader_progress(self) -> ReaderProgress:
+        """What this reader has delivered of its session, as a value."""
+
+    @property
+    @abstractmethod
+    def items(self) -> int:
+        """The number of items handed over, including those repeated to keep ranks even."""
+
+    has_rows = False
+    """True if it takes reading to know what lanes of this reader have, and they have rows."""
+
+    @abstractmethod
+    def upcoming(self) -> tuple[int, Cursor] | None:
+        """The lane of the next turn that may have an item, and the cursor in it from which reading continues."""
+
+    @abstractmethod
+    def following(self) -> State:
+        """The state in the next epoch, once this reader has delivered everything of this one."""
+
+    @abstractmethod
+    def _state(self) -> State:
+        """The state at this moment, without a digest."""
+
+    def state(self) -> State:
+        """The state at this moment."""
+        start = self.session.start
+        if start.digest is None:
+            return self._state()
+        digest = RowDigest.of_session(start.digest, self.own_sums, self.reader, self.session.readers)
+        return replace(self._state(), digest=digest)
+
+    @property
+    def turns_taken(self) -> int:
+        """The number of turns, empty ones included."""
+        return self._turns_before_current + self._turns_of_current
+
+    @property
+    def _turns_of_current(self) -> int:
+        """The number of turns taken of the current ``Turns``: the items that its iterator has handed over."""
+        current = self._current  # once: another thread may iterate over the same object
+        return 0 if current is None else len(current.items) - length_hint(self._remaining)
+
+    def follow(self, all_turns: Iterable[Turns]) -> Iterator[Iterable[Any]]:
+        """Hand over the items of this reader's turns, many at a time. Each iterable must be used up before the next.
+
+        No Python code runs for a single item: the iterator of the items knows how many are handed over.
+        """
+        for turns in all_turns:
+            self._current, self._remaining = turns, iter(turns.items)
+            if all(map(len, turns.cursors)):
+                yield self._remaining
+            else:
+                yield (item for item in self._remaining if item is not EMPTY)
+            self._finish_current()
+            del turns  # so that the next rows are made in the memory of these, which is still in the cache
+
+    def cut_off(self) -> None:
+        """Hand over none of the items that are ready. Those that were handed over stay delivered."""
+        if self._current is None:
+            return
+        items = self._current.items
+        self._finish_current()
+        if isinstance(items, list):
+            items.clear()  # which ends the iterator that hands them over
+
+    def _finish_current(self) -> None:
+        taken, current = self._settle(), self._current
+        if current is not None and current.hashes is not None:
+            self._unsummed.append(current.hashes[:taken])
+        self._turns_before_current, self._current = self._turns_before_current + taken, None
+        if self._turns_before_current - self._turns_summed >= MOST_UNSUMMED:
+            self._sum()
+
+    def _settle(self) -> int:
+        """The number of turns that are taken of the current ones."""
+        return self._turns_of_current
+
+    def _sum(self) -> None:
+        """Add what the turns before the current ones add to a digest to the sums of their lanes."""
+        if self._unsummed:
+            hashes, self._unsummed = np.concatenate(self._unsummed), []
+            self._own_sums += self._sums_of(self._turns_summed, hashes)
+        self._turns_summed = self._turns_before_current
+
+    def _sums_of(self, first: int, hashes: U64) -> U64:
+        lanes, _ = self.session.items_at(self.reader, np.arange(first, first + len(hashes)))
+        sums = np.zeros(len(self._own_sums), np.uint64)
+        np.add.at(sums, lanes, hashes)
+        return sums
+
+    @property
+    def own_sums(self) -> LaneSums:
+        """For each lane, the sum of the hashes of what this reader delivered, if a digest is kept."""
+        self._sum()
+        sums, taken = self._own_sums, self._turns_of_current
+        if taken and self._current is not None and self._current.hashes is not None:
+            sums = sums + self._sums_of(self._turns_before_current, self._current.hashes[:taken])
+        return tuple(sums.tolist())
+
+
+class CountedProgress(Progress):
+    """What one reader of a counted session has delivered: a number of items."""
+
+    session: Session
+
+    def reader_progress(self) -> ReaderProgress:
+        delivered = self.items - self.repeated
+        return ReaderProgress(readers=self.session.readers, workers=self.workers, items=(delivered,))
+
+    @property
+    def items(self) -> int:
+        return self.turns_taken + self.repeated
+
+    def upcoming(self) -> tuple[int, Cursor] | None:
+        return self.session.upcoming(self.reader, self.items - self.repeated)
+
+    def _state(self) -> State:
+        if self.workers == 1:
+            return self.session.after(self.items)
+        return replace(self.session.start, reader_progress=self.reader_progress())
+
+    def following(self) -> State:
+        return self.session.start.following()
 
 
 class Pass:
@@ -37,8 +208,8 @@ class Pass:
 
     def __init__(
         self,
-        owner: Owner,
-        plan: Plan,
+        position: "Position",
+        plan: "Plan",
         start: State,
         *,
         revision: int = 0,
@@ -50,15 +221,17 @@ class Pass:
         compare the same loop. ``error`` is raised when the first item is asked for.
         """
         self.plan, self.start, self.revision = plan, start, revision
-        self.mark_at_finish: tuple[int, int] | None = None
-        """The mark when another pass last reached its end, which counts as later than what this one had delivered."""
+        self.delivered_at = 0
+        """The number of the last delivery among those of all passes; 0 if another has reached its end since."""
+        self.mark_then: tuple[int, int] | None = None
+        """The mark when that was last looked at."""
         self.is_finished = False
-        self._owner, self._error = owner, error
+        self._position, self._error = position, error
         self._state, self._progress, self._last_progress = start, None, None
         self._process = os.getpid()
 
-    _progress: AnyProgress | None
-    _last_progress: AnyProgress | None
+    _progress: Progress | None
+    _last_progress: Progress | None
     _is_exiting = staticmethod(sys.is_finalizing)  # kept here, because modules are emptied at the interpreter's end
 
     def state(self) -> State:
@@ -72,7 +245,7 @@ class Pass:
             last._state, last._progress = self._last_progress.session.start, self._last_progress
         return last
 
-    def progress(self) -> AnyProgress:
+    def progress(self) -> Progress:
         """The progress in the present epoch."""
         return self.plan.begin(self._state) if self._progress is None else self._progress
 
@@ -113,9 +286,9 @@ class Pass:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._is_exiting() and self.is_of_this_process:
-            self._owner.closed(self)
+            self._position.closed(self)
 
-    def epochs(self) -> Iterator[AnyProgress]:
+    def epochs(self) -> Iterator[Progress]:
         """The rest of the epoch from which the pass starts, if there is any; with ``repeat``, the next ones too."""
         while self.plan.epochs_per_loop != 0:
             start = self._state
@@ -133,14 +306,12 @@ class Pass:
                 self.is_finished, self._last_progress = True, progress
                 return
 
-    def _check_empty(self, progress: AnyProgress) -> None:
+    def _check_empty(self, progress: Progress) -> None:
         """Raise if a stage left out all items of a reader's rows, unless the number of items was known before.
 
         In a worker of a plain DataLoader, what other workers left out says nothing.
         """
-        if not isinstance(progress, ReportedProgress):
-            return
-        if not any(map(progress.session.lanes.size, progress.rotation)):
+        if not progress.has_rows:
             return
         process = os.getpid() if torch_worker() else None
         for stage in self.plan.pipeline.stages:
@@ -155,20 +326,20 @@ class Pass:
         """
         for items in self.progress().follow(all_turns):
             self._check()  # the pass may have expired while the items were made
-            if self._owner.note_delivery(self):
+            if self._position.note_delivery(self):
                 yield items
                 self._check()
                 continue
             for item in items:
-                self._owner.note_delivery(self)
+                self._position.note_delivery(self)
                 yield (item,)
                 self._check()
 
     def pad(self, item: Any) -> Iterable[Any]:
         """Hand over an item that keeps ranks even. It is counted, and in no state."""
         self._check()
-        self._owner.note_delivery(self)
         self.progress().repeated += 1
+        self._position.note_delivery(self)
         return (item,)
 
     def _check(self) -> None:

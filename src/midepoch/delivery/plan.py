@@ -1,24 +1,28 @@
-"""A plan: a pipeline, which part of it this process reads, and where a reader starts from a state."""
+"""A plan: a pipeline, which part of it this process reads, where a reader starts from a state; and that in words."""
 
 import logging
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from typing import Any, Literal
 
 from midepoch._common.checks import check_integer
 from midepoch._common.once import log_once
 from midepoch._common.text import count
 from midepoch._common.world import torch_worker
+from midepoch.checkpoint.digest import CHANGED, NOT_KEPT, LaneSums, RowDigest
 from midepoch.checkpoint.history import SessionRecord, remember
 from midepoch.checkpoint.lanes import LanePosition
-from midepoch.checkpoint.row_digest import CHANGED, NOT_KEPT, LaneSums, RowDigest
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
-from midepoch.delivery.balanced import BalancedSession
-from midepoch.delivery.progress import AnyProgress, CountedProgress
-from midepoch.delivery.session import AnySession, FileSession, Session
+from midepoch.delivery.passes import CountedProgress, Progress
+from midepoch.delivery.session import AnySession, BalancedSession, FileSession, Session
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from midepoch.errors import CheckpointMismatchError
+from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.surveyed import count_ahead
+from midepoch.sources.files import FileRows
+from midepoch.stages.batch import Batch
+from midepoch.stages.stage import Call, Stage, name_of
 
 
 def begin(
@@ -30,29 +34,25 @@ def begin(
     workers: int,
     lanes: int | None,
     mode: Literal["file", "example"],
-) -> AnyProgress:
+) -> Progress:
     """The progress of a reader that starts from a state.
 
     A complete state starts a new session, with any number of readers. A partial state continues its session, and only
     for the reader that saved it. ``lanes`` and ``mode`` are used if the epoch has not begun.
     """
-    delivered = state.reader_progress
-    complete = _without_foreign(replace(state, reader_progress=None), reader, readers)
-    if state.lanes is None:
-        complete = _cut_into_lanes(pipeline, complete, lanes or readers, mode)
-    elif delivered is None:
-        complete = _with_item_rows_of(pipeline, complete)
-    elif delivered.reader is None and len(delivered.items) == delivered.workers:
-        complete = _with_item_rows_of(pipeline, _after_workers(pipeline, complete, delivered))
-    else:
+    start = settled(pipeline, _without_foreign(state, reader, readers))
+    delivered, start = start.reader_progress, replace(start, reader_progress=None)
+    if delivered is not None:
         _check_reader_progress(delivered, reader=reader, readers=readers, workers=workers)
         _check_not_balanced(pipeline)
-        if state.item_rows != pipeline.item_rows and (delivered.reader is None or state.counts_items(readers)):
-            raise _other_item_rows(state.item_rows, pipeline.item_rows)
-        complete, own = _with_digest(pipeline, state, complete, continues=True)
-        return progress_from(pipeline, complete, reader, readers, workers=workers, delivered=delivered, own_sums=own)
-    complete, own = _with_digest(pipeline, state, _remembering(pipeline, complete, readers // workers))
-    return progress_from(pipeline, complete, reader, readers, workers=workers, own_sums=own)
+        if start.item_rows != pipeline.item_rows and (delivered.reader is None or start.counts_items(readers)):
+            raise _other_item_rows(start.item_rows, pipeline.item_rows)
+    elif start.lanes is None:
+        start = _remembering(pipeline, _cut_into_lanes(pipeline, start, lanes or readers, mode), readers // workers)
+    else:
+        start = _remembering(pipeline, _with_item_rows_of(pipeline, start), readers // workers)
+    start, own = _with_digest(pipeline, state, start, continues=delivered is not None)
+    return progress_from(pipeline, start, reader, readers, workers=workers, delivered=delivered, own_sums=own)
 
 
 def progress_from(
@@ -64,7 +64,7 @@ def progress_from(
     workers: int = 1,
     delivered: ReaderProgress | None = None,
     own_sums: LaneSums = (),
-) -> AnyProgress:
+) -> Progress:
     """The progress of a reader that starts from a complete state, or continues after what it ``delivered``."""
     session = session_from(pipeline, start, readers, delivered)
     if isinstance(session, UncountedSession):
@@ -108,16 +108,13 @@ def settled(pipeline: Pipeline, state: State) -> State:
     The mixture of a complete state can be changed, the state loads without the survey, and workers that have not begun
     hold it as it is.
     """
-    delivered = state.reader_progress
+    delivered, start = state.reader_progress, replace(state, reader_progress=None)
     if delivered is None or delivered.reader is not None or len(delivered.items) < delivered.workers:
         return state
-    return _after_workers(pipeline, replace(state, reader_progress=None), delivered)
-
-
-def _after_workers(pipeline: Pipeline, start: State, delivered: ReaderProgress) -> State:
-    """The state after each worker of every rank delivered its number of items."""
-    if start.item_rows != pipeline.item_rows and not pipeline.uniform:
-        raise _other_item_rows(start.item_rows, pipeline.item_rows)
+    if start.item_rows != pipeline.item_rows:
+        if not pipeline.uniform:
+            raise _other_item_rows(start.item_rows, pipeline.item_rows)
+        pipeline = replace(pipeline, stages=(Batch(size=start.item_rows),))  # the cursors are those of its items
     before = session_from(replace(pipeline, balanced=None), start, delivered.readers)
     before.check()
     assert isinstance(before, Session), "only counted items are counted for all workers"
@@ -243,7 +240,7 @@ class Plan:
     even: Even | None = None
     """Gives all ranks the same number of items in an epoch, by repeating or leaving out at most one per rank."""
 
-    def begin(self, state: State) -> AnyProgress:
+    def begin(self, state: State) -> Progress:
         """The progress of this process, which may be a worker of a DataLoader, when it starts from a state."""
         worker, workers = torch_worker() or (0, 1)
         reader, readers = self.rank + self.ranks * worker, self.ranks * workers
@@ -308,3 +305,93 @@ class Plan:
         if empty and start.lanes is None:
             return True
         return self.epochs_per_loop is not None and (start.epoch + 1) % self.epochs_per_loop == 0
+
+
+INTERNAL = ("number", "salt", "checks", "tries", "skip_log", "stage", "values", "digest", "columns", "default_form")
+"""Fields of stages that no user sets."""
+
+
+def describe_plan(name: str, plan: Plan, *, epoch: int, options: Mapping[str, Any] | None = None) -> str:
+    """What a dataset or a loader is, one stage a line. Nothing is read or counted for it."""
+    lines = [f"<{name} of {plan.pipeline.source}", *_pipeline_lines(plan.pipeline), *_reader_lines(plan)]
+    if options:
+        lines.append("Loader(" + ", ".join(f"{key}={value!r}" for key, value in options.items()) + ")")
+    return "\n  ".join([*lines, f"{_numbers(plan, epoch)}>"])
+
+
+def _pipeline_lines(pipeline: Pipeline) -> Iterator[str]:
+    source = pipeline.source
+    if isinstance(source, Mixture):
+        for name, part in zip(source.names, source.parts, strict=True):
+            yield f"{name}: {part.source}"
+            yield from (f"  {line}" for line in _pipeline_lines(part))
+        yield "concat()" if source.in_turn else _call({"op": "mix", "seed": source.seed, "stop": source.stop})
+    else:
+        yield from (_call(dict(step)) for step in source.describe())
+    if isinstance(source, FileRows) and source.size != source.index.view.rows:
+        yield f"= {count('row', source.size)}"
+    yield from map(stage_in_words, pipeline.stages)
+
+
+def _call(description: dict[str, Any]) -> str:
+    name = description.pop("op")
+    return f"{name}({', '.join(f'{key}={_short(value)}' for key, value in description.items())})"
+
+
+def stage_in_words(stage: Stage) -> str:
+    """A stage and the parameters that differ from their defaults, as in "batch(8)" and "map(tokenize)"."""
+    return f"{stage.name}({', '.join(_parameters(stage))})"
+
+
+def _parameters(stage: Any) -> Iterator[str]:
+    is_first = True
+    for field in fields(stage):
+        value = getattr(stage, field.name)
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if field.name in INTERNAL or value is None or (default is not MISSING and value == default):
+            continue
+        if isinstance(value, Call):
+            options: dict[str, Any] = {name: True for name in ("with_indices", "with_rng") if getattr(value, name)}
+            options |= {name: shown for name, shown in value.described.items() if name != "fn"}
+            options |= {} if value.version is None else {"version": value.version}
+            yield ", ".join([value.described["fn"], *(f"{name}={_short(shown)}" for name, shown in options.items())])
+        elif is_dataclass(value):
+            yield from _parameters(value)
+        else:
+            shown = name_of(value) if callable(value) else _short(value)
+            yield shown if is_first and default is MISSING else f"{field.name}={shown}"
+        is_first = False
+
+
+def _short(value: Any) -> str:
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def _reader_lines(plan: Plan) -> Iterator[str]:
+    if plan.lanes is not None:
+        yield f"lanes({plan.lanes})"
+    if plan.ranks > 1 or plan.sharded_by is not None:
+        yield f"shard({plan.ranks}, {plan.rank}{', mode=' + repr(plan.mode) if plan.mode == 'file' else ''})"
+    if plan.epochs_per_loop != 1:
+        yield f"repeat({'' if plan.epochs_per_loop is None else plan.epochs_per_loop})"
+
+
+def _finds_lengths(pipeline: Pipeline) -> bool:
+    """True if a pack would read the lengths of its rows now, to know whether it is counted."""
+    if isinstance(pipeline.source, Mixture):
+        return any(map(_finds_lengths, pipeline.source.parts))
+    return pipeline.survey is None and pipeline.own_lengths is not None and not pipeline.own_lengths.is_known
+
+
+def _numbers(plan: Plan, epoch: int) -> str:
+    """The number of items where that is known by arithmetic alone, else why it is not known."""
+    if _finds_lengths(plan.pipeline):
+        return f"epoch {epoch}: the number of items is found out when it is first asked for"
+    reason = plan.why_not_counted()
+    if reason is not None:
+        return f"epoch {epoch}: the number of items is unknown, because {reason}"
+    if plan.epochs_per_loop is None or not plan.pipeline.uniform:
+        return f"epoch {epoch}: the number of items is known" + (", and has no end" * (plan.epochs_per_loop is None))
+    items = count("item", plan.length(epoch))
+    return f"epoch {epoch}: {items}" + (f" for rank {plan.rank} of {plan.ranks}" if plan.ranks > 1 else "")

@@ -1,15 +1,14 @@
-"""The start point of a dataset or a Loader, and the passes that were started from there."""
+"""A position: where the next pass of a dataset or a Loader starts, and the passes that were started from there."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakSet
 
 from midepoch._common.checks import check_integer
 from midepoch._common.hashing import key_of
 from midepoch._common.world import torch_worker
-from midepoch.checkpoint.state import MOST_EPOCHS, State
-from midepoch.checkpoint.versions import upgrade
+from midepoch.checkpoint.state import MOST_EPOCHS, State, checked_state
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan, settled
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
@@ -82,54 +81,57 @@ class SharedWithWorkers:
 log = logging.getLogger("midepoch")
 
 
-class StartPoint:
+class Position:
     """Where the next pass starts, and which pass delivered last.
 
     A pass starts at the beginning of an epoch, or at a state that was loaded. Only a pass that reaches its end moves
-    the start point: to the next epoch. Passes do not disturb each other.
+    the position: to the next epoch. Passes do not disturb each other.
     """
 
     def __init__(self, start: State, chosen_epoch: int | None = None) -> None:
         self._start = start
         self._chosen_epoch = chosen_epoch  # the last that set_epoch named, also after its pass
-        self._started: WeakSet[Pass] = WeakSet()
+        self._started: WeakSet[Pass] = WeakSet()  # passes that are neither closed nor out of date
+        self._open: dict[Pass, None] = {}  # those of them that have delivered
         self._last_started: Pass | None = None
-        self._open: dict[Pass, None] = {}  # those that have delivered, in the order of their last delivery
-        self._left: Pass | None = None  # the last one that was closed after delivering
-        self._alone: tuple[Pass, tuple[int, int]] | None = None  # the only open pass, and its mark when we last looked
-        self._delivered = False
+        self._left: Pass | None = None  # the last one that was closed after delivering, while no other was open
+        self._deliveries = 0  # how many were numbered
         self._revision = 0
         self._warned = False
-        self._of_loaders: WeakSet[StartPoint] = WeakSet()
+        self._of_loaders: WeakSet[Position] = WeakSet()
         self.is_of_loader = False
         self.workers: SharedWithWorkers | None = None
+        self.finished: Pass | None = None
+        """The pass that reached its end last, until an epoch is set or a state is loaded."""
+        self.waits_for_ranks = False
+        """True while other ranks are still in the epoch of the finished pass."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"start": self._start, "chosen_epoch": self._chosen_epoch}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
-        StartPoint.__init__(self, **values)
+        Position.__init__(self, **values)
 
-    def for_derived(self) -> "StartPoint":
-        """The start point of a dataset that is made of this one: the beginning of the epoch that set_epoch named."""
-        made = StartPoint(State())
+    def for_derived(self) -> "Position":
+        """The position of a dataset that is made of this one: the beginning of the epoch that set_epoch named."""
+        made = Position(State())
         if self._chosen_epoch is not None:
             made.set_epoch(self._chosen_epoch)
         return made
 
-    def for_loader(self) -> "StartPoint":
+    def for_loader(self) -> "Position":
         """A copy for a Loader. ``set_epoch`` of this one also sets the epoch of the Loader."""
-        return self.linked_to(StartPoint(self._start))
+        return self.linked_to(Position(self._start))
 
-    def linked_to(self, of_loader: "StartPoint") -> "StartPoint":
-        """The start point of a Loader, which ``set_epoch`` of this one reaches from now on."""
+    def linked_to(self, of_loader: "Position") -> "Position":
+        """The position of a Loader, which ``set_epoch`` of this one reaches from now on."""
         of_loader.is_of_loader = True
         self._of_loaders.add(of_loader)
         return of_loader
 
     def begin(self, plan: Plan) -> Pass:
         """Start a pass from the start point, as it is now."""
-        error = None
+        error, self.waits_for_ranks = None, False
         if torch_worker() is not None:
             error = self._enter_worker(plan)
         elif self._left is not None and self._left.start is self._start and not self._warned:
@@ -144,49 +146,48 @@ class StartPoint:
         return run
 
     def note_delivery(self, run: Pass) -> bool:
-        """Note that a pass is about to deliver. True if no other pass is open."""
-        if self._alone is not None and self._alone[0] is run and len(self._open) == 1 and run in self._open:
-            return True  # nothing has changed since it was noted last
-        self._note_bulk()
-        self._open.pop(run, None)
-        for other in [other for other in list(self._open) if not other.is_of_this_process]:
+        """Note that a pass is about to deliver. True if no other pass is open, so that it may deliver many at a time.
+
+        While several are open, each delivery of all but one is noted; that one hands over what it had when the others
+        began, and whether it did so since is seen by its mark.
+        """
+        others = [other for other in list(self._open) if other is not run]
+        for other in [other for other in others if not other.is_of_this_process]:
             self._open.pop(other, None)
-        alone = not self._open
-        self._open[run] = None
-        self._left, self._delivered = None, True
-        if alone:
-            self._alone = run, run.mark
-        return alone
+            others.remove(other)
+        if others or run not in self._open:
+            self._look(others)
+            self._number(run)
+            self._open[run], self._left = None, None
+        return not others
+
+    def _number(self, run: Pass) -> None:
+        self._deliveries += 1
+        run.delivered_at, run.mark_then = self._deliveries, run.mark
+
+    def _look(self, runs: Iterable[Pass]) -> None:
+        """Number those that have delivered since we last looked: one at most."""
+        for run in runs:
+            if run.mark != run.mark_then:
+                self._number(run)
 
     def closed(self, run: Pass) -> None:
-        """Called when a pass is closed. If it reached its end, the start point moves to the next epoch."""
-        self._note_bulk()
+        """Called when a pass is closed. If it reached its end, the position moves to the next epoch."""
+        self._look(list(self._open))
         if run in self._open:
             self._open.pop(run, None)
-            if not self._open:
-                self._left = run
-        if self._alone is not None and self._alone[0] is run:
-            self._alone = None
+            self._left = None if self._open else run
         if run.is_finished and run in self._started:
-            self._finished(run)
+            self._finish(run)
         self._started.discard(run)
 
-    def _finished(self, run: Pass) -> None:
+    def _finish(self, run: Pass) -> None:
         if torch_worker() is None:
-            self._start, self._left = run.state(), None
+            self._start, self._left, self.finished = run.state(), None, run
             for other in list(self._open):
-                other.mark_at_finish = other.mark
+                other.delivered_at = 0
         elif self.workers is not None and _is_last_worker():
             self.workers.finished(run.start)
-
-    def _note_bulk(self) -> None:
-        """If the only open pass has delivered more since we last looked, move it to the end of ``_open``."""
-        if self._alone is not None:
-            run, mark = self._alone
-            if run.mark != mark and run in self._open:
-                self._open.pop(run, None)
-                self._open[run] = None
-                self._alone = run, run.mark
 
     def latest(self, plan: Plan) -> Pass:
         """The open pass that delivered last. If none is open, the last that was left early, else a new one."""
@@ -195,9 +196,10 @@ class StartPoint:
 
     def _last_to_deliver(self) -> Pass | None:
         """The open pass that delivered last, unless another one has reached its end since."""
-        self._note_bulk()
-        delivered = [run for run in list(self._open) if run.mark != run.mark_at_finish]
-        return delivered[-1] if delivered else self._left
+        runs = list(self._open)
+        self._look(runs)
+        last = max(runs, key=lambda run: run.delivered_at, default=None)
+        return last if last is not None and last.delivered_at else self._left
 
     @property
     def epoch(self) -> int:
@@ -212,7 +214,7 @@ class StartPoint:
         are out of date.
         """
         epoch = check_integer("epoch", epoch, most=MOST_EPOCHS)
-        self._chosen_epoch = epoch
+        self._chosen_epoch, self.finished, self.waits_for_ranks = epoch, None, False
         self._go_to(epoch)
         if self.workers is not None and torch_worker() is None:
             self.workers.set_epoch(epoch)
@@ -225,7 +227,7 @@ class StartPoint:
             self._left = None
         if self._start.epoch != epoch:
             self._start = self._start.start_of(epoch)
-            self._revision += self._delivered
+            self._revision += bool(self._deliveries)
 
     def _expire(self, runs: list[Pass], reason: str) -> None:
         for run in runs:
@@ -241,7 +243,7 @@ class StartPoint:
                 "Workers of a DataLoader have read this dataset, and this process does not know what they delivered: "
                 "any state would be wrong. Use midepoch.Loader, or torchdata's StatefulDataLoader and its state_dict()."
             )
-        if not self._delivered and not self.is_of_loader and any(loader._delivered for loader in self._of_loaders):
+        if not self._deliveries and not self.is_of_loader and any(loader._deliveries for loader in self._of_loaders):
             raise UnknownStateError(
                 "A Loader of this dataset has delivered items, and the dataset itself has not: use the Loader's "
                 "state_dict()."
@@ -254,13 +256,14 @@ class StartPoint:
                 "A Loader of this dataset has a position of its own, which this would not change. Call the Loader's "
                 "load_state_dict(), or load the state before the Loader is built."
             )
-        values = upgrade(values)
+        values = checked_state(values)
         state = adopt(plan.pipeline, State.from_dict(values), values.get("fingerprint"))
         plan.check(state)
         state = settled(plan.pipeline, state)
         self._expire([*self._started, *self._open], "a state was loaded")
-        self._start, self._left, self._last_started = state, None, None
-        self._revision += self._delivered
+        self._start, self._left, self._last_started, self.finished = state, None, None, None
+        self.waits_for_ranks = False
+        self._revision += bool(self._deliveries)
         if self.workers is not None and torch_worker() is None:
             self.workers.state_loaded()
 

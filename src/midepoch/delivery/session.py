@@ -2,78 +2,61 @@
 
 The sequence goes round the lanes, and passes over a lane that has run out. Reader ``c`` of ``C`` takes the items ``c,
 c + C, c + 2 C …``, so readers differ by at most one item, however uneven the lanes are. What was delivered follows from
-the number of items, because the items of lanes are counted; in a uniform pipeline by a formula. ``FileSession`` and
-``BalancedSession`` give the same items to readers in other ways.
+the number of items, because the items of lanes are counted. ``FileSession`` and ``BalancedSession`` give the same items
+to readers in other ways.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from midepoch._common.lazy import cached_property
 from midepoch._common.text import count
 from midepoch._common.types import I64
 from midepoch.checkpoint.lanes import Cursor, LaneDelivery, LanePosition, join
 from midepoch.checkpoint.state import LanePositions, State
-from midepoch.delivery.rounds import Rounds
+from midepoch.delivery.rounds import NO_END, Rounds, Run
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
-from midepoch.stages.counted import CountedItems, TracedRows
+from midepoch.stages.counted import CountedItems, CountedOutputs, Pieces, Wanted
 from midepoch.stages.flow import Flow
 
 WANTED_ROWS = 1024
 """The items of about this many rows are asked for, and counted, at a time."""
+STEPS_AT_ONCE = 16
+"""The costs of this many steps are looked up together."""
+STEPS_KEPT = 8 * STEPS_AT_ONCE
 
 
-class LaneItems:
-    """The items of a lane that were not delivered when the session started. They are numbered by their ordinals."""
+class Undelivered(CountedOutputs):
+    """The items of a lane without those that were delivered ahead of others."""
 
     def __init__(self, items: CountedItems, position: LanePosition) -> None:
-        self._items, self._position = items, position
-        self._reached = 0, position
+        super().__init__(items)
+        self._position = position
 
-    @property
-    def is_endless(self) -> bool:
-        return self._items.is_endless
-
-    def has(self, ordinal: int) -> bool:
-        return self._items.has(self._position.offset(ordinal))
+    def has(self, number: int) -> bool:
+        return self._inputs.has(self._position.offset(number))
 
     def total(self) -> int:
-        return max(0, self._items.total() - len(self._position.delivered_ahead))
+        return max(0, self._inputs.total() - len(self._position.delivered_ahead))
 
-    def after(self, ordinals: int) -> LanePosition:
-        """The lane's position once its first ``ordinals`` items are delivered. Most lanes have not moved since."""
-        if ordinals == 0:
-            return self._position
-        if self._reached[0] != ordinals:
-            cursor = self._items.cursor(self._position.offset(ordinals - 1) + 1)
-            self._reached = ordinals, self._position.after(ordinals, cursor)
-        return self._reached[1]
+    def cursor(self, items: int) -> Cursor:
+        return self._inputs.cursor(self._position.offset(items - 1) + 1 if items else 0)
 
-    def costs(self, ordinals: I64) -> I64:
-        """The costs of items, whose ordinals rise."""
-        return self._items.costs(self._position.offsets(ordinals))
+    def flow(self, opened: Any, wanted: Wanted) -> Flow:
+        return self._inputs.flow(opened, map(self._position.offsets, wanted))
 
-    def hashes(self, ordinals: I64) -> int:
-        """The sum of what items, whose ordinals rise, add to a digest."""
-        return int(self._items.hashes(self._position.offsets(ordinals)).sum(dtype=np.uint64))
+    def inputs_of(self, numbers: I64) -> Pieces:
+        return Pieces(np.arange(len(numbers)), self._position.offsets(numbers))
 
-    def trace(self, ordinal: int) -> TracedRows:
-        """The rows of an item."""
-        return self._items.trace(self._position.offsets(np.array([ordinal])))
-
-    def find(self, file: str, row: int) -> list[int]:
-        """The ordinals of the items that have a row of a file, if no item was delivered ahead of others."""
-        assert not self._position.delivered_ahead
-        found: list[int] = self._items.find(file, row).tolist()
-        return found
-
-    def flow(self, opened: Any, wanted: Iterator[I64]) -> Flow:
-        """The items with these ordinals."""
-        return self._items.flow(opened, map(self._position.offsets, wanted))
+    def outputs_of(self, inputs: I64) -> I64:
+        ahead = np.array(self._position.delivered_ahead, np.int64)
+        return np.where(np.isin(inputs, ahead), -1, inputs - np.searchsorted(ahead, inputs))
 
 
 class Delivered(NamedTuple):
@@ -85,7 +68,10 @@ class Delivered(NamedTuple):
 
 
 class AnySession:
-    """What all sessions know: the position of every lane when their readers started."""
+    """What all sessions know: the position of every lane when their readers started.
+
+    The items that a lane had left then are numbered by their ordinals.
+    """
 
     counted: bool
     """True if what readers have delivered follows from the number of their items."""
@@ -125,21 +111,24 @@ class Session(AnySession):
     """The sequence of items that were not delivered when these readers started."""
 
     counted = True
+    plans_ahead = True
+    """True if it costs little to know which items are next."""
 
     def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
         super().__init__(pipeline, start, readers)
-        self.most_at_once = max(1, WANTED_ROWS // pipeline.item_rows)
-        self._items: dict[int, LaneItems] = {}
+        self._most_rounds = max(1, WANTED_ROWS // pipeline.item_rows)
+        self._items: dict[int, CountedItems] = {}
+        self._reached: dict[int, tuple[int, LanePosition]] = {}
         lanes = len(self.positions)
         turn_order = [(start.turn + number) % lanes for number in range(lanes)]
-        self.rounds = Rounds(turn_order, self, at_once=self.most_at_once, formula=self.has_formula)
+        self.rounds = Rounds(turn_order, self.has, self.total, at_once=self._most_rounds)
 
     def check(self) -> None:
         if not self.pipeline.uniform:
             super().check()
             return
         for lane, position in enumerate(self.positions):
-            self.check_cursor(lane, position.cursor, position.delivered_ahead[-1] if position.delivered_ahead else 0)
+            self.check_cursor(lane, position.cursor, max(position.delivered_ahead, default=0))
         if self.start.edits:
             return
         lanes, turn = len(self.positions), self.start.turn
@@ -153,55 +142,44 @@ class Session(AnySession):
                 f"bring the first lane to {list(first.cursor)}. Load an earlier checkpoint."
             )
 
-    def lane_items(self, lane: int) -> LaneItems:
+    def lane_items(self, lane: int) -> CountedItems:
         """The items that a lane had left."""
         if lane not in self._items:
             position = self.positions[lane]
-            self._items[lane] = LaneItems(self.lanes.counted(lane, position.cursor), position)
+            items = self.lanes.counted(lane, position.cursor)
+            self._items[lane] = Undelivered(items, position) if position.delivered_ahead else items
         return self._items[lane]
 
-    @property
-    def has_formula(self) -> bool:
-        """True if counts follow from the numbers of rows: the pipeline is uniform, and no row was left out."""
-        return self.pipeline.uniform and not self.start.edits
-
-    @cached_property
-    def _totals(self) -> list[int] | None:
-        """The number of items that each lane had left, by the formula of a uniform pipeline."""
-        if not self.has_formula:
-            return None
-        rows = [self.lanes.size(lane) - position.cursor[0] for lane, position in enumerate(self.positions)]
-        items = [self.pipeline.items(left, self.start.item_rows) for left in rows]
-        return [
-            max(0, left - len(position.delivered_ahead)) for left, position in zip(items, self.positions, strict=True)
-        ]
-
     def has(self, lane: int, ordinal: int) -> bool:
-        """True if a lane had an item with this ordinal left."""
-        return self.lane_items(lane).has(ordinal) if self._totals is None else ordinal < self._totals[lane]
+        """True if a lane had an item with this ordinal left. Counts no further than it must."""
+        return self.lane_items(lane).has(ordinal)
 
     def total(self, lane: int) -> int:
         """The number of items that a lane had left."""
-        return self.lane_items(lane).total() if self._totals is None else self._totals[lane]
+        return self.lane_items(lane).total()
 
     def lane_after(self, lane: int, ordinals: int) -> LanePosition:
-        """A lane's position once its first ``ordinals`` items are delivered."""
-        if self._totals is None:
-            return self.lane_items(lane).after(ordinals)
+        """A lane's position once its first ``ordinals`` items are delivered. Most lanes have not moved since."""
         position = self.positions[lane]
         if ordinals == 0:
             return position
-        first, *rest = position.cursor
-        rows = first + (position.offset(ordinals - 1) + 1) * self.start.item_rows
-        return position.after(ordinals, (min(rows, self.lanes.size(lane)), *rest))
+        if self._reached.get(lane, (0,))[0] != ordinals:
+            self._reached[lane] = ordinals, position.after(ordinals, self.lane_items(lane).cursor(ordinals))
+        return self._reached[lane][1]
 
     @property
     def is_endless(self) -> bool:  # type: ignore[override]
-        return self._totals is None and any(self.lane_items(lane).is_endless for lane in self.rounds.order)
+        return not self.pipeline.uniform and any(self.lane_items(lane).is_endless for lane in self.rounds.order)
 
     def sequence(self, reader: int) -> tuple[Rounds, int, int]:
         """The sequence that has a reader's items, the number of its first item there, and the step to its next."""
         return self.rounds, reader, self.readers
+
+    def runs(self, reader: int, turns: range) -> Iterator[Run]:
+        """A reader's turns, counted from 0, as runs that go round lanes."""
+        rounds, first, step = self.sequence(reader)
+        numbers = range(first + step * turns.start, first + step * turns.stop, step * turns.step)
+        return rounds.runs(numbers, self._most_rounds)
 
     def reader_items(self, reader: int) -> int:
         """The number of items that a reader takes."""
@@ -231,39 +209,27 @@ class Session(AnySession):
     def upcoming(self, reader: int, items: int) -> tuple[int, Cursor] | None:
         """The lane and cursor of the item that a reader gets after its first ``items``."""
         found = self.item(reader, items)
-        if found is None:
-            return None
-        lane, ordinal = found
-        return lane, self.lane_after(lane, ordinal).cursor
+        return None if found is None else (found[0], self.lane_after(*found).cursor)
 
-    def items_of_lane(self, lane: int, turns: int) -> int:
-        """The number of items of a lane in the first ``turns`` turns, if turns at lanes that ran out count too."""
-        offset = (lane - self.start.turn) % len(self.positions)
-        most = max(0, -(-(turns - offset) // len(self.positions)))
-        return most if most == 0 or self.has(lane, most - 1) else self.total(lane)
+    def items_in(self, turns: int) -> int:
+        """The number of items in the first ``turns`` turns, if turns at lanes that ran out count too."""
+        return self.rounds.before(*divmod(turns, len(self.positions)))
 
     def items_of_reader(self, reader: int, turns: int) -> int:
         """The number of items that a reader gets in the first ``turns`` turns of all readers."""
         return len(range(reader, self.items_in(turns), self.readers))
 
-    def items_in(self, turns: int) -> int:
-        """The number of items in the first ``turns`` turns."""
-        return sum(self.items_of_lane(lane, turns) for lane in range(len(self.positions)))
-
     def after_turns(self, turns: int) -> State:
         """The state after the first ``turns`` turns."""
-        positions = (self.lane_after(lane, self.items_of_lane(lane, turns)) for lane in range(len(self.positions)))
-        packed = LanePositions.pack((1, position) for position in positions)
-        return replace(self.start, turn=self.start.turn + turns, positions=packed)
+        return replace(self._state(self.items_in(turns)), turn=self.start.turn + turns)
 
     def after(self, items: int) -> State:
         """The state after every reader has delivered this number of items, or all that it has."""
-        number, start = self.readers * items, self.start
-        if self._totals is not None and start.positions.in_step:
-            segment = self.rounds.segment_at(0)
+        number, start, lanes = self.readers * items, self.start, len(self.positions)
+        if self.pipeline.uniform and not start.edits and start.positions.in_step:
+            segment = self.rounds.segment(number + lanes)
             # Before the last round of all lanes their items are whole, and neighbouring lanes move alike.
-            whole_rounds = 0 if segment is None or len(segment.lanes) < len(self.positions) else segment.rounds - 1
-            if number <= whole_rounds * len(self.positions):
+            if segment is not None and segment.first == 0 and len(segment.lanes) == lanes:
                 moved = start.positions.advanced(start.turn, number, start.item_rows)
                 return replace(start, turn=start.turn + number, positions=moved)
         return self._state(number if number == 0 or self.rounds.has(number - 1) else self.rounds.total())
@@ -284,17 +250,19 @@ class Session(AnySession):
         """The state after the first ``number`` items, and after those ``ahead`` of them."""
         delivered = self.rounds.delivered(number)
         positions = [self.lane_after(lane, delivered[lane]) for lane in range(len(delivered))]
-        offsets: dict[int, list[int]] = {}
+        offsets: dict[int, list[int]] = defaultdict(list)
         for offset in ahead:
             found = self.rounds.located(number + offset)
             assert found is not None
             lane, ordinal = found
-            offsets.setdefault(lane, []).append(positions[lane].offset(ordinal - delivered[lane]))
+            offsets[lane].append(positions[lane].offset(ordinal - delivered[lane]))
         for lane, more in offsets.items():
             cursor, known = positions[lane]
             positions[lane] = LanePosition(cursor, tuple(sorted({*known, *more})))
-        packed = LanePositions.pack((1, position) for position in positions)
-        return replace(self.start, turn=self._turn_after(number), positions=packed)
+        return self._at(positions, self._turn_after(number))
+
+    def _at(self, positions: Sequence[LanePosition], turn: int) -> State:
+        return replace(self.start, turn=turn, positions=LanePositions.pack((1, position) for position in positions))
 
     def _turn_after(self, number: int) -> int:
         """The turn of the next item, if turns at lanes that have run out are counted too."""
@@ -324,14 +292,15 @@ class FileSession(Session):
         if reader not in self._of_readers:
             lanes = range(reader, len(self.positions), self.readers)
             begins = {lane: self._items_before(lane) for lane in lanes}
-            self._of_readers[reader] = Rounds(lanes, self, begins=begins, formula=True)
+            rounds = Rounds(lanes, self.has, self.total, begins=begins, at_once=self._most_rounds)
+            self._of_readers[reader] = rounds
         return self._of_readers[reader]
 
     def _items_before(self, lane: int) -> int:
         """The number of items that a lane had delivered."""
-        if self.has_formula:
-            return -(-self.positions[lane].cursor[0] // self.start.item_rows)
-        return self.lanes.counted(lane, self.pipeline.begin).total() - self.total(lane)
+        if self.start.edits:
+            return self.lanes.counted(lane, self.pipeline.begin).total() - self.total(lane)
+        return -(-self.positions[lane].cursor[0] // self.start.item_rows)
 
     def sequence(self, reader: int) -> tuple[Rounds, int, int]:
         return self._rounds_of(reader), 0, 1
@@ -348,9 +317,11 @@ class FileSession(Session):
     def items_of_reader(self, reader: int, turns: int) -> int:
         return min(turns // self.readers, self.reader_items(reader))
 
-    def items_of_lane(self, lane: int, turns: int) -> int:
-        reader = lane % self.readers
-        return self._rounds_of(reader).delivered(self.items_of_reader(reader, turns))[lane]
+    def items_in(self, turns: int) -> int:
+        return sum(self.items_of_reader(reader, turns) for reader in range(self.readers))
+
+    def after_turns(self, turns: int) -> State:
+        return replace(self.after(turns // self.readers), turn=self.start.turn + turns)
 
     def after(self, items: int) -> State:
         return self.after_each([items])
@@ -367,9 +338,8 @@ class FileSession(Session):
             for lane, ordinals in rounds.delivered(delivered).items():
                 positions[lane] = self.lane_after(lane, ordinals)
         # Each rank has a turn at every step of the rank that has most.
-        steps = sum(items) if len(items) > 1 else min(items[0], most)
-        packed = LanePositions.pack((1, position) for position in positions)
-        return replace(self.start, turn=self.start.turn + ranks * steps, positions=packed)
+        steps = sum(items) if len(items) > 1 else most
+        return self._at(positions, self.start.turn + ranks * steps)
 
     def _check_in_step(self, items: Sequence[int], ranks: int) -> None:
         """Raise if workers of some rank have run out: then those of other ranks delivered other numbers of items."""
@@ -381,3 +351,106 @@ class FileSession(Session):
                 "with as many workers as before; or use shard(mode='example') or midepoch.Loader, with which the state "
                 "of one rank restores all."
             )
+
+
+def share_evenly(costs: Sequence[int], ranks: int) -> list[list[int]]:
+    """Which of the items each rank gets: as many for each, with sums that are near each other. Ranks divide the items.
+
+    The dearest item that is left goes to the rank that has least and still has room.
+    """
+    room = len(costs) // ranks
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    sums = [(0, rank) for rank in range(ranks)]
+    heapify(sums)
+    for item in sorted(range(len(costs)), key=lambda number: (-costs[number], number)):
+        total, rank = heappop(sums)
+        shares[rank].append(item)
+        if len(shares[rank]) < room:
+            heappush(sums, (total + costs[item], rank))
+    return [sorted(share) for share in shares]
+
+
+class BalancedSession(Session):
+    """A session in global steps of ``pipeline.balanced`` items, in which ranks get near-equal costs.
+
+    A step has the same items as without it, and each rank as many. Who gets which follows from the plan of the packs
+    alone, so all ranks find the same. The last step of an epoch, if it is not whole, is shared in turn.
+    """
+
+    plans_ahead = False
+
+    def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
+        super().__init__(pipeline, start, readers)
+        self._size = pipeline.balanced or 1
+        if self._size % readers:
+            raise ValueError(
+                f"A global batch has {count('micro-batch', self._size, 'micro-batches')}, which {readers} ranks cannot "
+                "share evenly, so balance='cost' is not possible. Choose a number of ranks that divides it."
+            )
+        self._share = self._size // readers
+        self._shares: dict[int, list[list[int]] | None] = {}
+
+    def _shares_of(self, step: int) -> list[list[int]] | None:
+        """The numbers of a step's items, by rank and rising; None if the step is not whole, or there is one rank."""
+        if self.readers == 1:
+            return None
+        if step not in self._shares:
+            for old in list(self._shares)[: max(0, len(self._shares) - STEPS_KEPT)]:
+                del self._shares[old]
+            first = step - step % STEPS_AT_ONCE
+            steps = range(first, first + STEPS_AT_ONCE)
+            self._shares.update(dict.fromkeys(steps))
+            whole = [*takewhile(lambda number: self.rounds.has((number + 1) * self._size - 1), steps)]
+            for number, costs in zip(whole, self._costs(first * self._size, len(whole)), strict=True):
+                shares = share_evenly(costs, self.readers)
+                self._shares[number] = [[number * self._size + item for item in share] for share in shares]
+        return self._shares[step]
+
+    def _costs(self, first: int, steps: int) -> list[list[int]]:
+        """The costs of the items of whole steps, from an item on. Those of a lane are looked up together."""
+        lanes, ordinals = self.rounds.located_all(first + np.arange(steps * self._size))
+        costs = np.zeros(len(lanes), np.int64)
+        for lane in np.unique(lanes).tolist():
+            costs[lanes == lane] = self.lane_items(lane).costs(ordinals[lanes == lane])
+        of_steps: list[list[int]] = costs.reshape(steps, self._size).tolist()
+        return of_steps
+
+    def _number_of(self, reader: int, items: int) -> int:
+        """The number, in the sequence, of the item that a reader gets after its first ``items``."""
+        step, place = divmod(items, self._share)
+        shares = self._shares_of(step)
+        return reader + self.readers * items if shares is None else shares[reader][place]
+
+    def item(self, reader: int, items: int) -> tuple[int, int] | None:
+        return self.rounds.located(self._number_of(reader, items))
+
+    def items_at(self, reader: int, turns: I64) -> tuple[I64, I64]:
+        return self.rounds.located_all(np.array([self._number_of(reader, turn) for turn in turns.tolist()], np.int64))
+
+    def runs(self, reader: int, turns: range) -> Iterator[Run]:
+        size = 1
+        while found := [*takewhile(bool, (self.item(reader, turn) for turn in turns[:size]))]:
+            places = [place for place in found if place is not None]
+            yield Run([lane for lane, _ in places], [ordinal for _, ordinal in places], 1, len(places))
+            turns, size = turns[size:], min(2 * size, 4 * STEPS_AT_ONCE)
+
+    def delivery_of(self, lane: int, ordinal: int) -> Delivered:
+        found = super().delivery_of(lane, ordinal)
+        step = found.item // self._size
+        shares = self._shares_of(step)
+        if shares is None:
+            return found
+        reader = next(reader for reader, share in enumerate(shares) if found.item in share)
+        return Delivered(reader, step * self._share + shares[reader].index(found.item), found.item)
+
+    def after(self, items: int) -> State:
+        step, done = divmod(items, self._share)
+        shares = self._shares_of(step) if done else None
+        if shares is None:
+            return super().after(items)
+        delivered = sorted(number for share in shares for number in share[:done])
+        number = next(number for number in range(step * self._size, NO_END) if number not in delivered)
+        return self._state(number, [ahead - number for ahead in delivered if ahead > number])
+
+    def after_each(self, items: Sequence[int]) -> State:
+        raise NotImplementedError("A balanced session has one reader a rank.")

@@ -1,8 +1,7 @@
-"""Which rows came at a step, and when a row comes: for any step of an epoch, through all sessions of a run.
+"""What is known of an epoch by arithmetic: which rows come at a step, when a row comes, and its digest.
 
-Nothing is read, so items must be counted. A session is rebuilt from the one before it: the turn at
-which it ended says how many items of each lane were delivered. So a state only has to remember turns, ranks and batch
-sizes.
+Nothing is read, so items must be counted. A session of a run is rebuilt from the one before it: the turn at which it
+ended says how many items of each lane were delivered. So a state only has to remember turns, ranks and batch sizes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,16 +14,19 @@ import pyarrow as pa
 
 from midepoch._common.checks import check_integer
 from midepoch._common.text import count
+from midepoch._common.types import I64
+from midepoch.checkpoint.digest import WHY_UNKNOWN, RowDigest, added
 from midepoch.checkpoint.history import SessionRecord, sessions_of
 from midepoch.checkpoint.state import State
-from midepoch.delivery.passes import Pass
+from midepoch.delivery.passes import Pass, Progress
 from midepoch.delivery.plan import Plan, begin
-from midepoch.delivery.session import Session
+from midepoch.delivery.session import AnySession, Session
+from midepoch.errors import DigestMismatchError
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.stages.batch import Batch
-from midepoch.stages.counted import WHOLE, TracedRows
+from midepoch.stages.counted import WHOLE, CountedItems, TracedRows
 
 SCHEMA = pa.schema(
     [
@@ -53,20 +55,9 @@ class TracedSession:
     turns: int | None
     """The number of its turns; None for the last session, which runs to the end of the epoch."""
 
-    @property
-    def ranks(self) -> int:
-        """The number of ranks."""
-        return self.session.readers
-
-    def step_count(self) -> int | None:
-        """The number of steps of the rank that had most; None for the last session."""
-        if self.turns is None:
-            return None
-        return max(self.session.items_of_reader(rank, self.turns) for rank in range(self.ranks))
-
-    def has(self, lane: int, ordinal: int) -> bool:
-        """True if an item of a lane was delivered in this session, not in a later one."""
-        return self.turns is None or ordinal < self.session.items_of_lane(lane, self.turns)
+    def has(self, rank: int, step: int) -> bool:
+        """True if a rank has an item at a step, counted from the session's start, before the next session."""
+        return self.turns is None or step < self.session.items_of_reader(rank, self.turns)
 
 
 def trace(run: Pass, step: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
@@ -75,13 +66,10 @@ def trace(run: Pass, step: int, *, epoch: int | None = None, ranks: int | None =
     epoch = run.epoch if epoch is None else check_integer("epoch", epoch)
     sessions = traced_sessions(run, epoch, ranks)
     for part in sessions:
-        inside, steps = step - part.first_step, part.step_count()
-        if steps is not None and inside >= steps:
-            continue
         lines = [
             _lines(epoch, step, rank, part, *found)
-            for rank in range(part.ranks)
-            if (found := _item_at(run.plan, part, rank, inside)) is not None
+            for rank in range(part.session.readers)
+            if (found := _item_at(run.plan, part, rank, step - part.first_step)) is not None
         ]
         if lines:
             return pa.concat_tables(lines)
@@ -155,10 +143,9 @@ def _rebuilt(pipeline: Pipeline, state: State, records: Sequence[SessionRecord])
         ).session
         assert isinstance(session, Session), "only counted sessions are in a history"
         turns = records[number + 1].turn - record.turn if number + 1 < len(records) else None
-        traced = TracedSession(session=session, first_step=first_step, first_item=first_item, turns=turns)
-        yield traced
+        yield TracedSession(session=session, first_step=first_step, first_item=first_item, turns=turns)
         if turns is not None:
-            first_step += traced.step_count() or 0
+            first_step += max(session.items_of_reader(rank, turns) for rank in range(record.ranks))
             first_item += session.items_in(turns)
             state = session.after_turns(turns)
 
@@ -181,7 +168,7 @@ def _with_item_rows(pipeline: Pipeline, item_rows: int) -> Pipeline:
 
 def _item_at(plan: Plan, part: TracedSession, rank: int, step: int) -> tuple[int, int] | None:
     """The lane and ordinal of a rank's item, unless it comes in a later session or is left out to keep ranks even."""
-    if part.turns is not None and step >= part.session.items_of_reader(rank, part.turns):
+    if not part.has(rank, step):
         return None
     if part.turns is None and plan.even == "drop" and step >= (plan.items_per_rank(part.session) or 0):
         return None
@@ -193,15 +180,14 @@ def _steps_left(plan: Plan, part: TracedSession) -> int:
     items = plan.items_per_rank(part.session)
     if items is not None:
         return items
-    readers = range(part.ranks)
-    return max(part.session.reader_items(reader) for reader in readers)
+    return max(map(part.session.reader_items, range(part.session.readers)))
 
 
 def _lines_of_row(epoch: int, part: TracedSession, file: str, row: int) -> Iterator[pa.Table]:
     for lane in range(len(part.session.positions)):
-        for ordinal in part.session.lane_items(lane).find(file, row):
-            if part.has(lane, ordinal):
-                rank, step, _ = part.session.delivery_of(lane, ordinal)
+        for ordinal in part.session.lane_items(lane).find(file, row).tolist():
+            rank, step, _ = part.session.delivery_of(lane, ordinal)
+            if part.has(rank, step):
                 lines = _lines(epoch, part.first_step + step, rank, part, lane, ordinal)
                 yield lines.filter(_is_row(lines, file, row))
 
@@ -213,7 +199,7 @@ def _is_row(lines: pa.Table, file: str, row: int) -> pa.Array:
 
 def _lines(epoch: int, step: int, rank: int, part: TracedSession, lane: int, ordinal: int) -> pa.Table:
     """The rows of an item."""
-    rows, delivery = part.session.lane_items(lane).trace(ordinal), part.session.delivery_of(lane, ordinal)
+    rows, delivery = part.session.lane_items(lane).trace(np.array([ordinal])), part.session.delivery_of(lane, ordinal)
     return _table(epoch, step, rank, part.first_item + delivery.item, rows)
 
 
@@ -290,6 +276,101 @@ def epoch_progress(run: Pass) -> EpochProgress:
         last = traced_sessions(run, run.epoch)[-1]
         turns = session.start.turn - last.session.start.turn
         is_padded = per_rank is not None and plan.even == "pad"  # then all ranks take the steps of the longest
-        ranks = range(last.ranks) if is_padded else (progress.reader,)
+        ranks = range(last.session.readers) if is_padded else (progress.reader,)
         step += last.first_step + max(last.session.items_of_reader(rank, turns) for rank in ranks)
     return EpochProgress(run.epoch, step, step + left)
+
+
+AT_ONCE = 1 << 16
+"""How many keys are computed at a time."""
+NAMED = 8
+"""How many lanes that differ are named in an error."""
+
+
+def predicted_digest(plan: Plan, epoch: int) -> int:
+    """The digest of a whole epoch, before anything of it is read."""
+    if (reason := plan.why_not_counted()) is not None:
+        raise ValueError(f"The digest cannot be predicted: {reason}.")
+    session = plan.begin(State(epoch=epoch)).session
+    _check_ends(session)
+    items = [session.lanes.counted(lane, plan.pipeline.begin) for lane in range(len(session.positions))]
+    return sum(_sum_of_first(of_lane, of_lane.total()) for of_lane in items) % (1 << 64)
+
+
+def digest_of(progress: Progress) -> int:
+    """The digest of what was delivered of an epoch."""
+    return _digest(progress).total
+
+
+def check_digest(progress: Progress) -> int:
+    """The same, if it is that of the rows that should have been delivered. Raises if not, and names the lanes.
+
+    Compares what all ranks had delivered when the session began, and what this rank delivered since.
+    """
+    session, digest = progress.session, _digest(progress)
+    if not isinstance(session, Session):
+        reason = session.pipeline.why_not_counted() or "the state holds what one of several readers delivered"
+        raise ValueError(f"The digest cannot be checked: {reason}.")
+    _check_ends(session)
+    assert session.start.digest is not None
+    lanes = range(len(session.positions))
+    before = [_sum_before(session, lane) for lane in lanes]
+    own = _own_sums(session, progress)
+    delivered, due = added(session.start.digest.sums, progress.own_sums), added(tuple(before), tuple(own))
+    if delivered == due:
+        return digest.total
+    wrong = [lane for lane in lanes if delivered[lane] != due[lane]]
+    when = "since it resumed" if all(before[lane] == session.start.digest.sums[lane] for lane in wrong) else "in all"
+    named = ", ".join(map(str, wrong[:NAMED])) + (" …" if len(wrong) > NAMED else "")
+    raise DigestMismatchError(
+        f"What rank {progress.reader} delivered of epoch {session.start.epoch} {when} is not what it should be: the "
+        f"digests of {len(wrong)} of {len(lanes)} lanes differ (lanes {named}). Rows were lost, repeated or exchanged. "
+        "Go back to a checkpoint that passes the check, and report this with your pipeline."
+    )
+
+
+def _digest(progress: Progress) -> RowDigest:
+    start = progress.session.start
+    if start.digest is None:
+        raise ValueError("There is no digest: pass digest=True to the Loader.")
+    if start.digest.unknown is not None:
+        raise ValueError(
+            f"The digest of epoch {start.epoch} is not known, because {WHY_UNKNOWN[start.digest.unknown]}."
+        )
+    own, ranks = progress.own_sums, progress.session.readers
+    return RowDigest(sums=start.digest.sums, own=own, rank=progress.reader, ranks=ranks)
+
+
+def _check_ends(session: AnySession) -> None:
+    if session.is_endless:
+        raise ValueError("The digest of an epoch that never ends cannot be known: mix(stop='never') starts over.")
+
+
+def _sum_before(session: Session, lane: int) -> int:
+    """The sum of what a lane had delivered when a session began."""
+    position = session.positions[lane]
+    units, left = (session.lanes.units(lane, cursor) for cursor in (session.pipeline.begin, position.cursor))
+    ahead = np.array(position.delivered_ahead, np.int64)
+    of_ahead = int(session.lanes.counted(lane, position.cursor).hashes(ahead).sum(dtype=np.uint64)) if len(ahead) else 0
+    return (_sum_of_first(units, units.total() - left.total()) + of_ahead) % (1 << 64)
+
+
+def _own_sums(session: Session, progress: Progress) -> list[int]:
+    """For each lane, the sum of what a reader must have delivered since the session began."""
+    sums = [0] * len(session.positions)
+    for turns in _in_parts(progress.turns_taken):
+        lanes, ordinals = session.items_at(progress.reader, turns)
+        for lane in np.unique(lanes).tolist():
+            own = session.lane_items(lane).hashes(ordinals[lanes == lane]).sum(dtype=np.uint64)
+            sums[lane] = (sums[lane] + int(own)) % (1 << 64)
+    return sums
+
+
+def _sum_of_first(items: CountedItems, number: int) -> int:
+    """The sum of what the first items add to a digest."""
+    return sum(int(items.hashes(part).sum(dtype=np.uint64)) for part in _in_parts(number))
+
+
+def _in_parts(number: int) -> Iterator[I64]:
+    """The numbers below this one, in arrays that need little memory."""
+    return (np.arange(first, min(first + AT_ONCE, number)) for first in range(0, number, AT_ONCE))

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from midepoch._common.types import I64
+from midepoch.checkpoint.digest import LaneSums
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
-from midepoch.checkpoint.row_digest import LaneSums
 from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State
-from midepoch.delivery.progress import Progress
+from midepoch.delivery.passes import Progress
 from midepoch.delivery.session import AnySession
 from midepoch.pipeline.pipeline import Pipeline
 
@@ -34,8 +34,10 @@ class UncountedSession(AnySession):
         return np.array(assignment.rotation(reader))[slots], np.array(phases)[slots] + assignment.stride * rounds
 
 
-class ReportedProgress(Progress[UncountedSession]):
+class ReportedProgress(Progress):
     """What one reader of an uncounted session has delivered: the cursors that came with its items."""
+
+    session: UncountedSession
 
     def __init__(
         self,
@@ -64,6 +66,10 @@ class ReportedProgress(Progress[UncountedSession]):
             items = (end - 1 - assignment.phase(self.reader, slot)) // assignment.stride + 1 if end else 0
             if items < assignment.turns_at(slot, delivered.turns_taken):
                 self._limits[slot] = items
+
+    @property
+    def has_rows(self) -> bool:  # type: ignore[override]
+        return any(map(self.session.lanes.size, self.rotation))
 
     def check(self) -> None:
         super().check()

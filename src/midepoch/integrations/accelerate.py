@@ -6,7 +6,7 @@ loader = prepare_loader(accelerator, loader)
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from midepoch.distributed import Complete, epoch_is_over, one_epoch
+from midepoch.distributed import Complete, epoch_is_over, one_epoch, own_state
 from midepoch.errors import MissingExtraError
 from midepoch.loader import Loader
 
@@ -86,7 +86,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """The state of this process after the last batch that the loop received."""
-        return self._loader.own_state() if self._received is None else self._received.state
+        return own_state(self._loader) if self._received is None else self._received.state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a state of all processes. All of them call this."""
@@ -118,4 +118,4 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     def _receive(self) -> Iterator[Received]:
         loader = self._loader
         for batch in one_epoch(loader):
-            yield Received(batch, loader.is_padding, loader.own_state())
+            yield Received(batch, loader.is_padding, own_state(loader))

@@ -7,7 +7,7 @@ trainer.fit(model, datamodule=LoaderDataModule(loader), ckpt_path="last")
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from midepoch.distributed import all_epochs, gather_state
+from midepoch.distributed import all_epochs, gather_state, own_state
 from midepoch.errors import MissingExtraError
 from midepoch.loader import Loader
 
@@ -106,4 +106,4 @@ class StepBatches:
 
     def __iter__(self) -> Iterator[StepBatch]:
         for batch in all_epochs(self._loader):
-            yield StepBatch(batch, self._loader.is_padding, self._loader.own_state())
+            yield StepBatch(batch, self._loader.is_padding, own_state(self._loader))

@@ -7,8 +7,7 @@ from typing import Any
 from midepoch._common.checks import check_integer
 from midepoch._common.text import count
 from midepoch.checkpoint.merge import merge_states
-from midepoch.checkpoint.state import State
-from midepoch.checkpoint.versions import upgrade
+from midepoch.checkpoint.state import State, checked_state
 from midepoch.errors import CheckpointMismatchError
 
 MOST_STEPS = 1 << 53
@@ -70,7 +69,7 @@ def _worker_states(checkpoint: Mapping[str, Any], batch_size: int | None) -> lis
             "This is not the checkpoint of a StatefulDataLoader of a midepoch dataset, or it is damaged "
             f"({type(error).__name__}: {error}). Pass what its state_dict() returned."
         ) from error
-    upgraded = [upgrade(state) for state in states]
+    upgraded = [checked_state(state) for state in states]
     return _moved(upgraded, steps, last, batch_size) if steps else upgraded
 
 

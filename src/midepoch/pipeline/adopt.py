@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from midepoch._common.hashing import hash_keys
 from midepoch._common.text import count
+from midepoch.checkpoint.digest import CHANGED, RowDigest, added
 from midepoch.checkpoint.fingerprint import pipeline_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor, LanePosition
-from midepoch.checkpoint.row_digest import CHANGED, RowDigest, added
 from midepoch.checkpoint.state import (
     Edits,
     LanePositions,

@@ -14,8 +14,7 @@ import pyarrow as pa
 from midepoch._common.hashing import digest
 from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor, LanePosition
-from midepoch.checkpoint.state import Edits, State
-from midepoch.checkpoint.versions import fingerprint_digest
+from midepoch.checkpoint.state import Edits, State, fingerprint_digest
 from midepoch.counting.survey import OwnLengths
 from midepoch.counting.survey_file import Survey
 from midepoch.counting.window_counts import CountsOfLane, WindowCounts

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.delivery.reader import one_by_one
 from midepoch.errors import StaleIteratorError
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.delivery.reader import turn_by_turn
 from midepoch.values.collate import standalone
 from midepoch.values.forms import Form, is_plain_tensor

@@ -24,9 +24,9 @@ import numpy as np
 import torch.multiprocessing
 from torch.utils.data import DataLoader
 
+from midepoch.delivery.metrics import Tally
+from midepoch.delivery.passes import EMPTY, Progress, Turns
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.progress import EMPTY, AnyProgress, Turns
-from midepoch.delivery.tally import Tally
 from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.errors import StaleIteratorError
 from midepoch.sources.blocks import written
@@ -79,7 +79,7 @@ class WorkerPool:
         self._timeout = loader.timeout
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         self._workers: list[Worker] = []
-        self._progress: AnyProgress | None = None
+        self._progress: Progress | None = None
         self._stop = weakref.finalize(self, _stop, self._workers, self._process)  # also at exit
         for number in range(loader.num_workers):
             settings = WorkerSettings(
@@ -108,7 +108,7 @@ class WorkerPool:
         if self._progress is not None:
             self._progress.cut_off()
 
-    def work(self, progress: AnyProgress) -> Generator[Turns | None, None, None]:
+    def work(self, progress: Progress) -> Generator[Turns | None, None, None]:
         """Start all workers from where a progress is, and receive what they send, in the order of the rank's turns.
 
         There is a None before each wait, so that who is one ahead can hand over what it has.
@@ -252,7 +252,7 @@ class Worker:
 class Inbox:
     """Where the turns of one worker arrive in one round. A message stays where it is until its turn has come."""
 
-    def __init__(self, worker: Worker, round_number: int, progress: AnyProgress, *, timeout: float) -> None:
+    def __init__(self, worker: Worker, round_number: int, progress: Progress, *, timeout: float) -> None:
         self._worker, self._round, self._progress, self._timeout = worker, round_number, progress, timeout
         self._chunks: deque[Chunk] = deque()
         self._error: Exception | bytes | None = None  # that comes after these

@@ -21,10 +21,10 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import worker as torch_workers
 
 from midepoch.checkpoint.state import ReaderProgress, State
+from midepoch.delivery.metrics import Tally
+from midepoch.delivery.passes import Turns
 from midepoch.delivery.plan import Plan, progress_from
-from midepoch.delivery.progress import Turns
 from midepoch.delivery.reader import take_turns
-from midepoch.delivery.tally import Tally
 from midepoch.sources.blocks import CURRENT_READS
 from midepoch.workers.messages import MESSAGE_BYTES, Frame, frames_of
 from midepoch.workers.ring import Places, SharedMemory

@@ -7,7 +7,7 @@ import pytest
 import midepoch as me
 from midepoch.checkpoint.state import State
 from midepoch.delivery.agreement import check_ranks_agree
-from midepoch.delivery.position import StartPoint
+from midepoch.delivery.position import Position
 from worlds import is_kept, is_late, write_files
 
 
@@ -33,7 +33,7 @@ def folder(tmp_path):
 def begin(dataset, *, state=None, epoch=None, **options):
     """A pass of a dataset."""
     plan = dataset.lanes(4).plan if dataset.plan.lanes is None else dataset.plan
-    start_point = StartPoint(State())
+    start_point = Position(State())
     if state is not None:
         start_point.load_state_dict(plan, state)
     if epoch is not None:
@@ -107,7 +107,7 @@ def test_a_loop_that_starts_again_compares_with_nothing_old(folder):
     plan = dataset.plan
     for rank in (0, 1):
         check_ranks_agree(store, begin(me.read(folder).shard(2, rank)), loader=0, rank=rank)
-    start_point = StartPoint(State())
+    start_point = Position(State())
     run = start_point.begin(plan)
     start_point.note_delivery(run)
     items = iter(dataset)

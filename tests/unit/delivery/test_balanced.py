@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from midepoch.delivery.balanced import share_evenly
+from midepoch.delivery.session import share_evenly
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])

@@ -7,7 +7,7 @@ import pytest
 import midepoch as me
 from counted import is_kept, write_files
 from midepoch.distributed import in_step
-from midepoch.values.take import gather
+from midepoch.workers import pool
 
 LAYOUTS = [{"num_workers": 0}, {"num_workers": 2}]
 
@@ -111,7 +111,7 @@ def test_readers_that_report_cursors_keep_a_digest_that_merges(files):
 def test_a_worker_that_sends_an_item_twice_is_found(files, monkeypatch):
     # With this prefetch_factor each message has one item.
     loader = me.Loader(me.read(files), batch_size=4, num_workers=2, prefetch_factor=2, digest=True)
-    take = gather.Arrivals.take
+    take = pool.Arrivals.take
     sent = []
 
     def planted(self, count):
@@ -119,7 +119,7 @@ def test_a_worker_that_sends_an_item_twice_is_found(files, monkeypatch):
         sent.append(chunk)
         return sent[0] if len(sent) == 3 else chunk
 
-    monkeypatch.setattr(gather.Arrivals, "take", planted)
+    monkeypatch.setattr(pool.Arrivals, "take", planted)
     batches = received(loader)
     rows = sorted(number for batch in batches for number in batch["id"])
     assert rows != list(range(60))

@@ -10,7 +10,7 @@ import pytest
 import midepoch as me
 from counted import write_files
 from files import plain, write_numbers
-from midepoch.delivery.metrics import Meter, rows_of_item
+from midepoch.delivery.metrics import Meter, Tally, rows_of_item
 from objects import put
 
 
@@ -38,10 +38,10 @@ def slow(batches, clock):
 
 def test_waiting_is_told_from_training(dataset):
     clock, loader = Clock(), me.Loader(dataset, batch_size=10)
-    run = loader.start_point.begin(loader.plan)
+    run = loader.position.begin(loader.plan)
     meter = Meter(run, clock)
     assert meter.metrics()["seconds"] == 0
-    for bulk in meter.timed(slow(loader.batches(run), clock)):
+    for bulk in meter.timed(slow(loader._batches(run), clock)):
         for _ in bulk:
             clock.now += 3
     figures = meter.metrics()
@@ -208,3 +208,11 @@ def test_fetching_is_told_from_decoding(tmp_path, dataset):
     assert [plain(batch["x"]) for batch in stored] == [plain(batch["x"]) for batch in local]
     assert stored.metrics()["decoded"] > 0
     assert stored.metrics()["fetched"] > 0
+
+
+def test_tallies_add_up_and_travel_as_bytes():
+    one = Tally(*range(1, 15))
+    assert Tally.read_back(one.write()) == one
+    assert one.plus(one) == tuple(2 * number for number in range(1, 15))
+    assert one.plus(one).minus(one) == one
+    assert one.plus(Tally()) == one

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midepoch._common.once import log_once
-from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.delivery.reader import take_turns, turn_by_turn
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from simulation import MemoryWorld, Simulation, cursor_after, memory_worlds, starts

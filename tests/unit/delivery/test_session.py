@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import ReaderProgress, State
-from midepoch.delivery.plan import session_from
+from midepoch.delivery.plan import session_from, settled
 from midepoch.delivery.session import FileSession, Session
 from midepoch.delivery.uncounted import UncountedSession
 from midepoch.errors import CheckpointMismatchError
@@ -145,9 +145,11 @@ def test_lanes_of_whole_files_have_owners_if_each_reader_has_as_many(readers, ah
 def test_another_batch_size_counts_the_items_of_the_states_own():
     """A state of batches of 3, in a pipeline of batches of 2, still counts batches of 3, the short last one too."""
     then = MemoryWorld(sizes=(8,), batch=3)
-    session = Session(MemoryWorld(sizes=(8,), batch=2).pipeline(), then.start([LanePosition((1,))]), 1)
-    assert session.reader_items(0) == 3
-    assert session.after(2).positions.expand() == [LanePosition((7,))]
+    pipeline = MemoryWorld(sizes=(8,), batch=2).pipeline()
+    for items, row in (((1, 1), 7), ((2, 1), 8)):
+        delivered = ReaderProgress(readers=2, workers=2, items=items)
+        state = replace(then.start([LanePosition((1,))]), reader_progress=delivered)
+        assert settled(pipeline, state).positions.expand() == [LanePosition((row,))]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import midepoch as me
-from midepoch.delivery.progress import EMPTY, Turns
+from midepoch import loader as loaders
+from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.errors import StaleIteratorError
-from midepoch.loader import delivering
 from midepoch.workers import device as devices
 from midepoch.workers.device import CudaCopies, check_device, on_device, start_copies
 from worlds import write_files
@@ -42,7 +42,7 @@ def late(monkeypatch):
 
         return moved, wait
 
-    for module in (devices, delivering):
+    for module in (devices, loaders):
         monkeypatch.setattr(module, "start_copies", start)
     return log
 

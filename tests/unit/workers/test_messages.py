@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exact import same
-from midepoch.delivery.progress import EMPTY, Turns
+from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.values.row_items import RowItems, RowRounds, row_items
 from midepoch.values.rows import Rows
 from midepoch.workers.messages import frames_of, read_message

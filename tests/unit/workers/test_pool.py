@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._utils import ExceptionWrapper
 
-from midepoch.delivery.progress import EMPTY, Turns
-from midepoch.delivery.tally import Tally
+from midepoch.delivery.metrics import Tally
+from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.workers import process
 from midepoch.workers.messages import Chunk
 from midepoch.workers.pool import Inbox, in_turn

@@ -182,9 +182,7 @@ class SimpleArrowIterableDataset(FrontDoor):
     def shuffled_files(self) -> list[str]:
         """The Arrow files in the order of the current epoch; in the order of the dataset, if rows are shuffled too."""
         view = self.file_rows("shuffled_files").index.view
-        return [
-            view.path(file) for file in self._file_order(self._next_row(self.start_point.latest(self.plan))[0]).files
-        ]
+        return [view.path(file) for file in self._file_order(self._next_row(self.position.latest(self.plan))[0]).files]
 
     def describe_state(self, run: Pass) -> dict[str, Any]:
         """What the loop has received, with the file and the example that come next.

@@ -10,8 +10,7 @@ import numpy as np
 from midepoch._common.types import I64
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.checkpoint.lanes import LanePosition, lane_cuts
-from midepoch.checkpoint.state import MOST_APPENDED, LanePositions, State, check_scale
-from midepoch.checkpoint.versions import upgrade
+from midepoch.checkpoint.state import MOST_APPENDED, LanePositions, State, check_scale, checked_state
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import Shuffle
 from midepoch.pipeline.pipeline import Pipeline
@@ -24,7 +23,7 @@ def with_appended_files(values: Mapping[str, Any], pipeline: Pipeline) -> Mappin
 
     Otherwise, or if no file was added, the state is returned unchanged, and loading it says what differs.
     """
-    values = upgrade(values)
+    values = checked_state(values)
     state, rows = State.from_dict(values), pipeline.source
     saved = values.get("fingerprint")
     if not isinstance(rows, FileRows) or not isinstance(saved, Mapping) or not isinstance(saved.get("data"), Mapping):

@@ -208,7 +208,7 @@ class StructuredDataset(FrontDoor):
 
     def share_position_of(self, loader: "StructuredLoader") -> None:
         """Make this dataset and its loader a pair with one position."""
-        self._loader_plan, self._num_workers, self._start_point = loader.plan, loader.num_workers, loader.start_point
+        self._loader_plan, self._num_workers, self._position = loader.plan, loader.num_workers, loader.position
 
     def _measured(self, num_workers: int) -> Self:
         """This dataset with a first stage that counts rows, bytes and time."""
@@ -225,8 +225,8 @@ class StructuredDataset(FrontDoor):
 
         The loader of :meth:`create_dataloader` has the same state.
         """
-        self.start_point.check_known()
-        return self.describe_state(self.start_point.latest(self._loader_plan or self.plan))
+        self.position.check_known()
+        return self.describe_state(self.position.latest(self._loader_plan or self.plan))
 
     def describe_state(self, run: Pass) -> dict[str, Any]:
         """The state of a pass as plain values, with the splits that are done.
@@ -254,7 +254,7 @@ class StructuredDataset(FrontDoor):
         plan = self._loader_plan or self.plan
         if new_files == "append":
             state_dict = with_appended_files(state_dict, plan.pipeline)
-        self.start_point.load_state_dict(plan, state_dict)
+        self.position.load_state_dict(plan, state_dict)
 
     def get_metrics(self) -> dict[str, Any]:
         """Rows read, their bytes in the files, and the seconds that reading took: the sums, and for each worker.

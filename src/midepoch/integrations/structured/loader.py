@@ -20,10 +20,10 @@ class StructuredLoader(Loader):
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         super().__setstate__(values)
-        if not self.dataset.start_point.is_of_loader:  # type: ignore[attr-defined]
+        if not self.dataset.position.is_of_loader:  # type: ignore[attr-defined]
             self.dataset.share_position_of(self)  # type: ignore[attr-defined]
 
-    def describe_state(self, run: Pass) -> dict[str, Any]:
+    def _describe_state(self, run: Pass) -> dict[str, Any]:
         """The state of a pass, with the splits that are done."""
         state: dict[str, Any] = self.dataset.describe_state(run)  # type: ignore[attr-defined]
         return state
@@ -33,11 +33,10 @@ class StructuredLoader(Loader):
     ) -> None:
         """Resume at a state; see :meth:`midepoch.StructuredDataset.load_state_dict`."""
         self.dataset.load_state_dict(state_dict, new_files=new_files)  # type: ignore[attr-defined]
-        self.wait_for_other_ranks(None)
 
-    def batches(self, run: Pass) -> Iterator[Iterable[Any]]:
+    def _batches(self, run: Pass) -> Iterator[Iterable[Any]]:
         """The batches of a pass, with a progress bar if that was asked for."""
-        batches = super().batches(run)
+        batches = super()._batches(run)
         return self._with_progress(run, batches) if self.show_progress else batches
 
     def _with_progress(self, run: Pass, in_bulk: Iterator[Iterable[Any]]) -> Iterator[Iterable[Any]]:

@@ -14,14 +14,13 @@ import pytest
 
 from midepoch import errors
 from midepoch.checkpoint.lanes import LanePosition
-from midepoch.checkpoint.state import State
-from midepoch.checkpoint.versions import signed
+from midepoch.checkpoint.state import State, signed
 from midepoch.delivery import passes
 from midepoch.delivery import plan as plans
 from midepoch.delivery import position as start_points
 from midepoch.delivery.passes import PassIterator
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.position import SharedWithWorkers, StartPoint
+from midepoch.delivery.position import Position, SharedWithWorkers
 from midepoch.delivery.reader import take_turns
 from midepoch.errors import CheckpointMismatchError, StaleIteratorError, UnknownStateError
 from simulation import MemoryWorld
@@ -62,7 +61,7 @@ def at(start_point, plan):
 
 @pytest.fixture
 def start_point():
-    return StartPoint(State())
+    return Position(State())
 
 
 @pytest.fixture(params=[None, frozenset()], ids=["uniform", "filter"])
@@ -146,6 +145,16 @@ def test_the_state_is_that_of_the_open_iterator_that_delivered_last(start_point,
     del iterators[order[-1]]
     other = "ab".replace(order[-1], "")
     assert at(start_point, one) == (0, counts[other])
+
+
+@pytest.mark.parametrize("order", ["aba", "abab", "abaab", "abaabb"])
+def test_items_that_were_ready_before_another_iterator_began_are_delivered_in_between(start_point, order):
+    """Nobody asks in between, and the first iterator hands over what it has without a note of each item."""
+    in_bulk = Plan(pipeline=MemoryWorld(sizes=(16,), dropped=frozenset()).pipeline(bulk=8))
+    iterators = {name: start(start_point, in_bulk) for name in "ab"}
+    for name in order:
+        next(iterators[name])
+    assert at(start_point, in_bulk) == (0, order.count(order[-1]))
 
 
 def test_without_an_open_iterator_the_state_is_that_of_the_one_that_delivered_last(start_point, one):
@@ -285,7 +294,7 @@ def test_threads_that_loop_over_one_object_leave_nothing_open(start_point):
     finally:
         sys.setswitchinterval(interval)
     assert not start_point._open
-    start_point.load_state_dict(one, describe(StartPoint(State()).latest(one)))
+    start_point.load_state_dict(one, describe(Position(State()).latest(one)))
     assert at(start_point, one) == (0, 0)
 
 
@@ -333,7 +342,7 @@ def test_a_loop_over_nothing_ends(start_point):
 def test_a_loaded_state_with_nothing_left_ends_its_epoch(start_point, one):
     list(islice(start(start_point, one), 4))
     state = state_of(start_point, one)
-    resumed = StartPoint(State())
+    resumed = Position(State())
     resumed.load_state_dict(one, state)
     assert state_of(resumed, one) == state
     assert list(start(resumed, one)) == []
@@ -512,7 +521,7 @@ class TestWorkers:
     def test_a_loaded_state_reaches_a_worker_that_starts_later_only(self, start_point, one, in_worker):
         list(islice(start(start_point, one), 2))
         state = state_of(start_point, one)
-        started_later, running = StartPoint(State()), StartPoint(State())
+        started_later, running = Position(State()), Position(State())
         started_later.load_state_dict(one, state)
         running.workers = SharedWithWorkers()
         running.workers._numbers[2] = 1  # as load_state_dict in the main process leaves it

@@ -2,7 +2,7 @@
 
 import pytest
 
-from midepoch.checkpoint.row_digest import NOT_KEPT, ONE_RANK, RowDigest, merge_digests
+from midepoch.checkpoint.digest import NOT_KEPT, ONE_RANK, RowDigest, merge_digests
 
 MOST = (1 << 64) - 1
 

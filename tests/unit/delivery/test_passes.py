@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
-from midepoch.delivery.progress import EMPTY, CountedProgress, Turns
+from midepoch.delivery.passes import EMPTY, CountedProgress, Turns
 from midepoch.delivery.session import Session
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from midepoch.workers.messages import Chunk

@@ -1,4 +1,4 @@
-"""A Loader's batches have tensors, unless a format or a collate_fn says otherwise."""
+"""A Loader's batches have tensors, unless a format or a collate_fn says otherwise; it shows itself at any moment."""
 
 import logging
 
@@ -213,3 +213,32 @@ def test_empty_lists_of_text_stay_lists_after_a_function(tmp_path):
         assert [(one.dtype, one.tolist()) for one in batch["n"]] == [
             (torch.int64, one) for one in ([1], [], [2, 3], [])
         ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dataset": "data"},
+        {"shuffle": True},
+        {"num_workers": -1},
+        {"even": "odd"},
+        {"timeout": -1},
+        {"prefetch_factor": 2},
+        {"on_metrics": 3},
+        {"metrics_every": 0},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_loader_whose_constructor_raised_has_a_repr(dataset, wrong):
+    loader = object.__new__(me.Loader)
+    assert "Loader object at" in repr(loader)
+    with pytest.raises((TypeError, ValueError)):
+        loader.__init__(**{"dataset": dataset, **wrong})
+    assert "Loader" in repr(loader)
+
+
+def test_a_loader_shows_its_rows_and_its_options(dataset):
+    shown = repr(me.Loader(dataset, batch_size=4, num_workers=2, persistent_workers=True))
+    assert "8 rows" in shown
+    assert "num_workers=2" in shown
+    assert "persistent_workers=True" in shown
