@@ -361,7 +361,7 @@ def assert_one_version(versions, monkeypatch):
     def assert_it(open_dataset):
         nonlocal checks, rewritten_after
         expected = [numbers_in(item) for item in open_dataset(path)]
-        monkeypatch.setattr("midepoch.index.files.check_unchanged", check_then_rewrite)
+        monkeypatch.setattr("midepoch.index.build.check_unchanged", check_then_rewrite)
         failed = True
         while failed:
             rewritten_after, checks, failed, got = rewritten_after + 1, 0, False, []

@@ -18,7 +18,7 @@ from forking import in_a_forked_process
 from midepoch._common import trust
 from midepoch.counting.survey_file import UnitRows
 from midepoch.formats import Scan
-from midepoch.index.encode import index_bytes
+from midepoch.index.index import index_bytes
 from midepoch.index.saved import SavedIndexes
 from midepoch.storage.cache import SUFFIX, BlockCache
 from objects import find

@@ -9,7 +9,7 @@ import numpy as np
 
 from midepoch._common.text import count
 from midepoch.delivery.plan import Plan
-from midepoch.index.numbers import NumberIndex
+from midepoch.index.tables import NumberIndex
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut

@@ -18,10 +18,10 @@ from midepoch.formats import MAX_RECORD_BYTES, NO_LIMIT, file_suffixes
 from midepoch.index.build import open_index
 from midepoch.index.hive import HiveIndex, below_hive_folders
 from midepoch.index.index import Index
-from midepoch.index.numbers import NumberIndex
 from midepoch.index.saved import trusted_index_folder
+from midepoch.index.schemas import UnionIndex
+from midepoch.index.tables import NumberIndex
 from midepoch.index.tokens import MEGATRON_DTYPES, TokenIndex, TokenLayout
-from midepoch.index.union import UnionIndex
 from midepoch.sources.files import FileRows
 from midepoch.stages.transform import Map
 from midepoch.storage.listing import Listing, PathSpec, find
@@ -143,7 +143,7 @@ def read_index(index: Index, columns: Sequence[str] | None, filters: Any, fetch:
     rows = FileRows(index=index, columns=None if columns is None else tuple(columns), fetch=fetch)
     _ = rows.schema  # raises now, not at the first row, if the files disagree
     if filters is not None:
-        from midepoch.index.pruning import Where  # loads parts of Arrow that only filters need
+        from midepoch.index.filters import Where  # loads parts of Arrow that only filters need
 
         rows = replace(rows, where=Where.of(index, filters))
     return Dataset.from_source(rows)

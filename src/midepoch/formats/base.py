@@ -58,9 +58,6 @@ class BlockReader(Protocol):
     def read(self, block: Block) -> pa.Table | pa.RecordBatch:
         """The rows of a block."""
 
-    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        """True if the data is a view of the mapped file, which takes no memory to hold."""
-
 
 @runtime_checkable
 class SpannedReader(BlockReader, Protocol):

@@ -1,33 +1,39 @@
-"""Opening the index of a source: load the saved one, or scan the files and save it."""
+"""Opening the index of files, on this machine or in a store: load the saved one, or scan the files and save it."""
 
 import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from midepoch._common.executors import check_executor, check_started, run_all
 from midepoch._common.progress_bar import ProgressBar
 from midepoch._common.text import count
-from midepoch.errors import DataChangedError, MidepochError, NoDataError
-from midepoch.formats import FORMATS, MAX_RECORD_BYTES, Scan, file_suffixes, scan_file
-from midepoch.index.encode import index_bytes, scans_of
-from midepoch.index.files import FileIndex
-from midepoch.index.index import IndexView
-from midepoch.index.saved import SavedIndexes, index_folder
+from midepoch.errors import DataChangedError, DataFormatError, MidepochError, NoDataError
+from midepoch.formats import FORMATS, MAX_RECORD_BYTES, Block, BlockReader, Scan, file_suffixes, scan_file
+from midepoch.formats.base import JoiningReader, SpannedReader
+from midepoch.index.index import Index, IndexView, index_bytes
+from midepoch.index.saved import SavedIndexes, forget, index_folder
+from midepoch.index.schemas import schema_of
 from midepoch.storage.listing import Listing, PathSpec, find
-from midepoch.storage.local import FileStamp, stamp_of
+from midepoch.storage.local import FileStamp, check_unchanged, stamp_of
 from midepoch.storage.location import Location
-from midepoch.storage.objects import StoredFile
+from midepoch.storage.maps import KeptMaps
+from midepoch.storage.objects import Fetched, StoredFile
 from midepoch.storage.store import Store
 from midepoch.storage.urls import folder_prefix
 
 log = logging.getLogger("midepoch")
+
+T = TypeVar("T")
 
 SCAN_THREADS = 16
 REMOTE_SCANS = 32  # most of their time is spent waiting
@@ -61,7 +67,7 @@ def open_index(
     storage_options: Mapping[str, Any] | None = None,
     executor: Executor | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
-) -> FileIndex:
+) -> "FileIndex":
     """The index of a source. Only files that changed since the last index was saved are scanned; ``rescan`` scans all.
 
     Files are scanned by ``threads`` of this process, or by the workers of an ``executor``. Of many processes that open
@@ -82,7 +88,7 @@ def open_index(
             view = None if rescan else saved.load(warn=True)
             if view is None:
                 known = None if rescan else saved.load_newest()
-                scans = _scan_all(listing, options, scans_of(known) if known else {}, threads, executor)
+                scans = _scan_all(listing, options, known.scans if known else {}, threads, executor)
                 view = saved.save(index_bytes(listing, scans))
     _warn_of_compressed(view)
     return FileIndex(view, listing.store, max_record_bytes)
@@ -229,3 +235,109 @@ def _scan_one(path: Location, options: ScanOptions) -> Scan:
         raise
     except OSError as error:
         raise NoDataError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+class FileIndex(Index):
+    """The blocks of files, all of which are on this machine or in one ``store``."""
+
+    def __init__(self, view: IndexView, store: Store | None = None, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+        self.view, self.store, self._max_record_bytes = view, store, max_record_bytes
+        self._maps = KeptMaps()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FileIndex, (self.view, self.store, self._max_record_bytes)
+
+    def schema(self, columns: Sequence[str] | None) -> pa.Schema:
+        return schema_of(self.view, columns)
+
+    def open(self, file: int, wanted: pa.Schema) -> BlockReader:
+        open_blocks, location = FORMATS[self.view.formats[file]].open_blocks, location_of(self, file)
+        opened = partial(open_blocks, location, self.view.schemas[file], wanted, self._max_record_bytes)
+        if isinstance(location, StoredFile):
+            return StoredBlocks(location, opened, partial(forget, self.view.saved_at))
+        reader = opened()
+        if is_mapped(self, file):
+            self._maps.keep(location, self.view.stamps[file].size)
+        return reader
+
+    def check(self, file: int) -> None:
+        if self.store is None:
+            check_unchanged(self.view.path(file), self.view.stamps[file])
+
+
+def location_of(index: Index, file: int) -> Location:
+    """Where formats read a file: its path, or the version of an object that was indexed."""
+    view = index.view
+    if index.store is None:
+        return view.path(file)
+    return StoredFile(index.store, view.path(file), size=view.stamps[file].size, version=view.versions[file])
+
+
+def check_version(index: Index, file: int) -> None:
+    """Raise ``DataChangedError`` unless an object is the version that was indexed. It takes a request."""
+    location = location_of(index, file)
+    try:
+        _ = location.version if isinstance(location, StoredFile) else ""
+    except DataChangedError:
+        forget(index.view.saved_at)
+        raise
+
+
+def is_mapped(index: Index, file: int) -> bool:
+    """True if the blocks of a file are views of its bytes."""
+    return index.store is None and FORMATS[index.view.formats[file]].is_mapped
+
+
+class StoredBlocks:
+    """The blocks of an object. Each is returned only after a check that the object is the version that was indexed."""
+
+    def __init__(self, file: StoredFile, opened: Callable[[], BlockReader], forget: Callable[[], None]) -> None:
+        self._file, self._forget = file, forget
+        self._reader = self._safely(opened)
+
+    def read(self, block: Block) -> pa.Table | pa.RecordBatch:
+        return next(self.read_all([block]))
+
+    def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.Table | pa.RecordBatch]:
+        """The rows of each of these blocks.
+
+        If the reader knows their bytes or fetches them together, one version check after the fetch covers all.
+        """
+        reader = self._reader
+        if isinstance(reader, JoiningReader):
+            yield from self._checked(lambda: list(reader.read_all(blocks)))
+            return
+        if not isinstance(reader, SpannedReader):
+            for block in blocks:
+                yield self._checked(lambda block=block: reader.read(block))  # type: ignore[misc]
+            return
+        fetched = self._checked(lambda: self._file.fetch([span for block in blocks for span in reader.spans(block)]))
+        for block in blocks:
+            yield self._decoded(reader, block, fetched)
+
+    def _decoded(self, reader: SpannedReader, block: Block, fetched: Fetched) -> pa.Table | pa.RecordBatch:
+        data = self._safely(lambda: reader.decode(block, fetched.open()))
+        if fetched.fetched_more:  # decoding fetched more bytes after the check
+            self._safely(self._file.check)
+        return data
+
+    def _checked(self, action: Callable[[], T]) -> T:
+        """Do something that reads the object, then check that it was not replaced meanwhile."""
+        result = self._safely(action)
+        self._safely(self._file.check)
+        return result
+
+    def _safely(self, action: Callable[[], T]) -> T:
+        """Do something with the object. An error of the store hides the error that a format made of it."""
+        try:
+            return action()
+        except MidepochError as error:
+            cause = self._file.failure or error
+        if isinstance(cause, DataFormatError):  # an object that was replaced may look broken
+            try:
+                self._file.check()
+            except DataChangedError as error:
+                cause = error
+        if isinstance(cause, DataChangedError):
+            self._forget()
+        raise cause

@@ -11,9 +11,8 @@ from midepoch._common.lazy import cached_property
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.formats import Block, BlockReader, read_all
 from midepoch.index.field_names import NamedField, described, fields_inside, have_ids, id_of, with_ids
-from midepoch.index.index import Index
-from midepoch.index.promotion import BYTES, TEXT
-from midepoch.index.wrapped import WrappedIndex
+from midepoch.index.index import Index, WrappedIndex
+from midepoch.index.schemas import BYTES, TEXT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +46,11 @@ class FieldIdIndex(WrappedIndex):
         super().__init__(inner)
         self._columns, self._values, self._read = table, values, read
         self._table = table.schema
+        self.layout = {"types": {name: described(self._table.field(name)) for name in read}}
         _ = self._distinct  # raises now if a file has no ids
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FieldIdIndex, (self._inner, self._columns, self._values, self._read)
-
-    @property
-    def layout(self) -> Mapping[str, Any]:
-        return {"types": {name: described(self._table.field(name)) for name in self._read}}
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         missing = [name for name in columns or () if name not in self._table.names]
@@ -136,9 +132,6 @@ class TableBlocks:
     def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.Table | pa.RecordBatch]:
         stored = repeat(None) if self._inner is None else read_all(self._inner, blocks)
         return (self._complete(block, own) for block, own in zip(blocks, stored, strict=False))
-
-    def is_view(self, data: pa.Table | pa.RecordBatch) -> bool:
-        return False
 
     def _complete(self, block: Block, own: pa.Table | pa.RecordBatch | None) -> pa.Table | pa.RecordBatch:
         columns = [

@@ -83,7 +83,7 @@ class Snapshot:
         """The columns that are read, and those that only the filter needs."""
         needed = list(options.columns or ())
         if options.filters is not None:
-            from midepoch.index.predicate import Predicate  # loads parts of Arrow that only filters need
+            from midepoch.index.filters import Predicate  # loads parts of Arrow that only filters need
 
             needed += Predicate.of(options.filters, self.columns).columns
         return list(dict.fromkeys(needed))

@@ -326,6 +326,9 @@ def make_rows(opened: OpenFiles, numbers: I64) -> list[pa.RecordBatch]:
 
     They are one record batch, unless their texts have more bytes than one can hold.
     """
+    made = opened.blocks.index.rows(numbers, opened.blocks.wanted)
+    if made is not None:
+        return [made]
     places = None if (np.diff(numbers) > 0).all() else np.argsort(numbers)
     rising = numbers if places is None else numbers[places]
     blocks, bounds = blocks_of(opened.view.block_starts, rising)

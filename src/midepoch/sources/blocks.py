@@ -11,7 +11,7 @@ from midepoch._common.lazy import cached_property
 from midepoch._common.thread_clock import REQUESTS
 from midepoch.errors import DataChangedError
 from midepoch.formats import FORMATS, Block, BlockReader, read_all
-from midepoch.index.files import check_version, is_mapped
+from midepoch.index.build import check_version, is_mapped
 from midepoch.index.index import Index
 from midepoch.storage.cache import BlockCache, block_key
 
@@ -26,7 +26,7 @@ class FileBlocks:
 
     def __init__(self, index: Index, wanted: pa.Schema, cache: BlockCache | None = None) -> None:
         self.index, self.view, self.is_remote = index, index.view, index.store is not None
-        self._wanted, self._cache = wanted, cache if self.is_remote else None
+        self.wanted, self._cache = wanted, cache if self.is_remote else None
         self._lock = Lock()
         self._open_files: dict[int, _OpenFile] = {}
         self._views: dict[int, Data] = {}
@@ -52,7 +52,7 @@ class FileBlocks:
 
     @cached_property
     def _names(self) -> frozenset[str]:
-        return frozenset(self._wanted.names)
+        return frozenset(self.wanted.names)
 
     def view_of(self, number: int) -> Data:
         """A block as a view of its file, which the caller checks after rows were copied."""
@@ -125,7 +125,7 @@ class FileBlocks:
         for number in list(missing):
             data = cache.get(keys[number])
             # One that was forged may have other rows and columns.
-            if data is not None and data.num_rows == missing[number].rows and list(data.schema) == list(self._wanted):
+            if data is not None and data.num_rows == missing[number].rows and list(data.schema) == list(self.wanted):
                 del missing[number]
                 with self._lock:
                     self.hits += 1
@@ -140,7 +140,7 @@ class FileBlocks:
 
     @cached_property
     def _schema_digest(self) -> str:
-        return block_key(self._wanted.serialize().to_pybytes().hex())
+        return block_key(self.wanted.serialize().to_pybytes().hex())
 
     def _check_version(self, file: int) -> None:
         """Raise ``DataChangedError`` unless an object is the indexed one, if its listing could not tell.
@@ -161,7 +161,7 @@ class FileBlocks:
                 opened = self._open_files[file] = _OpenFile()
         with opened.lock:  # if two threads want the same file, one opens it and the other waits
             if opened.reader is None:
-                opened.reader = self.index.open(file, self._wanted)
+                opened.reader = self.index.open(file, self.wanted)
             return opened.reader
 
     def close(self) -> None:

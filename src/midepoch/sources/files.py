@@ -44,7 +44,7 @@ from midepoch.stages.flow import Context
 from midepoch.storage.options import Fetch
 
 if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
-    from midepoch.index.pruning import Where
+    from midepoch.index.filters import Where
 
 
 MIXED_BLOCKS = 128

@@ -22,7 +22,7 @@ from midepoch.stages.flow import Flow, RowRun, noting
 from midepoch.stages.kept import Kept, rejected_row
 
 if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
-    from midepoch.index.predicate import Predicate
+    from midepoch.index.filters import Predicate
     from midepoch.sources.files import FileRows
 
 POSITIONS_AT_ONCE = 8192

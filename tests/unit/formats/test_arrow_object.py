@@ -8,7 +8,7 @@ import pytest
 
 from midepoch.errors import DataChangedError, DataFormatError
 from midepoch.formats import Block, arrow, arrow_object
-from midepoch.index.remote import StoredBlocks
+from midepoch.index.build import StoredBlocks
 from midepoch.storage.ranges import LEAST_BYTES
 from objects import stored
 

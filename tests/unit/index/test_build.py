@@ -1,5 +1,6 @@
 """Opening an index: which files are scanned, and which are not."""
 
+import copy
 import os
 import pickle
 import sys
@@ -9,17 +10,22 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 import midepoch as me
 from files import values, write_numbers
+from midepoch import formats
 from midepoch._common import progress_bar
-from midepoch.formats import scan_file
+from midepoch.errors import DataChangedError, DataFormatError, StoreError
+from midepoch.formats import Block, parquet, scan_file
 from midepoch.index import build
-from midepoch.index.build import FileGroup, ScanOptions, open_index
+from midepoch.index.build import FileGroup, FileIndex, ScanOptions, StoredBlocks, is_mapped, location_of, open_index
 from midepoch.storage.listing import Listing, find
 from midepoch.storage.local import FileStamp
+from midepoch.storage.objects import StoredFile
 from midepoch.storage.store import Store
+from objects import parquet_bytes, stored
 
 
 def touch_later(path):
@@ -220,3 +226,256 @@ def test_files_to_scan_in_a_store_do_not_show_its_secrets():
     group = FileGroup.of(listing, ScanOptions(), [0])
     assert "hidden" not in repr(group)
     assert pickle.loads(pickle.dumps(group)).paths == ["s3://bucket/a.parquet"]
+
+
+@pytest.mark.parametrize("in_memory", [False, True], ids=["mapped", "in-memory"])
+@pytest.mark.parametrize("how", [lambda one: pickle.loads(pickle.dumps(one)), copy.copy, copy.deepcopy])
+def test_a_copied_dataset_has_the_start_point_of_the_first(folder, tmp_path, kept, in_memory, how):
+    (tmp_path / "file").touch()
+    dataset = me.read(folder, index_dir=tmp_path / "file" / "x" if in_memory else kept).shuffle(seed=4).batch(4)
+    whole = list(copy.copy(dataset))
+    rows = iter(dataset)
+    taken = [next(rows) for _ in range(3)]
+    dataset.load_state_dict(dataset.state_dict())
+    assert taken + list(how(dataset)) == whole
+
+
+def test_a_pickled_dataset_is_small_however_many_blocks_there_are(tmp_path, kept):
+    write_numbers(tmp_path / "few.arrow", 0, 10)
+    write_numbers(tmp_path / "many.arrow", 0, 4000)
+    few, many = (pickle.dumps(me.read(tmp_path / name, index_dir=kept)) for name in ("few.arrow", "many.arrow"))
+    assert len(many) <= len(few) + 20
+
+
+def test_a_local_file_is_named_by_its_path_and_an_object_by_its_version(folder, kept):
+    index = open_index(folder, index_dir=kept)
+    assert location_of(index, 1) == str(folder / "1.arrow")
+    stored = location_of(FileIndex(index.view, Store("s3://bucket/data", {})), 1)
+    assert isinstance(stored, StoredFile)
+    assert str(stored) == str(folder / "1.arrow")
+
+
+def test_only_local_arrow_files_are_mapped(folder, kept):
+    index = open_index(folder, index_dir=kept)
+    assert [is_mapped(index, file) for file in range(3)] == [True, True, False]
+    remote = FileIndex(index.view, Store("s3://bucket/data", {}))
+    assert [is_mapped(remote, file) for file in range(3)] == [False, False, False]
+
+
+def test_a_changed_file_is_noticed_and_an_object_is_checked_only_when_read(folder, kept):
+    index = open_index(folder, index_dir=kept)
+    index.check(0)
+    write_numbers(folder / "0.arrow", 0, 99)
+    with pytest.raises(me.DataChangedError, match=r"0\.arrow was changed"):
+        index.check(0)
+    index.check(1)
+    FileIndex(index.view, Store("s3://bucket/data", {})).check(0)
+
+
+def test_files_have_the_columns_that_are_in_them_and_no_others(folder, kept):
+    index = open_index(folder, index_dir=kept)
+    assert index.constants(0) == index.layout == {}
+    assert index.schema(None).names == ["x"]
+    wanted = index.schema(None)
+    for file in range(3):
+        _, block = index.view.block(int(index.view.first_blocks[file]) + 1)
+        assert index.open(file, wanted).read(block)["x"].to_pylist() == [10 * file + number for number in range(4, 8)]
+
+
+CHANGED = DataChangedError("the object was replaced")
+BROKEN = DataFormatError("not a file of this format")
+
+
+def one_row(number):
+    return pa.record_batch({"x": [number]})
+
+
+BLOCKS = [Block(number, 10 * number, 10, 1) for number in range(3)]
+
+
+class Object:
+    """An object that notes what is done with it."""
+
+    def __init__(self):
+        self.log, self.failure, self.changed, self.fetched_more = [], None, False, False
+
+    def check(self):
+        self.log.append("check")
+        if self.changed:
+            raise CHANGED
+
+    def fetch(self, spans):
+        self.log.append(("fetch", list(spans)))
+        return self
+
+    def open(self):
+        return None
+
+
+class PlainReader:
+    def __init__(self, file):
+        self._file = file
+
+    def read(self, block):
+        self._file.log.append(("read", block.number))
+        return one_row(block.number)
+
+
+class JoiningReader(PlainReader):
+    def read_all(self, blocks):
+        return map(self.read, blocks)
+
+
+class SpannedReader(PlainReader):
+    def spans(self, block):
+        return [(block.offset, block.offset + block.length)]
+
+    def decode(self, block, file):
+        self._file.log.append(("decode", block.number))
+        return one_row(block.number)
+
+
+@pytest.fixture
+def file():
+    return Object()
+
+
+@pytest.fixture
+def forgotten():
+    return []
+
+
+@pytest.fixture
+def opened(file, forgotten):
+    def make(reader):
+        return StoredBlocks(file, lambda: reader(file), lambda: forgotten.append(True))
+
+    return make
+
+
+def numbers(batches):
+    return [data["x"][0].as_py() for data in batches]
+
+
+def test_blocks_whose_bytes_are_known_are_fetched_together_and_checked_once(file, opened):
+    assert numbers(opened(SpannedReader).read_all(BLOCKS)) == [0, 1, 2]
+    spans = [(0, 10), (10, 20), (20, 30)]
+    assert file.log == [("fetch", spans), "check", ("decode", 0), ("decode", 1), ("decode", 2)]
+
+
+def test_bytes_that_decoding_fetches_are_checked_too(file, opened):
+    file.fetched_more = True
+    assert numbers(opened(SpannedReader).read_all(BLOCKS[:1])) == [0]
+    assert file.log[-2:] == [("decode", 0), "check"]
+
+
+def test_blocks_that_a_reader_fetches_together_are_checked_once(file, opened):
+    assert numbers(opened(JoiningReader).read_all(BLOCKS)) == [0, 1, 2]
+    assert file.log == [("read", 0), ("read", 1), ("read", 2), "check"]
+
+
+def test_other_blocks_are_checked_one_by_one(file, opened):
+    assert numbers(opened(PlainReader).read_all(BLOCKS[:2])) == [0, 1]
+    assert file.log == [("read", 0), "check", ("read", 1), "check"]
+    assert opened(PlainReader).read(BLOCKS[2])["x"].to_pylist() == [2]
+
+
+@pytest.mark.parametrize("reader", [PlainReader, JoiningReader, SpannedReader])
+def test_no_block_of_a_replaced_object_is_returned_and_its_index_is_forgotten(file, opened, forgotten, reader):
+    blocks = opened(reader)
+    file.changed = True
+    with pytest.raises(DataChangedError, match="replaced"):
+        blocks.read(BLOCKS[0])
+    assert forgotten == [True]
+
+
+def fail(error):
+    raise error
+
+
+def test_an_object_that_looks_broken_because_it_was_replaced_is_reported_as_replaced(file, opened, forgotten):
+    file.changed = True
+    with pytest.raises(DataChangedError, match="replaced"):
+        opened(lambda _: fail(BROKEN))
+    assert forgotten == [True]
+
+
+def test_a_broken_object_is_reported_as_broken_and_its_index_stays(opened, forgotten):
+    with pytest.raises(DataFormatError, match="not a file"):
+        opened(lambda _: fail(BROKEN))
+    assert forgotten == []
+
+
+def test_an_error_of_the_store_is_reported_in_place_of_what_a_format_made_of_it(file, opened, forgotten):
+    file.failure = StoreError("403 Forbidden")
+    with pytest.raises(StoreError, match="403"):
+        opened(lambda _: fail(BROKEN))
+    assert forgotten == []
+
+
+def nested():
+    """Columns of all shapes, of which the names of some are the beginnings of those of others."""
+    numbers = range(60)
+    return pa.table(
+        {
+            "id": numbers,
+            "a": [{"b": number, "c": [str(number), None]} for number in numbers],
+            "a.b": [number * 3 for number in numbers],
+            "ab": [f"word {number % 3}" for number in numbers],
+            "m": pa.array([[(str(number), number)] for number in numbers], pa.map_(pa.string(), pa.int32())),
+            "none": pa.nulls(60),
+            "noise": [os.urandom(20_000) for _ in numbers],
+        }
+    )
+
+
+def open_object(content, names):
+    """An object of row groups, to be read block by block, and the client that remembers requests."""
+    file, client = stored(content)
+    scan = formats.scan_file(file)
+    wanted = pa.schema([scan.schema.field(name) for name in names])
+    blocks = [Block(number, *location) for number, location in enumerate(scan.blocks)]
+    reader = StoredBlocks(file, lambda: parquet.open_blocks(file, scan.schema, wanted), lambda: None)
+    client.read.clear()
+    return reader, blocks, client, file
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.6"])
+@pytest.mark.parametrize(
+    "names", [["id"], ["a"], ["a.b"], ["ab", "id"], ["m", "none"], [], ["noise"], nested().column_names]
+)
+def test_the_spans_of_a_block_are_all_that_decoding_needs(names, version, tmp_path):
+    table = nested()
+    content = parquet_bytes(table, 10, version=version, data_page_size=3000)
+    (tmp_path / "x.parquet").write_bytes(content)
+    local = parquet.open_blocks(str(tmp_path / "x.parquet"), table.schema, table.select(names).schema)
+    reader, blocks, client, file = open_object(content, names)
+    assert len(blocks) == 6
+    wanted = [span for block in blocks[1:5] for span in reader._reader.spans(block)]
+    file.fetch(wanted)
+    asked = sorted(client.read)
+    file._recent = ()
+    client.read.clear()
+    read = list(reader.read_all(blocks[1:5]))
+    assert sorted(client.read) == asked
+    assert read == [local.read(block) for block in blocks[1:5]]
+    assert [data.num_rows for data in read] == [10] * 4
+    if names == table.column_names:
+        assert len(client.read) == 1
+
+
+def test_bytes_that_were_not_foreseen_are_fetched_and_checked(monkeypatch):
+    table = nested().select(["id", "noise"])
+    content = parquet_bytes(table, 10, compression="none")
+    spans = parquet.ParquetBlocks.spans
+    monkeypatch.setattr(
+        parquet.ParquetBlocks, "spans", lambda self, block: [(begin, end - 1) for begin, end in spans(self, block)]
+    )
+    reader, blocks, client, _ = open_object(content, table.column_names)
+    assert pa.concat_tables(reader.read_all(blocks)).select(["id"]) == table.select(["id"])
+    reader, blocks, client, _ = open_object(content, table.column_names)
+    rest = reader.read_all(blocks)
+    next(rest)
+    client.version = "2"
+    with pytest.raises(DataChangedError, match="another version"):
+        list(rest)  # gaps are fetched too, so that it is the end of the last block alone

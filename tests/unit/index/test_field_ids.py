@@ -14,7 +14,7 @@ from midepoch.formats import Block
 from midepoch.index.build import open_index
 from midepoch.index.field_ids import FieldIdIndex, Missing, TableBlocks, TableColumns
 from midepoch.index.field_names import FIELD_ID, NamedField
-from midepoch.index.pruning import Where
+from midepoch.index.filters import Where
 from midepoch.storage.options import Fetch
 
 
