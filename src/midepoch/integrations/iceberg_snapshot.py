@@ -21,7 +21,7 @@ from midepoch.index.field_names import NamedField, fields_inside, id_of
 from midepoch.index.index import IndexView
 from midepoch.index.saved import trusted_index_folder
 from midepoch.integrations.structured.options import StructuredOptions
-from midepoch.order.deletes import Deletes
+from midepoch.order.selection import Deletes
 from midepoch.storage.listing import find
 from midepoch.storage.options import Fetch
 from midepoch.storage.urls import local_path

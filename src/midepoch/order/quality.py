@@ -231,7 +231,7 @@ def _measure_windows(
     windows = sum(len(order.piece_starts("block")) - 1 for order in orders)
     rows, pieces, stored, nbytes = np.median(sample, axis=0).astype(np.int64).tolist()
     # Only the bytes make a window smaller than asked for. Pieces of scattered rows, from many blocks, are not counted.
-    is_small = rows < shuffle.window or pieces < (shuffle.window_blocks or 1)
+    is_small = rows < shuffle.window or pieces < shuffle.window_blocks
     return WindowQuality(
         count=windows,
         rows=rows,

@@ -28,11 +28,8 @@ from midepoch.checkpoint.fingerprint import files_difference, pipeline_differenc
 from midepoch.counting.survey import Unit, cut_units, run_units
 from midepoch.errors import CacheMismatchError, NoDataError, SchemaMismatchError
 from midepoch.index.build import open_index
-from midepoch.order.deletes import Deletes
 from midepoch.order.orders import OrderStep, Shuffle, Slice, build_order
-from midepoch.order.selection import Selection, Slices
-from midepoch.order.split import TrainTestSplit
-from midepoch.order.surveyed import Surveyed
+from midepoch.order.selection import Deletes, Selection, Slices, Surveyed, TrainTestSplit
 from midepoch.pipeline.arrow_items import READABLE, ItemColumns, ItemFile, item_columns, read_batches
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.pipeline.pipeline import Pipeline

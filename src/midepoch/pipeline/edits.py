@@ -16,7 +16,7 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.row_digest import CHANGED, RowDigest, added
 from midepoch.checkpoint.state import Edits, State, add_edits, edits_of_part
 from midepoch.errors import CheckpointMismatchError
-from midepoch.order.without import Without
+from midepoch.order.selection import Without
 from midepoch.pipeline.lanes import cut_of
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.edits import without_rows

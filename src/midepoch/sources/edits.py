@@ -10,7 +10,7 @@ import pyarrow as pa
 from midepoch._common.text import count
 from midepoch.index.index import IndexView
 from midepoch.order.orders import Shuffle
-from midepoch.order.without import Without
+from midepoch.order.selection import Without
 from midepoch.sources.files import FileRows
 
 

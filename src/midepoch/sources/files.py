@@ -24,10 +24,8 @@ from midepoch.order.orders import (
     build_order,
 )
 from midepoch.order.quality import ShuffleQuality, full_permutation, measure_quality
-from midepoch.order.selection import KeptBlocks
-from midepoch.order.surveyed import Surveyed
+from midepoch.order.selection import KeptBlocks, Surveyed, Without
 from midepoch.order.windows import Blocks, virtual_counts, virtual_starts
-from midepoch.order.without import Without
 from midepoch.sources.ahead import OpenFiles
 from midepoch.sources.appended import FileSubset, generations
 from midepoch.sources.lane import FileRowsLanes
@@ -190,7 +188,7 @@ class FileRows:
         if self.where is not None:
             whole &= self.where.blocks
         number = int(whole.sum())
-        if not number or step.window_blocks is None:
+        if not number:
             return None
         rows, nbytes = (int(sizes[whole].sum()) // number for sizes in (np.diff(blocks.starts), blocks.nbytes))
         wanted = min(number, max(step.window_blocks, -(-step.window // max(1, rows))))

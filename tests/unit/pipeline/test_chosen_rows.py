@@ -10,7 +10,7 @@ import pytest
 import midepoch as me
 from files import write
 from midepoch.errors import CheckpointMismatchError, SurveyMismatchError
-from midepoch.order.deletes import Deletes
+from midepoch.order.selection import Deletes
 from midepoch.stages.skip_errors import SkipErrors, SkipLog
 from midepoch.testing import assert_resumes
 

@@ -104,12 +104,12 @@ def test_names_for_messages(source):
 
 
 def test_a_state_records_columns_and_order_and_the_last_seed(source):
-    steps = (*ORDERS["files"], Shuffle(seed=9, level="block", window=4), Slice(start=0, stop=8))
+    steps = (*ORDERS["files"], Shuffle(seed=9, level="block", window=4, window_bytes=99), Slice(start=0, stop=8))
     described = replace(source, columns=("id",), steps=steps)
     assert described.describe() == [
         {"op": "read", "columns": ["id"]},
         {"op": "shuffle", "level": "file", "seed": 3},
-        {"op": "shuffle", "level": "block", "seed": 9, "window": 4},
+        {"op": "shuffle", "level": "block", "seed": 9, "window": 4, "window_blocks": 1, "window_bytes": 99},
         {"op": "take", "n": 8},
     ]
     assert (described.seed, source.seed, described.size) == (9, 0, 8)

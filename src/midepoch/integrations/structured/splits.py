@@ -76,6 +76,7 @@ class ShuffleSplits(Shuffle):
     permutes: bool = True
     """False if only the rows inside windows change places, and splits stay in the order of the files."""
     level: Literal["file", "block", "row"] = "block"
+    window_bytes: int = 0  # windows are cut by rows alone
 
     def apply(self, inner: Order, *key: int | str) -> Order:
         splits = self.permuted(inner, *key)
