@@ -16,10 +16,9 @@ from midepoch.dataset.reading import read_index
 from midepoch.errors import DataFormatError, MissingExtraError, NoDataError
 from midepoch.formats import file_suffixes
 from midepoch.index.build import open_index
-from midepoch.index.field_ids import FieldIdIndex, TableColumns
-from midepoch.index.field_names import NamedField, fields_inside, id_of
 from midepoch.index.index import IndexView
 from midepoch.index.saved import trusted_index_folder
+from midepoch.integrations.iceberg_columns import FieldIdIndex, NamedField, TableColumns, fields_inside, id_of
 from midepoch.integrations.structured.options import StructuredOptions
 from midepoch.order.selection import Deletes
 from midepoch.storage.listing import find
