@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -169,60 +169,46 @@ def _scan_while_busy(
 def _scan_on(
     executor: Executor, listing: Listing, options: ScanOptions, files: Sequence[int], tick: Callable[[], None]
 ) -> Generator[tuple[int, Scan], None, None]:
-    size = min(REMOTE_SCANS, max(1, len(files) // JOBS))
-    groups = [FileGroup.of(listing, options, files[first : first + size]) for first in range(0, len(files), size)]
-    for group, scans in run_all(FileGroup.scan, groups, executor, tick):
-        yield from zip(group.numbers, scans, strict=True)
+    size, folder = min(REMOTE_SCANS, max(1, len(files) // JOBS)), folder_prefix(listing.root)
+    listed = [ListedFile(number, folder + listing.names[number], listing.stamps[number].size) for number in files]
+    groups = [listed[first : first + size] for first in range(0, len(listed), size)]
+    scan = partial(_scan_group, options, listing.store, socket.gethostname())
+    for group, scans in run_all(scan, groups, executor, tick):
+        yield from zip((file.number for file in group), scans, strict=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileGroup:
-    """Files that a worker of an executor scans in one job. The options of their store are in its pickle only."""
+class ListedFile(NamedTuple):
+    """A file for a worker of an executor."""
 
-    numbers: Sequence[int]
-    paths: Sequence[str]
-    sizes: Sequence[int]
-    options: ScanOptions
-    store: Store | None
-    host: str
-    """The machine on which the files were listed."""
+    number: int
+    path: str
+    size: int
 
-    @classmethod
-    def of(cls, listing: Listing, options: ScanOptions, numbers: Sequence[int]) -> "FileGroup":
-        """The listed files of these numbers."""
-        return cls(
-            numbers=numbers,
-            paths=[folder_prefix(listing.root) + listing.names[number] for number in numbers],
-            sizes=[listing.stamps[number].size for number in numbers],
-            options=options,
-            store=listing.store,
-            host=socket.gethostname(),
-        )
 
-    def scan(self) -> list[Scan]:
-        """Scan the files where this is called."""
-        if self.store is None:
-            return list(map(self._scan_file, self.paths, self.sizes))
-        objects = [StoredFile(self.store, path, size=size) for path, size in zip(self.paths, self.sizes, strict=True)]
+def _scan_group(options: ScanOptions, store: Store | None, host: str, files: Sequence[ListedFile]) -> list[Scan]:
+    """Scan files where this is called. ``host`` is the machine on which they were listed."""
+    if store is not None:
+        objects = [StoredFile(store, file.path, size=file.size) for file in files]
         with ThreadPoolExecutor(REMOTE_SCANS) as pool:
-            return list(pool.map(_scan_one, objects, repeat(self.options)))
+            return list(pool.map(_scan_one, objects, repeat(options)))
+    try:
+        return [_scan_listed(file, options) for file in files]
+    except MidepochError as error:
+        if socket.gethostname() != host:
+            error.add_note(
+                f"midepoch: this is so on {socket.gethostname()}, a machine of the executor; the files were listed on "
+                f"{host}. All machines need the same files at the same paths: use a shared folder or an object store."
+            )
+        raise
 
-    def _scan_file(self, path: str, size: int) -> Scan:
-        try:
-            present = stamp_of(path).size
-            if present != size:
-                raise DataChangedError(
-                    f"{path} has {present:,} bytes, but had {size:,} when it was listed. Open the dataset again."
-                )
-            return _scan_one(path, self.options)
-        except MidepochError as error:
-            host = socket.gethostname()
-            if host != self.host:
-                error.add_note(
-                    f"midepoch: this is so on {host}, a machine of the executor; the files were listed on {self.host}. "
-                    "All machines need the same files at the same paths: use a shared folder or an object store."
-                )
-            raise
+
+def _scan_listed(file: ListedFile, options: ScanOptions) -> Scan:
+    present = stamp_of(file.path).size
+    if present != file.size:
+        raise DataChangedError(
+            f"{file.path} has {present:,} bytes, but had {file.size:,} when it was listed. Open the dataset again."
+        )
+    return _scan_one(file.path, options)
 
 
 def _scan_one(path: Location, options: ScanOptions) -> Scan:

@@ -6,8 +6,8 @@ import pickle
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import accumulate, pairwise
+from socket import gethostname
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -20,8 +20,17 @@ from midepoch._common import progress_bar
 from midepoch.errors import DataChangedError, DataFormatError, StoreError
 from midepoch.formats import Block, parquet, scan_file
 from midepoch.index import build
-from midepoch.index.build import FileGroup, FileIndex, ScanOptions, StoredBlocks, is_mapped, location_of, open_index
-from midepoch.storage.listing import Listing, find
+from midepoch.index.build import (
+    FileIndex,
+    ListedFile,
+    ScanOptions,
+    StoredBlocks,
+    _scan_group,
+    is_mapped,
+    location_of,
+    open_index,
+)
+from midepoch.storage.listing import Listing
 from midepoch.storage.local import FileStamp
 from midepoch.storage.objects import StoredFile
 from midepoch.storage.store import Store
@@ -202,9 +211,10 @@ def test_what_is_no_executor_is_refused_even_if_nothing_is_scanned(folder, kept)
 
 @pytest.mark.parametrize("change", ["gone", "longer"])
 def test_files_that_another_machine_does_not_have_are_explained(folder, change):
-    group = FileGroup.of(find(folder, suffixes=[".arrow"]), ScanOptions(), [0, 1])
-    assert [scan.format for scan in group.scan()] == ["arrow", "arrow"]
-    path = folder / "1.arrow"
+    paths = [folder / f"{number}.arrow" for number in range(2)]
+    files = [ListedFile(number, str(path), path.stat().st_size) for number, path in enumerate(paths)]
+    assert [scan.format for scan in _scan_group(ScanOptions(), None, gethostname(), files)] == ["arrow", "arrow"]
+    path = paths[1]
     if change == "gone":
         path.unlink()
         expected = pytest.raises(me.NoDataError, match=r"1\.arrow cannot be read: No such file")
@@ -212,20 +222,21 @@ def test_files_that_another_machine_does_not_have_are_explained(folder, change):
         path.write_bytes(path.read_bytes() + bytes(8))
         expected = pytest.raises(me.DataChangedError, match=r"1\.arrow has \d+ bytes, but had \d+ when it was listed")
     with expected as here:
-        group.scan()
+        _scan_group(ScanOptions(), None, gethostname(), files)
     assert not hasattr(here.value, "__notes__")
     with expected as elsewhere:
-        replace(group, host="head-node").scan()
+        _scan_group(ScanOptions(), None, "head-node", files)
     assert "the files were listed on head-node" in elsewhere.value.__notes__[0]
     assert "same files at the same paths" in elsewhere.value.__notes__[0]
 
 
-def test_files_to_scan_in_a_store_do_not_show_its_secrets():
-    store = Store("s3://bucket", {"key": "hidden", "secret": "hidden"})
+def test_workers_of_an_executor_get_a_store_that_does_not_show_its_secrets(monkeypatch):
+    store, sent = Store("s3://bucket", {"key": "hidden", "secret": "hidden"}), []
     listing = Listing("", "s3://bucket", ("a.parquet",), (FileStamp(1, 1),), store)
-    group = FileGroup.of(listing, ScanOptions(), [0])
-    assert "hidden" not in repr(group)
-    assert pickle.loads(pickle.dumps(group)).paths == ["s3://bucket/a.parquet"]
+    monkeypatch.setattr(build, "run_all", lambda function, jobs, *_: sent.extend([function, *jobs]) or ())
+    assert list(build._scan_on(None, listing, ScanOptions(), [0], None)) == []
+    assert "hidden" not in repr(sent)
+    assert pickle.loads(pickle.dumps(sent))[1] == [ListedFile(0, "s3://bucket/a.parquet", 1)]
 
 
 @pytest.mark.parametrize("in_memory", [False, True], ids=["mapped", "in-memory"])
