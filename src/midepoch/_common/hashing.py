@@ -1,11 +1,15 @@
-"""Keys, hashes and digests: the same on every machine and NumPy release."""
+"""Keys, hashes and digests, the same on every machine and NumPy release; and the types of arrays that have them."""
 
 from collections.abc import Iterable
 from hashlib import blake2b
 
 import numpy as np
+import numpy.typing as npt
 
-from midepoch._common.types import I64, U64
+F64 = npt.NDArray[np.float64]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
 
 
 def digest(*chunks: bytes, size: int = 8) -> bytes:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from midepoch._common.checks import count
 from midepoch._common.hashing import digest
-from midepoch._common.text import count
 from midepoch.checkpoint.versions import shortened
 
 FileFacts = tuple[str, int, int]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.checkpoint.fingerprint import rows_of
 from midepoch.checkpoint.history import sessions_of
 from midepoch.checkpoint.lanes import LaneAssignment, LaneDelivery, join

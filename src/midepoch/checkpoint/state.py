@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Self
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.checkpoint import versions as migrations
 from midepoch.checkpoint.history import History, read_history
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.delivery.plan import Plan
 from midepoch.index.tables import NumberIndex
 from midepoch.pipeline.lanes import PipelineLanes

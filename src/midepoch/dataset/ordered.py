@@ -9,9 +9,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.checks import Size, check_integer, parse_size, seed_of
-from midepoch._common.once import log_once
-from midepoch._common.text import count
+from midepoch._common.checks import Size, check_integer, count, log_once, parse_size, seed_of
 from midepoch.dataset.planned import Item
 from midepoch.dataset.transforms import TransformedDataset
 from midepoch.order.orders import Level, Shuffle, Slice

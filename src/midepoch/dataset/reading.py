@@ -10,8 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
-from midepoch._common.checks import Size, check_integer, parse_size
-from midepoch._common.once import log_once
+from midepoch._common.checks import Size, check_integer, log_once, parse_size
 from midepoch.dataset.dataset import Dataset
 from midepoch.dataset.signatures import Row
 from midepoch.formats import MAX_RECORD_BYTES, NO_LIMIT, file_suffixes

@@ -10,8 +10,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.state import State
 from midepoch.delivery.session import Delivered, Session
 from midepoch.pipeline.pipeline import Pipeline

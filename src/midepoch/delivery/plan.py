@@ -4,9 +4,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from midepoch._common.checks import check_integer
-from midepoch._common.once import log_once
-from midepoch._common.text import count
+from midepoch._common.checks import check_integer, count, log_once
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.history import SessionRecord, remember
 from midepoch.checkpoint.lanes import LanePosition

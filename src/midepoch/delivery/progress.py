@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from midepoch._common.types import U64
+from midepoch._common.hashing import U64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.row_digest import LaneSums, RowDigest
 from midepoch.checkpoint.state import ReaderProgress, State

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from midepoch._common.lazy import cached_property
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import cached_property, count
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor, LaneDelivery, LanePosition, join
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.delivery.rounds import Rounds

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.delivery.plan import Plan
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline

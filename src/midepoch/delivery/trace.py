@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.checks import check_integer
-from midepoch._common.text import count
+from midepoch._common.checks import check_integer, count
 from midepoch.checkpoint.history import SessionRecord, sessions_of
 from midepoch.checkpoint.state import State
 from midepoch.delivery.passes import Pass

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from midepoch._common.lazy import cached_property
+from midepoch._common.checks import cached_property
 from midepoch.errors import DataFormatError
 from midepoch.formats.arrow_object import ArrowObject
 from midepoch.formats.arrow_ranges import can_read_rows

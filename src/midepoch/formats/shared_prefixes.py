@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.formats.page_content import UncountableError, values_at
 from midepoch.formats.parquet_pages import Page, unsigned
 

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from midepoch._common.executors import check_executor, check_started, run_all
-from midepoch._common.progress_bar import ProgressBar
-from midepoch._common.text import count
+from midepoch._common.checks import count
+from midepoch._common.jobs import ProgressBar, check_executor, check_started, run_all
 from midepoch.errors import DataChangedError, DataFormatError, MidepochError, NoDataError
 from midepoch.formats import FORMATS, MAX_RECORD_BYTES, Block, BlockReader, Scan, file_suffixes, scan_file
 from midepoch.formats.base import JoiningReader, SpannedReader

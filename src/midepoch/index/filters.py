@@ -21,10 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from midepoch._common.files import exclusive_lock, framed, unframed, write_privately
+from midepoch._common.checks import cached_property
+from midepoch._common.files import exclusive_lock, framed, read_trusted, unframed, write_privately
 from midepoch._common.hashing import digest
-from midepoch._common.lazy import cached_property
-from midepoch._common.trust import read_trusted
 from midepoch.errors import SchemaMismatchError
 from midepoch.formats import FORMATS, Range
 from midepoch.index.build import SCAN_THREADS, location_of

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.files import framed, unframed
-from midepoch._common.hashing import digest
-from midepoch._common.lazy import cached_property
-from midepoch._common.trust import is_shared, map_trusted, trust_folder
-from midepoch._common.types import I64
+from midepoch._common.checks import cached_property
+from midepoch._common.files import framed, is_shared, map_trusted, trust_folder, unframed
+from midepoch._common.hashing import I64, digest
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.errors import DataChangedError
 from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, Scan

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.errors import NoDataError, SchemaMismatchError
 from midepoch.formats import FORMATS, BlockReader
 from midepoch.formats.text.types import TypeClashError, widened, with_items

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.hashing import digest
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64, digest
 from midepoch.formats import Block, BlockReader, Scan
 from midepoch.formats.base import as_read, read_as
 from midepoch.index.index import Index, IndexView

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from midepoch._common.lazy import cached_property
+from midepoch._common.checks import cached_property
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.formats import Block, BlockReader, read_all
 from midepoch.index.index import Index, WrappedIndex

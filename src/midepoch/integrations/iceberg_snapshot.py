@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.dataset import Dataset
 from midepoch.dataset.reading import read_index
 from midepoch.errors import DataFormatError, MissingExtraError, NoDataError

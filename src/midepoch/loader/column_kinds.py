@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 
 
 class ColumnKinds:

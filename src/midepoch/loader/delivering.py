@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 import torch
 
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 from midepoch._common.world import launched_rank, process_group_store
 from midepoch.checkpoint.state import State
 from midepoch.dataset.planned import Item

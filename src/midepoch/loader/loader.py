@@ -10,8 +10,7 @@ from weakref import WeakSet
 import torch.multiprocessing
 import torch.utils.data
 
-from midepoch._common.checks import check_integer
-from midepoch._common.once import log_once
+from midepoch._common.checks import check_integer, log_once
 from midepoch._common.world import launched_rank
 from midepoch.dataset import Dataset
 from midepoch.dataset.planned import Item

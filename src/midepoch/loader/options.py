@@ -4,9 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from midepoch._common.checks import check_integer
-from midepoch._common.once import log_once
-from midepoch._common.text import count
+from midepoch._common.checks import check_integer, count, log_once
 from midepoch.checkpoint.state import State
 from midepoch.delivery.plan import Even, Plan
 from midepoch.pipeline.mixture import Mixture

@@ -12,9 +12,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from midepoch._common.hashing import key_of
-from midepoch._common.lazy import cached_property
-from midepoch._common.types import I64
+from midepoch._common.checks import cached_property
+from midepoch._common.hashing import I64, key_of
 from midepoch.order.permutation import permute, unpermute
 from midepoch.order.windows import (
     VIRTUAL_PER_BLOCK,

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from midepoch._common.hashing import key_of
-from midepoch._common.text import count, size_in_words
-from midepoch._common.types import I64
+from midepoch._common.checks import count, size_in_words
+from midepoch._common.hashing import I64, key_of
 from midepoch.order.orders import Order, OrderStep, Shuffle, ShuffledRows, ShuffledWindows, build_order
 from midepoch.order.permutation import permute
 from midepoch.order.windows import Blocks, virtual_counts, virtual_starts

@@ -17,10 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch._common.checks import check_integer
-from midepoch._common.hashing import digest, key_of, mix64
-from midepoch._common.lazy import cached_property
-from midepoch._common.types import I64
+from midepoch._common.checks import cached_property, check_integer
+from midepoch._common.hashing import I64, digest, key_of, mix64
 from midepoch.order.orders import (
     PIECE_ROWS,
     Order,

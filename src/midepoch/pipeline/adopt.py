@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.checkpoint.fingerprint import pipeline_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import (

@@ -18,12 +18,18 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.checks import Version
-from midepoch._common.executors import check_executor, check_started, run_all
-from midepoch._common.files import exclusive_lock, remove, write_error, write_privately
-from midepoch._common.lazy import cached_property
-from midepoch._common.text import count
-from midepoch._common.trust import UntrustedFileError, check_trusted, read_trusted, trust_folder
+from midepoch._common.checks import Version, cached_property, count
+from midepoch._common.files import (
+    UntrustedFileError,
+    check_trusted,
+    exclusive_lock,
+    read_trusted,
+    remove,
+    trust_folder,
+    write_error,
+    write_privately,
+)
+from midepoch._common.jobs import check_executor, check_started, run_all
 from midepoch.checkpoint.fingerprint import files_difference, pipeline_difference
 from midepoch.counting.survey import Unit, cut_units, run_units
 from midepoch.errors import CacheMismatchError, NoDataError, SchemaMismatchError

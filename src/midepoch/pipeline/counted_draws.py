@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from midepoch._common.types import I32, I64
+from midepoch._common.hashing import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.draws import (

@@ -12,8 +12,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from midepoch._common.hashing import key_of
-from midepoch._common.types import I32
+from midepoch._common.hashing import I32, key_of
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.pipeline.schedule import DrawTable, draws_by_part
 from midepoch.stages.flow import Flow, RowRun, SingleItem

@@ -7,8 +7,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from midepoch._common.checks import cached_property
 from midepoch._common.hashing import digest
-from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import State
 from midepoch.counting.window_counts import LaneCounts, WindowCounts

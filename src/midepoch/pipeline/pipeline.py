@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from midepoch._common.lazy import cached_property
+from midepoch._common.checks import cached_property
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import Edits, State
 from midepoch.checkpoint.versions import fingerprint_digest

@@ -23,7 +23,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch._common.world import torch_worker, usable_cores
 from midepoch.errors import StaleIteratorError
 from midepoch.formats import EMPTY, FORMATS

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from midepoch._common.lazy import cached_property
-from midepoch._common.thread_clock import REQUESTS
+from midepoch._common.checks import cached_property
+from midepoch._common.jobs import REQUESTS
 from midepoch.errors import DataChangedError
 from midepoch.formats import FORMATS, Block, BlockReader, read_all
 from midepoch.index.build import check_version, is_mapped

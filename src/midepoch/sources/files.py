@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.lazy import cached_property
-from midepoch._common.once import log_once
-from midepoch._common.text import count, size_in_words
+from midepoch._common.checks import cached_property, count, log_once, size_in_words
 from midepoch.checkpoint.fingerprint import data_difference
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.text import count
-from midepoch._common.thread_clock import FUNCTIONS
-from midepoch._common.types import I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I64
+from midepoch._common.jobs import FUNCTIONS
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.arguments import check_not_async, name_of
 from midepoch.stages.counted import Batches, CountedItems, hashes_of

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SurveyMismatchError
 from midepoch.stages.counted import CHUNK, CountedItems, Groups, Outputs, Pieces, Wanted

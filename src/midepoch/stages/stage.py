@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from midepoch._common.thread_clock import FUNCTIONS
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
+from midepoch._common.jobs import FUNCTIONS
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MidepochError
 from midepoch.stages.arguments import WithArguments, check_not_async, describe_function, name_of

@@ -21,18 +21,22 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from midepoch._common.checks import cached_property
 from midepoch._common.files import (
+    UntrustedFileError,
     exclusive_lock,
     framed,
+    is_shared,
+    map_trusted,
     patient_lock,
+    read_trusted,
     remove,
     temporary_name,
+    trust_folder,
     unframed,
     write_privately,
 )
 from midepoch._common.hashing import digest
-from midepoch._common.lazy import cached_property
-from midepoch._common.trust import UntrustedFileError, is_shared, map_trusted, read_trusted, trust_folder
 from midepoch.storage.arrow_checks import check_offsets
 
 log = logging.getLogger("midepoch")

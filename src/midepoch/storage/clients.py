@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from midepoch._common.checks import log_once
 from midepoch._common.hashing import digest
-from midepoch._common.once import log_once
 from midepoch._common.world import aws_endpoint, aws_region
 from midepoch.errors import MissingExtraError
 from midepoch.storage.redirects import with_allowed_redirects, with_private_headers

@@ -10,7 +10,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.errors import MidepochError, NoDataError, StoreError
 from midepoch.storage.clients import BUCKETS, HTTP, ObjectInfo
 from midepoch.storage.foreign import foreign_layout, unread_kind

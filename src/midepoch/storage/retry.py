@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Literal, TypeVar
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.errors import MidepochError
 
 log = logging.getLogger("midepoch")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import pyarrow as pa
 
 from midepoch._common.hashing import digest
-from midepoch._common.thread_clock import REQUESTS
+from midepoch._common.jobs import REQUESTS
 from midepoch._common.world import azure_settings
 from midepoch.errors import MidepochError, NoDataError, StoreError
 from midepoch.storage.azure import AZURE

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 
-from midepoch._common.lazy import cached_property
+from midepoch._common.checks import cached_property
 from midepoch.errors import StoreError
 from midepoch.storage import clients
 from midepoch.storage.azure import AZURE

@@ -16,7 +16,7 @@ import pytest
 import midepoch as me
 from files import values, write_numbers
 from midepoch import formats
-from midepoch._common import progress_bar
+from midepoch._common import jobs as jobs_module
 from midepoch.errors import DataChangedError, DataFormatError, StoreError
 from midepoch.formats import Block, parquet, scan_file
 from midepoch.index import build
@@ -109,8 +109,8 @@ def test_an_unreadable_file_is_named(folder, kept, monkeypatch):
 
 def test_a_terminal_sees_the_progress_of_long_indexing(folder, kept, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    monkeypatch.setattr(progress_bar, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(progress_bar, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(jobs_module, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(jobs_module, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     me.read(folder, index_dir=kept)
     shown = capsys.readouterr().err
@@ -159,7 +159,7 @@ def test_the_index_of_one_large_text_file_shows_that_it_goes_on(tmp_path, kept, 
         return scan_file(path, *options)
 
     monkeypatch.setattr(build, "scan_file", slowly)
-    monkeypatch.setattr(progress_bar.ProgressBar, "tick", lambda bar: went_on.set())
+    monkeypatch.setattr(jobs_module.ProgressBar, "tick", lambda bar: went_on.set())
     assert values(me.read(tmp_path / "rows.jsonl", index_dir=kept)) == [1, 2]
     assert went_on.is_set()
 

@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch):
-    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+    monkeypatch.setattr("midepoch._common.jobs.usable_cores", lambda: 1)
 
 
 def is_even(row):

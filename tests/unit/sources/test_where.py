@@ -15,7 +15,7 @@ import midepoch as me
 from midepoch.errors import CheckpointMismatchError, DataFormatError, SchemaMismatchError
 from midepoch.formats import parquet
 from midepoch.index import pruning
-from midepoch.index.predicate import Predicate
+from midepoch.index.filters import Predicate
 from midepoch.sources import ahead
 from midepoch.sources import lane as source
 from midepoch.sources.blocks import FileBlocks

@@ -13,7 +13,7 @@ import zlib
 import pyarrow as pa
 import pytest
 
-from midepoch._common import trust
+from midepoch._common import files as common_files
 from midepoch._common.files import framed, unframed
 from midepoch.storage import cache as caches
 from midepoch.storage.cache import SUFFIX, BlockCache, block_key
@@ -268,9 +268,9 @@ def test_blocks_that_nobody_used_for_a_day_go_before_all_others(tmp_path):
 
 @pytest.mark.parametrize("trusted", [True, False])
 def test_a_cache_that_is_sent_to_another_process_trusts_the_same_users(tmp_path, monkeypatch, trusted):
-    monkeypatch.setattr(trust, "_shared", set())
+    monkeypatch.setattr(common_files, "_shared", set())
     sent = pickle.dumps(BlockCache(tmp_path / "cache", 1 << 20, trust_shared=trusted))
-    monkeypatch.setattr(trust, "_shared", set())
+    monkeypatch.setattr(common_files, "_shared", set())
     received = pickle.loads(sent)
     assert (received.folder, received.limit) == (tmp_path / "cache", 1 << 20)
-    assert trust.is_shared(received.folder) == trusted
+    assert common_files.is_shared(received.folder) == trusted

@@ -8,7 +8,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import midepoch as me
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 from midepoch.errors import MissingExtraError, StoreError
 from midepoch.storage.clients import (
     LEAST_BYTES_A_SECOND,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.formats.base import Format, Scan
 from midepoch.formats.inflation import MAX_RECORD_BYTES
 from midepoch.formats.text.compressed import compressible, open_text

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.formats.text.records import MalformedError
 
 MOST_LEVELS = 100

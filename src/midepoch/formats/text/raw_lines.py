@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.formats.base import Format, Scan, TextHead
 from midepoch.formats.inflation import MAX_RECORD_BYTES
 from midepoch.formats.text.compressed import open_text

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import LaneAssignment, lane_cuts
 from midepoch.checkpoint.state import State
 from midepoch.integrations.structured.splits import ShuffleSplits, Splitting

@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from midepoch._common.hashing import key_of
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64, key_of
 from midepoch.index.index import IndexView
 from midepoch.order.orders import Order, Shuffle, ShuffledPieces, ShuffledWindows
 from midepoch.order.windows import distinct, windows_of_rows

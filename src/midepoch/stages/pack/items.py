@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.types import I32, I64
+from midepoch._common.hashing import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.flow import Context, Flow, keys_inside
 from midepoch.stages.pack.documents import Documents, Values

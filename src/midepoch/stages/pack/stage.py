@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow
