@@ -29,24 +29,10 @@ TRAILER = struct.Struct("<QI4s")
 POLL_SECONDS = 0.005
 
 
-def write_atomically(path: Path, content: Bytes) -> None:
+def write_privately(path: Path, content: Bytes, mode: int = 0o600) -> None:
     """Write a file under another name and rename it, so that readers see the old file or the new one, never half.
 
-    If that fails, no temporary file is left.
-    """
-    temporary = temporary_name(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError:
-        remove(temporary)
-        raise
-
-
-def write_privately(path: Path, content: Bytes, mode: int = 0o600) -> None:
-    """``write_atomically`` of a file for this user alone, in a folder of the same kind if it has to be made.
-
+    It is for this user alone, and so is its folder if that has to be made. If this fails, no temporary file is left.
     Users who trust each other have the permissions that they are used to. ``mode`` is for files that others may read.
     """
     temporary = temporary_name(path)
@@ -105,11 +91,12 @@ def write_error(error: OSError, folder: Path, what: str) -> OSError:
 
 
 @contextlib.contextmanager
-def exclusive_lock(path: Path) -> Iterator[None]:
-    """Let one process work while others that want the same lock wait.
+def exclusive_lock(path: Path, deadline: float | None = None) -> Iterator[None]:
+    """Let one process work while others that want the same lock wait, until ``deadline`` at most.
 
     The system releases the lock of a killed process. Where the file system has no locks, nobody waits: the work may be
-    done several times, so its result has to be written atomically.
+    done several times, so its result has to be written atomically. A ``deadline``, a time of ``time.monotonic``, is for
+    such work too, so that nobody waits forever for a process that hangs.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, ImportError):
@@ -118,24 +105,9 @@ def exclusive_lock(path: Path) -> Iterator[None]:
             make_private_folder(path.parent)
             lock = _open_lock(path)
             stack.callback(os.close, lock)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@contextlib.contextmanager
-def patient_lock(path: Path, deadline: float) -> Iterator[None]:
-    """The same lock, but nobody waits for it longer than until ``deadline``, a time of ``time.monotonic``.
-
-    For work that may be done twice, so that nobody waits forever for a process that hangs.
-    """
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError, ImportError):
-            import fcntl
-
-            make_private_folder(path.parent)
-            lock = _open_lock(path)
-            stack.callback(os.close, lock)
-            while not _is_locked(lock) and time.monotonic() < deadline:
+            if deadline is None:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            while deadline is not None and not _is_locked(lock) and time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS)
             stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # also for processes that were forked meanwhile
         yield

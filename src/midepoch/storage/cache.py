@@ -28,7 +28,6 @@ from midepoch._common.files import (
     framed,
     is_shared,
     map_trusted,
-    patient_lock,
     read_trusted,
     remove,
     temporary_name,
@@ -129,7 +128,7 @@ class BlockCache:
             for key in sorted(keys):  # in one order, so that no two processes wait for each other
                 path = self.folder / f".{key}.claim"
                 stack.callback(remove, path)
-                stack.enter_context(patient_lock(path, deadline))
+                stack.enter_context(exclusive_lock(path, deadline))
             yield
 
     def _path(self, key: str) -> Path:

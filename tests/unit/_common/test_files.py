@@ -17,7 +17,6 @@ from midepoch._common.files import (
     map_trusted,
     read_trusted,
     unframed,
-    write_atomically,
     write_privately,
 )
 
@@ -71,21 +70,21 @@ def test_a_frame_of_another_format_is_refused():
 def test_a_written_file_is_whole_and_alone_in_its_folder(tmp_path):
     path = tmp_path / "new" / "file"
     for content in (b"first", b"second"):
-        write_atomically(path, content)
+        write_privately(path, content)
         assert path.read_bytes() == content
     assert os.listdir(path.parent) == ["file"]
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    write_atomically(path, b"old")
+    write_privately(path, b"old")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(OSError, match="No space"):
-        write_atomically(path, b"new")
+        write_privately(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
 
