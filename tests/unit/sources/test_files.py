@@ -10,8 +10,7 @@ import pytest
 
 import midepoch as me
 from files import write, write_numbers
-from midepoch._common.checks import parse_size
-from midepoch._common.checks import log_once
+from midepoch._common.checks import log_once, parse_size
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.orders import Shuffle, Slice
