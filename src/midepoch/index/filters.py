@@ -6,7 +6,6 @@ of a block, and says whether the filter can be true then. What it cannot rule ou
 
 import contextlib
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,8 +32,7 @@ from midepoch.index.schemas import hive_advice
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 SHOWN_CHARACTERS = 400
-MAGIC = b"MKP1"
-COUNT = struct.Struct("<Q")
+MAGIC = b"MKP2"
 MAX_FLOATS = 3
 """With n columns of floats there are 2**n cases to decide."""
 FILES_AT_ONCE = 4096
@@ -371,12 +369,10 @@ def _saved_at(index_path: Path, index: Index, predicate: Predicate, schema: pa.S
 def _load(path: Path, blocks: int) -> Mask | None:
     """The saved mask, unless it is missing or damaged."""
     try:
-        body, _ = unframed(read_trusted(path), MAGIC, path.name)
-        (saved_blocks,) = COUNT.unpack_from(body)
-    except (OSError, ValueError, struct.error):
+        bits, _ = unframed(read_trusted(path), MAGIC, path.name)
+    except (OSError, ValueError):
         return None
-    bits = body[COUNT.size :]
-    if saved_blocks != blocks or len(bits) != -(-blocks // 8):
+    if len(bits) != -(-blocks // 8):
         return None
     return np.unpackbits(np.frombuffer(bits, np.uint8), count=blocks).astype(bool)
 
@@ -386,6 +382,5 @@ def _save(path: Path, kept: Mask) -> None:
 
     Its checksum covers its name, so that the mask of one filter is not taken for that of another.
     """
-    bits = np.packbits(kept).tobytes()
     with contextlib.suppress(OSError):
-        write_privately(path, framed(COUNT.pack(len(kept)) + bits, MAGIC, path.name))
+        write_privately(path, framed(np.packbits(kept).tobytes(), MAGIC, path.name))

@@ -28,16 +28,12 @@ from midepoch.values.numbers import numbers_of
 
 MAGIC = b"MID5"
 MOST_ROWS = 1 << 62
-TEXT, NUMBER, FLAG = pa.string(), pa.int64(), pa.bool_()
-FILE_COLUMNS = {"name": TEXT, "size": NUMBER, "mtime_ns": NUMBER, "listed_version": TEXT, "version": TEXT} | {
-    "format": TEXT,
-    "seeks": FLAG,
-    "divisible": FLAG,
-    "schema": NUMBER,
-    "blocks": NUMBER,
-}
-FILES = pa.schema(FILE_COLUMNS)
-BLOCKS = pa.schema([("offset", NUMBER), ("length", NUMBER), ("rows", NUMBER)])
+FILES = pa.schema(
+    [(name, pa.string()) for name in ("name", "listed_version", "version", "format")]
+    + [(name, pa.int64()) for name in ("size", "mtime_ns", "schema", "blocks")]
+    + [(name, pa.bool_()) for name in ("seeks", "divisible")]
+)
+BLOCKS = pa.schema([(name, pa.int64()) for name in ("offset", "length", "rows")])
 
 
 class Index(ABC):
@@ -368,10 +364,9 @@ def index_bytes(listing: Listing, scans: Sequence[Scan]) -> pa.Buffer:
             stored.append(scan.schema.serialize().to_pybytes().hex())
     lines = [
         (
-            *(name, stamp.size, stamp.mtime_ns, stamp.version),
-            *(scan.version, scan.format, scan.seeks, scan.divisible),
-            -1 if scan.schema is None else schemas[_bare(scan.schema)],
-            len(scan.blocks),
+            *(name, stamp.version, scan.version, scan.format, stamp.size, stamp.mtime_ns),
+            *(-1 if scan.schema is None else schemas[_bare(scan.schema)], len(scan.blocks)),
+            *(scan.seeks, scan.divisible),
         )
         for name, stamp, scan in zip(listing.names, listing.stamps, scans, strict=True)
     ]
