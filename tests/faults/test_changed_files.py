@@ -348,7 +348,7 @@ def assert_one_version(versions, monkeypatch):
     """
     path, content = versions("arrow")
     kept, status = path.read_bytes(), path.stat()
-    check_unchanged = me.index.files.check_unchanged
+    check_unchanged = me.index.build.check_unchanged
     checks = rewritten_after = 0
 
     def check_then_rewrite(*arguments):

@@ -235,7 +235,7 @@ def test_a_saved_decision_that_is_damaged_or_of_another_size_is_not_used(tmp_pat
     mask = np.array([True, False, True] * 5)
     filters._save(path, mask)
     assert filters._load(path, 15).tolist() == mask.tolist()
-    assert filters._load(path, 16) is None
+    assert filters._load(path, 17) is None
     assert filters._load(path, 7) is None
     content = path.read_bytes()
     for number in range(len(content)):
